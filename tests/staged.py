@@ -20,6 +20,6 @@ def staged(queue: Any, name: str = "enrich", **told: bool) -> Any:
 
 
 async def settled(queue: Any, *verdicts: Any) -> Mapping[Any, Exception]:
-    """Settle items as a worker does: each, with its outcome or ``None``, in few commands."""
+    """Settle items as a worker does: each by its outcome, in few commands."""
     done = queue._driver.run(apply_outcomes(queue._context, verdicts, lambda to: getattr(to, "_context", to)))
     return await done if inspect.isawaitable(done) else done  # type: ignore[no-any-return]

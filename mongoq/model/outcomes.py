@@ -1,23 +1,49 @@
-"""Outcomes: values that define how an item is settled. A handler that returns any other value settles it as done."""
+"""Outcomes: values that define how an item is settled. A handler that returns any other value settles it as done.
+
+The set is closed: ``HandlerOutcome`` and ``ResolvedOutcome`` list it. Code that tells outcomes apart does so by a
+``match`` that ends in ``raise make_unknown_error(…)``, so that a type checker finds a branch that is missing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Never
 
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, OutcomeInvalid
 from mongoq.model.arguments import REASON_BYTES, Duration, duration, listed, text
+from mongoq.model.encoding.error_text import name_of
 from mongoq.model.settings import KEEP
 
-__all__ = ["Dead", "Drop", "Failed", "Fork", "Move", "Outcome", "Record", "Release", "Retry", "SettledElsewhere"]
+__all__ = [
+    "Dead",
+    "Done",
+    "Drop",
+    "Failed",
+    "Fork",
+    "HandlerOutcome",
+    "Move",
+    "Outcome",
+    "Record",
+    "Release",
+    "ResolvedOutcome",
+    "Retry",
+    "SettledElsewhere",
+    "make_unknown_error",
+    "name_ending",
+]
 
 
 class Outcome:
     """The common type of all outcomes."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Outcome):
+    """The item is settled as done; a worker makes this from a return value that is no outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +109,15 @@ class SettledElsewhere(Outcome):
     """An item is settled by a flow of its own, together with other items of the same flow.
 
     Attributes:
-        way: makes the flow that settles items, given their ``told`` values; the flow returns by ``id_key`` the errors
-            of items that it did not settle.
-        told: data about this item for that flow.
-        fate: returns, after the settlement, what happened to the item, by its name in statistics; called once.
+        settle: makes the flow that settles items, given the ``entry`` of each; the flow returns by ``id_key`` the
+            errors of items that it did not settle.
+        entry: data about this item for that flow.
+        pop_ending: returns, after the settlement, what happened to the item, by its name in statistics; called once.
     """
 
-    way: Callable[[Sequence[Any]], Any]
-    told: Any
-    fate: Callable[[], str]
+    settle: Callable[[Sequence[Any]], Any]
+    entry: Any
+    pop_ending: Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,24 +160,24 @@ class Move(Outcome):
         headers: Mapping[str, Any] | None = KEEP,
     ) -> None:
         # A batch makes thousands of outcomes, and setting a frozen attribute takes five times as long.
-        told = self.__dict__
-        told["to"] = to
+        attributes = self.__dict__
+        attributes["to"] = to
         # A subclass may have class attributes of these names, so all are set on the instance.
         if type(self) is not Move:
-            told.update(payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers)
+            attributes.update(payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers)
             return
         if payload is not KEEP:
-            told["payload"] = payload
+            attributes["payload"] = payload
         if patch is not None:
-            told["patch"] = patch
+            attributes["patch"] = patch
         if delay is not None:
-            told["delay"] = delay
+            attributes["delay"] = delay
         if when is not None:
-            told["when"] = when
+            attributes["when"] = when
         if priority is not None:
-            told["priority"] = priority
+            attributes["priority"] = priority
         if headers is not KEEP:
-            told["headers"] = headers
+            attributes["headers"] = headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +209,38 @@ class Fork(Outcome):
     def moves(self) -> list[Move]:
         """Outputs that are not left out."""
         return [output for output in self.outputs if output is not None]
+
+
+HandlerOutcome = Dead | Drop | Fork | Move | Retry
+"""Outcomes that a handler may return."""
+ResolvedOutcome = Dead | Done | Drop | Failed | Fork | Move | Release | SettledElsewhere
+"""Outcomes that items are settled by: those of ``OutcomeResolver``, and ``Release``."""
+
+
+def make_unknown_error(outcome: Never) -> OutcomeInvalid:
+    """Return the error of an outcome that a ``match`` has no branch for; its item fails, and is never committed."""
+    return OutcomeInvalid(f"no item can be settled by a {name_of(outcome)}")
+
+
+def name_ending(outcome: ResolvedOutcome, *, spent: bool) -> str:
+    """Return what happened to a settled item, by its name in statistics; ``spent``: it had no run left."""
+    match outcome:
+        case Done():
+            return "done"
+        case Move() | Fork():
+            return "moved"
+        case Drop():
+            return "dropped"
+        case Failed():
+            return "dead" if spent and outcome.counted else "retried"
+        case Dead():
+            return "dead"
+        case Release():
+            return "released"
+        case SettledElsewhere():
+            return outcome.pop_ending()
+        case _:
+            raise make_unknown_error(outcome)
 
 
 @dataclass(frozen=True, slots=True)

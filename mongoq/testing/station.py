@@ -15,23 +15,29 @@ from mongoq.errors import VIRTUAL, MongoqError, ReservationLost, StageStopped, T
 from mongoq.model.arguments import duration
 from mongoq.model.encoding.error_text import printable
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Dead, Failed, Move, Outcome, Release
+from mongoq.model.outcomes import Failed, Move, Release, ResolvedOutcome, name_ending
 from mongoq.protocol.claim.filtering import is_kept
 from mongoq.protocol.history import read
-from mongoq.protocol.settle.apply_outcomes import apply_outcomes
-from mongoq.protocol.settle.at_most_once import commit_before_run, push_outputs
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes, apply_outcomes_at_most_once, commit_before_run
 from mongoq.sync import Queue
 from mongoq.testing.loop import VirtualDriver
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.outcome_resolver import ending_of
 from mongoq.worker.run_context import RunContext
 
 __all__ = ["NeverIdle", "Result", "Steps", "VirtualStation"]
 
 ResultOutcome = Literal["done", "retry", "dead", "dropped", "moved", "screened", "lost"]
+RESULTS: dict[str, ResultOutcome] = {
+    "apart": "done",
+    "done": "done",
+    "dead": "dead",
+    "dropped": "dropped",
+    "moved": "moved",
+}
+"""Results by their names in statistics; results of failed runs and lost items aside."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -117,9 +123,9 @@ class VirtualStation:
         # Registered, so that advance inside the handler extends the leases of these items.
         self._server.running[run] = self.consumer
         try:
-            return screened + (yield from self._ran(run))
+            return screened + (yield from self._call(run))
         except BaseException:  # it ends the test, and is no failure of the item
-            self._given_back(items)
+            self._give_back(items)
             raise
         finally:
             del self._server.running[run]
@@ -137,15 +143,15 @@ class VirtualStation:
 
     def _screened(self, item: Item[Any]) -> Result:
         rest = self.consumer.screen and self.consumer.screen.rest
-        return Result(item, "screened", to=getattr(rest.to, "name", rest.to) if isinstance(rest, Move) else None)
+        return Result(item, "screened", to=_target_of(rest))
 
-    def _given_back(self, items: Sequence[Item[Any]]) -> None:
+    def _give_back(self, items: Sequence[Item[Any]]) -> None:
         back = [(item, Release()) for item in items]
         self._server.driver.run(apply_outcomes(self._context, back, self._server.resolve_target))
 
     # --- the run ---------------------------------------------------------------------------------
 
-    def _ran(self, run: HandlerCall) -> Steps:
+    def _call(self, run: HandlerCall) -> Steps:
         consumer, items = self.consumer, run.items
         returned: Any = None
         raised: BaseException | None = None
@@ -157,19 +163,21 @@ class VirtualStation:
         run.context = RunContext.current()
         try:
             if refused is not None:
-                verdicts = refused
+                outcomes = refused
             else:
                 returned = (yield self._awaited(run, payload)) if consumer.asynchronous else self._called(run, payload)
-                verdicts = run.context.call(consumer.resolver.outcomes, consumer, items, returned)
+                outcomes = run.context.call(consumer.resolver.outcomes, consumer, items, returned)
         except FAILURES as error:
             if (lacking := _transaction_of(error)) is not None:
                 raise lacking from None
-            raised, verdicts = error, consumer.resolver.failures(consumer, items, error)
+            raised, outcomes = error, consumer.resolver.failures(consumer, items, error)
             logger.warning("a run of %s has failed", consumer.title, exc_info=printable(error))
         entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, items, returned)
+        self._give_back([item for item, outcome in zip(items, outcomes, strict=True) if isinstance(outcome, Release)])
         return [
-            self._settled(item, verdict, entry, raised)
-            for item, verdict, entry in zip(items, verdicts, entries, strict=True)
+            self._settle(item, outcome, entry, raised)
+            for item, outcome, entry in zip(items, outcomes, entries, strict=True)
+            if not isinstance(outcome, Release)
         ]
 
     def _called(self, run: HandlerCall, payload: Any) -> Any:
@@ -191,42 +199,47 @@ class VirtualStation:
 
     # --- results ---------------------------------------------------------------------------------
 
-    def _settled(self, item: Item[Any], verdict: Outcome | None, entry: Any, error: BaseException | None) -> Result:
+    def _settle(self, item: Item[Any], outcome: ResolvedOutcome, entry: Any, error: BaseException | None) -> Result:
         """Settle an item, and return its result; an impossible outcome becomes a failure."""
-        settled = push_outputs if self.consumer.pops else apply_outcomes
-        told = settled(self._context, [(item, verdict)], self._server.resolve_target)
-        refusal = self._server.driver.run(told).get(id_key(item.id))
+        apply = apply_outcomes_at_most_once if self.consumer.pops else apply_outcomes
+        flow = apply(self._context, [(item, outcome)], self._server.resolve_target)
+        refusal = self._server.driver.run(flow).get(id_key(item.id))
         if refusal is None:
-            return self._result(item, verdict, entry, error)
+            return self._make_result(item, outcome, entry, error)
         if _transaction_of(refusal) is not None:
             raise refusal
         if isinstance(refusal, ReservationLost):
             return Result(item, "lost", entry, refusal if error is None else error)
         # An impossible outcome is a failure of the run; a failure that cannot be settled either ends the test.
-        if isinstance(refusal, MongoqError) and not isinstance(verdict, Failed):
-            return self._settled(item, self.consumer.resolver.failure(self.consumer, item, refusal), entry, refusal)
+        if isinstance(refusal, MongoqError) and not isinstance(outcome, Failed):
+            return self._settle(item, self.consumer.resolver.failure(self.consumer, item, refusal), entry, refusal)
         raise refusal
 
-    def _result(self, item: Item[Any], verdict: Outcome | None, entry: Any, raised: BaseException | None) -> Result:
-        if isinstance(verdict, Failed):
-            if verdict.halts:
-                cause = verdict.error if isinstance(verdict.error, BaseException) else None
+    def _make_result(
+        self, item: Item[Any], outcome: ResolvedOutcome, entry: Any, raised: BaseException | None
+    ) -> Result:
+        if isinstance(outcome, Failed):
+            if outcome.halts:
+                cause = outcome.error if isinstance(outcome.error, BaseException) else None
                 raise StageStopped(self.consumer.label, item.queue, item.id) from cause
-            return self._failed(item, verdict, entry)
+            return self._make_failure(item, outcome, entry)
         error = entry if raised is None and isinstance(entry, BaseException) else raised
-        if isinstance(verdict, Move):
-            return Result(item, "moved", entry, error, to=getattr(verdict.to, "name", verdict.to))
-        if isinstance(verdict, Dead) or (fate := ending_of(verdict, spent=False)) == "dead":
-            return Result(item, "dead", entry, error, to=self._context.settings.dead)
-        return Result(item, "dropped" if fate == "dropped" else "done", entry, error)
+        ending = name_ending(outcome, spent=False)
+        to = self._context.settings.dead if ending == "dead" else _target_of(outcome)
+        return Result(item, RESULTS[ending], entry, error, to=to)
 
-    def _failed(self, item: Item[Any], verdict: Failed, entry: Any) -> Result:
+    def _make_failure(self, item: Item[Any], outcome: Failed, entry: Any) -> Result:
         """Return the result of a failed run: ``"retry"`` or ``"dead"``, as the stored item shows."""
         untyped = replace(self._context, codec=self._context.broker.untyped)
         # Without a model: the payload may not fit it, and only the existence of the item counts.
         if self._server.driver.run(read.get(untyped, item.id)) is None:
-            return Result(item, "dead", entry, verdict.error, to=self._context.settings.dead)
-        return Result(item, "retry", entry, verdict.error, delay=duration(verdict.delay, "delay"))
+            return Result(item, "dead", entry, outcome.error, to=self._context.settings.dead)
+        return Result(item, "retry", entry, outcome.error, delay=duration(outcome.delay, "delay"))
+
+
+def _target_of(outcome: object) -> str | None:
+    """Return the name of the queue that an outcome moves an item to, if there is one."""
+    return getattr(outcome.to, "name", outcome.to) if isinstance(outcome, Move) else None
 
 
 def _entries(consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:

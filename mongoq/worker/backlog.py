@@ -10,14 +10,15 @@ from threading import Lock
 from typing import Any
 
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Failed, Outcome, Release
+from mongoq.model.outcomes import Failed, Release, ResolvedOutcome
 from mongoq.protocol.flow import WakeEvent
+from mongoq.protocol.settle.apply_outcomes import ItemOutcome
 from mongoq.protocol.settle.extend_leases import ExtendedItems
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.fetch_limits import ByteLimit, CircuitBreaker, PrefetchSizer
 from mongoq.worker.leases import Lease, Leases
 
-__all__ = ["Backlog", "HandlerCall", "ItemOutcome", "SettledCounts"]
+__all__ = ["Backlog", "HandlerCall", "SettledCounts"]
 
 
 class HandlerCall:
@@ -80,8 +81,6 @@ class SettledCounts:
         self.endings.update(endings)
 
 
-ItemOutcome = tuple[Item[Any], Outcome | None]
-
 RECENT_CLAIM_SECONDS = 1.0
 """Seconds after a full claim in which the next claim is expected to return items as well."""
 MAX_UNSETTLED = 2_000
@@ -95,7 +94,7 @@ class Backlog:
         settle_event: wakes the settle loop when there is something to settle; several backlogs may share it.
         fetch_event: wakes the fetch loop when there may be room for more items.
         closed: True after ``close``; no further run starts.
-        verdicts: items to settle, each with its outcome (``None`` for success).
+        outcomes: items to settle, each with its outcome.
         put_off: number of items that the last settlement put off; set by the settler.
         running: handler calls under way.
         idle: wake events of runners without work, in the order of their waiting.
@@ -117,7 +116,7 @@ class Backlog:
         self._filled_at = float("-inf")
         self.put_off = 0
         self.closed = False
-        self.verdicts: list[ItemOutcome] = []
+        self.outcomes: list[ItemOutcome] = []
         self.running: set[HandlerCall] = set()
         self.idle: dict[WakeEvent, None] = {}
 
@@ -199,11 +198,11 @@ class Backlog:
                 self.settle_event.set()
             return -(-len(self._waiting) // self._size)
 
-    def refuse(self, item: Item[Any], lease: timedelta, outcome: Outcome | None) -> None:
+    def refuse(self, item: Item[Any], lease: timedelta, outcome: ResolvedOutcome) -> None:
         """Add an item that cannot run, with its outcome, to be settled at once."""
         with self._lock:
             self._leases.add([item], lease)
-            self.verdicts.append((item, outcome))
+            self.outcomes.append((item, outcome))
         self.settle_event.set()
 
     def next_call(self, event: WakeEvent) -> HandlerCall | None:
@@ -232,7 +231,7 @@ class Backlog:
             event.set()
         return number - len(events)
 
-    def finish(self, run: HandlerCall, outcomes: Sequence[Outcome | None]) -> bool:
+    def finish(self, run: HandlerCall, outcomes: Sequence[ResolvedOutcome]) -> bool:
         """Record the outcomes of a call that has ended; returns whether they still counted."""
         with self._lock:
             self.running.discard(run)
@@ -242,14 +241,14 @@ class Backlog:
                 return False
             for item, outcome in zip(run.items, outcomes, strict=True):
                 if not run.lost or id_key(item.id) not in run.lost:
-                    self.verdicts.append((item, outcome if self._breaker is None else self._apply_breaker(outcome)))
+                    self.outcomes.append((item, outcome if self._breaker is None else self._apply_breaker(outcome)))
             if self._breaker is not None and self._breaker.is_open:
                 self._release_waiting()
         if not self.settle_event.was_set:
             self.settle_event.set()
         return True
 
-    def time_out(self, run: HandlerCall, outcomes: Sequence[Outcome | None] | None) -> bool:
+    def time_out(self, run: HandlerCall, outcomes: Sequence[ResolvedOutcome] | None) -> bool:
         """Let the leases of a call end and ignore its result; returns whether the call was still under way.
 
         With ``outcomes`` its items are settled: they have left the queue and could not come back. Waiting items are
@@ -263,7 +262,7 @@ class Backlog:
                 for item in run.items:
                     self._leases.drop(item)
             else:
-                self.verdicts += zip(run.items, outcomes, strict=True)
+                self.outcomes += zip(run.items, outcomes, strict=True)
             if self._breaker is not None:
                 self._breaker.record_failure(time.monotonic())
             if self._is_stuck or self._breaker is not None:
@@ -271,7 +270,7 @@ class Backlog:
         self.settle_event.set()
         return True
 
-    def _apply_breaker(self, outcome: Outcome | None) -> Outcome | None:
+    def _apply_breaker(self, outcome: ResolvedOutcome) -> ResolvedOutcome:
         assert self._breaker is not None
         if not isinstance(outcome, Failed):
             self._breaker.record_success()
@@ -280,7 +279,7 @@ class Backlog:
             return outcome
         return Failed(outcome.error, outcome.delay, counted=False)
 
-    def take_verdicts(self) -> list[ItemOutcome]:
+    def take_outcomes(self) -> list[ItemOutcome]:
         """Take the outcomes to settle now; each item carries the current end of its lease.
 
         An item that was claimed again before its first run was settled has two outcomes, of which one is void. The
@@ -289,17 +288,17 @@ class Backlog:
         with self._lock:
             first: dict[Any, ItemOutcome] = {}
             rest: list[ItemOutcome] = []
-            for verdict in self.verdicts:
-                if first.setdefault(id_key(verdict[0].id), verdict) is not verdict:
-                    rest.append(verdict)
-            self.verdicts = rest
+            for entry in self.outcomes:
+                if first.setdefault(id_key(entry[0].id), entry) is not entry:
+                    rest.append(entry)
+            self.outcomes = rest
             current = self._leases.current
             return [(current(item), outcome) for item, outcome in first.values()]
 
-    def put_back(self, verdicts: Iterable[ItemOutcome]) -> None:
+    def put_back(self, outcomes: Iterable[ItemOutcome]) -> None:
         """Put back outcomes that could not be settled, for another try."""
         with self._lock:
-            self.verdicts[:0] = verdicts
+            self.outcomes[:0] = outcomes
 
     def drop(self, items: Iterable[Item[Any]]) -> None:
         """Drop items that were settled or lost."""
@@ -342,7 +341,7 @@ class Backlog:
         self._waiting.clear()
 
     def _release(self, items: Iterable[Item[Any]]) -> None:
-        self.verdicts += [(item, Release()) for item in items]
+        self.outcomes += [(item, Release()) for item in items]
 
     def is_due(self, now: datetime) -> bool:
         """Return whether a lease has to be extended now."""

@@ -15,21 +15,32 @@ from mongoq.errors import OutcomeInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.encoding.error_text import name_of
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Release, Retry, SettledElsewhere
+from mongoq.model.outcomes import (
+    Dead,
+    Done,
+    Drop,
+    Failed,
+    Fork,
+    HandlerOutcome,
+    Move,
+    Outcome,
+    ResolvedOutcome,
+    Retry,
+    make_unknown_error,
+)
 
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer
 
 __all__ = [
+    "HandlerResult",
     "OutcomeResolver",
-    "Verdict",
     "check_entries",
     "check_result",
-    "ending_of",
     "error_kind",
     "is_function",
     "is_success",
-    "type_name",
+    "retry_delay",
 ]
 
 AWAIT_HINT = "nobody awaits it; await it in the handler, and make the handler `async def`"
@@ -101,54 +112,58 @@ def is_function(predicate: Callable[[Any], bool], handler: Any) -> bool:
     return predicate(handler) or (not inspect.isroutine(handler) and predicate(getattr(handler, "__call__", None)))  # noqa: B004
 
 
-Verdict = Outcome | None
+HandlerResult = HandlerOutcome | BaseException | None
+"""Result of one item: an outcome or an exception that the handler returned, or ``None`` for success."""
 
 
 class OutcomeResolver:
-    """Maps the result of a call to outcomes. For a worker, any returned value is success.
+    """Maps the result of a call to outcomes. For a worker, any returned value is success."""
 
-    The outcome ``None`` stands for success.
-    """
-
-    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
+    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[ResolvedOutcome] | None:
         """Return the outcomes of items that must not run; ``None`` to run them."""
         return None
 
-    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[ResolvedOutcome]:
         """Return the outcomes of the items of a call that has returned.
 
         Raises:
             OutcomeInvalid: the returned value cannot be an outcome, or is most likely a mistake.
         """
         if returned is None:
-            return [None] * len(items)
+            return [Done()] * len(items)
         if isinstance(returned, BaseException):
             return self.failures(consumer, items, returned)
         if consumer.batch is None:
-            return [self._outcome(consumer, items[0], _single(returned))]
+            return [self._resolve(consumer, items[0], _read_single(returned))]
         try:
-            told = [_entry(one) for one in check_entries(items, returned)]
+            results = [_read_entry(entry) for entry in check_entries(items, returned)]
         except OutcomeInvalid:
             close_lazy(returned)  # entries after the invalid one were not checked, and may be lazy as well
             raise
-        return [self._outcome(consumer, item, one) for item, one in zip(items, told, strict=True)]
+        return [self._resolve(consumer, item, result) for item, result in zip(items, results, strict=True)]
 
-    def _outcome(self, consumer: Consumer, item: Item[Any], told: Any) -> Verdict:
-        if isinstance(told, BaseException):
-            return self.failure(consumer, item, told)
-        if isinstance(told, Retry):
-            return self._retry(consumer, item, told.error, told.delay)
-        if isinstance(told, Fork) and not told.moves:
-            return Drop()
-        return told  # type: ignore[no-any-return]  # an outcome, or None
+    def _resolve(self, consumer: Consumer, item: Item[Any], result: HandlerResult) -> ResolvedOutcome:
+        match result:
+            case None:
+                return Done()
+            case BaseException():
+                return self.failure(consumer, item, result)
+            case Retry():
+                return self._retry(consumer, item, result.error, result.delay)
+            case Fork():
+                return result if result.moves else Drop()
+            case Dead() | Drop() | Move():
+                return result
+            case _:
+                raise make_unknown_error(result)
 
-    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
+    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> ResolvedOutcome:
         """Return the outcome of an item whose run has failed: success (``success_on``), or a later run."""
         if is_success(consumer, error):
-            return None
+            return Done()
         return self._retry(consumer, item, error, None)
 
-    def failures(self, consumer: Consumer, items: Sequence[Item[Any]], error: BaseException) -> list[Verdict]:
+    def failures(self, consumer: Consumer, items: Sequence[Item[Any]], error: BaseException) -> list[ResolvedOutcome]:
         """Return the outcomes of all items of a failed call."""
         return [self.failure(consumer, item, error) for item in items]
 
@@ -175,61 +190,35 @@ def check_entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
     """Return the list that a batch handler returned, one entry per item; raises ``OutcomeInvalid`` otherwise."""
     if not isinstance(returned, list | tuple):
         close_lazy(returned)
-        raise OutcomeInvalid(f"a batch handler returns None or a list, an entry per item, not {type_name(returned)}")
+        raise OutcomeInvalid(f"a batch handler returns None or a list, an entry per item, not {name_of(returned)}")
     if len(returned) != len(items):
         close_lazy(returned)
         raise OutcomeInvalid(f"a batch of {len(items)} items got {len(returned)} outcomes; return one per item")
     return returned
 
 
-RETURNABLE = (Dead, Drop, Fork, Move, Retry)
-"""Outcomes that a handler may return."""
-
-
-def check_result(returned: Any) -> Any:
-    """Return a handler's result; raises ``OutcomeInvalid`` if it is most likely a mistake."""
-    if isinstance(returned, Outcome) and not isinstance(returned, RETURNABLE):
-        raise OutcomeInvalid(f"a {type_name(returned)} was returned; return a Move, Fork, Drop, Retry or Dead")
+def check_result(returned: Any) -> None:
+    """Refuse a handler's result that is most likely a mistake; raises ``OutcomeInvalid``."""
+    if isinstance(returned, Outcome) and not isinstance(returned, HandlerOutcome):
+        raise OutcomeInvalid(f"a {name_of(returned)} was returned; return a Move, Fork, Drop, Retry or Dead")
     if isinstance(returned, type) and issubclass(returned, Outcome | BaseException):
         raise OutcomeInvalid(f"the class {returned.__name__} was returned; return {returned.__name__}(…)")
     refuse_lazy(returned)
-    return returned
 
 
-def _single(returned: Any) -> Outcome | None:
+def _read_single(returned: Any) -> HandlerOutcome | None:
     """Return the outcome of a single item: any other value means success, unless it is most likely a mistake."""
-    return returned if isinstance(check_result(returned), Outcome) else None
+    check_result(returned)
+    return returned if isinstance(returned, HandlerOutcome) else None
 
 
-def _entry(entry: Any) -> Any:
+def _read_entry(entry: Any) -> HandlerResult:
     if entry is None or isinstance(entry, BaseException):
         return entry
-    if not isinstance(check_result(entry), Outcome):
-        raise OutcomeInvalid(f"an entry for an item is None, an outcome or an exception, not {type_name(entry)}")
-    return entry
-
-
-def type_name(value: Any) -> str:
-    """Return the name of a value in error texts: its type."""
-    return name_of(value)
-
-
-_ENDINGS: dict[type[Outcome], str] = {
-    Dead: "dead",
-    Drop: "dropped",
-    Fork: "moved",
-    Move: "moved",
-    Release: "released",
-}
-
-
-def ending_of(verdict: Verdict, *, spent: bool) -> str:
-    """Return the name of an applied outcome in statistics; ``spent``: the item had no run left."""
-    if isinstance(verdict, Failed):
-        return "dead" if spent and verdict.counted else "retried"
-    if isinstance(verdict, SettledElsewhere):
-        return verdict.fate()
-    return next((called for outcome, called in _ENDINGS.items() if isinstance(verdict, outcome)), "done")
+    check_result(entry)
+    if isinstance(entry, HandlerOutcome):
+        return entry
+    raise OutcomeInvalid(f"an entry for an item is None, an outcome or an exception, not {name_of(entry)}")
 
 
 def error_kind(error: BaseException | str | None) -> str:

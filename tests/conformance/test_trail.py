@@ -16,7 +16,7 @@ import mongoq
 from mongoq.model import trail as trails
 from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.item import delivery_hash
-from mongoq.model.outcomes import Failed
+from mongoq.model.outcomes import Done, Failed
 from mongoq.model.trail import StageMark
 from tests.shells import Shell
 from tests.staged import settled, staged
@@ -48,7 +48,7 @@ async def _moved(queue: Any, item: Any, together: bool, to: str = "next", **told
 
 async def _committed(queue: Any, item: Any, together: bool) -> None:
     if together:
-        assert await settled(queue, (item, None)) == {}
+        assert await settled(queue, (item, Done())) == {}
     else:
         await queue.commit(item)
 
@@ -284,7 +284,7 @@ async def test_a_trail_of_another_program_does_not_stop_an_item(
 
 
 @pytest.mark.parametrize(("payloads", "statements"), [(False, 1), (True, 3)])
-@pytest.mark.parametrize("outcome", [mongoq.Move("next"), None])
+@pytest.mark.parametrize("outcome", [mongoq.Move("next"), Done()])
 async def test_items_that_end_alike_share_a_statement_unless_each_keeps_its_payload(
     broker: mongoq.Broker, payloads: bool, statements: int, outcome: Any
 ) -> None:

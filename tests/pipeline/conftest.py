@@ -101,7 +101,7 @@ def counted(values: Sequence[Any]) -> Counter[str]:
 
 def is_busy(run: mongoq.Run) -> bool:
     """Return whether a run holds items that it has not settled yet."""
-    return any(station.backlog.verdicts or station.backlog.held for station in run._engine.loops)
+    return any(station.backlog.outcomes or station.backlog.held for station in run._engine.loops)
 
 
 Handler = Callable[..., Any]

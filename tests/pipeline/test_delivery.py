@@ -14,7 +14,7 @@ from pymongo.errors import AutoReconnect
 import mongoq
 from mongoq.protocol.flow import Flow, ReplyLost, Wait
 from mongoq.protocol.push import insert
-from mongoq.protocol.settle import at_most_once
+from mongoq.protocol.settle import apply_outcomes
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.aio.fetcher import AsyncFetcher
 from mongoq.worker.threads.engine import Engine
@@ -252,7 +252,7 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
             return bool(stop.value)
         raise AssertionError("an insert asks for one thing more at most")
 
-    monkeypatch.setattr(at_most_once, "insert_item", inserted)
+    monkeypatch.setattr(apply_outcomes, "insert_item", inserted)
     site.drain(pipeline)
     assert not lost
     assert runs == ["call"]

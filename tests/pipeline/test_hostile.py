@@ -14,6 +14,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.model.outcomes import Outcome
+from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver
 from mongoq.protocol.wait import wait
 from mongoq.worker.threads.fetcher import Fetcher
 from tests.pipeline.conftest import QUICK, Site
@@ -57,6 +58,35 @@ def test_outcomes_of_the_users_own_classes_are_what_they_derive_from(site: Site,
     letters = [payload for payload, _ in site.letters("line.errors")]
     assert sorted(site.payloads("out")) == ([1, 2, 3] if isinstance(told, OwnMove) else [1, 3])
     assert letters == ([2] if isinstance(told, OwnDead | Unknown) else [])
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize("outcome", [Unknown(), mongoq.Retry(), None])
+def test_an_outcome_that_no_code_knows_fails_its_item_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch, outcome: Any, delivery: Any
+) -> None:
+    """It is as if the handler had failed: the item comes again, or has had its only run."""
+    site.queue("raw").push_many([1, 2, 3])
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    runs = []
+    resolve = StageOutcomeResolver.outcomes
+
+    @pipeline.stage("raw", to="out", max_retries=1, retry=QUICK, delivery=delivery)
+    def work(payload: Any) -> Any:
+        runs.append(payload)
+        return payload
+
+    def outcomes(self: StageOutcomeResolver, consumer: Any, items: Any, returned: Any) -> Any:
+        return [outcome] if returned == 2 else resolve(self, consumer, items, returned)
+
+    monkeypatch.setattr(StageOutcomeResolver, "outcomes", outcomes)
+    site.drain(pipeline)
+    assert sorted(site.payloads("out")) == [1, 3]
+    [letter] = site.queue("line.errors").peek(5)
+    assert letter.error is not None
+    assert (letter.payload, letter.error.type) == (2, "mongoq.errors.OutcomeInvalid")
+    assert letter.error.message == f"no item can be settled by a {type(outcome).__name__}"
+    assert runs.count(2) == (1 if delivery == "at-most-once" else 2)
 
 
 def test_a_payload_is_what_was_returned_whatever_becomes_of_the_object(site: Site) -> None:

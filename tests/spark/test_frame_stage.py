@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ import mongoq
 from mongoq.errors import ArgumentInvalid, StageStopped
 from mongoq.model.item import Item, delivery_hash
 from mongoq.model.trail import trail_of
+from mongoq.pipeline.on_spark.frames.settle import StageSettings
 from tests.awkward import awkward
 from tests.spark.frame_station import Frames, dropping_pipeline
 
@@ -503,3 +505,9 @@ def test_a_schema_deeper_than_arrow_brings_is_refused_with_its_stage_and_path() 
         deep = ArrayType(deep)
     with pytest.raises(ArgumentInvalid, match=r"schema: stage 'enrich': field 'a(\[\]){62}' nests deeper"):
         _schema_of("enrich", Frame(StructType().add("a", deep), 10, 1))
+
+
+def test_an_outcome_of_an_unknown_kind_settles_nothing() -> None:
+    """The files of a batch may be of another version."""
+    with pytest.raises(mongoq.OutcomeInvalid, match="no item can be settled by an outcome 'mended'"):
+        StageSettings._read_result(SimpleNamespace(targets=("out",)), "mended", None, {"outputs": None})  # type: ignore[arg-type]

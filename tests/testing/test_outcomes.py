@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import mongoq
+from mongoq.model.outcomes import Failed, Release
 from mongoq.testing import AsyncVirtualBroker, VirtualBroker, VirtualWorker
+from mongoq.worker.outcome_resolver import OutcomeResolver
 
 FIXED = mongoq.Fixed(10)
 
@@ -317,3 +319,44 @@ def test_the_error_of_a_server_without_transactions_stays_a_failure(
     result = worker.run_one("orders")
     assert result is not None
     assert result.outcome == "retry"
+
+
+def test_a_fork_of_an_item_that_runs_at_most_once_is_moved(virtual: VirtualBroker) -> None:
+    pipeline = mongoq.Pipeline("line", outputs=["a", "b"])
+
+    @pipeline.stage("orders", to=["a", "b"], delivery="at-most-once")
+    def work(payload: Any) -> Any:
+        return mongoq.Fork([mongoq.Move("a"), mongoq.Move("b", payload=2)])
+
+    virtual.queue("orders").push(1)
+    [result] = virtual.worker(pipeline).run_until_idle()
+    assert (result.outcome, result.to) == ("moved", None)
+    assert [virtual.queue(name).peek()[0].payload for name in ("a", "b")] == [1, 2]
+
+
+def test_an_item_that_is_released_has_no_result(
+    virtual: VirtualBroker, worker: VirtualWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = register(worker, None, batch=2)
+    orders = virtual.queue("orders")
+    released, refused = orders.push_many(["other", "odd"])
+    monkeypatch.setattr(OutcomeResolver, "refusal", lambda *_: [Release(), Failed("odd", delay=60)])
+    [result] = worker.run_batch("orders")
+    assert (result.item.id, result.outcome, result.error) == (refused, "retry", "odd")
+    back = orders.get(released)
+    assert back is not None
+    assert (back.state, back.attempts) == ("ready", 0)
+    assert seen == []
+
+
+@pytest.mark.parametrize("outcome", [None, mongoq.Retry(), mongoq.Outcome()])
+def test_an_outcome_that_no_code_knows_is_a_retry(
+    virtual: VirtualBroker, worker: VirtualWorker, monkeypatch: pytest.MonkeyPatch, outcome: Any
+) -> None:
+    register(worker, 1)
+    virtual.queue("orders").push(1)
+    monkeypatch.setattr(OutcomeResolver, "outcomes", lambda *_: [outcome])
+    result = worker.run_one("orders")
+    assert result is not None
+    assert (result.outcome, type(result.error)) == ("retry", mongoq.OutcomeInvalid)
+    assert virtual.queue("orders").size() == 1

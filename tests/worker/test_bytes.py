@@ -11,6 +11,7 @@ from bson import ObjectId
 
 import mongoq
 from mongoq.model.item import Item
+from mongoq.model.outcomes import Done
 from mongoq.protocol.claim.worker_claims import claim_batch
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.fetch_limits import ByteLimit
@@ -170,7 +171,7 @@ def test_what_does_not_fit_is_given_back_at_once() -> None:
     held = backlog(prefetch=10, prefetch_bytes=100)
     items = of(40, 40, 40, 40)
     assert held.add(items, LEASE, asked=4) == 2
-    verdicts = held.take_verdicts()
+    verdicts = held.take_outcomes()
     assert payloads(verdicts) == [2, 3]
     assert [type(outcome).__name__ for _, outcome in verdicts] == ["Release", "Release"]
     held.drop(items[2:])
@@ -178,8 +179,8 @@ def test_what_does_not_fit_is_given_back_at_once() -> None:
     for _ in range(2):
         run = held.next_call(WakeEvent())
         assert run is not None
-        held.finish(run, [None])
+        held.finish(run, [Done()])
     assert held.room() == 0, "they are not settled yet"
-    held.drop(item for item, _ in held.take_verdicts())
+    held.drop(item for item, _ in held.take_outcomes())
     assert held.room() == 2
     assert held.add(of(500), LEASE, asked=1) == 1, "one runs, however large"

@@ -13,7 +13,7 @@ from bson import ObjectId
 
 import mongoq
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Failed, Release
+from mongoq.model.outcomes import Done, Failed, Release
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.backlog import MAX_UNSETTLED, RECENT_CLAIM_SECONDS, Backlog
 from mongoq.worker.consumer import SettleGroup, consumer
@@ -80,7 +80,7 @@ def test_what_ran_out_at_once_is_asked_for_in_larger_numbers_by_who_comes_late()
     held._sizer._empty_at -= 10
     for run in runs:
         assert run is not None
-        held.finish(run, [None])
+        held.finish(run, [Done()])
     assert held.room() == 1 + 4
 
 
@@ -106,13 +106,13 @@ def test_what_ends_is_held_until_it_is_settled() -> None:
     held.add(claimed(1), LEASE, asked=1)
     run = held.next_call(WakeEvent())
     assert run is not None
-    assert held.finish(run, [None])
+    assert held.finish(run, [Done()])
     assert held.settle_event.was_set
-    verdicts = held.take_verdicts()
+    verdicts = held.take_outcomes()
     assert payloads(verdicts) == [0]
     assert held.held == 1
     held.put_back(verdicts)
-    assert held.take_verdicts() == verdicts
+    assert held.take_outcomes() == verdicts
     held.drop([item for item, _ in verdicts])
     assert held.held == 0
 
@@ -129,8 +129,8 @@ def test_an_item_is_settled_with_the_end_of_its_lease_as_it_is_now() -> None:
         held.set_lease_end(lease, later)
     run = held.next_call(WakeEvent())
     assert run is not None
-    held.finish(run, [None])
-    ((item, _),) = held.take_verdicts()
+    held.finish(run, [Done()])
+    ((item, _),) = held.take_outcomes()
     assert item.lease_until == later
     assert item.due == NOW
 
@@ -148,8 +148,8 @@ def test_what_a_handler_has_extended_by_itself_ends_when_it_says() -> None:
     for _ in range(2):
         run = held.next_call(WakeEvent())
         assert run is not None
-        held.finish(run, [None])
-    verdicts = held.take_verdicts()
+        held.finish(run, [Done()])
+    verdicts = held.take_outcomes()
     assert [item.lease_until for item, _ in verdicts] == [later, NOW + timedelta(seconds=50)]
     held.drop([item for item, _ in verdicts])
     assert held.held == 0
@@ -162,11 +162,11 @@ def test_closing_gives_back_what_waits_and_starts_nothing() -> None:
     held.close()
     assert held.next_call(WakeEvent()) is None
     assert held.room() == 0
-    verdicts = held.take_verdicts()
+    verdicts = held.take_outcomes()
     assert payloads(verdicts) == [1, 2]
     assert all(isinstance(outcome, Release) for _, outcome in verdicts)
     held.add(claimed(2), LEASE, asked=2)
-    assert payloads(held.take_verdicts()) == [0, 1], "a claim that was under way"
+    assert payloads(held.take_outcomes()) == [0, 1], "a claim that was under way"
     assert run in held.running
 
 
@@ -176,9 +176,9 @@ def test_what_was_given_up_counts_no_more_when_it_ends() -> None:
     run = held.next_call(WakeEvent())
     assert run is not None
     assert held.abandon() == [run]
-    assert [type(outcome) for _, outcome in held.take_verdicts()] == [Release]
-    assert not held.finish(run, [None])
-    assert held.take_verdicts() == []
+    assert [type(outcome) for _, outcome in held.take_outcomes()] == [Release]
+    assert not held.finish(run, [Done()])
+    assert held.take_outcomes() == []
 
 
 def test_a_lost_item_is_told_to_its_run_and_never_settled() -> None:
@@ -191,8 +191,8 @@ def test_a_lost_item_is_told_to_its_run_and_never_settled() -> None:
     assert held.lose(*keys[1]) is run
     assert held.lose(*keys[2]) is items[2], "it waited"
     assert held.next_call(WakeEvent()) is None
-    held.finish(run, [None, None])
-    assert payloads(held.take_verdicts()) == [0]
+    held.finish(run, [Done(), Done()])
+    assert payloads(held.take_outcomes()) == [0]
     assert held.lose(*keys[0]) is None, "its settlement will tell"
     assert held.held == 1
 
@@ -204,7 +204,7 @@ def test_failures_while_the_breaker_is_closed_do_not_count(probe: bool) -> None:
     runs = [run for _ in range(3) if (run := held.next_call(WakeEvent()))]
     for run in runs:
         held.finish(run, [Failed(ValueError())])
-    counted = [outcome.counted for _, outcome in held.take_verdicts() if isinstance(outcome, Failed)]
+    counted = [outcome.counted for _, outcome in held.take_outcomes() if isinstance(outcome, Failed)]
     assert counted == ([True, False, False] if probe else [True, True, True])
 
 
@@ -212,14 +212,14 @@ def test_a_server_that_settles_slowly_gets_no_more_claims() -> None:
     held = backlog(prefetch=10_000)
     held.add(claimed(5_000), LEASE, asked=5_000)
     while run := held.next_call(WakeEvent()):
-        held.finish(run, [None])
+        held.finish(run, [Done()])
     assert held.room() == 0
-    verdicts = held.take_verdicts()
+    verdicts = held.take_outcomes()
     assert held.room() == 0, "they are on their way"
     held.put_back(verdicts[:3_000])
     held.drop(item for item, _ in verdicts[3_000:])
     assert held.room() == 0
-    held.drop(item for item, _ in held.take_verdicts())
+    held.drop(item for item, _ in held.take_outcomes())
     assert held.room() > 0
 
 
@@ -242,9 +242,9 @@ def test_more_is_about_to_come_after_a_claim_that_got_all_it_asked_for() -> None
         run = held.next_call(WakeEvent())
         assert run is not None
         assert held.is_filling(), "they run"
-        held.finish(run, [None] * items)
+        held.finish(run, [Done()] * items)
         assert held.is_filling() == more
-        held.drop(item for item, _ in held.take_verdicts())
+        held.drop(item for item, _ in held.take_outcomes())
         assert held.is_filling() == more
 
 
@@ -253,7 +253,7 @@ def test_a_full_claim_of_long_ago_tells_nothing(monkeypatch: pytest.MonkeyPatch)
     held.add(claimed(2), LEASE, asked=2)
     run = held.next_call(WakeEvent())
     assert run is not None
-    held.finish(run, [None, None])
+    held.finish(run, [Done(), Done()])
     later = time.monotonic() + RECENT_CLAIM_SECONDS
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert not held.is_filling()
@@ -264,7 +264,7 @@ def test_nothing_more_comes_where_too_much_was_put_off_or_that_is_closed() -> No
     held.add(claimed(2), LEASE, asked=2)
     run = held.next_call(WakeEvent())
     assert run is not None
-    held.finish(run, [None, None])
+    held.finish(run, [Done(), Done()])
     held.put_off = MAX_UNSETTLED + 1
     assert not held.is_filling()
     held.put_off = 0
@@ -288,6 +288,6 @@ def test_of_two_verdicts_on_one_item_the_second_one_is_settled_by_itself() -> No
     held.add([first, other], LEASE, asked=2)
     held.add([again], LEASE, asked=1)
     held.close()
-    assert [item.token for item, _ in held.take_verdicts()] == [first.token, other.token]
-    assert [item.token for item, _ in held.take_verdicts()] == [again.token]
-    assert held.take_verdicts() == []
+    assert [item.token for item, _ in held.take_outcomes()] == [first.token, other.token]
+    assert [item.token for item, _ in held.take_outcomes()] == [again.token]
+    assert held.take_outcomes() == []

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import mongoq
+from mongoq.worker.outcome_resolver import OutcomeResolver
 from tests.worker.conftest import Desk
 
 QUICK = mongoq.Fixed(0.01)
@@ -20,6 +21,10 @@ class Raises:
 
     def __getattribute__(self, name: str) -> Any:
         raise LookupError("nobody is there")
+
+
+class Unknown(mongoq.Outcome):
+    """An outcome that the set does not list."""
 
 
 class Texts(Exception):
@@ -156,6 +161,31 @@ def test_an_outcome_that_cannot_be_is_a_failure(desk: Desk, queue: mongoq.Queue[
     assert told in letter.error.message
     assert letter.origin.attempts == 2
     assert desk.broker.queue("next").size() == 0
+
+
+@pytest.mark.parametrize("outcome", [Unknown(), mongoq.Retry(), None, "done"])
+def test_an_outcome_that_no_code_knows_settles_nothing_and_is_a_failure(
+    desk: Desk, queue: mongoq.Queue[Any], monkeypatch: pytest.MonkeyPatch, outcome: Any
+) -> None:
+    queue.configure(history=3600)
+    queue.push_many(["bad", "good"])
+    runs: list[str] = []
+    resolve = OutcomeResolver.outcomes
+
+    async def handle(payload: str) -> None:
+        runs.append(payload)
+
+    def outcomes(self: OutcomeResolver, consumer: Any, items: Any, returned: Any) -> Any:
+        return [outcome] if items[0].payload == "bad" else resolve(self, consumer, items, returned)
+
+    monkeypatch.setattr(OutcomeResolver, "outcomes", outcomes)
+    desk.consume("orders", handle, retry=QUICK, max_retries=1)
+    desk.run()
+    assert sorted(runs) == ["bad", "bad", "good"]
+    assert [item.payload for item in queue.history()] == ["good"]
+    (letter,) = queue.dead.peek(2)
+    assert (letter.payload, letter.error.type) == ("bad", "mongoq.errors.OutcomeInvalid")
+    assert letter.error.message == f"no item can be settled by a {type(outcome).__name__}"
 
 
 def test_an_outcome_that_cannot_be_leaves_the_others_alone(desk: Desk, queue: mongoq.Queue[Any]) -> None:

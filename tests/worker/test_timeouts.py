@@ -297,5 +297,5 @@ def test_a_handler_that_hangs_is_probed_as_one_that_fails() -> None:
     assert run is not None
     assert held.time_out(run, None)
     assert held.is_probing
-    assert payloads(held.take_verdicts()) == [1, 2, 3], "what waits is given back"
+    assert payloads(held.take_outcomes()) == [1, 2, 3], "what waits is given back"
     assert not held.time_out(run, None), "it was given up before"

@@ -10,12 +10,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from mongoq.errors import OutcomeInvalid
+from mongoq.model.encoding.error_text import name_of
 from mongoq.model.encoding.typed import TypedValues
 from mongoq.pipeline.frames.given import FrameRows, make_rows
-from mongoq.pipeline.frames.results import Results, checked_columns
+from mongoq.pipeline.frames.results import Results, check_columns
 from mongoq.pipeline.graph.graph import Stage
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.outcome_resolver import check_entries, check_result, type_name
+from mongoq.worker.outcome_resolver import check_entries, check_result
 
 __all__ = ["FORMATS", "FrameHandler", "frames_of", "kind_name", "wrap_frame_handler"]
 
@@ -118,7 +119,8 @@ class _Run:
         elif isinstance(returned, self._module.KIND):
             told = self._results(returned).entries()
         else:
-            told = self._check_returned(check_result(returned))
+            check_result(returned)
+            told = self._check_returned(returned)
         # Items without a row come back at their positions in the batch, each with its own error.
         return self._with_refused(told)
 
@@ -128,13 +130,13 @@ class _Run:
         except (ArithmeticError, LookupError, ValueError) as error:  # Arrow's are ValueErrors or LookupErrors
             raise OutcomeInvalid(f"the frame returned holds what Python cannot read: {error}") from error
         frames = self._frames
-        return Results(self._given, self._shown, frames.targets, self._module.NESTED, checked_columns(columns))
+        return Results(self._given, self._shown, frames.targets, self._module.NESTED, check_columns(columns))
 
     def _check_returned(self, returned: Any) -> Sequence[Any]:
         if not isinstance(returned, list | tuple):
             kind = kind_name(self._frames.format)
             hint = f"return a {kind}, a list with an entry for each row, or None"
-            raise OutcomeInvalid(f"a stage with format={self._frames.format!r} got a {type_name(returned)}; {hint}")
+            raise OutcomeInvalid(f"a stage with format={self._frames.format!r} got a {name_of(returned)}; {hint}")
         return check_entries(self._given.items, returned)
 
     def _with_refused(self, told: Sequence[Any]) -> Sequence[Any]:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from mongoq.errors import MongoqError, OutcomeInvalid
-from mongoq.model.outcomes import Dead, Drop, Fork, Move, Retry
+from mongoq.model.outcomes import Dead, Drop, Fork, HandlerOutcome, Move, Retry
 from mongoq.pipeline.frames.given import ATTEMPTS, DELIVERY_HASH, ID, PAYLOAD, FrameRows, field_of
 from mongoq.pipeline.frames.values import ABSENT, is_document, restore_value
 
-__all__ = ["Results", "checked_columns"]
+__all__ = ["Results", "check_columns"]
 
 TO, RETRY, DEAD = "_to", "_retry", "_dead"
 KNOWN = (ID, DELIVERY_HASH, ATTEMPTS, TO, RETRY, DEAD)
 
 
-def checked_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[Any]]:
+def check_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[Any]]:
     """Return the columns of a frame by their names; raises ``OutcomeInvalid``."""
     found: dict[str, list[Any]] = {}
     for name, values in columns:
@@ -57,7 +57,7 @@ class Results:
     nested: bool
     columns: Mapping[str, list[Any]]
 
-    def entries(self) -> list[Any]:
+    def entries(self) -> list[HandlerOutcome | MongoqError | None]:
         """Return an outcome for each item of the batch, or the error of its rows.
 
         Raises:
@@ -67,8 +67,8 @@ class Results:
         rows: list[list[int]] = [[] for _ in self.given.ids]
         for row, place in enumerate(places):
             rows[place].append(row)
-        payloads = self._payloads(places) if self.targets else None
-        return [self._entry(each, payloads) for each in rows]
+        payloads = self._make_payloads(places) if self.targets else None
+        return [self._make_entry(each, payloads) for each in rows]
 
     def _places(self) -> list[int]:
         known = {id: place for place, id in enumerate(self.given.ids)}
@@ -84,22 +84,22 @@ class Results:
 
     # --- one item --------------------------------------------------------------------------------
 
-    def _entry(self, rows: list[int], payloads: list[Any] | None) -> Any:
+    def _make_entry(self, rows: list[int], payloads: list[Any] | None) -> HandlerOutcome | MongoqError | None:
         try:
-            told = next(self._failures(rows), None)
-            if told is not None:
-                return told
-            moves = [self._move(row, payloads) for row in rows]
+            failure = next(self._read_failures(rows), None)
+            if failure is not None:
+                return failure
+            moves = [self._make_move(row, payloads) for row in rows]
         except MongoqError as invalid:
             return invalid
         if payloads is None:
             return None
         return Drop() if not moves else moves[0] if len(moves) == 1 else Fork(moves)
 
-    def _failures(self, rows: list[int]) -> Iterator[Retry | Dead]:
+    def _read_failures(self, rows: list[int]) -> Iterator[Retry | Dead]:
         """Yield the failure that the rows of an item ask for; raises ``OutcomeInvalid`` if they ask for several."""
         for row in rows:
-            retry, dead = self._text(RETRY, row), self._text(DEAD, row)
+            retry, dead = self._read_text(RETRY, row), self._read_text(DEAD, row)
             if retry is None and dead is None:
                 continue
             if len(rows) > 1:
@@ -108,14 +108,14 @@ class Results:
                 raise OutcomeInvalid("a row says both _retry and _dead; leave one of them null")
             yield Dead(dead) if retry is None else Retry(error=retry)
 
-    def _text(self, column: str, row: int) -> str | None:
+    def _read_text(self, column: str, row: int) -> str | None:
         value = self.columns[column][row] if column in self.columns else None
         if value is None or isinstance(value, str):
             return value
         raise OutcomeInvalid(f"{column} is of type {type(value).__name__}; it is a text, or null")
 
-    def _move(self, row: int, payloads: list[Any] | None) -> Move | None:
-        to = self._text(TO, row)
+    def _make_move(self, row: int, payloads: list[Any] | None) -> Move | None:
+        to = self._read_text(TO, row)
         if payloads is None:
             if to is None:
                 return None
@@ -129,17 +129,17 @@ class Results:
 
     # --- payloads --------------------------------------------------------------------------------
 
-    def _payloads(self, places: list[int]) -> list[Any]:
+    def _make_payloads(self, places: list[int]) -> list[Any]:
         """Return the payload of each row; an empty list where no column belongs to payloads: items keep theirs."""
-        told = {field: name for name in self.columns if (field := field_of(name)) is not None}
-        values = {field: self._column(name, places) for field, name in told.items()}
+        names = {field: name for name in self.columns if (field := field_of(name)) is not None}
+        values = {field: self._restore_column(name, places) for field, name in names.items()}
         if not values:
             return []
         if set(values) == {PAYLOAD}:
-            return [self._sole(value, place) for value, place in zip(values[PAYLOAD], places, strict=True)]
-        return self._documents(values, places)
+            return [self._make_sole(value, place) for value, place in zip(values[PAYLOAD], places, strict=True)]
+        return self._make_documents(values, places)
 
-    def _column(self, name: str, places: list[int]) -> list[Any]:
+    def _restore_column(self, name: str, places: list[int]) -> list[Any]:
         values = self.columns[name]
         if name not in self.given.fields:
             return values
@@ -149,14 +149,14 @@ class Results:
             for value, place in zip(values, places, strict=True)
         ]
 
-    def _sole(self, value: Any, place: int) -> Any:
+    def _make_sole(self, value: Any, place: int) -> Any:
         """Return the payload for a sole column ``payload``: the value, or a document if the item has this field."""
         original = self.given.payloads[place]
         if is_document(original) and PAYLOAD in original:
             return {PAYLOAD: value}
         return {} if value is ABSENT else value
 
-    def _documents(self, values: dict[str, list[Any]], places: list[int]) -> list[Any]:
+    def _make_documents(self, values: dict[str, list[Any]], places: list[int]) -> list[Any]:
         """Return documents: first the item's fields in their order, then new fields in the order of the columns."""
         names, orders = list(values), dict[tuple[str, ...], list[int]]()
         documents = []
@@ -165,12 +165,12 @@ class Results:
             fields = tuple(original) if is_document(original) else ()
             # Items of a batch mostly have the same fields: the order is computed once for each set of fields.
             if fields not in orders:
-                orders[fields] = _order(fields, names)
+                orders[fields] = _order_fields(fields, names)
             order = orders[fields]
             documents.append({names[at]: row[at] for at in order if row[at] is not ABSENT})
         return documents
 
 
-def _order(fields: Sequence[str], names: Sequence[str]) -> list[int]:
+def _order_fields(fields: Sequence[str], names: Sequence[str]) -> list[int]:
     at = {name: place for place, name in enumerate(names)}
     return [at[name] for name in dict.fromkeys([*(field for field in fields if field in at), *names])]

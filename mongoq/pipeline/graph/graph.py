@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
-from mongoq.model.outcomes import Outcome
+from mongoq.model.outcomes import Drop, Move
 from mongoq.model.settings import DEFAULT, Default
 
 __all__ = ["BATCH", "ITEMS", "LEASE", "Delivery", "Frame", "Graph", "Join", "OnNone", "Source", "Stage", "Trail"]
@@ -114,7 +114,7 @@ class Stage:
     handler: Callable[..., Any]
     model: Any = None
     where: Mapping[str, Any] | None = None
-    otherwise: Outcome | None = None
+    otherwise: Drop | Move | None = None
     delivery: Delivery = "exactly-once"
     none: OnNone = "error"
     errors: str | Default | None = DEFAULT

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mongoq.errors import ArgumentInvalid, GraphInvalid
-from mongoq.model.outcomes import Drop, Move, Outcome
+from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.settings import DEFAULT
 from mongoq.pipeline.checks.graph import faults
@@ -280,7 +280,7 @@ class _Reading:
             self.faults.append(f"{at}: {failed}")
             return stand_in
 
-    def _otherwise(self, told: Any, at: str) -> Outcome | None:
+    def _otherwise(self, told: Any, at: str) -> Drop | Move | None:
         if told is None or told == "drop":
             return None if told is None else Drop()
         if not isinstance(told, Mapping) or set(told) != {"move"}:

@@ -11,7 +11,7 @@ from mongoq.pipeline.frames.handler import wrap_frame_handler
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
 from mongoq.pipeline.run.join_consumers import joining
-from mongoq.pipeline.run.outcome_resolver import marked, model_behind, stage_judge
+from mongoq.pipeline.run.outcome_resolver import find_model, make_resolver, make_stage_handle
 from mongoq.protocol.base.transaction import ensure_transactional
 from mongoq.protocol.claim.filtering import ItemFilter, make_filter
 from mongoq.protocol.coordination.sources import source_id
@@ -67,11 +67,11 @@ def consumers(graph: Graph, broker: Any, *, coroutines: bool) -> list[Consumer]:
 def _consumer(graph: Graph, stage: Stage, source: str, broker: Any, *, coroutines: bool) -> Consumer:
     options = {name: value for name, value in stage.options.items() if name in DEFAULTS}
     handle = broker.queue(source, model=stage.model)
-    told = consumer(marked(graph, stage, handle), stage.handler, **{**DEFAULTS, **options}, coroutines=coroutines)
+    own = make_stage_handle(graph, stage, handle)
     return replace(
-        wrap_frame_handler(told, stage),
+        wrap_frame_handler(consumer(own, stage.handler, **{**DEFAULTS, **options}, coroutines=coroutines), stage),
         stage=stage.name,
-        resolver=stage_judge(graph, stage, handle, broker),
+        resolver=make_resolver(graph, stage, handle, broker),
         screen=_screen(graph, stage, handle, broker),
         pops=stage.delivery == "at-most-once",
     )
@@ -110,7 +110,7 @@ def _plan(graph: Graph, source: Source, broker: Any, *, coroutines: bool) -> Sou
     return source_plan(
         source.name,
         source_id(graph.name, source.name),
-        broker.queue(source.target, model=model_behind(graph, source.target)),
+        broker.queue(source.target, model=find_model(graph, source.target)),
         source.handler,
         batch=source.batch,
         every=source.every,

@@ -14,15 +14,15 @@ from mongoq.errors import ArgumentInvalid, PartnerMissing, PayloadInvalid
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item, id_key
 from mongoq.model.join_state import Unjoinable, qualified, value_key
-from mongoq.model.outcomes import Failed, Release, SettledElsewhere
+from mongoq.model.outcomes import Failed, Release, ResolvedOutcome, SettledElsewhere
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.graph.routes import pairs_queue, waiting_queue
-from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver, marked, stage_judge
+from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver, make_resolver, make_stage_handle
 from mongoq.protocol.join.join import arrived, given_up
 from mongoq.protocol.join.match import Arrival
 from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
 from mongoq.worker.consumer import Consumer, SettleGroup, consumer
-from mongoq.worker.outcome_resolver import OutcomeResolver, Verdict, is_function
+from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
 
 __all__ = ["joining", "takes_job"]
 
@@ -47,31 +47,31 @@ def joining(
         "prefetch": ARRIVALS,
     }
 
-    def own(handle: Any, judge: OutcomeResolver) -> Consumer:
+    def own(handle: Any, resolver: OutcomeResolver) -> Consumer:
         told = consumer(handle, _nothing, **quiet, coroutines=coroutines)
-        return replace(told, stage=stage.name, resolver=judge, claims=_without_limit(handle)._context)
+        return replace(told, stage=stage.name, resolver=resolver, claims=_without_limit(handle)._context)
 
-    judge = stage_judge(
-        graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker, kind=_PairJudge
+    resolver = make_resolver(
+        graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker, kind=_PairResolver
     )
     joins = partial(arrived, spec)  # shared by all sides, so that their items are settled together
     found = [
-        replace(own(handle, _Arrivals(judge, stage, handle.name, spec, joins)), settle_group=gathering)
+        replace(own(handle, _Arrivals(resolver, stage, handle.name, spec, joins)), settle_group=gathering)
         for handle in sides
     ]
     if spec.timeout is not None:
-        found.append(replace(own(parked, _GivenUp(judge, spec, partial(given_up, spec))), lingers=True))
-    pairs = marked(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
+        found.append(replace(own(parked, _GivenUp(resolver, spec, partial(given_up, spec))), lingers=True))
+    pairs = make_stage_handle(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
     handler = stage.handler if options.get("batch") is not None else spread(stage.handler, stage)
     runs = consumer(pairs, handler, **{**defaults, **options}, coroutines=coroutines)
-    return [*found, replace(runs, stage=stage.name, resolver=judge)]
+    return [*found, replace(runs, stage=stage.name, resolver=resolver)]
 
 
 def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tuple[JoinSpec, list[Any], Any]:
     join = stage.join
     assert join is not None
-    sides = [marked(graph, stage, broker.queue(source)) for source in stage.sources]
-    parked = _without_limit(marked(graph, stage, broker.queue(waiting_queue(graph, stage))))
+    sides = [make_stage_handle(graph, stage, broker.queue(source)) for source in stage.sources]
+    parked = _without_limit(make_stage_handle(graph, stage, broker.queue(waiting_queue(graph, stage))))
     spec = JoinSpec(
         name=qualified(graph.name, stage.name, "/"),
         sides=tuple(side._context for side in sides),
@@ -150,10 +150,10 @@ def _copy_name(function: Callable[..., Any], handler: Callable[..., Any]) -> Cal
     return function
 
 
-class _PairJudge(StageOutcomeResolver):
+class _PairResolver(StageOutcomeResolver):
     """Outcome resolver of pairs; an item of the queue that is not a pair (put there by hand) is not run."""
 
-    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
+    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[ResolvedOutcome] | None:
         """Refuse an item that is not a pair, and release the other items of its batch."""
         refused = super().refusal(consumer, items)
         if refused is not None:
@@ -179,47 +179,47 @@ def _oddity(payload: Any, number: int) -> PayloadInvalid | None:
 class _Quiet(OutcomeResolver):
     """Outcome resolver of items that are not run; their failures count as the stage's."""
 
-    def __init__(self, judge: StageOutcomeResolver, spec: JoinSpec, way: Callable[..., Any]) -> None:
-        self._judge = judge
+    def __init__(self, resolver: StageOutcomeResolver, spec: JoinSpec, settle: Callable[..., Any]) -> None:
+        self._resolver = resolver
         self._fates = spec.fates
-        self._way = way
+        self._settle = settle
 
-    def _apart(self, item: Item[Any], told: Any) -> SettledElsewhere:
-        return SettledElsewhere(self._way, told, partial(self._fates.pop, id_key(item.id), "apart"))
+    def _settle_elsewhere(self, item: Item[Any], entry: Any) -> SettledElsewhere:
+        return SettledElsewhere(self._settle, entry, partial(self._fates.pop, id_key(item.id), "apart"))
 
-    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
+    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> ResolvedOutcome:
         # There is no error queue for it, so the stage stops.
         if isinstance(error, PartnerMissing):  # and no error queue that it could go to
             return Failed(error, counted=False, halts=True)
-        return self._judge.failure(consumer, item, error)
+        return self._resolver.failure(consumer, item, error)
 
 
 class _Arrivals(_Quiet):
     def __init__(
-        self, judge: StageOutcomeResolver, stage: Stage, source: str, spec: JoinSpec, joins: Callable[..., Any]
+        self, resolver: StageOutcomeResolver, stage: Stage, source: str, spec: JoinSpec, joins: Callable[..., Any]
     ) -> None:
-        super().__init__(judge, spec, joins)
+        super().__init__(resolver, spec, joins)
         assert stage.join is not None
         self._path = stage.join.path(source)
 
-    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[ResolvedOutcome]:
         return [self._arrival(consumer, item) for item in items]
 
-    def _arrival(self, consumer: Consumer, item: Item[Any]) -> Verdict:
+    def _arrival(self, consumer: Consumer, item: Item[Any]) -> ResolvedOutcome:
         try:
             value = None if self._path is None else _find_value(item.payload, self._path)
             key = ANY if self._path is None else value_key(value)
         # The value will not change: no retry, the item goes to the error queue.
         except Unjoinable as unfit:
-            return self._judge.given_up(item, f"cannot be joined: {self._path!r:.200} {unfit}")
+            return self._resolver.give_up(item, f"cannot be joined: {self._path!r:.200} {unfit}")
         except Exception as error:  # an error of this item alone
             return self.failure(consumer, item, error)
-        return self._apart(item, Arrival(item, key, value))
+        return self._settle_elsewhere(item, Arrival(item, key, value))
 
 
 class _GivenUp(_Quiet):
-    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
-        return [self._apart(item, item) for item in items]
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[ResolvedOutcome]:
+        return [self._settle_elsewhere(item, item) for item in items]
 
 
 def _find_value(payload: Any, path: str) -> Any:

@@ -11,15 +11,28 @@ from pydantic import BaseModel
 from mongoq.errors import OutcomeInvalid, PartnerMissing
 from mongoq.model.arguments import Duration
 from mongoq.model.encoding.codec import Codec, Wrapped
+from mongoq.model.encoding.error_text import name_of
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Release
+from mongoq.model.outcomes import (
+    Dead,
+    Done,
+    Drop,
+    Failed,
+    Fork,
+    HandlerOutcome,
+    Move,
+    Release,
+    ResolvedOutcome,
+    Retry,
+    make_unknown_error,
+)
 from mongoq.model.settings import KEEP, checked_options
 from mongoq.model.trail import StageMark
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.outcome_resolver import OutcomeResolver, Verdict, check_entries, check_result, is_success, type_name
+from mongoq.worker.outcome_resolver import HandlerResult, OutcomeResolver, check_entries, check_result, is_success
 
-__all__ = ["StageOutcomeResolver", "marked", "model_behind", "stage_judge"]
+__all__ = ["StageOutcomeResolver", "find_model", "make_resolver", "make_stage_handle"]
 
 SEVERAL = (list, tuple, set, frozenset)
 """Return types that suggest several items."""
@@ -58,7 +71,7 @@ class StageOutcomeResolver(OutcomeResolver):
         self._pops = stage.delivery == "at-most-once"
         self._most = None if self._pops else most
 
-    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[Verdict] | None:
+    def refusal(self, consumer: Consumer, items: Sequence[Item[Any]]) -> list[ResolvedOutcome] | None:
         """Refuse items that have used all their runs; the last run has ended with its process."""
         most = None if self._most is None else self._most()
         if most is None or all(item.attempts <= most for item in items):
@@ -67,50 +80,50 @@ class StageOutcomeResolver(OutcomeResolver):
         over = Failed("it has had all its runs, and the last one ended with its process", counted=False, halts=True)
         return [Release() if item.attempts <= most else over for item in items]
 
-    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[Verdict]:
+    def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[ResolvedOutcome]:
         """Return the outcomes of the items; in a batch, an invalid entry fails its item alone."""
         if isinstance(returned, BaseException):
             return self.failures(consumer, items, returned)
         if consumer.batch is None:
-            return [self._outcome(consumer, items[0], self._told(returned))]
+            return [self._resolve(consumer, items[0], self._read(returned))]
         if returned is None:
-            return [self._outcome(consumer, item, self._nothing()) for item in items]
+            return [self._resolve(consumer, item, self._read(None)) for item in items]
         pairs = zip(items, check_entries(items, returned), strict=True)
-        return [self._outcome(consumer, item, self._entry(entry)) for item, entry in pairs]
+        return [self._resolve(consumer, item, self._read_entry(entry)) for item, entry in pairs]
 
-    def _entry(self, entry: Any) -> Any:
+    def _read_entry(self, entry: Any) -> HandlerResult:
         if isinstance(entry, BaseException):
             return entry
         try:
-            return self._told(entry)
+            return self._read(entry)
         except Exception as error:  # encoding runs code of the payload's class, which may raise anything
             return error
 
-    def _told(self, returned: Any) -> Outcome | None:
-        """Return the outcome that a returned value means; raises ``OutcomeInvalid``."""
-        told = check_result(returned)
-        if isinstance(told, Outcome):
-            return self._routed(told) if isinstance(told, Fork | Move) else told
-        if told is None:
-            return self._nothing()
+    def _read(self, returned: Any) -> HandlerOutcome | None:
+        """Return the outcome that a returned value means, ``None`` for success; raises ``OutcomeInvalid``."""
+        check_result(returned)
+        if isinstance(returned, HandlerOutcome):
+            return self._complete(returned)
         if not self._targets:
             return None
+        if returned is None:
+            return self._read_none()
         if self._only is None:
             several = ", ".join(map(repr, self._targets))
-            raise self._wrong(
-                f"returned a {type_name(returned)}; it has several targets ({several}): return a Move to one, or a Fork"
+            raise self._error(
+                f"returned a {name_of(returned)}; it has several targets ({several}): return a Move to one, or a Fork"
             )
         if isinstance(returned, SEVERAL):
             hint = "for several items return a Fork; if that is the payload, return Move(…, payload=…)"
-            raise self._wrong(f"returned a {type_name(returned)} where one payload is due; {hint}")
-        to = self._towards(next(iter(self._targets)), returned)
-        return Move(to, payload=self._encoded(to, returned))
+            raise self._error(f"returned a {name_of(returned)} where one payload is due; {hint}")
+        to = self._choose_destination(next(iter(self._targets)), returned)
+        return Move(to, payload=self._encode(to, returned))
 
-    def _encoded(self, to: Any, payload: Any) -> Wrapped:
+    def _encode(self, to: Any, payload: Any) -> Wrapped:
         """Encode a payload at once: a handler may change the object before the item is settled."""
         return Wrapped((self._untyped if isinstance(to, str) else to._context.codec).wrapped(payload))
 
-    def _towards(self, target: str, payload: Any) -> Any:
+    def _choose_destination(self, target: str, payload: Any) -> Any:
         """Return the destination of a payload. A payload of another model goes without the target's model.
 
         It is dumped by its own model, and the next stage reads it anew.
@@ -119,51 +132,56 @@ class StageOutcomeResolver(OutcomeResolver):
         foreign = isinstance(payload, BaseModel) and type(payload) is not self._models.get(target, type(payload))
         return target if foreign else self._targets[target]
 
-    def _nothing(self) -> Outcome | None:
-        if not self._targets:
-            return None
+    def _read_none(self) -> Drop:
         if self._drops:
             return Drop()
-        raise self._wrong("returned None, most likely for a forgotten return; return Drop(), or declare none='drop'")
+        raise self._error("returned None, most likely for a forgotten return; return Drop(), or declare none='drop'")
 
-    def _routed(self, told: Fork | Move) -> Outcome:
-        if isinstance(told, Fork):
-            return Drop() if not told.moves else Fork([self._on_its_way(move) for move in told.moves])
-        return self._on_its_way(told)
+    def _complete(self, outcome: HandlerOutcome) -> HandlerOutcome:
+        """Return an outcome whose moves go to declared targets, with their payloads encoded."""
+        match outcome:
+            case Move():
+                return self._complete_move(outcome)
+            case Fork():
+                return Fork([self._complete_move(move) for move in outcome.moves])
+            case Dead() | Drop() | Retry():
+                return outcome
+            case _:
+                raise make_unknown_error(outcome)
 
-    def _on_its_way(self, move: Move) -> Move:
+    def _complete_move(self, move: Move) -> Move:
         name = getattr(move.to, "name", move.to)
         if not isinstance(name, str) or name not in self._targets:
             declared = ", ".join(map(repr, self._targets)) or "none"
-            raise self._wrong(f"moved an item to {name!r:.150}, which is not one of its targets ({declared})")
+            raise self._error(f"moved an item to {name!r:.150}, which is not one of its targets ({declared})")
         # At most once, the item has left its queue before the run, so no stored payload is left to patch.
         if self._pops and move.patch is not None:
-            raise self._wrong("patched an item that it runs at most once, and that is gone; give payload= instead")
-        to = self._towards(name, move.payload) if isinstance(move.to, str) else move.to
-        payload = move.payload if move.payload is KEEP or not _is_target(to) else self._encoded(to, move.payload)
+            raise self._error("patched an item that it runs at most once, and that is gone; give payload= instead")
+        to = self._choose_destination(name, move.payload) if isinstance(move.to, str) else move.to
+        payload = move.payload if move.payload is KEEP or not _is_target(to) else self._encode(to, move.payload)
         return replace(move, to=to, payload=payload)
 
-    def _wrong(self, what: str) -> OutcomeInvalid:
+    def _error(self, what: str) -> OutcomeInvalid:
         return OutcomeInvalid(f"stage {self._name!r} {what}")
 
     # --- failures --------------------------------------------------------------------------------
 
-    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> Verdict:
+    def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> ResolvedOutcome:
         """Return the outcome of a failed run; an exception that counts as success sends the item on unchanged."""
         if is_success(consumer, error):
-            return None if self._only is None else Move(self._only)
+            return Done() if self._only is None else Move(self._only)
         return self._retry(consumer, item, error, None)
 
-    def given_up(self, item: Item[Any], reason: str) -> Verdict:
+    def give_up(self, item: Item[Any], reason: str) -> Dead | Failed:
         """Return the outcome of an item that cannot be joined: it goes to the error queue, or the stage stops."""
         if self._most is None:
             return Dead(reason)
         return Failed(PartnerMissing(item.id, item.queue, reason), counted=False, halts=True)
 
-    def _outcome(self, consumer: Consumer, item: Item[Any], told: Any) -> Verdict:
-        if isinstance(told, Dead) and self._most is not None:
-            return Failed(told.reason or "declared dead", counted=False, halts=True)
-        return super()._outcome(consumer, item, told)
+    def _resolve(self, consumer: Consumer, item: Item[Any], result: HandlerResult) -> ResolvedOutcome:
+        if isinstance(result, Dead) and self._most is not None:
+            return Failed(result.reason or "declared dead", counted=False, halts=True)
+        return super()._resolve(consumer, item, result)
 
     def _retry(
         self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
@@ -179,7 +197,7 @@ def _is_target(to: Any) -> bool:
     return isinstance(to, str) or hasattr(to, "_context")
 
 
-def marked(graph: Graph, stage: Stage, handle: Any) -> Any:
+def make_stage_handle(graph: Graph, stage: Stage, handle: Any) -> Any:
     """Return a handle that has the stage's own settings and marks its settlements with the stage."""
     overriding = {"dead": graph.errors_of(stage)}
     if "max_retries" in stage.options and overriding["dead"] is not None:
@@ -188,11 +206,11 @@ def marked(graph: Graph, stage: Stage, handle: Any) -> Any:
     return handle._with(overriding=overriding, stage=mark)
 
 
-def stage_judge(
+def make_resolver(
     graph: Graph, stage: Stage, handle: Any, broker: Any, *, kind: type[StageOutcomeResolver] = StageOutcomeResolver
 ) -> StageOutcomeResolver:
     """Return the outcome resolver of a stage."""
-    models = {target: model for target in stage.targets if (model := model_behind(graph, target)) is not None}
+    models = {target: model for target in stage.targets if (model := find_model(graph, target)) is not None}
     targets = {
         target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
     }
@@ -209,7 +227,7 @@ def stage_judge(
     return kind(stage, targets, models, untyped, most=most)
 
 
-def model_behind(graph: Graph, queue: str) -> Any:
+def find_model(graph: Graph, queue: str) -> Any:
     """Return the model of a queue's payloads if all stages that read the queue have the same model, else ``None``."""
     models = [stage.model_of(queue) for stage in graph.readers(queue)]
     return models[0] if models and all(model is models[0] for model in models) else None

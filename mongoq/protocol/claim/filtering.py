@@ -14,7 +14,7 @@ from bson import ObjectId
 from mongoq.errors import FilterInvalid, ReservationLost
 from mongoq.model.filters import where_filter
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Move, Outcome
+from mongoq.model.outcomes import Drop, Move, make_unknown_error
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.claim.batch_claim import ClaimOfMany
 from mongoq.protocol.flow import Command, Flow, PartlyRefused, persisted
@@ -43,14 +43,21 @@ class ItemFilter:
     """
 
     where: Mapping[str, Any]
-    rest: Outcome
+    rest: Drop | Move
     handed: Handover | None
     resolve: Resolve
 
 
-def make_filter(context: QueueContext[Any], where: Any, rest: Outcome, resolve: Resolve) -> ItemFilter:
-    """Return a screen, checked as far as that goes without the server."""
-    handed = Moves(context, resolve).check(rest)[0] if isinstance(rest, Move) else None
+def make_filter(context: QueueContext[Any], where: Any, rest: Drop | Move, resolve: Resolve) -> ItemFilter:
+    """Return a filter, checked as far as that goes without the server."""
+    handed = None
+    match rest:
+        case Move():
+            handed, _ = Moves(context, resolve).check(rest)
+        case Drop():
+            pass
+        case _:
+            raise make_unknown_error(rest)
     return ItemFilter(where_filter(where, context.broker.encoding), rest, handed, resolve)
 
 

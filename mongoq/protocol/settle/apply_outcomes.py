@@ -1,124 +1,261 @@
-"""Apply the outcomes of handlers: each item of a batch is settled on its own, whichever others fail."""
+"""Apply the outcomes of handlers: the one place that maps an outcome to what is sent.
+
+At least once, a reserved item is settled by its outcome; each item of a batch on its own, whichever others fail. At
+most once, an item leaves its queue before it is run, and its outputs are pushed afterwards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
-from mongoq.errors import MongoqError
+from bson import ObjectId
+
+from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.arguments import duration
-from mongoq.model.envelope import error_document
+from mongoq.model.envelope import error_document, new_envelope
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Dead, Failed, Fork, Move, Outcome, Release, SettledElsewhere
+from mongoq.model.outcomes import (
+    Dead,
+    Done,
+    Drop,
+    Failed,
+    Fork,
+    Move,
+    Release,
+    ResolvedOutcome,
+    SettledElsewhere,
+    make_unknown_error,
+)
 from mongoq.protocol.base.fence import is_back
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
+from mongoq.protocol.push.insert import insert_item
 from mongoq.protocol.settle import move, settle
-from mongoq.protocol.settle.bulk import Settlement, run_bulk
-from mongoq.protocol.settle.fork import fork_items
+from mongoq.protocol.settle.bulk import Settlement, Wanted, run_bulk
+from mongoq.protocol.settle.fork import fork_items, make_output, record_output
 from mongoq.protocol.settle.move_many import Moves, Resolve, make_move
-from mongoq.protocol.settle.settle_many import (
-    Batch,
-    make_burial,
-    make_commit,
-    make_release,
-    make_rollback,
-)
+from mongoq.protocol.settle.settle_many import Batch, make_burial, make_commit, make_release, make_rollback
+from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["apply_outcomes", "apply_outcomes_of_queues"]
+__all__ = [
+    "ItemOutcome",
+    "apply_outcomes",
+    "apply_outcomes_at_most_once",
+    "apply_outcomes_of_queues",
+    "commit_before_run",
+]
 
-Verdict = tuple[Item[Any], "Outcome | None"]
+logger = logging.getLogger("mongoq.worker")
+
+OUTPUT_ID_REMEMBER = timedelta(hours=1)
+"""How long the id of a pushed output is remembered after the output is settled: until then it may be pushed again."""
+
+ItemOutcome = tuple[Item[Any], ResolvedOutcome]
+
+
+# --- at least once -------------------------------------------------------------------------------
 
 
 def apply_outcomes(
-    context: QueueContext[Any], verdicts: Iterable[Verdict], resolve: Resolve
+    context: QueueContext[Any], outcomes: Iterable[ItemOutcome], resolve: Resolve
 ) -> Flow[Mapping[Any, Exception]]:
-    """Settle items by their outcomes, in as few commands as possible; ``None`` and ``Drop`` commit.
+    """Settle items by their outcomes, in as few commands as possible.
 
     Outcomes that need a transaction come last, many items in each.
-
-    A ``Retry`` has become a ``Failed`` by now, which knows the delay.
 
     Returns the errors of items that were not settled, by ``id_key``. An impossible outcome, such as a move into a queue
     with an invalid name, leaves its item as it is.
 
     A crash in between leaves some items settled and the others reserved to the ends of their leases.
     """
-    return (yield from apply_outcomes_of_queues([(context, verdicts)], resolve))
+    return (yield from apply_outcomes_of_queues([(context, outcomes)], resolve))
 
 
 def apply_outcomes_of_queues(
-    parts: Iterable[tuple[QueueContext[Any], Iterable[Verdict]]], resolve: Resolve
+    parts: Iterable[tuple[QueueContext[Any], Iterable[ItemOutcome]]], resolve: Resolve
 ) -> Flow[Mapping[Any, Exception]]:
-    """Settle items of several queues by their outcomes; outcomes with a way of their own are settled together."""
+    """Settle items of several queues by their outcomes; items that are settled elsewhere go there together."""
     failed: dict[Any, Exception] = {}
-    apart: dict[Any, list[Any]] = {}
-    for context, verdicts in parts:
-        plain: list[Verdict] = []
-        for item, outcome in verdicts:
-            if isinstance(outcome, SettledElsewhere):
-                apart.setdefault(outcome.way, []).append(outcome.told)
-            else:
-                plain.append((item, outcome))
-        if plain:
-            failed |= yield from _apply_outcomes(context, plain, resolve)
-    for way, told in apart.items():
-        failed |= yield from way(told)
+    elsewhere: dict[Any, list[Any]] = {}
+    for context, outcomes in parts:
+        yield from ensure_ready(context)
+        plan = _Plan(context, resolve, elsewhere)
+        for item, outcome in outcomes:
+            try:
+                plan.add(item, outcome)
+            except MongoqError as error:
+                failed[id_key(item.id)] = error
+        failed |= yield from plan.send()
+    for settle_entries, entries in elsewhere.items():
+        failed |= yield from settle_entries(entries)
     return failed
 
 
-def _apply_outcomes(
-    context: QueueContext[Any], verdicts: Iterable[Verdict], resolve: Resolve
-) -> Flow[dict[Any, Exception]]:
-    yield from ensure_ready(context)
-    batch, moves = Batch(context.broker.clock), Moves(context, resolve)
-    wanted: list[tuple[Item[Any], Settlement]] = []
-    failed: dict[Any, Exception] = {}
-    released: list[Item[Any]] = []
-    forks: list[tuple[Item[Any], Fork]] = []
-    for item, outcome in verdicts:
-        if isinstance(outcome, Fork) and outcome.moves:
-            forks.append((item, outcome))
-            continue
-        try:
-            wanted.append((item, _make_settlement(context, item, outcome, batch, moves)))
-        except MongoqError as error:
-            failed[id_key(item.id)] = error
-        if isinstance(outcome, Release):
-            released.append(item)
-    tally = yield from run_bulk(context, wanted)
-    for item in released:
-        context.placed(item.priority, item.due or batch.now)
-    failed |= tally.failed
-    failed |= yield from fork_items(context, forks, batch, moves)
-    return failed
+class _Plan:
+    """Settlements of the items of one queue.
+
+    Args:
+        context: the queue.
+        resolve: turns the handle in a ``Move`` into its context.
+        elsewhere: receives the entries of items that are settled elsewhere, by the maker of their flow.
+    """
+
+    def __init__(self, context: QueueContext[Any], resolve: Resolve, elsewhere: dict[Any, list[Any]]) -> None:
+        self._context = context
+        self._elsewhere = elsewhere
+        self._batch, self._moves = Batch(context.broker.clock), Moves(context, resolve)
+        self._settlements: list[Wanted] = []
+        self._forks: list[tuple[Item[Any], Fork]] = []
+        self._released: list[Item[Any]] = []
+
+    def add(self, item: Item[Any], outcome: ResolvedOutcome) -> None:
+        """Add the settlement of an item, by its outcome.
+
+        Raises:
+            MongoqError: the outcome is impossible.
+        """
+        context, batch = self._context, self._batch
+        match outcome:
+            case Done() | Drop():
+                settlement = make_commit(context, item, batch)
+            case Move():
+                settlement = make_move(context, item, self._moves.check(outcome), batch)
+            case Failed():
+                settlement = _make_rollback(context, item, outcome, batch)
+            case Dead():
+                alone = partial(move.bury, context, reason=outcome.reason, error=None)
+                settlement = make_burial(context, item, batch, reason=outcome.reason, error=None, alone=alone)
+            case Release():
+                settlement = make_release(context, item, batch)
+                self._released.append(item)
+            case Fork():
+                self._forks.append((item, outcome))
+                return
+            case SettledElsewhere():
+                self._elsewhere.setdefault(outcome.settle, []).append(outcome.entry)
+                return
+            case _:
+                raise make_unknown_error(outcome)
+        self._settlements.append((item, settlement))
+
+    def send(self) -> Flow[Mapping[Any, Exception]]:
+        """Settle the items, and return the errors of items that were not settled, by ``id_key``."""
+        tally = yield from run_bulk(self._context, self._settlements)
+        for item in self._released:
+            self._context.placed(item.priority, item.due or self._batch.now)
+        return tally.failed | (yield from fork_items(self._context, self._forks, self._batch, self._moves))
 
 
-def _make_settlement(
-    context: QueueContext[Any], item: Item[Any], outcome: Outcome | None, batch: Batch, moves: Moves
-) -> Settlement:
-    if isinstance(outcome, Failed):
-        if not outcome.counted:
-            return _make_uncounted_rollback(context, outcome, batch)
-        return make_rollback(context, item, batch, length=duration(outcome.delay, "delay"), error=outcome.error)
-    if isinstance(outcome, Dead):
-        alone = partial(move.bury, context, reason=outcome.reason, error=None)
-        return make_burial(context, item, batch, reason=outcome.reason, error=None, alone=alone)
-    if isinstance(outcome, Move):
-        return make_move(context, item, moves.check(outcome), batch)
-    if isinstance(outcome, Release):
-        return make_release(context, item, batch)
-    return make_commit(context, item, batch)
-
-
-def _make_uncounted_rollback(context: QueueContext[Any], outcome: Failed, batch: Batch) -> Settlement:
-    """Return the settlement of an item that failed through no fault of its own: later, its attempt not counted."""
-    when = batch.now + duration(outcome.delay, "delay")
-    failure = error_document(outcome.error, batch.now)
-    update = settle.rollback_update(when, failure)
+def _make_rollback(context: QueueContext[Any], item: Item[Any], outcome: Failed, batch: Batch) -> Settlement:
+    """Return the settlement of an item whose run has failed, maybe through no fault of its own (not counted)."""
+    length = duration(outcome.delay, "delay")
+    if outcome.counted:
+        return make_rollback(context, item, batch, length=length, error=outcome.error)
+    when = batch.now + length
+    update = settle.rollback_update(when, error_document(outcome.error, batch.now))
     update["$inc"] = {"attempts": -1}
     alone = partial(settle.send_rollback, context, update=update)
     happened = partial(is_back, when=when, fewer=1)
     return Settlement(update, happened, "rollback", alone, wakes=(context.name, when))
+
+
+# --- at most once --------------------------------------------------------------------------------
+
+
+def commit_before_run(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Mapping[Any, Exception]]:
+    """Settle reserved items before they are run (as ``commit`` does), and return the errors of unsettled items.
+
+    A crash after it has lost the run. An item with an uncertain result must not be run either.
+    """
+    yield from ensure_ready(context)
+    batch = Batch(context.broker.clock)
+    tally = yield from run_bulk(context, [(item, make_commit(context, item, batch)) for item in items])
+    return tally.failed
+
+
+def apply_outcomes_at_most_once(
+    context: QueueContext[Any], outcomes: Sequence[ItemOutcome], resolve: Resolve
+) -> Flow[Mapping[Any, Exception]]:
+    """Push the outputs of items that have left their queue (``insert``), each by its outcome; release the other items.
+
+    Returns the errors of items without pushed outputs, by ``id_key``. A failed item goes to the dead queue, without
+    another run; without a dead queue it is lost, which is logged. Outputs that a crash leaves unpushed are lost as
+    well.
+    """
+    released = [(item, outcome) for item, outcome in outcomes if isinstance(outcome, Release)]
+    failed: dict[Any, Exception] = {**(yield from apply_outcomes(context, released, resolve))} if released else {}
+    moves = Moves(context, resolve)
+    for item, outcome in outcomes:
+        try:
+            yield from _push_by_outcome(context, item, outcome, moves)
+        except Exception as error:
+            failed[id_key(item.id)] = error
+    return failed
+
+
+def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: ResolvedOutcome, moves: Moves) -> Flow[None]:
+    match outcome:
+        case Done() | Drop() | Release():
+            return
+        case Move():
+            yield from _push_outputs(context, item, [outcome], moves)
+        case Fork():
+            yield from _push_outputs(context, item, outcome.moves, moves)
+        case Failed():
+            yield from _push_dead_letter(context, item, reason=move.ONLY_RUN_REASON, error=outcome.error)
+        case Dead():
+            yield from _push_dead_letter(context, item, reason=outcome.reason, error=None)
+        case SettledElsewhere():
+            raise OutcomeInvalid("an item that has left its queue cannot be settled elsewhere")
+        case _:
+            raise make_unknown_error(outcome)
+
+
+def _push_outputs(context: QueueContext[Any], item: Item[Any], outputs: Sequence[Move], moves: Moves) -> Flow[None]:
+    ids = [_output_id(item, getattr(output.to, "name", output.to), place) for place, output in enumerate(outputs)]
+    # All outputs are checked before the first one is pushed.
+    for envelope in [make_output(context, item, one, moves, id=id) for id, one in zip(ids, outputs, strict=True)]:
+        yield from _push(context, envelope)
+
+
+def _push_dead_letter(context: QueueContext[Any], item: Item[Any], *, reason: str | None, error: Any) -> Flow[None]:
+    """Push a failed item to the dead queue, if there is one."""
+    now, dead = context.broker.clock.now(), context.settings.dead
+    if dead is None:
+        logger.error(
+            "item %s of queue %r is lost: its only run has failed, and there is no error queue", item.id, item.queue
+        )
+        return
+    marker = Marker(context, "dead", at=now, to=dead)
+    update, _ = move.burial_update(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
+    envelope = new_envelope(
+        dead,
+        item.stored("payload"),
+        id=_output_id(item, dead),
+        when=now,
+        priority=item.priority,
+        headers=dict(item.headers) or None,
+        once=None,
+    )
+    envelope |= {name: update["$set"][name] for name in ("origin", "error") if name in update["$set"]}
+    yield from _push(context, envelope)
+    context.count("dead")
+
+
+def _push(context: QueueContext[Any], envelope: dict[str, Any]) -> Flow[None]:
+    envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
+    yield from insert_item(context.broker, envelope, given=True)  # sent again, it finds itself
+    record_output(context, envelope)
+
+
+def _output_id(item: Item[Any], queue: str, place: int = 0) -> ObjectId:
+    """Return the id of an output in a queue: the same when it is pushed again after a lost reply."""
+    assert item.token is not None
+    digest = sha256(f"{item.id!r}\0{item.token}\0{queue}\0{place}".encode()).digest()
+    return ObjectId(item.token.binary[:4] + digest[:8])

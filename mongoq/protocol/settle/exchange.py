@@ -25,7 +25,7 @@ __all__ = ["Exchange", "FenceMiss", "PutOff", "run_exchange"]
 
 W = TypeVar("W")
 R = TypeVar("R")
-Failed = dict[Any, Exception]
+Failures = dict[Any, Exception]
 
 
 class FenceMiss(Exception):
@@ -62,7 +62,7 @@ class Exchange(Generic[W, R]):
     done: Callable[[R], None]
 
 
-def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
+def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures]:
     """Exchange all items in one transaction, and return the errors of items that cannot be exchanged, by ``id_key``.
 
     Without a server there are no transactions, and they are exchanged one after the other.
@@ -87,7 +87,7 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
     return {}
 
 
-def _isolate_failure(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failed]:
+def _isolate_failure(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failures]:
     """Find the items that an error is about, and try again with the others."""
     context, item = exchange.context, exchange.item
     gone = (yield from _find_lost(context, [item(one) for one in wanted])) if isinstance(error, FenceMiss) else {}
@@ -109,9 +109,9 @@ def _item_error(error: Exception) -> Exception:
     cause = own_error(error)
     if isinstance(error, MongoqError) or not _is_permanent(error):
         return cause
-    told = OutcomeInvalid(f"it cannot be settled like that: {cause}")
-    told.__cause__ = cause
-    return told
+    invalid = OutcomeInvalid(f"it cannot be settled like that: {cause}")
+    invalid.__cause__ = cause
+    return invalid
 
 
 def _is_permanent(error: Exception) -> bool:
@@ -121,13 +121,13 @@ def _is_permanent(error: Exception) -> bool:
     return isinstance(error, Refused | Duplicate | Unreadable) or not isinstance(error, Interruption)
 
 
-def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failed]:
+def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures]:
     half = len(wanted) // 2
     failed = yield from run_exchange(exchange, wanted[:half])
     return {**failed, **(yield from run_exchange(exchange, wanted[half:]))}
 
 
-def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failed]:
+def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failures]:
     """Return the errors of items that another holder has, or has settled."""
     ids = [item.id for item in items]
     read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from bson import ObjectId
@@ -66,7 +67,7 @@ MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Exchange:
+class _ForkedItem:
     """An item, its settlement, and its outputs as documents and in the form to send."""
 
     item: Item[Any]
@@ -87,54 +88,45 @@ def fork_items(
     A crash leaves each item as it was, or settled with all of its outputs.
     """
     failed: dict[Any, Exception] = {}
-    exchanges = []
+    forked = []
     for item, fork in wanted:
         try:
-            exchanges.append(_make_exchange(context, item, fork, batch, moves))
+            forked.append(_fork_item(context, item, fork, batch, moves))
         except MongoqError as error:
             failed[id_key(item.id)] = error
-    way = Exchange(context, partial(_attempt, context), _item_of, partial(_record_done, context))
-    for chunk in _cut_exchanges(exchanges):
-        failed |= yield from run_exchange(way, chunk)
+    exchange = Exchange(context, partial(_attempt, context), attrgetter("item"), done=partial(_record_done, context))
+    for chunk in chunks(forked, lambda one: one.size, items=lambda one: len(one.raw) + 1):
+        failed |= yield from run_exchange(exchange, chunk)
     return failed
 
 
-def _make_exchange(context: QueueContext[Any], item: Item[Any], fork: Fork, batch: Batch, moves: Moves) -> _Exchange:
-    told = fork.moves
-    if len(told) > MAX_OUTPUTS:
-        raise OutcomeInvalid(f"a fork of {len(told):,} outputs, and {MAX_OUTPUTS:,} is the limit; fork in two steps")
-    outputs = [make_output(context, item, move, moves, id=ObjectId()) for move in told]
+def _fork_item(context: QueueContext[Any], item: Item[Any], fork: Fork, batch: Batch, moves: Moves) -> _ForkedItem:
+    number = len(fork.moves)
+    if number > MAX_OUTPUTS:
+        raise OutcomeInvalid(f"a fork of {number:,} outputs, and {MAX_OUTPUTS:,} is the limit; fork in two steps")
+    outputs = [make_output(context, item, move, moves, id=ObjectId()) for move in fork.moves]
     for document in outputs:
         _mark_output(context, item, document, batch)
-    exchange = _Exchange(
-        item, make_commit(context, item, batch), outputs, list(map(context.broker.encoding.raw, outputs))
-    )
-    if exchange.size > MAX_TRANSACTION_BYTES:
-        raise PayloadTooLarge(f"outputs of a fork into {len(told):,}", exchange.size, MAX_TRANSACTION_BYTES)
-    return exchange
+    raw = list(map(context.broker.encoding.raw, outputs))
+    forked = _ForkedItem(item, make_commit(context, item, batch), outputs, raw)
+    if forked.size > MAX_TRANSACTION_BYTES:
+        raise PayloadTooLarge(f"outputs of a fork into {number:,}", forked.size, MAX_TRANSACTION_BYTES)
+    return forked
 
 
 def _mark_output(context: QueueContext[Any], item: Item[Any], document: dict[str, Any], batch: Batch) -> None:
-    """Let an output go on where the item was: its hops, this one included, and its trail."""
+    """Add the hops of the item to an output, this one included, and the trail."""
     marks = batch.marker(context, "moved", document["q"]).marks(item)
     hops = item.hops + (context.stage is not None)
     if hops:
         document["hops"] = hops
     trail = item.stored("trail", [])
-    marked = {**marks.in_document({"trail": trail if isinstance(trail, list) else []})}
-    if stored := marked.get("trail", trail):
+    fields = marks.in_document({"trail": trail if isinstance(trail, list) else []})
+    if stored := fields.get("trail", trail):
         document["trail"] = stored
 
 
-def _cut_exchanges(exchanges: Sequence[_Exchange]) -> Iterator[list[_Exchange]]:
-    return chunks(exchanges, lambda one: one.size, items=lambda one: len(one.raw) + 1)
-
-
-def _item_of(one: _Exchange) -> Item[Any]:
-    return one.item
-
-
-def _attempt(context: QueueContext[Any], wanted: Sequence[_Exchange]) -> Flow[Sequence[_Exchange]]:
+def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> Flow[Sequence[_ForkedItem]]:
     requests = make_statements(group_by_statement((one.item, one.settlement) for one in wanted))
     if (yield from count_found(context.broker, requests)) < len(wanted):
         raise FenceMiss
@@ -143,7 +135,7 @@ def _attempt(context: QueueContext[Any], wanted: Sequence[_Exchange]) -> Flow[Se
     return wanted
 
 
-def _record_done(context: QueueContext[Any], done: Sequence[_Exchange]) -> None:
+def _record_done(context: QueueContext[Any], done: Sequence[_ForkedItem]) -> None:
     mark_done(context, group_by_statement((one.item, one.settlement) for one in done), BulkResult())
     for one in done:
         for document in one.outputs:

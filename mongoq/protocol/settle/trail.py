@@ -23,12 +23,12 @@ EMPTY_TRAIL: list[Any] = []
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Marks:
-    """What is left on items; those that are treated alike share it.
+    """Fields that a stage adds to items as it settles them; items with equal fields share an object.
 
     Attributes:
-        operators: what an update does besides ``$set``.
-        changes: what it sets besides.
-        size: the most bytes of both.
+        operators: operators of the update other than ``$set``.
+        changes: fields of ``$set``.
+        size: maximum bytes of both.
     """
 
     operators: Mapping[str, Mapping[str, Any]]
@@ -36,12 +36,12 @@ class Marks:
     size: int = 0
 
     def on(self, update: dict[str, Any]) -> dict[str, Any]:
-        """Return an update that leaves them as well."""
+        """Return the update with the marks added."""
         changes = {"$set": {**update["$set"], **self.changes}} if self.changes else {}
         return {**update, **self.operators, **changes}
 
     def in_document(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that they come to in a document that is written as a whole; a trail and nothing else."""
+        """Return the marks as fields of a document that is written as a whole; a trail and nothing else."""
         appended = self.operators.get("$push", {}).get("trail")
         if appended is None:
             return dict(self.changes)
@@ -52,9 +52,9 @@ NO_MARKS = Marks({}, {})
 
 
 class Marker:
-    """Makes the marks of items that end alike, and makes room for their payloads where a trail stands in the way.
+    """Makes the marks of items with the same end.
 
-    A handle that no stage works with leaves none.
+    A handle without a stage makes none, except that it clears a trail that leaves no room for a large payload.
     """
 
     def __init__(self, context: QueueContext[Any], ended: Ended, *, at: datetime, to: str | None = None) -> None:
@@ -63,7 +63,7 @@ class Marker:
         self._ended = ended
         self._at = at
         self._to = to
-        self._known: dict[Any, Marks] = {}
+        self._shared: dict[Any, Marks] = {}
         self._entries: dict[Any, bytes] = {}
 
     def marks(
@@ -81,20 +81,20 @@ class Marker:
         if mark is None and not added and (payload is None or len(payload) <= LARGE):
             return NO_MARKS
         trail = item.stored("trail", EMPTY_TRAIL)
-        anew = without_payloads(trail) if _has_payloads(trail) and self._is_large(item, payload, added) else None
+        cleared = without_payloads(trail) if _has_payloads(trail) and self._is_large(item, payload, added) else None
         if mark is None:
-            return NO_MARKS if anew is None else Marks({}, {"trail": anew}, MAX_TRAIL_BYTES)
+            return NO_MARKS if cleared is None else Marks({}, {"trail": cleared}, MAX_TRAIL_BYTES)
         if mark.trail and not isinstance(trail, list):
-            anew = []  # some other program's, and the server would not append to it
-        if mark.keeps or anew is not None:
-            return self._make(mark, item, attempts, anew, large=mark.keeps and self._is_large(item, payload, added))
-        alike = is_countable(item.stored("hops", 0)), mark.trail and (item.read_at, item.by, item.attempts, attempts)
-        if alike not in self._known:
-            self._known[alike] = self._make(mark, item, attempts, None)
-        return self._known[alike]
+            cleared = []  # another program wrote it, and the server would not append to it
+        if mark.keeps or cleared is not None:
+            return self._make(mark, item, attempts, cleared, large=mark.keeps and self._is_large(item, payload, added))
+        key = is_countable(item.stored("hops", 0)), mark.trail and (item.read_at, item.by, item.attempts, attempts)
+        if key not in self._shared:
+            self._shared[key] = self._make(mark, item, attempts, None)
+        return self._shared[key]
 
     def _is_large(self, item: Item[Any], payload: bytes | None, added: int) -> bool:
-        """Say whether the payload that the item is to have leaves no room for others in its trail."""
+        """Return whether the item's next payload leaves no room for payloads in its trail."""
         if payload is not None:
             return len(payload) > LARGE
         return added > 0 and self._claimed_payload(item).size + added > LARGE
@@ -103,9 +103,9 @@ class Marker:
         return item.kept or self._context.as_claimed(item.stored("payload"))
 
     def _make(
-        self, mark: StageMark, item: Item[Any], attempts: int | None, anew: list[Any] | None, *, large: bool = False
+        self, mark: StageMark, item: Item[Any], attempts: int | None, cleared: list[Any] | None, *, large: bool = False
     ) -> Marks:
-        """Make the marks; a trail given as ``anew`` is written as a whole, and not only its new entry."""
+        """Return the marks of an item; with ``cleared``, the whole trail is written, and not only its new entry."""
         operators: dict[str, Mapping[str, Any]] = {}
         changes: dict[str, Any] = {}
         if self._ended == "moved":
@@ -120,16 +120,16 @@ class Marker:
             bare = self._entry(mark, item, attempts, large=keeps and payload is None)
             entry = self._context.broker.encoding.of_bytes(bare if payload is None else spliced(bare, payload))
             most, size = most_hops(bare), len(entry.raw)
-            if anew is None:
+            if cleared is None:
                 operators["$push"] = {"trail": {"$each": [entry], "$slice": -most}}
             else:
-                changes["trail"] = [*anew, entry][-most:]
-        elif anew is not None:
-            changes["trail"] = anew
-        return Marks(operators, changes, size + (0 if anew is None else MAX_TRAIL_BYTES))
+                changes["trail"] = [*cleared, entry][-most:]
+        elif cleared is not None:
+            changes["trail"] = cleared
+        return Marks(operators, changes, size + (0 if cleared is None else MAX_TRAIL_BYTES))
 
     def _entry(self, mark: StageMark, item: Item[Any], attempts: int | None, *, large: bool) -> bytes:
-        """Return an entry of a trail in BSON, its payload aside."""
+        """Return an entry of a trail in BSON, without its payload."""
         counted = item.attempts if attempts is None else attempts
         key = item.read_at, item.by, counted, large
         if key not in self._entries:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mongoq.model.item import Item, id_key, reservation_key
-from mongoq.model.outcomes import Dead, Failed, Outcome, Release
+from mongoq.model.outcomes import Dead, Failed, Release, ResolvedOutcome
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.threads.consumer_state import POLL_SECONDS
@@ -78,7 +78,7 @@ class ConsumerLoop(Fetcher, Settler):
             logger.warning("a run of %s that was given up has ended late, after %.1f s; ignored: %s", *words)
             self.settled_by_handlers.difference_update(map(reservation_key, items))
 
-    def _fail_cancelled(self, run: HandlerCall, verdicts: list[Outcome | None]) -> None:
+    def _fail_cancelled(self, run: HandlerCall, verdicts: list[ResolvedOutcome]) -> None:
         """Settle the items of a cancelled call at once, instead of leaving them until their leases end."""
         for item, verdict in zip(run.items, verdicts, strict=True):
             if id_key(item.id) not in run.lost:
@@ -92,7 +92,7 @@ class ConsumerLoop(Fetcher, Settler):
             logger.warning("a run of %s ended after its item %s was lost; ignored", self.consumer.title, others[0].id)
         self.settled_by_handlers.difference_update(lost)
 
-    def _call_handler(self, run: HandlerCall) -> list[Outcome | None]:
+    def _call_handler(self, run: HandlerCall) -> list[ResolvedOutcome]:
         """Call the handler, and return the outcomes of the items."""
         consumer, items = self.consumer, run.items
         if consumer.takes_job:
@@ -105,7 +105,7 @@ class ConsumerLoop(Fetcher, Settler):
             returned = self._executor.call(consumer, run, payload)
             if run.timed_out:
                 return consumer.resolver.failures(consumer, items, self.timeout_error())
-            outcomes: list[Outcome | None] = context.call(consumer.resolver.outcomes, consumer, items, returned)
+            outcomes: list[ResolvedOutcome] = context.call(consumer.resolver.outcomes, consumer, items, returned)
             return outcomes
         except BaseException as error:  # an error of a handler concerns its own call alone
             if self._coordinator.halted and not issubclass(type(error), Exception):
@@ -137,7 +137,7 @@ class ConsumerLoop(Fetcher, Settler):
         key = reservation_key(item)
         return key not in self.context.broker.unsettled or self._driver.sessions.knows(key)
 
-    def _take_out(self, run: HandlerCall) -> list[Outcome | None] | None:
+    def _take_out(self, run: HandlerCall) -> list[ResolvedOutcome] | None:
         """Take the item of a call out of the queue for good; returns its outcome if that fails, else ``None``."""
         [item] = run.items
         run.pops = True
@@ -147,7 +147,7 @@ class ConsumerLoop(Fetcher, Settler):
         self.backlog.split_leases([item.held_until(NEVER_ENDS)])
         return None
 
-    def _report(self, run: HandlerCall, verdicts: list[Outcome | None]) -> None:
+    def _report(self, run: HandlerCall, verdicts: list[ResolvedOutcome]) -> None:
         """Log failures, each error with its traceback once, and stop the consumer after a failure for good."""
         previous: object = None
         for item, verdict in zip(run.items, verdicts, strict=True):

@@ -13,7 +13,7 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release
 from mongoq.protocol.claim.worker_claims import claim_batch, claim_exclusive
-from mongoq.protocol.settle.at_most_once import commit_before_run
+from mongoq.protocol.settle.apply_outcomes import commit_before_run
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.threads.consumer_state import POLL_SECONDS, ConsumerState
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
 from mongoq.model.item import Item, id_key, reservation_key
-from mongoq.model.outcomes import Failed, Release
-from mongoq.protocol.settle.apply_outcomes import apply_outcomes, apply_outcomes_of_queues
-from mongoq.protocol.settle.at_most_once import push_outputs
+from mongoq.model.outcomes import Failed, name_ending
+from mongoq.protocol.settle.apply_outcomes import (
+    ItemOutcome,
+    apply_outcomes_at_most_once,
+    apply_outcomes_of_queues,
+)
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
-from mongoq.worker.backlog import ItemOutcome
-from mongoq.worker.outcome_resolver import ending_of
 from mongoq.worker.threads.consumer_state import POLL_SECONDS, ConsumerState
 
 __all__ = ["Settler"]
@@ -36,11 +37,11 @@ class Settler(ConsumerState):
         event = self.backlog.settle_event
         while True:
             event.was_set = False
-            taken = [(one, verdicts) for one in self.members if (verdicts := one.backlog.take_verdicts())]
-            if taken:
-                if self._settle_batch(taken):
+            parts = [(one, outcomes) for one in self.members if (outcomes := one.backlog.take_outcomes())]
+            if parts:
+                if self._settle_batch(parts):
                     self._executor.rest(event, PUT_OFF_REST_SECONDS)
-                if self._ended and any(one.backlog.verdicts for one in self.members):
+                if self._ended and any(one.backlog.outcomes for one in self.members):
                     return  # the last try failed after the end; the leases bring these items back
             elif self._ended or all(one.is_over() for one in self.members):
                 return
@@ -51,47 +52,47 @@ class Settler(ConsumerState):
         """Return whether this consumer will have nothing more to settle."""
         return self.backlog.closed and not self.backlog.held and not self.claiming
 
-    def _settle_batch(self, taken: list[tuple[Settler, list[ItemOutcome]]]) -> bool:
+    def _settle_batch(self, parts: list[tuple[Settler, list[ItemOutcome]]]) -> bool:
         """Settle outcomes, and return whether all of them were put off."""
         try:
-            failed = self._apply_outcomes(taken)
+            failed = self._apply_outcomes(parts)
         except BaseException as error:
-            for one, verdicts in taken:
-                one.backlog.put_back(verdicts)
+            for one, outcomes in parts:
+                one.backlog.put_back(outcomes)
             if not isinstance(error, Exception):
                 raise
             self._back_off("settle", error, self.backlog.settle_event)
             return False
         if not failed:
             self._coordinator.report_recovery("settle")
-        again = [entry for one, verdicts in taken for entry in one.apply_results(verdicts, failed)]
+        again = [entry for one, outcomes in parts for entry in one.apply_results(outcomes, failed)]
         errors = [error for error in again if error is not None]
         if errors:
             self._back_off("settle", errors[0], self.backlog.settle_event)
         put_off = sum(isinstance(error, PutOff) for error in failed.values())
-        return put_off == sum(len(verdicts) for _, verdicts in taken)
+        return put_off == sum(len(outcomes) for _, outcomes in parts)
 
-    def apply_results(self, verdicts: list[ItemOutcome], failed: Mapping[Any, Exception]) -> list[Exception | None]:
+    def apply_results(self, outcomes: list[ItemOutcome], failed: Mapping[Any, Exception]) -> list[Exception | None]:
         """Record the results of a settlement; returns one entry per retry: the server's error, or ``None``."""
         if not failed:
             self.backlog.put_off = 0
-            self._let_go(verdicts)
+            self._drop_settled(outcomes)
             return []
-        self.backlog.put_off = sum(isinstance(failed.get(id_key(item.id)), PutOff) for item, _ in verdicts)
-        again = self._sort_results(verdicts, failed)
+        self.backlog.put_off = sum(isinstance(failed.get(id_key(item.id)), PutOff) for item, _ in outcomes)
+        again = self._sort_results(outcomes, failed)
         if again:
-            self.backlog.put_back([verdict for verdict, _ in again])
+            self.backlog.put_back([outcome for outcome, _ in again])
         return [error for _, error in again]
 
     def _sort_results(
-        self, verdicts: list[ItemOutcome], failed: Mapping[Any, Exception]
+        self, outcomes: list[ItemOutcome], failed: Mapping[Any, Exception]
     ) -> list[tuple[ItemOutcome, Exception | None]]:
         """Drop settled and lost items; returns the outcomes to settle again, with the server's error if any."""
         again: list[tuple[ItemOutcome, Exception | None]] = []
         gone: list[ItemOutcome] = []
         lost: list[Item[Any]] = []
         unknown: list[Any] = []
-        for item, outcome in verdicts:
+        for item, outcome in outcomes:
             error = failed.get(id_key(item.id))
             if error is None:
                 gone.append((item, outcome))
@@ -112,16 +113,16 @@ class Settler(ConsumerState):
                 lost.append(item)
             else:
                 logger.error("what became of item %s of queue %r cannot be: %s", item.id, item.queue, error)
-                verdict = self.consumer.resolver.failure(self.consumer, item, error)
-                if isinstance(verdict, Failed):
-                    self._log_failure(item, verdict)
-                self._halt_for(item, verdict)
-                again.append(((item, verdict), None))
+                failure = self.consumer.resolver.failure(self.consumer, item, error)
+                if isinstance(failure, Failed):
+                    self._log_failure(item, failure)
+                self._halt_for(item, failure)
+                again.append(((item, failure), None))
         if unknown:
             self._report_unknown(unknown)
         self.backlog.drop(lost)
         self.settled_by_handlers.difference_update(map(reservation_key, lost))
-        self._let_go(gone)
+        self._drop_settled(gone)
         return again
 
     def _report_unknown(self, ids: list[Any]) -> None:
@@ -132,29 +133,24 @@ class Settler(ConsumerState):
             *(len(ids), self.context.name, named),
         )
 
-    def _apply_outcomes(self, taken: list[tuple[Settler, list[ItemOutcome]]]) -> Mapping[Any, Exception]:
+    def _apply_outcomes(self, parts: list[tuple[Settler, list[ItemOutcome]]]) -> Mapping[Any, Exception]:
         """Send the outcomes, and return the errors of items that were not settled, by ``id_key``."""
         if self.consumer.pops:
-            return self._settle_popped(taken[0][1])
-        parts = [(one.context, verdicts) for one, verdicts in taken]
-        failed: Mapping[Any, Exception] = self._driver.run(apply_outcomes_of_queues(parts, context_of))
+            [(_, outcomes)] = parts
+            flow = apply_outcomes_at_most_once(self.context, outcomes, context_of)
+        else:
+            flow = apply_outcomes_of_queues([(one.context, outcomes) for one, outcomes in parts], context_of)
+        failed: Mapping[Any, Exception] = self._driver.run(flow)
         return failed
 
-    def _settle_popped(self, verdicts: list[ItemOutcome]) -> Mapping[Any, Exception]:
-        """Send the outcomes of items that left the queue before their runs, and return the errors."""
-        kept = [verdict for verdict in verdicts if isinstance(verdict[1], Release)]
-        gone = [verdict for verdict in verdicts if not isinstance(verdict[1], Release)]
-        failed = self._driver.run(apply_outcomes(self.context, kept, context_of))
-        return {**failed, **(self._driver.run(push_outputs(self.context, gone, context_of)))}
-
-    def _let_go(self, verdicts: list[ItemOutcome]) -> None:
+    def _drop_settled(self, outcomes: list[ItemOutcome]) -> None:
         """Drop settled items, and count them by result."""
-        items = [item for item, _ in verdicts]
+        items = [item for item, _ in outcomes]
         self.backlog.drop(items)
         if self.settled_by_handlers:
             self.settled_by_handlers.difference_update(map(reservation_key, items))
-        self._coordinator.settled += len(verdicts)
+        self._coordinator.settled += len(outcomes)
         is_spent, pops = self.context.settings.is_spent, self.consumer.pops
-        self.counts.add([ending_of(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in verdicts])
+        self.counts.add([name_ending(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in outcomes])
         if not self.backlog.held:
             self._coordinator.emptied.set()

@@ -14,7 +14,7 @@ from mongoq.errors import StageStopped
 from mongoq.pipeline.on_spark.frames.failures import make_named_error
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.rows import FATES
-from mongoq.pipeline.on_spark.frames.settle import TOLD, Settler, StageSettings
+from mongoq.pipeline.on_spark.frames.settle import COUNTS, Settler, StageSettings
 from mongoq.pipeline.on_spark.frames.write import FrameWriter
 from mongoq.protocol.coordination.stream_claims import ClaimNotes, note, noted
 from mongoq.spark.clients import broker_at
@@ -111,7 +111,7 @@ class FrameBatches:
     def _run_settler(self, spark: SparkSession, settler: Settler) -> tuple[Counter[str], list[tuple[str, str]]]:
         told: Counter[str] = Counter()
         halted = []
-        for ending, number, item, text in self._fates(spark).mapInArrow(settler, TOLD).collect():
+        for ending, number, item, text in self._fates(spark).mapInArrow(settler, COUNTS).collect():
             told[ending] += number
             if ending == "halted":
                 halted.append((item, text))

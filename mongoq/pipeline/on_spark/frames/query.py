@@ -28,7 +28,7 @@ from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.rows import HASH, ID
 from mongoq.pipeline.on_spark.frames.write import ATTEMPTS, FrameWriter
 from mongoq.pipeline.on_spark.jobs import ENDED, has_ended
-from mongoq.pipeline.run.outcome_resolver import marked
+from mongoq.pipeline.run.outcome_resolver import make_stage_handle
 from mongoq.protocol.base.find import find_one
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ExecutorError
@@ -294,7 +294,7 @@ class FrameQuery:
 
     def _options(self) -> dict[str, str]:
         part, frame = self._part, self._frame
-        handle = marked(part.graph, part.stage, broker_at(part.place).queue(part.source))
+        handle = make_stage_handle(part.graph, part.stage, broker_at(part.place).queue(part.source))
         lease = part.stage.options.get("lease")
         told = {
             "uri": part.place.uri,

@@ -50,7 +50,7 @@ FATE_FIELDS = [
     pa.field("outputs", pa.list_(OUTPUT)),
 ]
 RETURNED = ("row", "retry", "dead", "refused")
-MOST = 1_000
+MAX_BATCH_ITEMS = 1_000
 """Items in one record batch of outcomes."""
 
 
@@ -81,7 +81,7 @@ class Encoder:
         self._several = several
         self._names = schema.fieldNames()
         self._check(schema)
-        self._payloads = self._payloads_of([field for field in schema.fields if _is_payload(field.name)])
+        self._payloads = self._make_payloads([field for field in schema.fields if _is_payload(field.name)])
 
     def _check(self, schema: StructType) -> None:
         names = [name.lower() for name in self._names]
@@ -89,8 +89,8 @@ class Encoder:
             if names.count(name.lower()) > 1:
                 raise self._wrong(f"several columns {name!r}; rename or drop some")
             if name.startswith("_") and name not in KNOWN:
-                told = ", ".join(CONTROL)
-                raise self._wrong(f"a column {name!r}, which is none of {told}; rename it: payload columns have no _")
+                known = ", ".join(CONTROL)
+                raise self._wrong(f"a column {name!r}, which is none of {known}; rename it: payload columns have no _")
         if ID not in self._names:
             raise self._wrong(f"no column {ID!r}, which says of which item a row is made; keep it")
         if self._several and TO not in self._names:
@@ -99,11 +99,11 @@ class Encoder:
             self._check_type(schema, name, (StringType,), "a string")
         self._check_type(schema, DELAY, LENGTH, "seconds as a number, or an interval day to second")
 
-    def _check_type(self, schema: StructType, name: str, types: tuple[Any, ...], called: str) -> None:
+    def _check_type(self, schema: StructType, name: str, types: tuple[Any, ...], kind: str) -> None:
         if name in self._names and not isinstance(schema[name].dataType, (*types, NullType)):
-            raise self._wrong(f"a column {name!r} of type {schema[name].dataType.simpleString()}; it is to be {called}")
+            raise self._wrong(f"a column {name!r} of type {schema[name].dataType.simpleString()}; it is to be {kind}")
 
-    def _payloads_of(self, fields: list[StructField]) -> Payloads | None:
+    def _make_payloads(self, fields: list[StructField]) -> Payloads | None:
         """Return the converter of payloads; ``None`` where no column belongs to payloads, and items keep their own."""
         whole = next((field for field in fields if field.name in (RAW, PAYLOAD)), None)
         try:
@@ -125,23 +125,22 @@ class Encoder:
         """Yield the rows of one task."""
         for batch in batches:
             ids = batch.column(ID).to_pylist()
-            rows = self._rows(batch)
+            rows = self._make_rows(batch)
             columns = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
             arrays = [
                 pa.array(list(values), field.type) for values, field in zip([ids, *columns], ROW_FIELDS, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(ROW_FIELDS))
 
-    def _rows(self, batch: pa.RecordBatch) -> list[Row]:
-        told = [self._column(batch, name) for name in (RETRY, DEAD, TO)]
-        delays = [_seconds(value) for value in self._column(batch, DELAY)]
-        made = zip(*told, delays, self._encoded(batch), strict=True)
-        return [self._row(*one) for one in made]
+    def _make_rows(self, batch: pa.RecordBatch) -> list[Row]:
+        texts = [self._column(batch, name) for name in (RETRY, DEAD, TO)]
+        delays = [_to_seconds(value) for value in self._column(batch, DELAY)]
+        return [self._make_row(*values) for values in zip(*texts, delays, self._encode(batch), strict=True)]
 
     def _column(self, batch: pa.RecordBatch, name: str) -> list[Any]:
         return batch.column(name).to_pylist() if name in self._names else [None] * batch.num_rows
 
-    def _row(
+    def _make_row(
         self, retry: str | None, dead: str | None, to: str | None, delay: float | None, payload: bytes | Refusal | None
     ) -> Row:
         if retry is not None and dead is not None:
@@ -156,7 +155,7 @@ class Encoder:
             return Row("refused", f"a row has no queue in {TO}, and the stage has several targets; name one of them")
         return Row("row", None, to, delay, payload)
 
-    def _encoded(self, batch: pa.RecordBatch) -> Sequence[bytes | Refusal | None]:
+    def _encode(self, batch: pa.RecordBatch) -> Sequence[bytes | Refusal | None]:
         """Return the payloads, with the error in place of each payload that cannot be stored."""
         if self._payloads is None:
             return [None] * batch.num_rows
@@ -167,14 +166,14 @@ class Encoder:
                 return [refusal]
         # Halve the batch to find the rows that cannot be stored: the other rows keep their payloads.
         half = batch.num_rows // 2
-        return [*self._encoded(batch.slice(0, half)), *self._encoded(batch.slice(half))]
+        return [*self._encode(batch.slice(0, half)), *self._encode(batch.slice(half))]
 
 
 def _is_payload(name: str) -> bool:
     return name == RAW or not name.startswith("_")
 
 
-def _seconds(value: Any) -> float | None:
+def _to_seconds(value: Any) -> float | None:
     if value is None:
         return None
     return value.total_seconds() if isinstance(value, timedelta) else float(value)
@@ -195,14 +194,14 @@ class Grouper:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the outcomes of the items of one task."""
         fates: list[tuple[Any, ...]] = []
-        for id, rows in _items(batches):
-            fates.append((id, *self._fate(id, rows)))
-            if len(fates) >= MOST:
-                yield _fates(fates)
+        for id, rows in _group_by_item(batches):
+            fates.append((id, *self._make_fate(id, rows)))
+            if len(fates) >= MAX_BATCH_ITEMS:
+                yield _make_batch(fates)
                 fates = []
-        yield _fates(fates)
+        yield _make_batch(fates)
 
-    def _fate(self, id: str | None, rows: list[Row]) -> tuple[Any, ...]:
+    def _make_fate(self, id: str | None, rows: list[Row]) -> tuple[Any, ...]:
         """Return kind, text, delay and outputs of an item's outcome."""
         made = [row for row in rows if row.kind in RETURNED]
         own = next((row for row in rows if row.kind not in RETURNED), None)
@@ -215,21 +214,18 @@ class Grouper:
         refused = next((row for row in made if row.kind == "refused"), None)
         if refused is not None:
             return "refused", f"stage {self._stage!r}: {refused.text}", None, None
-        told = next((row for row in made if row.kind != "row"), None)
-        if told is None:
-            return self._going_on(made)
-        if len(made) > 1:
-            text = f"it is said to be {told.kind}, and has {len(made)} rows; such an item has that row alone"
+        failure = next((row for row in made if row.kind != "row"), None)
+        if failure is not None and len(made) > 1:
+            text = f"it is said to be {failure.kind}, and has {len(made)} rows; such an item has that row alone"
             return "refused", f"stage {self._stage!r}: {text}", None, None
-        return told.kind, told.text, told.delay, None
-
-    def _going_on(self, made: list[Row]) -> tuple[Any, ...]:
+        if failure is not None:
+            return failure.kind, failure.text, failure.delay, None
         if self._sink or not made:
             return "left", None, None, None
         return "moved", None, None, [{"to": row.to, "delay": row.delay, "payload": row.payload} for row in made]
 
 
-def _items(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str | None, list[Row]]]:
+def _group_by_item(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str | None, list[Row]]]:
     rows: list[Row] = []
     at: str | None = None
     for batch in batches:
@@ -244,7 +240,7 @@ def _items(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str | None, list
         yield at, rows
 
 
-def _fates(fates: list[tuple[Any, ...]]) -> pa.RecordBatch:
+def _make_batch(fates: list[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = zip(*fates, strict=True) if fates else [()] * len(FATE_FIELDS)
     arrays = [pa.array(list(values), field.type) for values, field in zip(columns, FATE_FIELDS, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(FATE_FIELDS))

@@ -16,16 +16,16 @@ from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.encoding.codec import Wrapped
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, Outcome, Retry
+from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, ResolvedOutcome, Retry, name_ending
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.on_spark.frames.failures import make_named_error
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.serialization import absent
 from mongoq.pipeline.run.consumers import DEFAULTS
-from mongoq.pipeline.run.outcome_resolver import marked, stage_judge
+from mongoq.pipeline.run.outcome_resolver import make_resolver, make_stage_handle
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.settle.apply_outcomes import apply_outcomes
+from mongoq.protocol.settle.apply_outcomes import ItemOutcome, apply_outcomes
 from mongoq.protocol.settle.by_token import read_held_documents
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import QueueContext, context_of
@@ -33,17 +33,17 @@ from mongoq.spark.clients import broker_at
 from mongoq.spark.types.envelope_columns import id_shown
 from mongoq.worker.consumer import consumer
 from mongoq.worker.failure_log import log_failure
-from mongoq.worker.outcome_resolver import Verdict, ending_of, retry_delay
+from mongoq.worker.outcome_resolver import HandlerResult, retry_delay
 
-__all__ = ["TOLD", "Settler", "StageSettings"]
+__all__ = ["COUNTS", "Settler", "StageSettings"]
 
 logger = logging.getLogger("mongoq.spark")
 
-TOLD = "ending string, number long, item string, text string"
+COUNTS = "ending string, number long, item string, text string"
 """Counts that tasks return: number of items by ending. ``left``: items for later; ``lost``: items of other holders;
 ``halted``: an item and its error, when it has failed for good and there is no error queue.
 """
-TOLD_FIELDS = [
+COUNT_FIELDS = [
     pa.field("ending", pa.string()),
     pa.field("number", pa.int64()),
     pa.field("item", pa.string()),
@@ -69,63 +69,67 @@ class StageSettings:
         queue: handle of the queue with the stage's settings.
         context: its context.
         consumer: consumer with the stage's options.
-        judge: outcome resolver of the stage.
+        resolver: outcome resolver of the stage.
         targets: queues that items may go to.
     """
 
     def __init__(self, part: FramePart) -> None:
         self.broker = broker_at(part.place)
         graph, stage, handle = part.graph, part.stage, self.broker.queue(part.source)
-        own = marked(graph, stage, handle)
+        own = make_stage_handle(graph, stage, handle)
         self.queue, self.context = own, own._context
         own._run(_prepared)
         options = {name: value for name, value in stage.options.items() if name in DEFAULTS}
         self.consumer = consumer(own, absent, **{**DEFAULTS, **options, "batch": ITEMS}, coroutines=False)
-        self.judge = stage_judge(graph, stage, handle, self.broker)
+        self.resolver = make_resolver(graph, stage, handle, self.broker)
         self.targets = stage.targets
         self._title = f"stage {stage.name!r}"
 
     @property
     def most(self) -> int | None:
         """Runs of an item before the stage stops; ``None`` where there is an error queue."""
-        return None if self.judge._most is None else self.judge._most()
+        return None if self.resolver._most is None else self.resolver._most()
 
     # --- outcomes ----------------------------------------------------------------------------------
 
-    def verdict(self, item: Item[Any], fate: Mapping[str, Any]) -> Verdict:
+    def resolve(self, item: Item[Any], fate: Mapping[str, Any]) -> ResolvedOutcome:
         """Return the outcome of an item, by its row of ``FATES``."""
         kind, text = fate["kind"], fate["text"]
         if kind == "spent":
-            refused = self.judge.refusal(self.consumer, [item])
-            return self._told(item, Retry()) if refused is None else refused[0]
+            refused = self.resolver.refusal(self.consumer, [item])
+            return self._resolve_result(item, Retry()) if refused is None else refused[0]
         if kind == "unblamed":
             return Failed(make_named_error(*json.loads(text)), retry_delay(self.consumer, item), counted=False)
         try:
-            return self._told(item, self._entry(kind, text, fate))
+            return self._resolve_result(item, self._read_result(kind, text, fate))
         except MongoqError as error:
-            return self.judge.failure(self.consumer, item, error)
+            return self.resolver.failure(self.consumer, item, error)
 
-    def _told(self, item: Item[Any], entry: Any) -> Verdict:
-        return self.judge.outcomes(self.consumer, [item], [entry])[0]
+    def _resolve_result(self, item: Item[Any], result: HandlerResult) -> ResolvedOutcome:
+        return self.resolver.outcomes(self.consumer, [item], [result])[0]
 
-    def _entry(self, kind: str, text: str | None, fate: Mapping[str, Any]) -> Any:
+    def _read_result(self, kind: str, text: str | None, fate: Mapping[str, Any]) -> HandlerResult:
         """Return the result that a batch handler would have returned for the item."""
-        if kind == "left":
-            return Drop() if self.targets else None
-        if kind == "retry":
-            return Retry(fate["delay"], error=text)
-        if kind == "dead":
-            return Dead(shorten(text or "", REASON_BYTES) or None)
-        if kind == "misfit":
-            return Dead(MISFIT)
-        if kind == "refused":
-            return OutcomeInvalid(text or "")
-        if kind == "fault":
-            return make_named_error(*json.loads(text or ""))
-        moves = [self._move(output) for output in fate["outputs"]]
-        return moves[0] if len(moves) == 1 else Fork(moves)
+        match kind:
+            case "moved":
+                moves = [self._make_move(output) for output in fate["outputs"]]
+                return moves[0] if len(moves) == 1 else Fork(moves)
+            case "left":
+                return Drop() if self.targets else None
+            case "retry":
+                return Retry(fate["delay"], error=text)
+            case "dead":
+                return Dead(shorten(text or "", REASON_BYTES) or None)
+            case "misfit":
+                return Dead(MISFIT)
+            case "refused":
+                return OutcomeInvalid(text or "")
+            case "fault":
+                return make_named_error(*json.loads(text or ""))
+            case _:
+                raise OutcomeInvalid(f"no item can be settled by an outcome {kind!r}")
 
-    def _move(self, output: Mapping[str, Any]) -> Move:
+    def _make_move(self, output: Mapping[str, Any]) -> Move:
         raw, to = output["payload"], output["to"]
         target = self.targets[0] if to is None else to
         return Move(target, payload=KEEP if raw is None else Wrapped(bytes(raw)), delay=output["delay"])
@@ -145,15 +149,15 @@ class StageSettings:
         # Read again, under the token: items that were settled before, or taken since, must not be settled by an old
         # row.
         found = {id_shown(item.id): item for item in self._items(token, ids, unread)}
-        verdicts = [(found[fate["id"]], self.verdict(found[fate["id"]], fate)) for fate in fates if fate["id"] in found]
-        endings: Counter[str] = Counter({"lost": len(fates) - len(verdicts)})
+        outcomes = [(found[fate["id"]], self.resolve(found[fate["id"]], fate)) for fate in fates if fate["id"] in found]
+        endings: Counter[str] = Counter({"lost": len(fates) - len(outcomes)})
         halted = []
-        for item, verdict in self._carried_out(verdicts, endings):
-            if isinstance(verdict, Failed):
-                log_failure(logger, self.context, item, verdict, self._title, counted=verdict.counted)
-            endings[ending_of(verdict, spent=self.context.settings.is_spent(item.attempts))] += 1
-            if isinstance(verdict, Failed) and verdict.halts:
-                halted.append((str(item.id), str(verdict.error)))
+        for item, outcome in self._apply(outcomes, endings):
+            if isinstance(outcome, Failed):
+                log_failure(logger, self.context, item, outcome, self._title, counted=outcome.counted)
+            endings[name_ending(outcome, spent=self.context.settings.is_spent(item.attempts))] += 1
+            if isinstance(outcome, Failed) and outcome.halts:
+                halted.append((str(item.id), str(outcome.error)))
         return +endings, halted
 
     def _items(self, token: ObjectId, ids: Sequence[Any], unread: Mapping[str, int]) -> list[Item[Any]]:
@@ -173,36 +177,35 @@ class StageSettings:
             for fate in fates
         )
 
-    def _carried_out(
-        self, verdicts: list[tuple[Item[Any], Verdict]], endings: Counter[str]
-    ) -> Iterator[tuple[Item[Any], Outcome | None]]:
+    def _apply(self, outcomes: list[ItemOutcome], endings: Counter[str]) -> Iterator[ItemOutcome]:
+        """Settle items, and yield the settled ones, each with the outcome that it was settled by at last."""
         failed: Mapping[Any, Exception] = {}
         for _ in range(ROUNDS):
-            if not verdicts:
+            if not outcomes:
                 return
-            failed = self.queue._run(apply_outcomes, verdicts, context_of)
+            failed = self.queue._run(apply_outcomes, outcomes, context_of)
             again = []
-            for item, verdict in verdicts:
+            for item, outcome in outcomes:
                 error = failed.get(id_key(item.id))
                 if error is None:
-                    yield item, verdict
+                    yield item, outcome
                 # Another holder has it by now; no retry helps.
                 elif isinstance(error, ReservationLost):
                     endings["lost"] += 1
                 else:
-                    again.append((item, self._another(item, verdict, error)))
-            verdicts = again
-        if verdicts:
+                    again.append((item, self._resolve_again(item, outcome, error)))
+            outcomes = again
+        if outcomes:
             raise next(iter(failed.values()))
 
-    def _another(self, item: Item[Any], verdict: Verdict, error: Exception) -> Verdict:
+    def _resolve_again(self, item: Item[Any], outcome: ResolvedOutcome, error: Exception) -> ResolvedOutcome:
         """Return the next outcome of an item that was not settled, as a worker does."""
         if isinstance(error, PutOff):
-            return verdict
-        if not isinstance(error, MongoqError) or isinstance(verdict, Failed):
+            return outcome
+        if not isinstance(error, MongoqError) or isinstance(outcome, Failed):
             raise error
         logger.error("what became of item %s of queue %r cannot be: %s", item.id, item.queue, error)
-        return self.judge.failure(self.consumer, item, error)
+        return self.resolver.failure(self.consumer, item, error)
 
 
 def _prepared(context: QueueContext[Any]) -> Flow[None]:
@@ -226,22 +229,22 @@ class Settler:
         self._left = left
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the counts of the task, as ``TOLD``."""
+        """Yield the counts of the task, as ``COUNTS``."""
         settling: StageSettings | None = None
-        told: list[tuple[str, int, str | None, str | None]] = []
-        for fates, left in self._some(batches):
-            told += [("left", left, None, None)] if left else []
+        counts: list[tuple[str, int, str | None, str | None]] = []
+        for fates, left in self._split(batches):
+            counts += [("left", left, None, None)] if left else []
             if not fates:
                 continue
             settling = settling or StageSettings(self._part)
             endings, halted = settling.settle(self._token, fates, self._others)
-            told += [(ending, number, None, None) for ending, number in endings.items()]
-            told += [("halted", 1, id, text) for id, text in halted]
-        columns = zip(*told, strict=True) if told else [()] * len(TOLD_FIELDS)
-        arrays = [pa.array(list(values), field.type) for values, field in zip(columns, TOLD_FIELDS, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(TOLD_FIELDS))
+            counts += [(ending, number, None, None) for ending, number in endings.items()]
+            counts += [("halted", 1, id, text) for id, text in halted]
+        columns = zip(*counts, strict=True) if counts else [()] * len(COUNT_FIELDS)
+        arrays = [pa.array(list(values), field.type) for values, field in zip(columns, COUNT_FIELDS, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(COUNT_FIELDS))
 
-    def _some(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    def _split(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[dict[str, Any]], int]]:
         """Yield the outcomes to settle now, in parts of bounded size, and the number of outcomes for later."""
         for batch in batches:
             # As many rows as fit into BYTES on average.

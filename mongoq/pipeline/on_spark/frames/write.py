@@ -10,11 +10,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from mongoq.errors import OutcomeInvalid
+from mongoq.model.encoding.error_text import name_of
 from mongoq.pipeline.on_spark.frames.failures import Bisection, cause
 from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.rows import DEAD, FATES, HASH, ID, RETRY, ROWS, Encoder, Grouper
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY
-from mongoq.worker.outcome_resolver import check_result, type_name
+from mongoq.worker.outcome_resolver import check_result
 from mongoq.worker.run_context import RunContext
 
 __all__ = ["ATTEMPTS", "FrameWriter"]
@@ -136,7 +137,7 @@ class FrameWriter:
         if stage.is_sink and not (isinstance(made, DataFrame) and {RETRY, DEAD} & set(made.columns)):
             return None
         if not isinstance(made, DataFrame):
-            raise OutcomeInvalid(f"stage {stage.name!r} returned a {type_name(made)}; return a DataFrame")
+            raise OutcomeInvalid(f"stage {stage.name!r} returned a {name_of(made)}; return a DataFrame")
         return made.mapInArrow(Encoder(made.schema, stage.name, several=len(stage.targets) > 1), ROWS)
 
     @staticmethod
