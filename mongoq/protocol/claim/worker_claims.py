@@ -12,7 +12,7 @@ from mongoq.model.item import Item
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept
 from mongoq.protocol.claim.reserve import claim_with_lapse, reserve_now
-from mongoq.protocol.claim.reserve_many import BatchClaim, claim_batch_now
+from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch_now
 from mongoq.protocol.flow import Blocked, Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
@@ -34,14 +34,14 @@ def claim_batch(
     *,
     over: Callable[[], bool],
     screen: ItemFilter | None = None,
-) -> Flow[BatchClaim[M] | None]:
+) -> Flow[ClaimedBatch[M] | None]:
     """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
 
     What has lapsed is left where it is, and the answer tells that there is some. ``over`` ends the wait, and the answer
     is ``None``. It also ends when a ``screen`` has settled some that do not match.
     """
 
-    def attempt() -> Flow[BatchClaim[M] | None]:
+    def attempt() -> Flow[ClaimedBatch[M] | None]:
         if over():
             return None
         yield from ensure_ready(context)

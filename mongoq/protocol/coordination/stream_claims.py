@@ -18,9 +18,9 @@ from mongoq.model.item import Item
 from mongoq.model.stream_claim import stream_id
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.claim.batch_claim import ClaimOfMany, read_candidates
+from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
+from mongoq.protocol.claim.candidates import read_ids
 from mongoq.protocol.claim.reserve import claim_one
-from mongoq.protocol.claim.reserve_many import send_claim
 from mongoq.protocol.flow import IDS, Command, Flow, matched, persisted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -99,7 +99,7 @@ class StreamClaimer:
         return self._first is not None
 
     def _candidates(self) -> Flow[list[Document] | None]:
-        return (yield from read_candidates(self._context, self._size, due=self._due))
+        return (yield from read_ids(self._context, self._size, due=self._due))
 
     @property
     def _size(self) -> int:
@@ -124,7 +124,7 @@ class StreamClaimer:
     def _reserved(self, first: list[Document]) -> Flow[list[Item[Any]]]:
         if not first:
             return (yield from self._alone())
-        claim = ClaimOfMany.under(self._context, first, self._mine, now=self._now, beside=bool(self._items))
+        claim = BatchClaim.under(self._context, first, self._mine, now=self._now, beside=bool(self._items))
         return (yield from send_claim(claim, len(first), projection=FIELDS))
 
     def _alone(self) -> Flow[list[Item[Any]]]:
