@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pickle
 import weakref
 from collections.abc import Callable
@@ -25,7 +26,8 @@ from mongoq.model.encoding.codec import codec_options
 from mongoq.model.item import reservation_key
 from mongoq.model.outcomes import Move
 from mongoq.protocol.claim import reserve_many
-from mongoq.protocol.claim.batch_claim import ClaimOfMany
+from mongoq.protocol.claim.batch_claim import BatchClaim
+from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.flow import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from mongoq.protocol.push import push, push_many
 from mongoq.protocol.settle import bulk, move_many, settle_many
@@ -199,7 +201,7 @@ def test_what_was_moved_while_the_index_was_read_is_claimed_once_from_its_first_
     later = NOW + timedelta(seconds=1)
     read = [{"_id": IDS[0], "when": NOW}, {"_id": IDS[1], "when": NOW}, {"_id": IDS[0], "when": later}]
     for where in (None, {"payload.n": 1}):
-        made = ClaimOfMany.of(context(), read, timedelta(seconds=30), where=where)
+        made = BatchClaim.of(context(), Candidates(documents=read), timedelta(seconds=30), where=where)
         assert list(made.ids.values()) == IDS[:2]
         assert set(made.dues.values()) == {NOW}
 
@@ -532,8 +534,10 @@ RESERVE: dict[str, Any] = {"lease": None, "wait": None, "on_invalid": "bury"}
 FIRST = [{"_id": IDS[n], "priority": 0, "when": NOW - timedelta(seconds=n)} for n in range(3)]
 
 
-def reserve(n: int = 3, queue: Any = None, **options: Any) -> Any:
-    return reserve_many.reserve_many(queue or context(), n, **{**RESERVE, **options})
+def reserve(n: int = 3, queue: Any = None, *, whole: bool = False, **options: Any) -> Any:
+    queue = queue or context()
+    queue.state.prefetch.closed_until = -math.inf if whole else math.inf
+    return reserve_many.reserve_many(queue, n, **{**RESERVE, **options})
 
 
 def held(command: Command[Any], place: int, **fields: Any) -> dict[str, Any]:
