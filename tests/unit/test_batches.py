@@ -32,7 +32,7 @@ from mongoq.protocol.flow import SENDS, Command, Duplicate, PartlyRefused, Refus
 from mongoq.protocol.push import push, push_many
 from mongoq.protocol.settle import bulk, move_many, settle_many
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
-from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
+from tests.unit.scripted import LOST, NOW, TOKEN, context, found, found_raw, play, reserved_item
 
 OTHER = ObjectId()
 LEASE = NOW + timedelta(seconds=30)
@@ -584,6 +584,28 @@ def test_a_batch_is_found_claimed_and_read_back() -> None:
     }
     marks = update.arguments["update"]["$set"]
     assert marks["batch"] == marks["token"]
+
+
+def pushed_raw(*places: int) -> Any:
+    fields = {"priority": 0, "attempts": 0, "reserved": False}
+    return found_raw(*(stored(place, payload=place, when=NOW, **fields) for place in places))
+
+
+def test_a_batch_that_was_never_reserved_is_read_once() -> None:
+    (find, update), got = claim(reserve(whole=True), pushed_raw(0, 1, 2), updated(3))
+    assert "projection" not in find.arguments["command"]
+    assert {"by": None, "key": None, "once": None}.items() <= update.arguments["filter"].items()
+    assert [(item.id, item.payload, item.due, item.attempts) for item in got] == [(IDS[n], n, NOW, 1) for n in range(3)]
+    assert len({item._size for item in got}) == 1
+    assert got[0]._size > 50
+
+
+@pytest.mark.parametrize("replies", [[updated(2)], [LOST, updated(0)], [LOST, updated(3)]])
+def test_a_batch_is_read_again_unless_all_of_it_is_certainly_what_was_read(replies: list[Any]) -> None:
+    sent, got = claim(reserve(whole=True), pushed_raw(0, 1, 2), *replies, read_back(0, 2), found())
+    assert [item.id for item in got] == [IDS[0], IDS[2]]
+    token = got[0].token
+    assert sent[-2].arguments["command"]["filter"] == {"_id": {"$in": IDS[:3]}, "token": token}
 
 
 def test_a_lost_reply_of_a_batch_is_sent_again() -> None:

@@ -119,7 +119,7 @@ def _try_claim(
 ) -> Flow[ClaimedBatch[Any] | None]:
     """Claim up to ``n`` items once, undecoded; ``None`` when nothing is eligible.
 
-    While it runs, other claims of this process know which items it is about to take.
+    A claim that is ``shared`` by several callers lets their next claims know which items it is about to take.
     """
     prefetch, filtered = context.state.prefetch, screen is not None
     prefetch.here()
@@ -131,8 +131,8 @@ def _try_claim(
         return (yield from _claim_single(context, lease, screen))
     where = None if screen is None else screen.where
     claim = BatchClaim.of(context, candidates, lease, shared=shared, sparing=sparing, where=where)
-    others = 0
-    prefetch.begin_claim(claim.ids)
+    others, about_to_take = 0, claim.ids if shared else ()
+    prefetch.begin_claim(about_to_take)
     try:
         if shared:
             yield from begin_read_ahead(context, n)
@@ -140,7 +140,7 @@ def _try_claim(
             others = yield from settle_unmatched(claim, candidates.documents, screen)
         items = yield from send_claim(claim, len(claim.ids) - others)
     finally:
-        prefetch.end_claim(claim.ids)
+        prefetch.end_claim(about_to_take)
     # No candidate matched, so probably more unmatched items follow; a larger pass settles them faster.
     if screen is not None and others == len(candidates) < MAX_CLAIM:
         others += yield from _settle_unmatched_head(context, screen)
