@@ -22,14 +22,13 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item, id_key, id_keys
-from mongoq.model.raw import RawEnvelope, opened
+from mongoq.model.raw import opened
 from mongoq.model.stream_claim import ENTRY, entry_time
 from mongoq.protocol.base.find import find_few, find_sized
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.claim.reserve import bury_exhausted, is_suspect
 from mongoq.protocol.flow import (
-    Begin,
     Command,
     Flow,
     Refused,
@@ -73,34 +72,39 @@ class BatchClaim:
 
     Attributes:
         context: the queue.
-        dues: when each item became eligible, by ``id_key``, in the order of claims. An item claimed and released
-            by another process between the read and the update keeps the earlier date, and is released to that place.
-        ids: the ids, by ``id_key``; other programs may have used any value as an id.
-        now: the server's time of the claim.
+        candidates: the items that it tries to reserve.
         mine: the fields that the claim sets.
-        shared: the claim is made for several callers, by a task that is not cancelled with one of them.
+        now: the server's time of the claim; of a stream's claim, the time at which its items were eligible.
         sparing: the claim leaves items with an expired lease where they are.
         beside: other items were claimed under the same token before.
         noting: the claim writes when each item came to its queue, into ``pushed`` (``entry_time``).
         where: a further condition on the items; items that do not match were settled before.
-        untouched: the raw envelopes, when all items were read whole and were never claimed: they are not read again.
-        envelopes: the decoded envelopes of ``untouched``; set when they are needed.
+        ids: the ids, by ``id_key``, in the order of claims; other programs may have used any value as an id.
+        dues: when each item became eligible, by ``id_key``. An item claimed and released by another process between
+            the read and the update keeps the earlier date, and is released to that place.
         lapsed: items with an expired lease that the claim has left.
     """
 
     context: QueueContext[Any]
-    dues: Mapping[Any, datetime]
-    ids: Mapping[Any, Any]
-    now: datetime
+    candidates: Candidates
     mine: Mapping[str, Any]
-    shared: bool = False
+    now: datetime
     sparing: bool = False
     beside: bool = False
     noting: bool = False
     where: Mapping[str, Any] = field(default_factory=dict)
-    untouched: Sequence[RawEnvelope] = ()
-    envelopes: list[dict[str, Any]] = field(default_factory=list)
+    ids: dict[Any, Any] = field(default_factory=dict)
+    dues: dict[Any, datetime] = field(default_factory=dict)
     lapsed: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        due = cache(time_of)  # most are due at a few different times
+        for one in self.candidates.untouched:
+            self.ids[one.id], self.dues[one.id] = ObjectId(one.id), due(one.at)
+        documents = self.candidates.documents
+        for key, document in zip(id_keys([document["_id"] for document in documents]), documents, strict=True):
+            if key not in self.ids:  # an item that was moved meanwhile was read twice
+                self.ids[key], self.dues[key] = document["_id"], document["when"]
 
     @classmethod
     def of(
@@ -109,35 +113,13 @@ class BatchClaim:
         candidates: Candidates,
         lease: timedelta,
         *,
-        shared: bool = False,
         sparing: bool = False,
         where: Mapping[str, Any] | None = None,
     ) -> BatchClaim:
-        """Return a claim of candidates."""
+        """Return a claim under a token of its own."""
         now = context.broker.clock.now()
         mine = {"when": now + lease, "reserved": True, "token": new_id(), "by": str(context.broker.identity)}
-        if not candidates.untouched:
-            ids, dues = _ids_and_dues(candidates.documents)
-            return cls(context, dues, ids, now, mine, shared, sparing, where=where or {})
-        time = cache(time_of)  # most are due at a few different times
-        found = {one.id: one for one in candidates.untouched}
-        dues = {key: time(one.at) for key, one in found.items()}
-        ids = dict(zip(found, map(ObjectId, found), strict=True))
-        return cls(context, dues, ids, now, mine, shared, sparing, untouched=[*found.values()])
-
-    @classmethod
-    def under(
-        cls,
-        context: QueueContext[Any],
-        first: Sequence[Document],
-        mine: Mapping[str, Any],
-        *,
-        now: datetime,
-        beside: bool,
-    ) -> BatchClaim:
-        """Return a stream's claim with the marks of others before it, of what was eligible at a time."""
-        ids, dues = _ids_and_dues(first)
-        return cls(context, dues, ids, now, mine, beside=beside, noting=True)
+        return cls(context, candidates, mine, now, sparing=sparing, where=where or {})
 
     @property
     def token(self) -> ObjectId:
@@ -167,7 +149,7 @@ class BatchClaim:
                     **self.filter(list(self.ids.values())),
                     "attempts": {"$lt": MAX_ATTEMPTS if most is None else most},
                     **kept,
-                    **(UNTOUCHED_FILTER if self.untouched else {}),
+                    **(UNTOUCHED_FILTER if self.candidates.untouched else {}),
                 },
                 "update": self._update,
             },
@@ -191,20 +173,17 @@ class BatchClaim:
         """Return the command that hands back what this claim holds of these, unused."""
         return give_back_command(self.context, self.token, [(self.ids[key], self.dues[key]) for key in keys], self.now)
 
-    def decode_untouched(self) -> None:
-        """Decode untouched items; one that cannot be decoded is found when they are read again."""
-        with suppress(Exception):
-            ids, encoding = list(self.ids.values()), self.context.broker.encoding
-            self.envelopes.extend(opened(self.untouched, self.context.name, ids, encoding))
-
     def make_untouched_items(self) -> dict[Any, Item[Any]]:
         """Return untouched items as they are once the claim has all of them; none if they cannot be decoded."""
-        if not self.envelopes:
-            self.decode_untouched()
+        ids, encoding = list(self.ids.values()), self.context.broker.encoding
+        try:
+            documents = opened(self.candidates.untouched, self.context.name, ids, encoding)
+        except Exception:  # the caller's codec options may raise any error; reading again finds the item
+            return {}
         marks = {**self._marks, "attempts": 1}
-        for document in self.envelopes:
+        for document in documents:
             document.update(marks)
-        return self.items(self.envelopes, self.context.state.prefetch.size)
+        return self.items(documents, self.context.state.prefetch.size)
 
     def items(self, documents: Sequence[Document], size: int = 0) -> dict[Any, Item[Any]]:
         """Return the items in envelopes that the claim holds, each of so many bytes, by the keys of their ids."""
@@ -216,21 +195,6 @@ class BatchClaim:
         return dict(zip(keys, items, strict=True))
 
 
-def _ids_and_dues(first: Sequence[Document]) -> tuple[dict[Any, Any], dict[Any, datetime]]:
-    """Return ids and due dates by the keys of the ids; an item that was moved meanwhile was read twice."""
-    keys = id_keys([document["_id"] for document in first])
-    found: dict[Any, Document] = {}
-    for key, document in zip(keys, first, strict=True):
-        found.setdefault(key, document)
-    return (
-        {key: document["_id"] for key, document in found.items()},
-        {key: document["when"] for key, document in found.items()},
-    )
-
-
-# --- the update -----------------------------------------------------------------------------------
-
-
 def send_claim(claim: BatchClaim, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
     """Send the claim, and return its items in the order of claims; ``tried`` is the number of candidates present.
 
@@ -240,10 +204,11 @@ def send_claim(claim: BatchClaim, tried: int, *, projection: Mapping[str, Any] |
     if tried <= 0:
         return []
     prefetch, single = claim.context.state.prefetch, claim.context.state.prefetch.single
-    number, again = yield from _send_or_give_back(claim)
-    all_known = bool(claim.untouched) and number == tried and not again
+    number, again = yield from _send(claim)
+    untouched = claim.candidates.untouched
+    all_known = untouched and number == tried and not again
     items, all_read = claim.make_untouched_items() if all_known else {}, True
-    if claim.untouched and not items and not prefetch.singles and single is prefetch.single:
+    if untouched and not items and not prefetch.singles and single is prefetch.single:
         # Fewer items than expected, and no claim of a single item in this process has taken them: another process
         # claims or removes items that were read before. Stop reading whole items for a while.
         prefetch.close(time.monotonic())
@@ -258,10 +223,10 @@ def send_claim(claim: BatchClaim, tried: int, *, projection: Mapping[str, Any] |
     return [items[key] for key in claim.ids if key in items]
 
 
-def _send_or_give_back(claim: BatchClaim) -> Flow[tuple[int, bool]]:
-    """Send the claim as ``_send`` does, and give its items back if it fails."""
+def _send(claim: BatchClaim) -> Flow[tuple[int, bool]]:
+    """Send the claim until there is a reply, and return whether one was lost; if it fails, give its items back."""
     try:
-        return (yield from _send(claim))
+        return (yield from persisted(claim.command().__iter__))
     except ReplyLost:
         yield from insisted(claim.give_back(claim.ids))
         raise
@@ -275,23 +240,6 @@ def _send_or_give_back(claim: BatchClaim) -> Flow[tuple[int, bool]]:
             with suppress(Exception):
                 yield from insisted(claim.give_back(claim.ids))
         raise
-
-
-def _send(claim: BatchClaim) -> Flow[tuple[int, bool]]:
-    """Send the claim until there is a reply, and return whether a reply was lost; decode untouched items meanwhile."""
-    command, batchers = claim.command(), claim.context.broker.batchers
-    # A caller that is cancelled meanwhile would give nothing back.
-    if not (claim.untouched and claim.shared) or batchers is None or not batchers.divides:
-        return (yield from persisted(command.__iter__))
-    begun = yield from Begin(command)
-    claim.decode_untouched()
-    try:
-        return (yield from begun), False
-    except ReplyLost:
-        return (yield from persisted(command.__iter__, sent=1))
-
-
-# --- its items ------------------------------------------------------------------------------------
 
 
 def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> Flow[tuple[dict[Any, Item[Any]], bool]]:
@@ -333,9 +281,6 @@ def _read_by_ids(claim: BatchClaim, ids: list[Any], projection: Mapping[str, Any
         return first + (yield from _read_by_ids(claim, ids[half:], projection))
 
 
-# --- candidates that are left ---------------------------------------------------------------------
-
-
 def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: int) -> Flow[dict[Any, Item[Any]]]:
     """Handle candidates that the update did not reserve and that no other caller has taken by now.
 
@@ -347,7 +292,7 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
     ids = [id for key, id in claim.ids.items() if key not in items]
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "pushed", "token", "when"), 1)
     found = yield from find_few(context.broker, claim.filter(ids), CLAIM_ORDER, len(ids), projection=fields)
-    if not claim.untouched:  # untouched items may be an old read: missing ones do not mean that others compete now
+    if not claim.candidates.untouched:  # missing ones of an old read do not mean that others compete now
         context.state.contention.tried(tried, max(tried - len(items) - len(found), 0))
     if claim.sparing:
         found = _set_lapsed_aside(claim, found)

@@ -74,25 +74,24 @@ def read_candidates(
         unreserved: leave out items with expired leases, which may fill the head.
         filtered: a filter of a consumer may settle some of the items.
     """
-    if unreserved:
-        read = yield from _read_unreserved(context, n, filtered=filtered)
-        return Candidates(documents=read) if read else None
     claimed: Collection[Any] = context.state.prefetch.claimed_keys if shared else ()
-    if not filtered and _reads_whole(context):
+    if not (unreserved or filtered) and _can_read_whole(context):
         head = yield from _read_whole(context, n, shared=shared)
         if head is None or head:
             return head
-    ids = yield from read_ids(context, n + len(claimed), filtered=filtered)
+    ids = yield from read_ids(context, n + len(claimed), unreserved=unreserved, filtered=filtered)
     if ids is None:
         return None
     return Candidates(documents=[document for document in ids if id_key(document["_id"]) not in claimed][:n])
 
 
-# --- ids ------------------------------------------------------------------------------------------
-
-
 def read_ids(
-    context: QueueContext[Any], n: int, *, filtered: bool = False, due: datetime | None = None
+    context: QueueContext[Any],
+    n: int,
+    *,
+    unreserved: bool = False,
+    filtered: bool = False,
+    due: datetime | None = None,
 ) -> Flow[list[Document] | None]:
     """Read the ids of the first ``n`` ordinary items (``find``), or of later ones when other processes claim as well.
 
@@ -100,6 +99,10 @@ def read_ids(
     """
     hints, contention = context.state.claim_hints, context.state.contention
     fields = FILTER_FIELDS if filtered else CLAIM_FIELDS
+    if unreserved:
+        filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
+        read = yield from find_few(context.broker, filter, CLAIM_ORDER, n, projection=fields)
+        return _select_ordinary(read) or None
     yield from refresh_hints(context)
     while True:
         now = context.broker.clock.now()
@@ -115,12 +118,6 @@ def read_ids(
             return None
 
 
-def _read_unreserved(context: QueueContext[Any], n: int, *, filtered: bool) -> Flow[list[Document]]:
-    filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
-    fields = FILTER_FIELDS if filtered else CLAIM_FIELDS
-    return _select_ordinary((yield from find_few(context.broker, filter, CLAIM_ORDER, n, projection=fields)))
-
-
 def _select_ordinary(read: list[Document]) -> list[Document]:
     """Return the documents that can join a batch; another program's odd types are claimed one by one."""
     if {datetime}.issuperset(map(type, map(_when, read))) and {ObjectId}.issuperset(map(type, map(_id, read))):
@@ -132,10 +129,7 @@ def _select_ordinary(read: list[Document]) -> list[Document]:
     ]
 
 
-# --- whole items ----------------------------------------------------------------------------------
-
-
-def _reads_whole(context: QueueContext[Any]) -> bool:
+def _can_read_whole(context: QueueContext[Any]) -> bool:
     """Return whether to read items whole: not beside other processes, nor after a read that was of no use."""
     state = context.state
     return not (
@@ -194,9 +188,6 @@ def _sort_out(
     if sum(map(is_fresh, first)) * 2 < len(first):
         prefetch.close(time.monotonic())
     return Candidates(documents=_select_ordinary(first))
-
-
-# --- reading ahead --------------------------------------------------------------------------------
 
 
 def _take_or_read(context: QueueContext[Any], n: int) -> Flow[Candidates | None]:

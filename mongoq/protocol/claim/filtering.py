@@ -5,7 +5,7 @@ A filter within the claim itself would read such items at every claim: 113 ms a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,7 @@ from bson import ObjectId
 
 from mongoq.errors import FilterInvalid, ReservationLost
 from mongoq.model.filters import where_filter
-from mongoq.model.item import Document, Item, id_key
+from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Move, Outcome
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.claim.batch_claim import BatchClaim
@@ -65,20 +65,19 @@ def check_on_server(context: QueueContext[Any], wanted: ItemFilter) -> Flow[None
         raise
 
 
-def settle_unmatched(claim: BatchClaim, candidates: Sequence[Document], wanted: ItemFilter) -> Flow[int]:
+def settle_unmatched(claim: BatchClaim, wanted: ItemFilter) -> Flow[int]:
     """Settle the candidates of a claim that do not match the filter, in one bulk, and return their number.
 
     They are not reserved, or not any more. Sent again after a lost reply, the bulk does nothing twice: they are gone by
     then. A crash before it leaves them where they are.
     """
     try:
-        total = yield from _send_bulk(list(_make_statements(claim, candidates, wanted, marked=True)))
+        total = yield from _send_bulk(list(_make_statements(claim, wanted, marked=True)))
     except PartlyRefused as refused:
         # a trail that some other program wrote may be no list; what is left goes without marks
-        unmarked = list(_make_statements(claim, candidates, wanted, marked=False))
-        total = refused.total + (yield from _send_bulk(unmarked))
+        total = refused.total + (yield from _send_bulk(list(_make_statements(claim, wanted, marked=False))))
     if total:
-        _record_settled(claim, candidates, wanted, total)
+        _record_settled(claim, wanted, total)
     return total
 
 
@@ -88,7 +87,7 @@ def _send_bulk(requests: list[Statement]) -> Flow[int]:
     return total
 
 
-def _record_settled(claim: BatchClaim, candidates: Sequence[Document], wanted: ItemFilter, total: int) -> None:
+def _record_settled(claim: BatchClaim, wanted: ItemFilter, total: int) -> None:
     context = claim.context
     if wanted.handed is None:
         context.count("commit", total)
@@ -96,18 +95,17 @@ def _record_settled(claim: BatchClaim, candidates: Sequence[Document], wanted: I
     context.count("move", total)
     to, when = wanted.handed.queue, due(context.broker.clock, wanted.handed.delay, wanted.handed.when)
     context.broker.tell(to, when, number=total)
-    priorities = {one for document in candidates if isinstance(one := document.get("priority"), int)}
-    for priority in {wanted.handed.changes.get("priority", one) for one in priorities}:
+    # Another program may have written any value as a priority, and as the time until which an id is remembered.
+    found = {one for document in claim.candidates.documents if isinstance(one := document.get("priority"), int)}
+    for priority in {wanted.handed.changes.get("priority", one) for one in found}:
         context.broker.state(to).claim_hints.note(priority, when)
 
 
-def _make_statements(
-    claim: BatchClaim, candidates: Sequence[Document], wanted: ItemFilter, *, marked: bool
-) -> Iterator[Statement]:
+def _make_statements(claim: BatchClaim, wanted: ItemFilter, *, marked: bool) -> Iterator[Statement]:
     """Make one statement for all items with the same update; an item with a remembered id is kept as long as the id."""
-    groups: dict[datetime | None, list[Any]] = {}
-    for document in candidates:
-        once = document.get("once")  # another program may have written any value
+    groups: dict[Any, list[Any]] = {}
+    for document in claim.candidates.documents:
+        once = document.get("once")
         is_remembered = wanted.handed is None and isinstance(once, datetime)
         groups.setdefault(once if is_remembered else None, []).append(document["_id"])
     for once, ids in groups.items():

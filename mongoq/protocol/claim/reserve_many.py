@@ -130,14 +130,14 @@ def _try_claim(
     if not candidates:
         return (yield from _claim_single(context, lease, screen))
     where = None if screen is None else screen.where
-    claim = BatchClaim.of(context, candidates, lease, shared=shared, sparing=sparing, where=where)
+    claim = BatchClaim.of(context, candidates, lease, sparing=sparing, where=where)
     others, about_to_take = 0, claim.ids if shared else ()
     prefetch.begin_claim(about_to_take)
     try:
         if shared:
             yield from begin_read_ahead(context, n)
         if screen is not None:
-            others = yield from settle_unmatched(claim, candidates.documents, screen)
+            others = yield from settle_unmatched(claim, screen)
         items = yield from send_claim(claim, len(claim.ids) - others)
     finally:
         prefetch.end_claim(about_to_take)
@@ -166,7 +166,7 @@ def _settle_unmatched_head(context: QueueContext[Any], screen: ItemFilter) -> Fl
     if not first:
         return 0
     claim = BatchClaim.of(context, Candidates(documents=first), context.settings.lease, where=screen.where)
-    return (yield from settle_unmatched(claim, first, screen))
+    return (yield from settle_unmatched(claim, screen))
 
 
 def _decode(context: QueueContext[Any], items: list[Item[Any]], on_invalid: OnInvalid) -> Flow[list[Item[Any]]]:

@@ -19,7 +19,7 @@ from mongoq.model.stream_claim import stream_id
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
-from mongoq.protocol.claim.candidates import read_ids
+from mongoq.protocol.claim.candidates import Candidates, read_ids
 from mongoq.protocol.claim.reserve import claim_one
 from mongoq.protocol.flow import IDS, Command, Flow, matched, persisted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -124,7 +124,8 @@ class StreamClaimer:
     def _reserved(self, first: list[Document]) -> Flow[list[Item[Any]]]:
         if not first:
             return (yield from self._alone())
-        claim = BatchClaim.under(self._context, first, self._mine, now=self._now, beside=bool(self._items))
+        candidates, beside = Candidates(documents=first), bool(self._items)
+        claim = BatchClaim(self._context, candidates, self._mine, self._now, beside=beside, noting=True)
         return (yield from send_claim(claim, len(first), projection=FIELDS))
 
     def _alone(self) -> Flow[list[Item[Any]]]:
