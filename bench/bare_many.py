@@ -87,6 +87,19 @@ def reserve_many(bare: Bare, n: int) -> Steps:
     return (yield from read(bare, {"filter": {**among, "token": token}, "sort": {"_id": 1}, **whole}))
 
 
+@stepped
+def reserve_fresh(bare: Bare, n: int) -> Steps:
+    """Reserve items that were never reserved: they are read once, and an item that has changed is left out."""
+    now, token = datetime.now(UTC), ObjectId()
+    ready = {"q": bare.queue, "when": {"$lte": now}}
+    first = yield from read(bare, {"filter": ready, "sort": dict(ORDER), "limit": n, "batchSize": n})
+    among = {"_id": {"$in": [document["_id"] for document in first]}}
+    lease = {"when": now + LEASE, "reserved": True, "token": token, "by": bare.by, "batch": token}
+    fresh = {"attempts": {"$lt": MOST_ATTEMPTS}, "by": None, "key": None, "once": None}
+    claimed = yield bare.collection.update_many({**among, **ready, **fresh}, {"$set": lease, "$inc": {"attempts": 1}})
+    return [document | lease for document in first] if claimed.matched_count == len(first) else []
+
+
 def commit_many(bare: Bare, held: HeldMany) -> Any:
     return bare.collection.bulk_write([DeleteMany(_fence(held))], ordered=False)
 
@@ -158,7 +171,7 @@ def _moved(bare: Bare, now: datetime, **more: Any) -> dict[str, Any]:
 
 CALLS: Mapping[str, Callable[[Bare, Any], Any]] = {
     "push_many": push_many,
-    "reserve_many": reserve_many,
+    "reserve_many": reserve_fresh,
     "commit_many": commit_many,
     "commit_many with history": commit_many_history,
     "rollback_many": rollback_many,

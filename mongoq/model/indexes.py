@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["BEGINNING", "CLAIM", "HISTORY", "INDEXES", "KEY", "Index"]
+from mongoq.model.clock import milliseconds
+
+__all__ = [
+    "BEGINNING",
+    "CLAIM",
+    "CLAIM_FIELDS",
+    "CLAIM_ORDER",
+    "HISTORY",
+    "HISTORY_ORDER",
+    "INDEXES",
+    "KEY",
+    "ClaimPlace",
+    "Index",
+    "claim_place",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +41,11 @@ class Index:
     present: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def order(self) -> list[tuple[str, int]]:
+        """Sort order of the documents of one queue in this index."""
+        return [(name, 1) for name in self.keys if name != "q"]
+
     def document(self) -> dict[str, Any]:
         """Return the specification for the ``createIndexes`` command."""
         return {
@@ -41,11 +61,25 @@ BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 CLAIM = Index("mongoq1_claim", ("q", "priority", "when", "_id"), ("when",))
 """Index of live items, in the order of claims."""
+CLAIM_ORDER = CLAIM.order
+"""Order of claims: by priority, then by the time from which an item is eligible, then by id."""
+CLAIM_FIELDS = {"priority": 1, "when": 1}
+"""Projection of the place of an item, its ``_id`` included: the server answers it from the index alone."""
 KEY = Index("mongoq1_key", ("q", "key"), ("key", "when"), {"unique": True})
 """Index of the keys of live items: one live item for each key of a queue."""
 HISTORY = Index("mongoq1_history", ("q", "processed", "_id"), ("processed",))
 """Index of processed items, oldest first."""
+HISTORY_ORDER = HISTORY.order
+"""Order of processed items, oldest first."""
 EXPIRES = Index("mongoq1_expires", ("expires",), ("expires",), {"expireAfterSeconds": 0})
 """TTL index: the server deletes a document at its date."""
 
 INDEXES = (CLAIM, KEY, HISTORY, EXPIRES)
+
+ClaimPlace = tuple[float, float]
+"""Place of an item in the order of claims, but for its id: priority, and time in milliseconds since 1970."""
+
+
+def claim_place(priority: int | None, when: datetime | None) -> ClaimPlace:
+    """Return the place of an item in the order of claims; a value that is not known counts as the first."""
+    return -math.inf if priority is None else priority, -math.inf if when is None else milliseconds(when)

@@ -20,7 +20,7 @@ from mongoq.model.raw import RawBatch, all_held
 from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
 from mongoq.protocol.claim import reserve as claim
 from mongoq.protocol.claim.reserve import NotYet
-from mongoq.protocol.claim.reserve_many import claim_some
+from mongoq.protocol.claim.reserve_many import claim_for_callers
 from mongoq.protocol.flow import Command, Flow, Shared, own_error
 from mongoq.protocol.push.push import push
 from mongoq.protocol.settle import move as moves
@@ -86,7 +86,7 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
         with context.state.prefetch.claims_one():
             item = yield from claim.claim_one(context, lease)
         return [item and ((yield from claim.renew_lease(context, item, lease)) or NotYet())]
-    items = yield from claim_some(context, len(entries), lease)
+    items = yield from claim_for_callers(context, len(entries), lease)
     return [*items, *[NotYet() if items else None] * (len(entries) - len(items))]
 
 

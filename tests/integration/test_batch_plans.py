@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,25 +32,27 @@ def crowded(uri: str, client: MongoClient[Any]) -> Iterator[Watched]:
 
 
 def test_the_ids_of_a_batch_come_from_the_index_alone(crowded: Watched) -> None:
-    crowded.queue.peek(1)
-    finds: list[Any] = []
-    started = crowded.recorder.started
-    crowded.recorder.started = lambda event: finds.append(event.command) or started(event)  # type: ignore[method-assign]
-    items = crowded.queue.reserve_many(20)
-    crowded.recorder.started = started  # type: ignore[method-assign]
-    crowded.queue.release_many(items)
-    first, claim, read = [command for command in finds if command.get("find") == "mongoq" or "update" in command][-3:]
-    crowded.recorder.commands["find"] = dict(first)
-    plan = crowded.plan("find")
-    assert len(items) == 20
+    crowded.queue._context.state.prefetch.closed_until = math.inf  # as after a claim of items that another had
+    first, claim, read = _claim_commands(crowded, 3)
+    crowded.queue._context.state.prefetch.closed_until = -math.inf
+    plan = _plan(crowded, first)
     assert not {"FETCH", "SORT", "COLLSCAN"} & set(plan.stages), plan.stages
     assert "IXSCAN" in plan.stages
     assert (plan.keys, plan.documents) == (20, 0)
-    for command, kind in ((claim, "update"), (read, "find")):
-        part = {"update": "mongoq", "updates": claim["updates"]} if kind == "update" else _plain(command)
-        told = Plan(crowded.collection.database.command("explain", part, verbosity="executionStats"))
-        assert not {"SORT", "COLLSCAN"} & set(told.stages), told.stages
-        assert told.keys <= 41
+    for command in (claim, read):
+        plan = _plan(crowded, command)
+        assert not {"SORT", "COLLSCAN"} & set(plan.stages), plan.stages
+        assert plan.keys <= 41
+
+
+def test_a_batch_of_fresh_items_costs_one_find_and_one_update(crowded: Watched) -> None:
+    first, claim = _claim_commands(crowded, 2)
+    plan = _plan(crowded, first)
+    assert not {"SORT", "COLLSCAN"} & set(plan.stages), plan.stages
+    assert (plan.keys, plan.documents) == (20, 20)
+    plan = _plan(crowded, claim)
+    assert not {"SORT", "COLLSCAN"} & set(plan.stages), plan.stages
+    assert plan.keys <= 41
 
 
 def test_a_batch_is_settled_by_its_ids(crowded: Watched) -> None:
@@ -62,5 +65,24 @@ def test_a_batch_is_settled_by_its_ids(crowded: Watched) -> None:
     assert "COLLSCAN" not in plan.stages
 
 
-def _plain(command: Any) -> dict[str, Any]:
-    return {key: value for key, value in command.items() if key in ("find", "filter", "sort", "limit", "projection")}
+def _claim_commands(crowded: Watched, number: int) -> list[Any]:
+    """Return the last commands of a claim of 20 fresh items, which must be so many."""
+    crowded.collection.delete_many({"q": crowded.queue.name, "priority": -5})
+    crowded.queue.push_many(range(READY), priority=-5)
+    crowded.queue.peek(1)
+    sent: list[Any] = []
+    started = crowded.recorder.started
+    crowded.recorder.started = lambda event: sent.append(event.command) or started(event)  # type: ignore[method-assign]
+    items = crowded.queue.reserve_many(20)
+    crowded.recorder.started = started  # type: ignore[method-assign]
+    crowded.queue.release_many(items)
+    assert len(items) == 20
+    claims = [command for command in sent if "sort" in command or "update" in command]
+    assert len(claims) == number
+    return claims
+
+
+def _plan(crowded: Watched, command: Any) -> Plan:
+    names = ("find", "filter", "sort", "limit", "projection", "update", "updates")
+    part = {name: value for name, value in command.items() if name in names}
+    return Plan(crowded.collection.database.command("explain", part, verbosity="executionStats"))

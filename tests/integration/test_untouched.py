@@ -23,6 +23,7 @@ from tests.integration.crowds import gathered
 from tests.integration.test_plans import Plan
 
 CALLERS = 20
+WAYS = ["reserve", "reserve_many"]
 FIELDS = ("payload", "headers", "attempts", "priority", "by", "error")
 
 
@@ -60,9 +61,12 @@ class Place:
     raw: Any
     meddler: Meddler = field(default_factory=Meddler)
 
-    async def reserved(self, number: int = CALLERS) -> list[Any]:
-        """Reserve by so many callers at once; each item is as it is stored."""
-        items = [item for item in await gathered([self.queue.reserve] * number) if item is not None]
+    async def reserved(self, number: int = CALLERS, way: str = "reserve") -> list[Any]:
+        """Reserve by so many callers at once, or by one call; each item is as it is stored."""
+        if way == "reserve_many":
+            items = await self.queue.reserve_many(number)
+        else:
+            items = [item for item in await gathered([self.queue.reserve] * number) if item is not None]
         for item in items:
             assert isinstance(item, mongoq.Item), item
             stored = self.raw.find_one({"_id": item.id, "token": item.token})
@@ -89,14 +93,17 @@ async def place(uri: str, database: str, other: mongoq.Broker, raw: Any) -> Asyn
         yield Place(broker, broker.queue("orders"), other, raw, meddler)
 
 
-async def test_they_are_not_read_back(place: Place) -> None:
+@pytest.mark.parametrize("way", WAYS)
+async def test_they_are_not_read_back(place: Place, way: str) -> None:
     await place.queue.push_many(range(CALLERS))
     await place.queue.peek()
     place.meddler.commands.clear()
-    items = await place.reserved()
+    items = await place.reserved(way=way)
     assert [item.payload for item in items] == list(range(CALLERS))
     assert place.meddler.commands.count("update") == 1
     assert place.meddler.commands.count("find") <= 3  # the settings may be read, and the next batches
+    assert place.meddler.sent["find"]["limit"] >= CALLERS
+    assert "token" not in place.meddler.sent["find"]["filter"]
 
 
 async def test_a_few_that_somebody_has_had_are_read_back_with_the_others(place: Place) -> None:
@@ -126,13 +133,22 @@ async def test_what_waits_and_what_is_done_costs_their_claims_nothing(place: Pla
         assert plan.keys <= most
 
 
-async def test_what_somebody_has_had_is_read_back(place: Place) -> None:
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_somebody_has_had_is_read_back(place: Place, way: str) -> None:
     await place.queue.push_many(range(CALLERS))
-    for item in await place.reserved():
+    for item in await place.reserved(way=way):
         await place.queue.rollback(item, error="again")
-    items = await place.reserved()
+    items = await place.reserved(way=way)
     assert {(item.attempts, item.error.message) for item in items} == {(2, "again")}
     assert len(items) == CALLERS
+
+
+async def test_a_batch_is_all_there_when_one_reply_does_not_hold_it(place: Place) -> None:
+    number = 20
+    await place.queue.push_many([[n, "x" * 1_000_000] for n in range(number)])
+    items = await place.reserved(number, "reserve_many")
+    assert [item.payload[0] for item in items] == list(range(number))
+    assert place.queue._context.state.prefetch.closed_until > 0, "large items are read by their ids for a while"
 
 
 def rolled_back(other: mongoq.Broker) -> None:
@@ -178,6 +194,7 @@ def held(other: mongoq.Broker) -> None:
     assert other.queue("orders").reserve() is not None
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("meddle", "left"),
     [
@@ -190,7 +207,7 @@ def held(other: mongoq.Broker) -> None:
     ],
 )
 async def test_what_changes_between_the_read_and_the_claim_is_handed_out_as_it_is_then(
-    place: Place, meddle: Callable[[mongoq.Broker], None], left: int
+    place: Place, meddle: Callable[[mongoq.Broker], None], left: int, way: str
 ) -> None:
     await place.queue.push_many(range(CALLERS))
 
@@ -200,7 +217,7 @@ async def test_what_changes_between_the_read_and_the_claim_is_handed_out_as_it_i
         place.raw.update_many({"q": "orders", "reserved": False}, {"$set": {"when": datetime(2024, 1, 1, tzinfo=UTC)}})
 
     place.meddler.meddle = meanwhile
-    items = await place.reserved()
+    items = await place.reserved(way=way)
     assert place.meddler.meddle is None
     assert len(items) == left
     if meddle in (moved_there_and_back, replaced_under_a_key):
@@ -386,14 +403,15 @@ async def test_what_other_programs_wrote_keeps_nobody_from_the_rest(
     assert payloads >= set(range(CALLERS))
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("form", ["as it is pushed", "another"])
-async def test_what_nobody_can_decode_is_found_as_it_is_opened(place: Place, raw: Any, form: str) -> None:
+async def test_what_nobody_can_decode_is_found_as_it_is_opened(place: Place, raw: Any, form: str, way: str) -> None:
     """It looks like an item that nobody has had, and is claimed with the others before anybody looks into it."""
     await place.queue.push_many([*range(CALLERS), "ABC"])
     pushed = raw.find_one_and_delete({"payload": "ABC"}) | ({"n": 1} if form == "another" else {})
     unreadable = bson.encode(pushed, codec_options=raw.codec_options).replace(b"ABC", b"\xff\xfe\xfd")
     raw.insert_one(RawBSONDocument(unreadable))
-    items = [item for _ in range(2) for item in await place.reserved(CALLERS + 1)]
+    items = [item for _ in range(2) for item in await place.reserved(CALLERS + 1, way)]
     assert {item.payload for item in items} == {*range(CALLERS)}
     assert await place.queue.dead.size() == 1
 
@@ -413,13 +431,14 @@ async def test_a_single_claim_beside_those_of_a_crowd_is_not_taken_for_somebody_
     assert (len(state.prefetch.singles), state.contention.width) == (0, 1)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("headers", [None, {"trace": "1", "nested": {"a": [1]}}])
 async def test_what_is_handed_out_without_being_read_again_is_what_is_stored(
-    place: Place, raw: Any, headers: Any
+    place: Place, raw: Any, headers: Any, way: str
 ) -> None:
     for payload in ({"n": [1, {"a": None}]}, "text", 7, None, [1], b"x", ObjectId(), 1.5):
         await place.queue.push_many([payload] * 3, headers=headers, priority=5)
-    items = await place.reserved(24)
+    items = await place.reserved(24, way)
     assert len(items) == 24
     for item in items:
         assert item._document == raw.find_one({"_id": item.id})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pickle
 import weakref
 from collections.abc import Callable
@@ -25,12 +26,13 @@ from mongoq.model.encoding.codec import codec_options
 from mongoq.model.item import reservation_key
 from mongoq.model.outcomes import Move
 from mongoq.protocol.claim import reserve_many
-from mongoq.protocol.claim.batch_claim import ClaimOfMany
+from mongoq.protocol.claim.batch_claim import BatchClaim
+from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.flow import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from mongoq.protocol.push import push, push_many
 from mongoq.protocol.settle import bulk, move_many, settle_many
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
-from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
+from tests.unit.scripted import LOST, NOW, TOKEN, context, found, found_raw, play, reserved_item
 
 OTHER = ObjectId()
 LEASE = NOW + timedelta(seconds=30)
@@ -199,7 +201,7 @@ def test_what_was_moved_while_the_index_was_read_is_claimed_once_from_its_first_
     later = NOW + timedelta(seconds=1)
     read = [{"_id": IDS[0], "when": NOW}, {"_id": IDS[1], "when": NOW}, {"_id": IDS[0], "when": later}]
     for where in (None, {"payload.n": 1}):
-        made = ClaimOfMany.of(context(), read, timedelta(seconds=30), where=where)
+        made = BatchClaim.of(context(), Candidates(documents=read), timedelta(seconds=30), where=where)
         assert list(made.ids.values()) == IDS[:2]
         assert set(made.dues.values()) == {NOW}
 
@@ -532,8 +534,10 @@ RESERVE: dict[str, Any] = {"lease": None, "wait": None, "on_invalid": "bury"}
 FIRST = [{"_id": IDS[n], "priority": 0, "when": NOW - timedelta(seconds=n)} for n in range(3)]
 
 
-def reserve(n: int = 3, queue: Any = None, **options: Any) -> Any:
-    return reserve_many.reserve_many(queue or context(), n, **{**RESERVE, **options})
+def reserve(n: int = 3, queue: Any = None, *, whole: bool = False, **options: Any) -> Any:
+    queue = queue or context()
+    queue.state.prefetch.closed_until = -math.inf if whole else math.inf
+    return reserve_many.reserve_many(queue, n, **{**RESERVE, **options})
 
 
 def held(command: Command[Any], place: int, **fields: Any) -> dict[str, Any]:
@@ -580,6 +584,28 @@ def test_a_batch_is_found_claimed_and_read_back() -> None:
     }
     marks = update.arguments["update"]["$set"]
     assert marks["batch"] == marks["token"]
+
+
+def pushed_raw(*places: int) -> Any:
+    fields = {"priority": 0, "attempts": 0, "reserved": False}
+    return found_raw(*(stored(place, payload=place, when=NOW, **fields) for place in places))
+
+
+def test_a_batch_that_was_never_reserved_is_read_once() -> None:
+    (find, update), got = claim(reserve(whole=True), pushed_raw(0, 1, 2), updated(3))
+    assert "projection" not in find.arguments["command"]
+    assert {"by": None, "key": None, "once": None}.items() <= update.arguments["filter"].items()
+    assert [(item.id, item.payload, item.due, item.attempts) for item in got] == [(IDS[n], n, NOW, 1) for n in range(3)]
+    assert len({item._size for item in got}) == 1
+    assert got[0]._size > 50
+
+
+@pytest.mark.parametrize("replies", [[updated(2)], [LOST, updated(0)], [LOST, updated(3)]])
+def test_a_batch_is_read_again_unless_all_of_it_is_certainly_what_was_read(replies: list[Any]) -> None:
+    sent, got = claim(reserve(whole=True), pushed_raw(0, 1, 2), *replies, read_back(0, 2), found())
+    assert [item.id for item in got] == [IDS[0], IDS[2]]
+    token = got[0].token
+    assert sent[-2].arguments["command"]["filter"] == {"_id": {"$in": IDS[:3]}, "token": token}
 
 
 def test_a_lost_reply_of_a_batch_is_sent_again() -> None:

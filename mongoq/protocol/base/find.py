@@ -152,15 +152,20 @@ def find_reply(
     return cursor["firstBatch"], not cursor["id"]
 
 
-def find_head(broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int) -> Command[list[bytes]]:
-    """Return the command that finds the first ``limit`` documents, or as many as one reply holds, as bytes."""
-    find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit, "singleBatch": True}
+def find_head(
+    broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int
+) -> Command[tuple[list[bytes], int]]:
+    """Return the command that finds the first ``limit`` documents as bytes, and the cursor's id.
+
+    The id is 0 unless one reply (16 MB) does not hold the documents.
+    """
+    find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit}
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
     return Command("command", arguments, _read_stored, target="database")
 
 
-def _read_stored(reply: Any) -> list[bytes]:
-    return read_stored_batch(reply["cursor"])[0]
+def _read_stored(reply: Any) -> tuple[list[bytes], int]:
+    return read_stored_batch(reply["cursor"])
 
 
 def read_stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:

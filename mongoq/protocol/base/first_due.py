@@ -9,16 +9,14 @@ from typing import Any
 
 from bson.max_key import MaxKey
 
-from mongoq.model.indexes import BEGINNING
+from mongoq.model.indexes import BEGINNING, CLAIM_FIELDS, CLAIM_ORDER
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Command, Duplicate, Flow, insisted
 from mongoq.protocol.state.claim_hints import LowerBound, claimable, eligible
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["ORDER", "first_due_command", "first_due_pipeline", "has_items_before_bound", "refresh_hints"]
+__all__ = ["first_due_command", "first_due_pipeline", "has_items_before_bound", "refresh_hints"]
 
-ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
-"""Sort order of claims."""
 SLOW_PAIRS = 5
 """Slow measurements in a row before claims start from lower bounds: one slow reply proves nothing."""
 END_MARKER_SECONDS = 86_400.0
@@ -92,7 +90,7 @@ def _is_slow(context: QueueContext[Any], floors: Mapping[int, LowerBound], now: 
 
 def _time_find(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[float]:
     began = time.monotonic()
-    yield from find_few(context.broker, filter, ORDER, 1, projection={"priority": 1, "when": 1})
+    yield from find_few(context.broker, filter, CLAIM_ORDER, 1, projection=CLAIM_FIELDS)
     return time.monotonic() - began
 
 

@@ -1,168 +1,125 @@
-"""One claim of many items: its candidates, its update, and its undo."""
+"""One claim of many items: one update of its candidates under a token, its undo, and the items that it reserved.
+
+``send_claim`` sends the update and returns the items. Items that were read whole are not read again if the update found
+all of them. Otherwise the items under the token are read, and each candidate that is left is claimed by its id, buried,
+or put behind the others.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
-from operator import itemgetter
 from typing import Any
 
 from bson import ObjectId
 
 from mongoq.model.clock import time_of
 from mongoq.model.encoding.ids import new_id
-from mongoq.model.envelope import Document
-from mongoq.model.item import Item, id_keys
-from mongoq.model.raw import RawEnvelope, opened
-from mongoq.model.stream_claim import ENTRY
-from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.first_due import ORDER, has_items_before_bound, refresh_hints
-from mongoq.protocol.flow import Command, Flow, number_matched
+from mongoq.model.envelope import Document, attempts_of
+from mongoq.model.indexes import CLAIM_ORDER
+from mongoq.model.item import Item, id_key, id_keys
+from mongoq.model.raw import opened
+from mongoq.model.stream_claim import ENTRY, entry_time
+from mongoq.protocol.base.find import find_few, find_sized
+from mongoq.protocol.claim import foreign
+from mongoq.protocol.claim.candidates import Candidates
+from mongoq.protocol.claim.reserve import bury_exhausted, is_suspect
+from mongoq.protocol.flow import (
+    Command,
+    Flow,
+    Refused,
+    ReplyLost,
+    Unreadable,
+    ask,
+    insisted,
+    number_matched,
+    persisted,
+)
 from mongoq.protocol.settle.bulk import Statement, make_statement
 from mongoq.protocol.settle.settle import release_update
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["ClaimOfMany", "read_candidates", "read_fresh_candidates", "select_ordinary"]
-
-_id, _when = itemgetter("_id"), itemgetter("when")
-
-
-def read_candidates(
-    context: QueueContext[Any], n: int, *, remembered: bool = False, due: datetime | None = None
-) -> Flow[list[Document] | None]:
-    """Read what may be claimed together of ``n`` (``find``), the first ones unless others take them as well.
-
-    ``None`` when nothing is eligible, or nothing was at a time ``due``.
-    """
-    hints, contention, fields = context.state.claim_hints, context.state.contention, _fields(remembered=remembered)
-    yield from refresh_hints(context)
-    while True:
-        now = context.broker.clock.now()
-        start, skip = hints.start(context.name, now if due is None else min(due, now)), contention.skip(n)
-        read = yield from find_few(context.broker, start.filter, ORDER, n, projection=fields, skip=skip)
-        if not skip:
-            hints.found(start, read[0] if read else None)
-        if read:
-            return select_ordinary(read)
-        if skip:
-            contention.beyond()
-        elif not (yield from has_items_before_bound(context)):
-            return None
-
-
-def read_fresh_candidates(context: QueueContext[Any], n: int, *, remembered: bool) -> Flow[list[Document] | None]:
-    """Read only unreserved, ordinary candidates: items with expired leases may fill the head."""
-    filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
-    read = yield from find_few(context.broker, filter, ORDER, n, projection=_fields(remembered=remembered))
-    return select_ordinary(read) or None
-
-
-def _fields(*, remembered: bool) -> dict[str, int]:
-    return {"priority": 1, "when": 1, **({"once": 1} if remembered else {})}  # without, the index is all it takes
-
-
-def select_ordinary(read: list[Document]) -> list[Document]:
-    """Return the documents that can join a batch; another program's odd types are claimed one by one."""
-    if {datetime}.issuperset(map(type, map(_when, read))) and {ObjectId}.issuperset(map(type, map(_id, read))):
-        return read
-    return [
-        document
-        for document in read
-        if isinstance(document["when"], datetime) and not isinstance(document["_id"], dict)
-    ]
-
+__all__ = ["BatchClaim", "give_back_command", "send_claim"]
 
 UNTOUCHED_FILTER: Mapping[str, Any] = {"by": None, "key": None, "once": None}
-"""Items that were never claimed and cannot be replaced have none of these (``mongoq.protocol.claim.read_ahead``)."""
+"""Items that were never claimed and cannot be replaced have none of these (``mongoq.protocol.claim.candidates``)."""
 MAX_ATTEMPTS = 2**31
 """Attempts from this on cannot be counted in an int32; other programs may have written any value."""
 
 
+def give_back_command(
+    context: QueueContext[Any], token: ObjectId | None, dues: Iterable[tuple[Any, datetime]], now: datetime
+) -> Command[Any]:
+    """Return the command that hands back unused what the token holds of some items, given their ids and due dates."""
+    if context.broker.serverless:
+        filter = {"_id": {"$in": [id for id, _ in dues]}, "token": token}
+        return Command("update_many", {"filter": filter, "update": release_update(now)})
+    places: dict[datetime, list[Any]] = {}
+    for id, due in dues:
+        places.setdefault(due, []).append(id)
+    requests: list[Statement] = [make_statement(token, ids, release_update(when)) for when, ids in places.items()]
+    return Command("bulk_write", {"requests": requests, "ordered": False})
+
+
 @dataclass(frozen=True, slots=True)
-class ClaimOfMany:
-    """One claim of many items: its candidates, and the fields that it sets on them.
+class BatchClaim:
+    """One claim of many items.
 
     Attributes:
         context: the queue.
-        dues: when each item became eligible, by ``id_key``, in the order of claims. An item claimed and released
-            by another process between the read and the update keeps the earlier date, and is released to that place.
-        ids: the ids, by ``id_key``; other programs may have used any value as an id.
-        now: the server's time of the claim.
+        candidates: the items that it tries to reserve.
         mine: the fields that the claim sets.
+        now: the server's time of the claim; of a stream's claim, the time at which its items were eligible.
         sparing: the claim leaves items with an expired lease where they are.
         beside: other items were claimed under the same token before.
         noting: the claim writes when each item came to its queue, into ``pushed`` (``entry_time``).
         where: a further condition on the items; items that do not match were settled before.
-        remembered: until when each id is remembered, by ``id_key``, in a claim of items to be settled at once.
-        priorities: the priorities of the items.
-        untouched: the raw envelopes, when all items were read whole and were never claimed: they are not read again.
-        opened: the decoded envelopes of ``untouched``; set when they are needed.
+        ids: the ids, by ``id_key``, in the order of claims; other programs may have used any value as an id.
+        dues: when each item became eligible, by ``id_key``. An item claimed and released by another process between
+            the read and the update keeps the earlier date, and is released to that place.
         lapsed: items with an expired lease that the claim has left.
     """
 
     context: QueueContext[Any]
-    dues: Mapping[Any, datetime]
-    ids: Mapping[Any, Any]
-    now: datetime
+    candidates: Candidates
     mine: Mapping[str, Any]
+    now: datetime
     sparing: bool = False
     beside: bool = False
     noting: bool = False
     where: Mapping[str, Any] = field(default_factory=dict)
-    remembered: Mapping[Any, Any] = field(default_factory=dict)
-    priorities: frozenset[int] = frozenset()
-    untouched: Sequence[RawEnvelope] = ()
-    opened: list[dict[str, Any]] = field(default_factory=list)
+    ids: dict[Any, Any] = field(default_factory=dict)
+    dues: dict[Any, datetime] = field(default_factory=dict)
     lapsed: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        due = cache(time_of)  # most are due at a few different times
+        for one in self.candidates.untouched:
+            self.ids[one.id], self.dues[one.id] = ObjectId(one.id), due(one.at)
+        documents = self.candidates.documents
+        for key, document in zip(id_keys([document["_id"] for document in documents]), documents, strict=True):
+            if key not in self.ids:  # an item that was moved meanwhile was read twice
+                self.ids[key], self.dues[key] = document["_id"], document["when"]
 
     @classmethod
     def of(
         cls,
         context: QueueContext[Any],
-        first: Sequence[Document],
+        candidates: Candidates,
         lease: timedelta,
         *,
         sparing: bool = False,
         where: Mapping[str, Any] | None = None,
-    ) -> ClaimOfMany:
+    ) -> BatchClaim:
+        """Return a claim under a token of its own."""
         now = context.broker.clock.now()
-        mine = _make_marks(context, now, lease)
-        found = _by_key(first)
-        ids, dues = _ids_and_dues(found)
-        if not where:
-            return cls(context, dues, ids, now, mine, sparing)
-        # other programs may have written anything there
-        remembered = {key: once for key, each in found.items() if isinstance(once := each.get("once"), datetime)}
-        priorities = frozenset(one for document in first if isinstance(one := document.get("priority"), int))
-        return cls(context, dues, ids, now, mine, sparing, where=where, remembered=remembered, priorities=priorities)
-
-    @classmethod
-    def of_untouched(cls, context: QueueContext[Any], first: Sequence[RawEnvelope], lease: timedelta) -> ClaimOfMany:
-        """Return a claim of untouched items."""
-        now = context.broker.clock.now()
-        time = cache(time_of)  # most are due at a few different times
-        found = {one.id: one for one in first}
-        dues = {key: time(one.at) for key, one in found.items()}
-        ids = dict(zip(found, map(ObjectId, found), strict=True))
-        return cls(context, dues, ids, now, _make_marks(context, now, lease), untouched=[*found.values()])
-
-    @classmethod
-    def under(
-        cls,
-        context: QueueContext[Any],
-        first: Sequence[Document],
-        mine: Mapping[str, Any],
-        *,
-        now: datetime,
-        beside: bool,
-    ) -> ClaimOfMany:
-        """Return a stream's claim with the marks of others before it, of what was eligible at a time."""
-        ids, dues = _ids_and_dues(_by_key(first))
-        return cls(context, dues, ids, now, mine, beside=beside, noting=True)
+        mine = {"when": now + lease, "reserved": True, "token": new_id(), "by": str(context.broker.identity)}
+        return cls(context, candidates, mine, now, sparing=sparing, where=where or {})
 
     @property
     def token(self) -> ObjectId:
@@ -192,7 +149,7 @@ class ClaimOfMany:
                     **self.filter(list(self.ids.values())),
                     "attempts": {"$lt": MAX_ATTEMPTS if most is None else most},
                     **kept,
-                    **(UNTOUCHED_FILTER if self.untouched else {}),
+                    **(UNTOUCHED_FILTER if self.candidates.untouched else {}),
                 },
                 "update": self._update,
             },
@@ -212,37 +169,24 @@ class ClaimOfMany:
     def _marks(self) -> dict[str, Any]:
         return {**self.mine, "batch": self.token} if len(self.ids) > 1 or self.is_beside else {**self.mine}
 
-    def decode_untouched(self) -> None:
-        """Decode untouched items, if nothing keeps anybody from it."""
-        with suppress(Exception):  # it is told when they are read again
-            ids, encoding = list(self.ids.values()), self.context.broker.encoding
-            self.opened.extend(opened(self.untouched, self.context.name, ids, encoding))
-
-    def make_untouched_items(self) -> list[Item[Any]]:
-        """Return untouched items as they are once it has taken all of them; none where they cannot be decoded."""
-        if not self.opened:
-            self.decode_untouched()
-        marks = {**self._marks, "attempts": 1}
-        for document in self.opened:
-            document.update(marks)
-        return self.context.raw_items(self.opened, self.now, list(self.dues.values())) if self.opened else []
-
     def give_back(self, keys: Iterable[Any]) -> Command[Any]:
         """Return the command that hands back what this claim holds of these, unused."""
-        if self.context.broker.serverless:
-            ids = [self.ids[key] for key in keys]
-            filter = {"_id": {"$in": ids}, "token": self.token}
-            return Command("update_many", {"filter": filter, "update": release_update(self.now)})
-        places: dict[datetime, list[Any]] = {}
-        for key in keys:
-            places.setdefault(self.dues[key], []).append(self.ids[key])
-        requests: list[Statement] = [
-            make_statement(self.token, ids, release_update(when)) for when, ids in places.items()
-        ]
-        return Command("bulk_write", {"requests": requests, "ordered": False})
+        return give_back_command(self.context, self.token, [(self.ids[key], self.dues[key]) for key in keys], self.now)
+
+    def make_untouched_items(self) -> dict[Any, Item[Any]]:
+        """Return untouched items as they are once the claim has all of them; none if they cannot be decoded."""
+        ids, encoding = list(self.ids.values()), self.context.broker.encoding
+        try:
+            documents = opened(self.candidates.untouched, self.context.name, ids, encoding)
+        except Exception:  # the caller's codec options may raise any error; reading again finds the item
+            return {}
+        marks = {**self._marks, "attempts": 1}
+        for document in documents:
+            document.update(marks)
+        return self.items(documents, self.context.state.prefetch.size)
 
     def items(self, documents: Sequence[Document], size: int = 0) -> dict[Any, Item[Any]]:
-        """Return the items in envelopes that it has taken, each of so many bytes, by the keys of their ids."""
+        """Return the items in envelopes that the claim holds, each of so many bytes, by the keys of their ids."""
         keys = id_keys([document["_id"] for document in documents])
         items = self.context.raw_items(documents, self.now, [self.dues[key] for key in keys])
         if size:
@@ -251,22 +195,180 @@ class ClaimOfMany:
         return dict(zip(keys, items, strict=True))
 
 
-def _make_marks(context: QueueContext[Any], now: datetime, lease: timedelta) -> dict[str, Any]:
-    return {"when": now + lease, "reserved": True, "token": new_id(), "by": str(context.broker.identity)}
+def send_claim(claim: BatchClaim, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
+    """Send the claim, and return its items in the order of claims; ``tried`` is the number of candidates present.
+
+    Sent again after a lost reply, the claim counts nothing twice: its items are no longer eligible. With a
+    ``projection`` only these fields are read back.
+    """
+    if tried <= 0:
+        return []
+    prefetch, single = claim.context.state.prefetch, claim.context.state.prefetch.single
+    number, again = yield from _send(claim)
+    untouched = claim.candidates.untouched
+    all_known = untouched and number == tried and not again
+    items, all_read = claim.make_untouched_items() if all_known else {}, True
+    if untouched and not items and not prefetch.singles and single is prefetch.single:
+        # Fewer items than expected, and no claim of a single item in this process has taken them: another process
+        # claims or removes items that were read before. Stop reading whole items for a while.
+        prefetch.close(time.monotonic())
+    if not items:
+        items, all_read = yield from _read_items(claim, projection)
+    if prefetch.is_filled:
+        prefetch.remove(items)
+    if len(items) == tried:
+        claim.context.state.contention.tried(tried, 0)
+    elif all_read:  # otherwise, items that cannot be returned to the caller are left to the next claim
+        items |= yield from _claim_leftovers(claim, items, tried)
+    return [items[key] for key in claim.ids if key in items]
 
 
-def _by_key(first: Sequence[Document]) -> dict[Any, Document]:
-    """Return what was read by the keys of the ids; an item that was moved meanwhile was read twice, and comes once."""
-    keys = id_keys([document["_id"] for document in first])
-    found = dict(zip(keys, first, strict=True))
-    if len(found) < len(first):
-        found = dict(zip(reversed(keys), reversed(first), strict=True))
-        return {key: found[key] for key in dict.fromkeys(keys)}
-    return found
+def _send(claim: BatchClaim) -> Flow[tuple[int, bool]]:
+    """Send the claim until there is a reply, and return whether one was lost; if it fails, give its items back."""
+    try:
+        return (yield from persisted(claim.command().__iter__))
+    except ReplyLost:
+        yield from insisted(claim.give_back(claim.ids))
+        raise
+    except Refused:
+        # The update fails on one item, and the reply does not name it: give all back, then try each item alone.
+        yield from insisted(claim.give_back(claim.ids))
+        return 0, True
+    except Exception as error:
+        if getattr(error, "code", None) is not None:
+            # The server reports the error, and may have done a part of the update.
+            with suppress(Exception):
+                yield from insisted(claim.give_back(claim.ids))
+        raise
 
 
-def _ids_and_dues(found: Mapping[Any, Document]) -> tuple[dict[Any, Any], dict[Any, datetime]]:
-    return (
-        {key: document["_id"] for key, document in found.items()},
-        {key: document["when"] for key, document in found.items()},
+def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> Flow[tuple[dict[Any, Item[Any]], bool]]:
+    """Read the items that the claim holds. Also returns whether these are all.
+
+    The size of the items is not known before, and a worker must not hold thousands of large ones at once: it reads one
+    reply (16 MB), the first items in the order of claims, and the rest is given back unread.
+    """
+    keys, ids, number = list(claim.ids), list(claim.ids.values()), len(claim.ids)
+    if not claim.sparing:
+        return claim.items((yield from _read_by_ids(claim, ids, projection))), True
+    try:
+        while True:
+            filter = {"_id": {"$in": ids[:number]}, "token": claim.token}
+            documents, size, all_read = yield from find_sized(claim.context.broker, filter, [("_id", 1)], number)
+            if all_read or number == 1:
+                break
+            # The reply held ``len(documents)`` items; halve at least, so that the loop ends after a few reads.
+            number = max(min(len(documents), number // 2), 1)
+    except Unreadable:
+        return claim.items((yield from _read_by_ids(claim, ids, None))), True
+    if number < len(ids):
+        yield from insisted(claim.give_back(keys[number:]))
+    items = claim.items(documents, size)
+    return {key: items[key] for key in keys[:number] if key in items}, number == len(ids)
+
+
+def _read_by_ids(claim: BatchClaim, ids: list[Any], projection: Mapping[str, Any] | None) -> Flow[list[Document]]:
+    """Read the items that the claim holds; an undecodable one is found by halving, and buried."""
+    filter = {"_id": {"$in": ids}, "token": claim.token}
+    try:
+        return (yield from find_few(claim.context.broker, filter, [("_id", 1)], len(ids), projection=projection))
+    except Unreadable:
+        if len(ids) == 1:
+            yield from foreign.bury_unreadable(claim.context, _id=ids[0], token=claim.token)
+            return []
+        half = len(ids) // 2
+        first = yield from _read_by_ids(claim, ids[:half], projection)
+        return first + (yield from _read_by_ids(claim, ids[half:], projection))
+
+
+def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: int) -> Flow[dict[Any, Item[Any]]]:
+    """Handle candidates that the update did not reserve and that no other caller has taken by now.
+
+    An item without runs left is buried. But a neighbour may have killed the holder of a batch, so the items of that
+    batch get one more run, alone: the first of them if nothing else was claimed, else they go after the ready items.
+    """
+    context, is_spent = claim.context, claim.context.settings.is_spent
+    alone = not items and not claim.beside
+    ids = [id for key, id in claim.ids.items() if key not in items]
+    fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "pushed", "token", "when"), 1)
+    found = yield from find_few(context.broker, claim.filter(ids), CLAIM_ORDER, len(ids), projection=fields)
+    if not claim.candidates.untouched:  # missing ones of an old read do not mean that others compete now
+        context.state.contention.tried(tried, max(tried - len(items) - len(found), 0))
+    if claim.sparing:
+        found = _set_lapsed_aside(claim, found)
+    suspects = [document for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
+    together = claim.is_beside or sum(not is_spent(attempts_of(document)) for document in found) > (1 if alone else 0)
+    others: list[Item[Any]] = []
+    for document in found:
+        spent = is_spent(attempts_of(document))
+        if spent and is_suspect(document):
+            continue
+        if item := (yield from _claim_or_bury(claim, document, together=together and not spent)):
+            others.append(item)
+    if suspects and alone and not others:
+        item = yield from _claim_or_bury(claim, suspects[0], together=False)
+        return {id_key(item.id): item} if item else {}
+    if suspects:
+        # They keep their old token, which shows that they were parts of a batch.
+        update = {"$set": {"when": claim.now}}
+        ids = [document["_id"] for document in suspects]
+        yield from ask(Command("update_many", {"filter": claim.filter(ids), "update": update}))
+    if len(items) == 1 and not others and not claim.is_beside:
+        yield from _unmark(claim, *items.values())
+    return {id_key(item.id): item for item in others}
+
+
+def _set_lapsed_aside(claim: BatchClaim, found: list[Document]) -> list[Document]:
+    """Leave out items that must not run beside others; an item without runs left that ran alone last is buried."""
+    rest = []
+    for document in found:
+        spent = claim.context.settings.is_spent(attempts_of(document))
+        if is_suspect(document) if spent else "token" in document:
+            claim.lapsed.append(document["_id"])
+        else:
+            rest.append(document)
+    return rest
+
+
+def _claim_or_bury(claim: BatchClaim, found: Document, *, together: bool) -> Flow[Item[Any] | None]:
+    """Claim one item by its id (``findAndModify``); bury it if it has no runs left, or if its attempts are no number.
+
+    With ``together`` it may be returned with other items, and one of them may kill the holder.
+    """
+    mine = {**claim.mine, "batch": claim.token} if together else claim.mine
+    if claim.noting:
+        mine = {**mine, "pushed": entry_time(found)}
+    command: Command[Any] = Command(
+        "find_one_and_update",
+        {
+            "filter": claim.filter([found["_id"]]),
+            "update": {"$set": mine, "$inc": {"attempts": 1}},
+        },
+        undo=lambda _: claim.give_back(claim.ids),
     )
+    try:
+        before = yield from command
+    except Refused:
+        if not (yield from foreign.bury_uncountable(claim.context)):
+            raise
+        return None
+    if before is None:
+        return None
+    (item,) = claim.items([{**before, **mine, "attempts": attempts_of(before) + 1}]).values()
+    if not claim.context.settings.is_spent(attempts_of(before)) or is_suspect(before):
+        return item
+    yield from bury_exhausted(claim.context, item)
+    return None
+
+
+def _unmark(claim: BatchClaim, item: Item[Any]) -> Flow[None]:
+    """Remove the mark of a batch from an item that is returned alone: no other item can kill its holder.
+
+    A crash before it gives the item one run more.
+    """
+    filter = {"_id": item.id, "token": claim.token, "batch": claim.token}
+    update = {"$unset": {"batch": ""}}
+    unmark: Command[Any] = Command(
+        "update_one", {"filter": filter, "update": update}, undo=lambda _: claim.give_back(claim.ids)
+    )
+    yield from ask(unmark)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from bson import ObjectId
@@ -16,7 +17,7 @@ from mongoq.model.filters import where_filter
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Drop, Move, make_unknown_error
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.claim.batch_claim import ClaimOfMany
+from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.flow import Command, Flow, PartlyRefused, persisted
 from mongoq.protocol.history.pages import is_refused_filter, refusal
 from mongoq.protocol.push.push import due
@@ -71,8 +72,8 @@ def check_on_server(context: QueueContext[Any], wanted: ItemFilter) -> Flow[None
         raise
 
 
-def settle_unmatched(claim: ClaimOfMany, wanted: ItemFilter) -> Flow[int]:
-    """Settle the items of a claim that do not match the filter, in one bulk, and return their number.
+def settle_unmatched(claim: BatchClaim, wanted: ItemFilter) -> Flow[int]:
+    """Settle the candidates of a claim that do not match the filter, in one bulk, and return their number.
 
     They are not reserved, or not any more. Sent again after a lost reply, the bulk does nothing twice: they are gone by
     then. A crash before it leaves them where they are.
@@ -93,7 +94,7 @@ def _send_bulk(requests: list[Statement]) -> Flow[int]:
     return total
 
 
-def _record_settled(claim: ClaimOfMany, wanted: ItemFilter, total: int) -> None:
+def _record_settled(claim: BatchClaim, wanted: ItemFilter, total: int) -> None:
     context = claim.context
     if wanted.handed is None:
         context.count("commit", total)
@@ -101,15 +102,19 @@ def _record_settled(claim: ClaimOfMany, wanted: ItemFilter, total: int) -> None:
     context.count("move", total)
     to, when = wanted.handed.queue, due(context.broker.clock, wanted.handed.delay, wanted.handed.when)
     context.broker.tell(to, when, number=total)
-    for priority in {wanted.handed.changes.get("priority", one) for one in claim.priorities}:
+    # Another program may have written any value as a priority, and as the time until which an id is remembered.
+    found = {one for document in claim.candidates.documents if isinstance(one := document.get("priority"), int)}
+    for priority in {wanted.handed.changes.get("priority", one) for one in found}:
         context.broker.state(to).claim_hints.note(priority, when)
 
 
-def _make_statements(claim: ClaimOfMany, wanted: ItemFilter, *, marked: bool) -> Iterator[Statement]:
+def _make_statements(claim: BatchClaim, wanted: ItemFilter, *, marked: bool) -> Iterator[Statement]:
     """Make one statement for all items with the same update; an item with a remembered id is kept as long as the id."""
     groups: dict[Any, list[Any]] = {}
-    for key, id in claim.ids.items():
-        groups.setdefault(None if wanted.handed else claim.remembered.get(key), []).append(id)
+    for document in claim.candidates.documents:
+        once = document.get("once")
+        is_remembered = wanted.handed is None and isinstance(once, datetime)
+        groups.setdefault(once if is_remembered else None, []).append(document["_id"])
     for once, ids in groups.items():
         filter = {**claim.eligible_filter(ids), "$nor": [wanted.where]}
         update = _make_update(claim, wanted, once, marked=marked)
@@ -119,7 +124,7 @@ def _make_statements(claim: ClaimOfMany, wanted: ItemFilter, *, marked: bool) ->
             yield "UpdateMany", {"filter": filter, "update": update}
 
 
-def _make_update(claim: ClaimOfMany, wanted: ItemFilter, once: Any, *, marked: bool) -> Mapping[str, Any] | None:
+def _make_update(claim: BatchClaim, wanted: ItemFilter, once: Any, *, marked: bool) -> Mapping[str, Any] | None:
     """Return the update of an item that is taken and settled at once; ``None`` to delete it."""
     context, handed = claim.context, wanted.handed
     taken = {"q": context.name, "token": claim.token, "by": claim.mine["by"], "once": once}
@@ -138,7 +143,7 @@ def _make_update(claim: ClaimOfMany, wanted: ItemFilter, once: Any, *, marked: b
 
 
 def is_kept(context: QueueContext[Any], wanted: ItemFilter, item: Item[Any]) -> Flow[bool]:
-    """Say whether a reserved item matches (``find``); one that does not is settled."""
+    """Return whether a reserved item matches (``find``); one that does not is settled."""
     found = yield from find_one(context.broker, {"_id": item.id, "token": item.token, **wanted.where}, {"_id": 1})
     if found is not None:
         return True

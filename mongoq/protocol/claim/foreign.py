@@ -12,6 +12,7 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
+from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.protocol.flow import Command, Duplicate, Flow, matched
 from mongoq.protocol.settle.move import dead_queue
 from mongoq.protocol.settle.settle import HISTORY_FIELDS
@@ -138,7 +139,7 @@ def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, no
         {
             "filter": filter,
             "update": {"$set": grave, "$unset": dict.fromkeys(gone, "")},
-            "sort": [("priority", 1), ("when", 1), ("_id", 1)],
+            "sort": CLAIM_ORDER,
             "projection": {"_id": 1},
         },
     )

@@ -14,8 +14,9 @@ from mongoq.errors import ArgumentInvalid, PayloadInvalid, ReservationLost
 from mongoq.model.arguments import REASON_BYTES, Duration, duration, wait_seconds
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, attempts_of, shorten
+from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
-from mongoq.protocol.base.first_due import ORDER, has_items_before_bound, refresh_hints
+from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.flow import (
@@ -185,7 +186,7 @@ def _claim(
         {
             "filter": start.filter,
             "update": {"$set": mine, "$inc": {"attempts": 1}},
-            "sort": ORDER,
+            "sort": CLAIM_ORDER,
             **({} if patience is None or broker.serverless else {"maxTimeMS": int(patience * 1000)}),
         },
         undo=lambda before: before and _unclaim_command(before, token),

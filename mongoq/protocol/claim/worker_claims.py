@@ -12,7 +12,7 @@ from mongoq.model.item import Item
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept
 from mongoq.protocol.claim.reserve import claim_with_lapse, reserve_now
-from mongoq.protocol.claim.reserve_many import BatchClaim, claim_batch_now
+from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch_now
 from mongoq.protocol.flow import Blocked, Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
@@ -34,22 +34,22 @@ def claim_batch(
     *,
     over: Callable[[], bool],
     screen: ItemFilter | None = None,
-) -> Flow[BatchClaim[M] | None]:
+) -> Flow[ClaimedBatch[M] | None]:
     """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
 
-    What has lapsed is left where it is, and the answer tells that there is some. ``over`` ends the wait, and the answer
-    is ``None``. It also ends when a ``screen`` has settled some that do not match.
+    Items with expired leases stay in the queue; the result says whether there are any. ``over`` ends the wait, and the
+    result is ``None``. The wait also ends when a ``screen`` has settled items that do not match.
     """
 
-    def attempt() -> Flow[BatchClaim[M] | None]:
+    def attempt() -> Flow[ClaimedBatch[M] | None]:
         if over():
             return None
         yield from ensure_ready(context)
         began = time.monotonic()
-        taken = yield from claim_batch_now(context, n, lease, "bury", sparing=True, screen=screen)
-        if taken is not None:
-            taken.seconds = time.monotonic() - began
-        return taken
+        claimed = yield from claim_batch_now(context, n, lease, "bury", sparing=True, screen=screen)
+        if claimed is not None:
+            claimed.seconds = time.monotonic() - began
+        return claimed
 
     return (yield from wait_for_item(context, attempt, math.inf, over=over))
 
@@ -57,24 +57,24 @@ def claim_batch(
 def claim_exclusive(
     context: QueueContext[M], lease: timedelta | None, *, screen: ItemFilter | None = None
 ) -> Flow[tuple[Item[M] | None, bool] | None]:
-    """Claim the first item for a run by itself, and say whether its last lease ran out; ``None`` when there is none.
+    """Claim the first item for a run by itself, and return whether its last lease ran out; ``None`` without an item.
 
-    Nor is there one when a transaction keeps others off it: what has lapsed is passed by for a moment, since that may
-    take a minute to end, and there is other work to do.
-    One that does not match the ``screen`` was settled, and ``None`` stands in its place.
+    A transaction of another process may block the item for a minute. Then the result is ``None``, and claims of batches
+    skip items with expired leases for a moment, since there is other work to do. An item that does not match the
+    ``screen`` is settled, and ``None`` stands in its place.
     """
     lapsed = False
 
-    def claimed(context: QueueContext[Any], length: timedelta) -> Flow[Item[Any] | None]:
+    def claim(context: QueueContext[Any], length: timedelta) -> Flow[Item[Any] | None]:
         nonlocal lapsed
-        told = yield from claim_with_lapse(context, length, patience=BLOCKED_WAIT_SECONDS)
-        if told is None:
+        claimed = yield from claim_with_lapse(context, length, patience=BLOCKED_WAIT_SECONDS)
+        if claimed is None:
             return None
-        lapsed = told[1]
-        return told[0]
+        item, lapsed = claimed
+        return item
 
     try:
-        item = yield from reserve_now(context, lease, "bury", claimed)
+        item = yield from reserve_now(context, lease, "bury", claim)
     except Blocked:
         context.state.held_up = time.monotonic() + LAPSED_PAUSE_SECONDS
         return None

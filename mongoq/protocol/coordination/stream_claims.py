@@ -18,13 +18,13 @@ from mongoq.model.item import Item
 from mongoq.model.stream_claim import stream_id
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.claim.batch_claim import ClaimOfMany, read_candidates
+from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
+from mongoq.protocol.claim.candidates import Candidates, read_ids
 from mongoq.protocol.claim.reserve import claim_one
-from mongoq.protocol.claim.reserve_many import send_claim
 from mongoq.protocol.flow import IDS, Command, Flow, matched, persisted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["ClaimNotes", "StreamClaimer", "note", "noted"]
+__all__ = ["ClaimNotes", "StreamClaimer", "read_notes", "write_note"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +40,25 @@ class ClaimNotes:
     others: tuple[Any, ...] = ()
 
 
-def note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> Flow[bool]:
+def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> Flow[bool]:
     """Write a note on the claim with this token (``update``), and return whether the consumer still has that claim."""
     yield from ensure_broker_ready(broker, write=True)
-    update: dict[str, Any] = {"$set": {"claim.note": text}}
-    command = Command("update_one", {"filter": _claim(consumer, token), "update": update}, matched, resolved=True)
+    filter, update = _claim_filter(consumer, token), {"$set": {"claim.note": text}}
+    command = Command("update_one", {"filter": filter, "update": update}, matched, resolved=True)
     found, _ = yield from persisted(command.__iter__)
     return bool(found)
 
 
-def noted(broker: BrokerContext, consumer: str, token: ObjectId) -> Flow[ClaimNotes]:
+def read_notes(broker: BrokerContext, consumer: str, token: ObjectId) -> Flow[ClaimNotes]:
     """Read the notes of the claim with this token (``find``); empty when the consumer has another claim or none."""
     yield from ensure_broker_ready(broker, write=False)
-    found = yield from find_one(broker, _claim(consumer, token), {"claim.note": 1, "claim.others": 1})
+    found = yield from find_one(broker, _claim_filter(consumer, token), {"claim.note": 1, "claim.others": 1})
     if found is None:
         return ClaimNotes()
     return ClaimNotes(found["claim"].get("note"), tuple(found["claim"].get("others", ())))
 
 
-def _claim(consumer: str, token: ObjectId) -> dict[str, Any]:
+def _claim_filter(consumer: str, token: ObjectId) -> dict[str, Any]:
     return {"_id": stream_id(consumer), "claim.token": token}
 
 
@@ -92,42 +92,40 @@ class StreamClaimer:
         dues = [document["when"] for document in self._first or ()]
         return min(dues, default=self._now)
 
-    def found(self) -> Flow[bool]:
-        """Look for the first items without reserving them, and return whether there are any (``find``)."""
+    def find_first(self) -> Flow[bool]:
+        """Find the first items without reserving them (``find``), and return whether there are any."""
         if not self._context.state.paused:
-            self._first = yield from self._candidates()
+            self._first = yield from read_ids(self._context, self._size, due=self._due)
         return self._first is not None
-
-    def _candidates(self) -> Flow[list[Document] | None]:
-        return (yield from read_candidates(self._context, self._size, due=self._due))
 
     @property
     def _size(self) -> int:
         return min(IDS, self._n - len(self._items))
 
-    def taken(self) -> Flow[list[Item[Any]]]:
+    def reserve(self) -> Flow[list[Item[Any]]]:
         """Reserve (``find``, ``update`` of many for 10,000 each), and return the items in the order of claims."""
         first, self._first = self._first, None
         while first is not None and not self._context.state.paused:
             size = self._size
-            some = yield from self._reserved(first)
+            some = yield from self._reserve_batch(first)
             self._items += some
             if self._items and (self._is_odd(some) or len(some) < 2 or len(first) < size or not self._size):
                 break
-            first = yield from self._candidates()
+            first = yield from read_ids(self._context, self._size, due=self._due)
         return self._items
 
     def _is_odd(self, items: Sequence[Item[Any]]) -> bool:
         """Return whether any id is not an ObjectId: the control document has little room for other ids."""
         return any(type(item.id) is not ObjectId for item in items)
 
-    def _reserved(self, first: list[Document]) -> Flow[list[Item[Any]]]:
+    def _reserve_batch(self, first: list[Document]) -> Flow[list[Item[Any]]]:
         if not first:
-            return (yield from self._alone())
-        claim = ClaimOfMany.under(self._context, first, self._mine, now=self._now, beside=bool(self._items))
+            return (yield from self._reserve_single())
+        candidates, beside = Candidates(documents=first), bool(self._items)
+        claim = BatchClaim(self._context, candidates, self._mine, self._now, beside=beside, noting=True)
         return (yield from send_claim(claim, len(first), projection=FIELDS))
 
-    def _alone(self) -> Flow[list[Item[Any]]]:
+    def _reserve_single(self) -> Flow[list[Item[Any]]]:
         """Reserve one document with fields of odd types, written by another program; no batch can hold it."""
         if self._items:
             return []

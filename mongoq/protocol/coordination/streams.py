@@ -144,13 +144,13 @@ def next_claim(
     yield from ensure_ready(context)
     yield from _cleared(context.broker, run)
     taking = StreamClaimer(context, n, lease or context.settings.lease, due)
-    if not (yield from taking.found()):
+    if not (yield from taking.find_first()):
         return None
     intent = StreamClaim(max(run.number, after) + 1, taking.token, taking.until, taking.first_due)
     run.claim = intent
     # Written before the items are reserved: after a crash the next run finds them by this token and gives them back.
     yield from written(context.broker, run, {"$set": {"claim": intent.document()}})
-    items = yield from taking.taken()
+    items = yield from taking.reserve()
     if not items:
         yield from _cleared(context.broker, run)
         return None

@@ -15,9 +15,9 @@ from mongoq.model.arguments import REASON_BYTES, count, listed, object_id, queue
 from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, shorten
+from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.first_due import ORDER
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, number_matched
 from mongoq.protocol.history.mistaken import refuse_mistake
@@ -114,7 +114,7 @@ class _Chosen:
             size = int(min(PAGE, room))
             wanted, self._ids = self._ids[:size], self._ids[size:]
             filter = {"_id": {"$in": wanted}, "q": self._context.name, "when": {"$exists": True}}
-            found = yield from find_few(self._context.broker, filter, ORDER, len(wanted), lenient=True)
+            found = yield from find_few(self._context.broker, filter, CLAIM_ORDER, len(wanted), lenient=True)
             there = {document["_id"] for document in found}
             self.missing += tuple(id for id in wanted if id not in there)
         return found

@@ -18,11 +18,10 @@ from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, moment
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.filters import where_filter
-from mongoq.model.indexes import BEGINNING
+from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER
 from mongoq.model.item import Document, Item
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import close_cursor, read_stored_batch
-from mongoq.protocol.base.first_due import ORDER
 from mongoq.protocol.flow import Begin, Begun, Command, Flow, Interruption, Unreadable, insisted
 from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -30,8 +29,6 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 __all__ = ["Page", "Range", "documents_page", "history_page", "history_range", "is_refused_filter", "opened", "refusal"]
 
 M = TypeVar("M")
-PROCESSED_ORDER = [("processed", 1), ("_id", 1)]
-"""Sort order of processed items, oldest first."""
 REFUSED_FILTERS = (2, 9, 51091)
 """Codes of the server's errors for a filter that it cannot read: bad values, a pattern that does not compile."""
 
@@ -61,7 +58,7 @@ class Range:
     @property
     def order(self) -> list[tuple[str, int]]:
         """Sort order: processed items oldest first, live items as they would be claimed."""
-        return PROCESSED_ORDER if self.state == "processed" else ORDER
+        return HISTORY_ORDER if self.state == "processed" else CLAIM_ORDER
 
     def behind(self, position: Any, encoding: Encoding) -> Range:
         """Return the range after a position, as ``Replayed.position`` gives it."""

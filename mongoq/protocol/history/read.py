@@ -12,12 +12,11 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, object_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY
+from mongoq.model.indexes import BEGINNING, CLAIM, CLAIM_ORDER, HISTORY, HISTORY_ORDER
 from mongoq.model.item import Item, State
 from mongoq.model.trail import Hop, trail_of
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
-from mongoq.protocol.base.first_due import ORDER
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow, delete_many
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -97,7 +96,7 @@ def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M
     count(n, "n")
     yield from ensure_broker_ready(context.broker, write=False)
     now = context.broker.clock.now()
-    sort = [("processed", 1), ("_id", 1)] if state == "processed" else ORDER
+    sort = HISTORY_ORDER if state == "processed" else CLAIM_ORDER
     filter, wanted = in_state(context.name, state, now), n
     while True:
         found = yield from find_few(context.broker, filter, sort, wanted, lenient=True)

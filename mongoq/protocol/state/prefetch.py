@@ -5,7 +5,6 @@ The buffer reserves nothing: the claim of an item from here finds out whether an
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,15 +13,12 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
-from mongoq.model.clock import milliseconds
+from mongoq.model.indexes import ClaimPlace, claim_place
 from mongoq.model.raw import RawEnvelope
 from mongoq.protocol.flow import Begun, Command
 from mongoq.protocol.state.claim_hints import ScanStart
 
 __all__ = ["FRESH", "PendingRead", "PrefetchBuffer"]
-
-Place = tuple[float, float]
-"""A priority, and a time in milliseconds since 1970."""
 
 FRESH = 0.1
 """Seconds for which read items are used; an item that another process puts before them waits so much longer."""
@@ -48,11 +44,11 @@ class PendingRead:
         placed: the first place where this process has put an item since; the read may have missed it.
     """
 
-    command: Command[list[bytes]]
+    command: Command[tuple[list[bytes], int]]
     start: ScanStart
     begun: Begun | None = None
     claimed: set[Any] = field(default_factory=set)
-    placed: Place | None = None
+    placed: ClaimPlace | None = None
 
     def is_fresh(self, at: float) -> bool:
         """Return whether its items may still be used."""
@@ -158,7 +154,7 @@ class PrefetchBuffer:
 
     def placed(self, priority: int | None, when: datetime | None) -> None:
         """Drop the items behind a place where this process has put an item: they must be read again."""
-        place = -math.inf if priority is None else priority, -math.inf if when is None else milliseconds(when)
+        place = claim_place(priority, when)
         if self.items and place < _place(self.items[-1]):
             self.items = _until(place, self.items)
         if self.coming is not None and (self.coming.placed is None or place < self.coming.placed):
@@ -169,9 +165,9 @@ class PrefetchBuffer:
         self.items, self.coming, self.closed_until = (), None, at + PAUSE
 
 
-def _place(item: RawEnvelope) -> Place:
+def _place(item: RawEnvelope) -> ClaimPlace:
     return item.priority, item.at
 
 
-def _until(place: Place, items: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
+def _until(place: ClaimPlace, items: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
     return list(takewhile(lambda item: _place(item) <= place, items))

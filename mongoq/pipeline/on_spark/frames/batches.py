@@ -16,7 +16,7 @@ from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.rows import FATES
 from mongoq.pipeline.on_spark.frames.settle import COUNTS, Settler, StageSettings
 from mongoq.pipeline.on_spark.frames.write import FrameWriter
-from mongoq.protocol.coordination.stream_claims import ClaimNotes, note, noted
+from mongoq.protocol.coordination.stream_claims import ClaimNotes, read_notes, write_note
 from mongoq.spark.clients import broker_at
 from mongoq.spark.types.envelope_columns import id_shown
 
@@ -75,11 +75,11 @@ class FrameBatches:
 
     def _claim(self, token: ObjectId) -> ClaimNotes:
         broker = broker_at(self._part.place)
-        return broker._run(noted, self._part.consumer, token)
+        return broker._run(read_notes, self._part.consumer, token)
 
     def _note(self, token: ObjectId) -> None:
         broker = broker_at(self._part.place)
-        broker._run(note, self._part.consumer, token, self._part.path)
+        broker._run(write_note, self._part.consumer, token, self._part.path)
 
     def _is_there(self, spark: SparkSession) -> bool:
         try:

@@ -1,0 +1,258 @@
+"""Candidates of a claim of many: the first items of a queue, which the claim tries to reserve.
+
+Items that were never claimed are read once, whole. A process that claims an item, or changes its payload or key, leaves
+``by`` on it for good. Two pushes do not: one that replaces the item of a ``key``, and one under a given id that was
+removed before, which sets ``once``. An item with none of the three fields therefore still is what it was when it was
+read, however long ago. A claim whose filter demands that the three are absent, and whose update found as many items as
+it named, knows what it reserved.
+
+Of other items only the ids are read, from the index alone: they are read again after the claim. Claims for many callers
+of this process read ahead as well: the items of the next claims come with those of this one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from operator import itemgetter
+from typing import Any
+
+from bson import ObjectId
+from bson.errors import InvalidBSON
+
+from mongoq.model.indexes import CLAIM_FIELDS, CLAIM_ORDER
+from mongoq.model.item import Document, id_key
+from mongoq.model.raw import RawEnvelope, fresh, is_fresh
+from mongoq.protocol.base.find import close_cursor, find_few, find_head
+from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
+from mongoq.protocol.flow import Begin, Flow, Unreadable, Wait, insisted
+from mongoq.protocol.state.claim_hints import eligible
+from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.prefetch import PendingRead
+
+__all__ = ["Candidates", "begin_read_ahead", "read_candidates", "read_ids"]
+
+FILTER_FIELDS = {**CLAIM_FIELDS, "once": 1}
+"""Projection of candidates that a filter of a consumer may settle."""
+
+_id, _when = itemgetter("_id"), itemgetter("when")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Items that a claim tries to reserve, in the order of claims.
+
+    Attributes:
+        untouched: the raw envelopes, when all items were read whole and were never claimed: they are not read again.
+        documents: otherwise their envelopes, or only the fields of ``CLAIM_FIELDS``.
+    """
+
+    untouched: Sequence[RawEnvelope] = ()
+    documents: Sequence[Document] = ()
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.untouched or self.documents)
+
+
+NONE_ORDINARY = Candidates()
+"""Items are eligible, but no batch can hold the ones that were read."""
+
+
+def read_candidates(
+    context: QueueContext[Any], n: int, *, shared: bool = False, unreserved: bool = False, filtered: bool = False
+) -> Flow[Candidates | None]:
+    """Read the first ``n`` items; ``None`` when nothing is eligible, none of them when a single claim has to look.
+
+    Args:
+        context: the queue.
+        n: number of items, at most.
+        shared: the claim is made for several callers of this process: it uses what was read ahead, and leaves out items
+            that other claims of this process are about to take.
+        unreserved: leave out items with expired leases, which may fill the head.
+        filtered: a filter of a consumer may settle some of the items.
+    """
+    claimed: Collection[Any] = context.state.prefetch.claimed_keys if shared else ()
+    if not (unreserved or filtered) and _can_read_whole(context):
+        head = yield from _read_whole(context, n, shared=shared)
+        if head is None or head:
+            return head
+    ids = yield from read_ids(context, n + len(claimed), unreserved=unreserved, filtered=filtered)
+    if ids is None:
+        return None
+    return Candidates(documents=[document for document in ids if id_key(document["_id"]) not in claimed][:n])
+
+
+def read_ids(
+    context: QueueContext[Any],
+    n: int,
+    *,
+    unreserved: bool = False,
+    filtered: bool = False,
+    due: datetime | None = None,
+) -> Flow[list[Document] | None]:
+    """Read the ids of the first ``n`` ordinary items (``find``), or of later ones when other processes claim as well.
+
+    ``None`` when nothing is eligible, or nothing was at a time ``due``.
+    """
+    hints, contention = context.state.claim_hints, context.state.contention
+    fields = FILTER_FIELDS if filtered else CLAIM_FIELDS
+    if unreserved:
+        filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
+        read = yield from find_few(context.broker, filter, CLAIM_ORDER, n, projection=fields)
+        return _select_ordinary(read) or None
+    yield from refresh_hints(context)
+    while True:
+        now = context.broker.clock.now()
+        start, skip = hints.start(context.name, now if due is None else min(due, now)), contention.skip(n)
+        read = yield from find_few(context.broker, start.filter, CLAIM_ORDER, n, projection=fields, skip=skip)
+        if not skip:
+            hints.found(start, read[0] if read else None)
+        if read:
+            return _select_ordinary(read)
+        if skip:
+            contention.beyond()
+        elif not (yield from has_items_before_bound(context)):
+            return None
+
+
+def _select_ordinary(read: list[Document]) -> list[Document]:
+    """Return the documents that can join a batch; another program's odd types are claimed one by one."""
+    if {datetime}.issuperset(map(type, map(_when, read))) and {ObjectId}.issuperset(map(type, map(_id, read))):
+        return read
+    return [
+        document
+        for document in read
+        if isinstance(document["when"], datetime) and not isinstance(document["_id"], dict)
+    ]
+
+
+def _can_read_whole(context: QueueContext[Any]) -> bool:
+    """Return whether to read items whole: not beside other processes, nor after a read that was of no use."""
+    state = context.state
+    return not (
+        state.contention.width > 1 or context.broker.serverless or time.monotonic() < state.prefetch.closed_until
+    )
+
+
+def _read_whole(context: QueueContext[Any], n: int, *, shared: bool) -> Flow[Candidates | None]:
+    """Read the first items whole (``find``); ``None`` when nothing is eligible, none of them when the ids are to do.
+
+    When shared claims follow each other closely, the items of the next claim are read with them, and used for
+    ``prefetch.FRESH`` seconds.
+    """
+    prefetch = context.state.prefetch
+    if shared:
+        prefetch.asked(time.monotonic())
+    while True:
+        yield from refresh_hints(context)
+        try:
+            head = yield from (_take_or_read(context, n) if shared else _read_head(context, n))
+        except (InvalidBSON, Unreadable):  # a document of another program: a claim by its id finds it, and buries it
+            prefetch.close(time.monotonic())
+            return NONE_ORDINARY
+        if head is not None or not (yield from has_items_before_bound(context)):
+            return head
+
+
+def _read_head(context: QueueContext[Any], n: int) -> Flow[Candidates | None]:
+    pending = _make_pending(context, n)
+    return (yield from _sort_out(context, n, pending, (yield from insisted(pending.command))))
+
+
+def _sort_out(
+    context: QueueContext[Any], n: int, pending: PendingRead, reply: tuple[list[bytes], int], *, ahead: bool = False
+) -> Flow[Candidates | None]:
+    """Return the first ``n`` of the items that were read; with ``ahead``, keep the others for the next claims."""
+    prefetch, encoding = context.state.prefetch, context.broker.encoding
+    read, cursor = reply
+    if cursor:
+        # The items are so large that one reply does not hold them.
+        yield from close_cursor(context.broker, cursor)
+        prefetch.close(time.monotonic())
+        return NONE_ORDINARY
+    context.state.claim_hints.found(pending.start, encoding.opened(read[:1])[0] if read else None)
+    if not read:
+        return None
+    found = fresh(read, context.name, encoding)
+    left = pending.unclaimed(found)
+    prefetch.size = sum(map(len, read)) // len(read)
+    if ahead:
+        prefetch.put(pending.before(left[n:]), pending.start.at, prefetch.size)
+    if len(left) >= n or len(found) == len(read):
+        return Candidates(left[:n])
+    whole: list[Document] = [*encoding.opened(read[: n + len(pending.claimed)])]
+    first = [document for document in whole if id_key(document["_id"]) not in pending.claimed][:n]
+    if sum(map(is_fresh, first)) * 2 < len(first):
+        prefetch.close(time.monotonic())
+    return Candidates(documents=_select_ordinary(first))
+
+
+def _take_or_read(context: QueueContext[Any], n: int) -> Flow[Candidates | None]:
+    """Take the first items from the prefetch, or read them; a claim beside others waits for what one of them reads."""
+    prefetch = context.state.prefetch
+    while not (found := prefetch.take(n, time.monotonic())):
+        if prefetch.coming is None or not _can_send_beside(context):
+            coming = prefetch.coming = _make_pending(context, prefetch.most(n), ahead=True)
+            return (yield from _read_ahead(context, n, coming))
+        yield from _wait_for_pending(context, prefetch.coming)
+    return Candidates(found)
+
+
+def _read_ahead(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow[Candidates | None]:
+    """Read the first items and the next ones, without the items that claims of this process are about to take."""
+    prefetch = context.state.prefetch
+    try:
+        if _can_send_beside(context):
+            coming.begun = yield from Begin(coming.command)
+        reply = yield from insisted(coming.command, coming.begun)
+        if prefetch.coming is not coming:  # another caller that waited for it was faster
+            return (yield from _take_or_read(context, n))
+    finally:
+        if prefetch.coming is coming:
+            prefetch.coming = None
+    return (yield from _sort_out(context, n, coming, reply, ahead=True))
+
+
+def _can_send_beside(context: QueueContext[Any]) -> bool:
+    """Return whether a command may be sent beside others at little cost."""
+    return context.broker.batchers is not None and context.broker.batchers.divides
+
+
+def begin_read_ahead(context: QueueContext[Any], n: int) -> Flow[None]:
+    """Begin to read the next claim's items, while this claim of ``n`` is under way."""
+    prefetch = context.state.prefetch
+    if not _can_send_beside(context) or not len(prefetch.items) < n < prefetch.most(n) or prefetch.coming is not None:
+        return
+    coming = prefetch.coming = _make_pending(context, prefetch.most(n), ahead=True)
+    try:
+        coming.begun = yield from Begin(coming.command)
+    finally:
+        if coming.begun is None and prefetch.coming is coming:
+            prefetch.coming = None
+
+
+def _make_pending(context: QueueContext[Any], most: int, *, ahead: bool = False) -> PendingRead:
+    start = context.state.claim_hints.start(context.name, context.broker.clock.now())
+    claimed = {*context.state.prefetch.claimed_keys} if ahead else set()
+    find = find_head(context.broker, start.filter, CLAIM_ORDER, most + len(claimed))
+    return PendingRead(find, start, claimed=claimed)
+
+
+def _wait_for_pending(context: QueueContext[Any], coming: PendingRead) -> Flow[None]:
+    """Wait for a pending read, unless it is too old by now; the first waiting caller fills the prefetch buffer."""
+    prefetch = context.state.prefetch
+    while prefetch.coming is coming and coming.begun is None:
+        yield from Wait(0)  # it is about to be sent
+    try:
+        if not coming.is_fresh(time.monotonic()) or coming.begun is None:
+            return
+        reply = yield from insisted(coming.command, coming.begun)
+        if prefetch.coming is not coming:
+            return
+    finally:
+        if prefetch.coming is coming:
+            prefetch.coming = None
+    yield from _sort_out(context, 0, coming, reply, ahead=True)
