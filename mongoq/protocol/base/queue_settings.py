@@ -165,7 +165,7 @@ def _assert(context: QueueContext[Any]) -> Flow[None]:
         arguments = {"filter": {"_id": _id(context), "$or": other}, "update": _update(changed)}
         before: Any = yield from Command("find_one_and_update", arguments)
         yield from _read(context)
-        context.broker.tell(context.name)
+        context.broker.wake(context.name)
         _log_changes(context.name, (before or {}).get("settings", {}), changed)
     state.asserted |= given
 
@@ -231,7 +231,7 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
     context.options = replace(context.options, given={**context.options.given, **given})
     yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": _update(given), "upsert": True}))
     yield from _read(context)
-    context.broker.tell(context.name)
+    context.broker.wake(context.name)
     if existing:
         yield from _update_retention(context, given["history"])
     return context.settings
@@ -261,4 +261,4 @@ def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
     yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True}))
     context.state.put(paused=paused)
     if not paused:
-        context.broker.tell(context.name)
+        context.broker.wake(context.name)

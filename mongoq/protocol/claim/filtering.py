@@ -93,9 +93,8 @@ def _record_settled(claim: ClaimOfMany, wanted: ItemFilter, total: int) -> None:
         return
     context.count("move", total)
     to, when = wanted.handed.queue, due(context.broker.clock, wanted.handed.delay, wanted.handed.when)
-    context.broker.tell(to, when, number=total)
-    for priority in {wanted.handed.changes.get("priority", one) for one in claim.priorities}:
-        context.broker.state(to).claim_hints.note(priority, when)
+    priorities = {wanted.handed.changes.get("priority", one) for one in claim.priorities}
+    context.broker.record_put(to, when, *priorities, number=total, is_new=False)
 
 
 def _make_statements(claim: ClaimOfMany, wanted: ItemFilter, *, marked: bool) -> Iterator[Statement]:

@@ -276,4 +276,4 @@ def _bury_popped(
         dead["_id"] = new_id()
         yield from Command("insert_one", {"document": dead})
     context.count("dead")
-    context.broker.tell(queue, now, id=dead["_id"])
+    context.broker.record_put(queue, now, item.priority, id=dead["_id"], is_new=False)

@@ -162,6 +162,4 @@ def noted(broker: BrokerContext, made: Sequence[EncodedRecord]) -> None:
     """Count new items, and wake callers in this process that wait for them."""
     numbers = Counter([(one.queue, one.priority, one.when) for one in made])
     for (queue, priority, when), number in numbers.items():
-        broker.state(queue).claim_hints.note(priority, when)
-        broker.counters.add(queue, "put", number)
-        broker.tell(queue, when, number=number)
+        broker.record_put(queue, when, priority, number=number)

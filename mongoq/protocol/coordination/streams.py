@@ -270,6 +270,5 @@ def _given_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int
         command = update_many_command({**filter, "token": claim.token}, release_update(claim.due))
         done, _ = yield from persisted(command.__iter__)
         number += done
-    broker.state(queue).claim_hints.note(0, claim.due)
-    broker.tell(queue, number=number)
+    broker.record_put(queue, claim.due, number=number, is_new=False)
     return number

@@ -128,9 +128,9 @@ def _handed_back(
     statements = list(_statements(context, documents, target, refusals, by_hop=by_hop))
     moved = yield from _sent(context, statements, refusals)
     context.count("move", moved)
-    if moved:
-        for queue in {arguments["update"]["$set"]["q"] for _, arguments in statements}:
-            context.broker.tell(queue, number=moved)
+    priorities = [document.get("priority") for document in documents]
+    for queue, when in {(there["q"], there["when"]) for there in (each[1]["update"]["$set"] for each in statements)}:
+        context.broker.record_put(queue, when, *priorities, number=moved, is_new=False)
     held = len(documents) - moved - len(refusals)
     return Replayed(len(documents), moved, skipped=held, refused=len(refusals), refusals=tuple(refusals))
 

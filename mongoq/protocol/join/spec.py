@@ -16,7 +16,6 @@ from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.join.pair import Member, Pair, leaving
 from mongoq.protocol.settle.bulk import Statement, count_found
 from mongoq.protocol.settle.exchange import FenceMiss
-from mongoq.protocol.settle.fork import record_output
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["ARRIVALS", "FOREVER", "JoinSpec", "JoinTransaction", "Late", "noted_of", "remembered", "rendezvous", "sent"]
@@ -136,18 +135,15 @@ def noted_of(spec: JoinSpec, done: JoinTransaction) -> None:
         logger.warning(
             "%d items of the join %r have failed; the last: %s", len(done.reasons), spec.name, done.reasons[-1]
         )
-    for one in done.pairs:
-        record_output(spec.parked, one.document)
+    broker = spec.parked.broker
+    for document in (one.document for one in done.pairs):
+        broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])
     for queue, number in Counter(member.context.name for member in done.members).items():
-        spec.parked.broker.counters.add(queue, "commit", number)
-    if not done.parked:
-        return
+        broker.counters.add(queue, "commit", number)
     for queue, number in Counter(queue for queue, _, _ in done.parked).items():
-        spec.parked.broker.counters.add(queue, "move", number)
-    for priority, until in {(priority, until) for _, priority, until in done.parked}:
-        spec.parked.placed(priority, until)
-    if spec.timeout is not None:
-        spec.parked.broker.tell(spec.parked.name, min(until for _, _, until in done.parked))
+        broker.counters.add(queue, "move", number)
+    for (priority, until), number in Counter((priority, until) for _, priority, until in done.parked).items():
+        broker.record_put(spec.parked.name, until, priority, number=number, is_new=False)
 
 
 def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]:

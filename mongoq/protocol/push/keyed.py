@@ -65,10 +65,7 @@ def check_keyed(key: Any, on_duplicate: Any) -> Keyed | None:
 def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, given: bool) -> Flow[ObjectId]:
     """Insert an item unless one with its key is live, and return the id of the live item."""
     id, new = yield from upsert_keyed(context.broker, envelope, keyed, given=given)
-    context.placed(envelope["priority"], envelope["when"])
-    if new:
-        context.count("put")
-    context.broker.tell(context.name, envelope["when"], id=id, priority=envelope["priority"])
+    context.broker.record_put(context.name, envelope["when"], envelope["priority"], id=id, is_new=new)
     return id
 
 

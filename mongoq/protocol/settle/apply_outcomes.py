@@ -15,7 +15,7 @@ from mongoq.protocol.base.fence import is_back
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle import move, settle
-from mongoq.protocol.settle.bulk import Settlement, run_bulk
+from mongoq.protocol.settle.bulk import Put, Settlement, run_bulk
 from mongoq.protocol.settle.fork import fork_items
 from mongoq.protocol.settle.move_many import Moves, Resolve, make_move
 from mongoq.protocol.settle.settle_many import (
@@ -76,7 +76,6 @@ def _apply_outcomes(
     batch, moves = Batch(context.broker.clock), Moves(context, resolve)
     wanted: list[tuple[Item[Any], Settlement]] = []
     failed: dict[Any, Exception] = {}
-    released: list[Item[Any]] = []
     forks: list[tuple[Item[Any], Fork]] = []
     for item, outcome in verdicts:
         if isinstance(outcome, Fork) and outcome.moves:
@@ -86,11 +85,7 @@ def _apply_outcomes(
             wanted.append((item, _make_settlement(context, item, outcome, batch, moves)))
         except MongoqError as error:
             failed[id_key(item.id)] = error
-        if isinstance(outcome, Release):
-            released.append(item)
     tally = yield from run_bulk(context, wanted)
-    for item in released:
-        context.placed(item.priority, item.due or batch.now)
     failed |= tally.failed
     failed |= yield from fork_items(context, forks, batch, moves)
     return failed
@@ -121,4 +116,4 @@ def _make_uncounted_rollback(context: QueueContext[Any], outcome: Failed, batch:
     update["$inc"] = {"attempts": -1}
     alone = partial(settle.send_rollback, context, update=update)
     happened = partial(is_back, when=when, fewer=1)
-    return Settlement(update, happened, "rollback", alone, wakes=(context.name, when))
+    return Settlement(update, happened, "rollback", alone, put=Put(context.name, when))

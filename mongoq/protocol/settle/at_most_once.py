@@ -17,7 +17,7 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.push.insert import insert_item
 from mongoq.protocol.settle.bulk import run_bulk
-from mongoq.protocol.settle.fork import make_output, record_output
+from mongoq.protocol.settle.fork import make_output
 from mongoq.protocol.settle.move import ONLY_RUN_REASON, burial_update
 from mongoq.protocol.settle.move_many import Moves, Resolve
 from mongoq.protocol.settle.settle_many import Batch, make_commit
@@ -61,7 +61,8 @@ def push_outputs(
             for envelope in _make_envelopes(context, item, outcome, moves):
                 envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
                 yield from insert_item(context.broker, envelope, given=True)  # sent again, it finds itself
-                record_output(context, envelope)
+                when, priority = envelope["when"], envelope["priority"]
+                context.broker.record_put(envelope["q"], when, priority, id=envelope["_id"])
                 if isinstance(outcome, Failed | Dead):
                     context.count("dead")
         except Exception as error:
