@@ -16,8 +16,9 @@ from mongoq.model.filters import where_filter
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Move, Outcome
 from mongoq.protocol.base.find import find_one
+from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.claim.batch_claim import ClaimOfMany
-from mongoq.protocol.flow import Command, Flow, PartlyRefused, persisted
+from mongoq.protocol.flow import Command, Flow, PartlyRefused
 from mongoq.protocol.history.pages import is_refused_filter, refusal
 from mongoq.protocol.push.push import due
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
@@ -82,7 +83,7 @@ def settle_unmatched(claim: ClaimOfMany, wanted: ItemFilter) -> Flow[int]:
 
 def _send_bulk(requests: list[Statement]) -> Flow[int]:
     command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found, resolved=True)
-    total, _ = yield from persisted(command.__iter__)
+    total = yield from retry_until_reply(command)
     return total
 
 

@@ -19,8 +19,9 @@ from mongoq.model.item import Document, id_key
 from mongoq.model.raw import RawEnvelope, fresh, is_fresh
 from mongoq.protocol.base.find import find_head
 from mongoq.protocol.base.first_due import ORDER, refresh_hints
+from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.claim.batch_claim import select_ordinary
-from mongoq.protocol.flow import Begin, Flow, Unreadable, Wait, insisted
+from mongoq.protocol.flow import Begin, Flow, Unreadable, Wait
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.prefetch import PendingRead
 
@@ -81,7 +82,7 @@ def _read(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow[Head]
     try:
         if _can_send_beside(context):
             coming.begun = yield from Begin(coming.command)
-        read = yield from insisted(coming.command, coming.begun)
+        read = yield from retry_once(coming.command, coming.begun)
         if prefetch.coming is not coming:  # somebody who waited for it was faster
             return (yield from _take_or_read(context, n))
     finally:
@@ -132,7 +133,7 @@ def _wait_for_pending(context: QueueContext[Any], coming: PendingRead) -> Flow[N
     try:
         if not coming.is_fresh(time.monotonic()) or coming.begun is None:
             return
-        read = yield from insisted(coming.command, coming.begun)
+        read = yield from retry_once(coming.command, coming.begun)
         if prefetch.coming is not coming:
             return
     finally:

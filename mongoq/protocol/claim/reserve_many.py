@@ -17,6 +17,7 @@ from mongoq.model.stream_claim import entry_time
 from mongoq.protocol.base.find import find_few, find_sized
 from mongoq.protocol.base.first_due import ORDER, has_items_before_bound
 from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.batch_claim import ClaimOfMany, read_candidates, read_fresh_candidates
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatched
@@ -30,7 +31,7 @@ from mongoq.protocol.claim.reserve import (
     refuse_or_bury,
     reserve_now,
 )
-from mongoq.protocol.flow import IDS, Begin, Command, Flow, Refused, ReplyLost, Unreadable, ask, insisted, persisted
+from mongoq.protocol.flow import IDS, Begin, Command, Flow, Refused, ReplyLost, Unreadable
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 
@@ -221,17 +222,17 @@ def _send_or_give_back(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
     try:
         return (yield from _send(claim))
     except ReplyLost:
-        yield from insisted(claim.give_back(claim.ids))
+        yield from retry_once(claim.give_back(claim.ids))
         raise
     except Refused:
         # The update fails on one item, and the reply does not name it: give all back, then try each item alone.
-        yield from insisted(claim.give_back(claim.ids))
+        yield from retry_once(claim.give_back(claim.ids))
         return 0, True
     except Exception as error:
         if getattr(error, "code", None) is not None:
             # The server reports the error, and may have done a part of the update.
             with suppress(Exception):
-                yield from insisted(claim.give_back(claim.ids))
+                yield from retry_once(claim.give_back(claim.ids))
         raise
 
 
@@ -239,13 +240,10 @@ def _send(claim: ClaimOfMany) -> Flow[tuple[int, bool]]:
     """Send the claim until there is a reply, and return whether a reply was lost; decode untouched items meanwhile."""
     command, batchers = claim.command(), claim.context.broker.batchers
     if not claim.untouched or batchers is None or not batchers.divides:
-        return (yield from persisted(command.__iter__))
+        return (yield from retry_and_report(command.__iter__))
     begun = yield from Begin(command)
     claim.decode_untouched()
-    try:
-        return (yield from begun), False
-    except ReplyLost:
-        return (yield from persisted(command.__iter__, sent=1))
+    return (yield from retry_and_report(command.__iter__, begun))
 
 
 def _unmark(claim: ClaimOfMany, item: Item[Any]) -> Flow[None]:
@@ -258,7 +256,7 @@ def _unmark(claim: ClaimOfMany, item: Item[Any]) -> Flow[None]:
     unmark: Command[Any] = Command(
         "update_one", {"filter": filter, "update": update}, undo=lambda _: claim.give_back(claim.ids)
     )
-    yield from ask(unmark)
+    yield from retry_until_reply(unmark)
 
 
 def _read_back(claim: ClaimOfMany, ids: list[Any], projection: Mapping[str, Any] | None) -> Flow[list[Document]]:
@@ -293,7 +291,7 @@ def _read_bounded(claim: ClaimOfMany) -> Flow[tuple[dict[Any, Item[Any]], bool]]
     except Unreadable:
         return claim.items((yield from _read_back(claim, ids, None))), True
     if number < len(ids):
-        yield from insisted(claim.give_back(keys[number:]))
+        yield from retry_once(claim.give_back(keys[number:]))
     items = claim.items(documents, size)
     return {key: items[key] for key in keys[:number] if key in items}, number == len(ids)
 
@@ -329,7 +327,7 @@ def _claim_leftovers(claim: ClaimOfMany, ids: list[Any], tried: int, *, alone: b
         # They keep their old token, which shows that they were parts of a batch.
         update = {"$set": {"when": claim.now}}
         ids = [document["_id"] for document in suspects]
-        yield from ask(Command("update_many", {"filter": claim.filter(ids), "update": update}))
+        yield from retry_until_reply(Command("update_many", {"filter": claim.filter(ids), "update": update}))
     return items
 
 
@@ -388,7 +386,7 @@ def _decode(claim: ClaimOfMany, items: list[Item[Any]], on_invalid: OnInvalid) -
             if on_invalid == "raise" or context.settings.dead is None:
                 others = [id_key(other.id) for other in items if other is not item]
                 if others:
-                    yield from insisted(claim.give_back(others))
+                    yield from retry_once(claim.give_back(others))
             yield from refuse_or_bury(context, item, invalid, on_invalid)
     return decoded
 
@@ -404,7 +402,7 @@ def _renew_leases(claim: ClaimOfMany, items: list[Item[Any]]) -> Flow[list[Item[
     renew: Command[Any] = Command(
         "update_many", {"filter": held, "update": update}, undo=lambda _: claim.give_back(claim.ids)
     )
-    yield from ask(renew)
+    yield from retry_until_reply(renew)
     found = yield from find_few(context.broker, held, [("_id", 1)], len(items), projection={"_id": 1})
     keys = {id_key(document["_id"]) for document in found}
     return [item.held_until(now + lease) for item in items if id_key(item.id) in keys]

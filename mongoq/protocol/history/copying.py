@@ -20,7 +20,8 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.raw import Cutter, fields_of
-from mongoq.protocol.flow import Begin, Begun, Command, Flow, Interruption, ReplyLost
+from mongoq.protocol.base.retry import retry_once
+from mongoq.protocol.flow import Begin, Begun, Command, Flow, Interruption
 from mongoq.protocol.history.pages import opened
 from mongoq.protocol.history.replay_source import payload_at
 from mongoq.protocol.settle.move import Destination
@@ -318,12 +319,8 @@ def _insert(envelopes: list[RawBSONDocument]) -> Command[Any]:
 
 def _inserted(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> Flow[int]:
     """Insert new copies, or wait for an insert under way; return how many are new. Send again after a lost reply."""
-    command = _insert(envelopes)
     try:
-        try:
-            yield from begun or command
-        except ReplyLost:
-            yield from command
+        yield from retry_once(_insert(envelopes), begun)
     except Exception as error:
         # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
         duplicates = _duplicates(error)

@@ -23,7 +23,8 @@ from mongoq.model.item import Document, Item
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import close_cursor, read_stored_batch
 from mongoq.protocol.base.first_due import ORDER
-from mongoq.protocol.flow import Begin, Begun, Command, Flow, Interruption, Unreadable, insisted
+from mongoq.protocol.base.retry import retry_once
+from mongoq.protocol.flow import Begin, Begun, Command, Flow, Interruption, Unreadable
 from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -266,13 +267,13 @@ def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any
         found: list[Document] = yield from asked.command
         return found, len(found) == asked.wanted.page
     try:
-        reply: Any = yield from insisted(asked.command, asked.begun)
+        reply: Any = yield from retry_once(asked.command, asked.begun)
         cursor = reply["cursor"]
         documents, id = read_stored_batch(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
     except Unreadable:
         # One document cannot be decoded: read the page again as bytes, to decode each document by itself.
         arguments = {**asked.command.arguments, "codec_options": broker.encoding.undecoded}
-        reply = yield from insisted(replace(asked.command, arguments=arguments))
+        reply = yield from retry_once(replace(asked.command, arguments=arguments))
         raw, id = read_stored_batch(reply["cursor"])
         documents = [broker.encoding.read(document) for document in raw]
     if id:

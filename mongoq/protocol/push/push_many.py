@@ -20,6 +20,7 @@ from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, is_same_push, new_envelope
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.flow import BYTES as CHUNK
 from mongoq.protocol.flow import (
@@ -30,10 +31,8 @@ from mongoq.protocol.flow import (
     ReplyLost,
     chunks,
     finish,
-    insisted,
     number_matched,
     own_error,
-    persisted,
     placed,
 )
 from mongoq.protocol.push.insert import find_pushed
@@ -192,7 +191,7 @@ def _insert_chunk(
     """
     command: Command[Any] = Command("insert_many", {"documents": envelopes, "ordered": False}, resolved=again)
     try:
-        yield from (persisted(command.__iter__) if again else command)
+        yield from (retry_until_reply(command) if again else command)
     except PartlyRefused as refused:
         record([one for place, one in enumerate(chunk) if place not in refused.refusals])
         failed = {
@@ -260,7 +259,7 @@ def _find_missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[
     """Return the ids that are not stored, by an update that changes nothing and waits for the majority, as any does."""
     nothing = {"$unset": {"unheard_of": ""}}
     command = Command("update_many", {"filter": {"_id": {"$in": ids}}, "update": nothing}, number_matched)
-    if (yield from insisted(command)) == len(ids):
+    if (yield from retry_once(command)) == len(ids):
         return []
     # Rarely needed: most often the update has found all of them.
     found = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})

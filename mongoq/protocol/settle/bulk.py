@@ -21,6 +21,7 @@ from mongoq.model.process import Event
 from mongoq.model.raw import RawBatch, ids_of
 from mongoq.protocol.base.fence import LEASE_MARGIN, ends_by, make_lost_error, may_be_new
 from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.flow import (
     IDS,
     Command,
@@ -33,7 +34,6 @@ from mongoq.protocol.flow import (
     finish,
     number_matched,
     own_error,
-    persisted,
 )
 from mongoq.protocol.settle.patch import patch_misfit_error, patch_too_large_error
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -250,7 +250,7 @@ def _send_bulk(context: QueueContext[Any], bulk: list[Group], tally: BulkResult)
     command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found)
     command.resolved = any(kind != "DeleteOne" for kind, _ in requests)  # those the driver can send again
     try:
-        (refusals, total), again = yield from persisted(lambda: _send(command))
+        (refusals, total), again = yield from retry_and_report(lambda: _send(command))
     except ReplyLost as reply:
         tally.failed |= {id_key(id): reply.cause for group in bulk for id in group.ids}
         return []
