@@ -140,7 +140,8 @@ class QueueState(Known):
     @property
     def has_hints(self) -> bool:
         """True while claims use bounds, or items were read ahead: an item that is put into the queue corrects them."""
-        return self.claim_hints.fast or self.prefetch.is_filled
+        prefetch = self.prefetch  # every push asks: its own property would take as long as all of this
+        return self.claim_hints.fast or bool(prefetch.items) or prefetch.coming is not None
 
     def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
         """Store what was read or written; equal options keep their identity."""
