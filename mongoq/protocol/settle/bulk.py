@@ -304,19 +304,19 @@ def mark_done(context: QueueContext[Any], done: Iterable[Group], tally: BulkResu
                 context.broker.unsettled.difference_update(map(reservation_key, group.items))
             events[settlement.event] += number
         if settlement.put is not None:
-            puts.update(_count_puts(context.broker, settlement.put, group.items))
+            puts.update(_count_puts(settlement.put, group.items))
     for (queue, when, priority), number in puts.items():
         context.broker.record_put(queue, when, priority, number=number, is_new=False)
     for event, number in events.items():
         context.count(event, number)
 
 
-def _count_puts(broker: BrokerContext, put: Put, items: list[Item[Any]]) -> Mapping[Put, int]:
-    """Count items by where they were put; their own priorities are read only when something depends on them."""
-    if put.priority is not None or not broker.has_hints(put.queue):
+def _count_puts(put: Put, items: list[Item[Any]]) -> Mapping[Put, int]:
+    """Count items by the place they were put in; another program's priority that is no number is left out."""
+    if put.priority is not None:
         return {put: len(items)}
     stored: Iterable[Any] = (item.priority for item in items)
-    priorities = Counter(priority if isinstance(priority, int) else None for priority in stored)
+    priorities = Counter(one if isinstance(one, int) else None for one in stored)
     return {put._replace(priority=priority): number for priority, number in priorities.items()}
 
 

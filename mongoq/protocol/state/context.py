@@ -216,18 +216,12 @@ class BrokerContext:
         """Return the state of a queue, made at first use."""
         return self.states.setdefault(queue, QueueState())
 
-    def has_hints(self, queue: str) -> bool:
-        """Return whether ``record_put`` needs the priorities of items that are put into a queue."""
-        state = self.states.get(queue)
-        return state is not None and state.has_hints
-
     def record_put(
         self, queue: str, when: datetime, *priorities: Any, number: int = 1, id: Any = None, is_new: bool = True
     ) -> None:
-        """Record items that were just put into a queue, or became due there again: all that follows such a write.
+        """Count new items, lower the bounds of claims, drop what was read ahead behind them, and wake waiters.
 
-        Counts new items, lowers the bounds of claims to the items, drops what was read ahead behind them, and wakes
-        waiters of this process, now or when the items are due.
+        Called after each write that puts items into a queue, or makes items due there again; the only such call.
 
         Args:
             queue: the queue.
