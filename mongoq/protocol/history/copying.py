@@ -21,7 +21,7 @@ from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.raw import Cutter, fields_of
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Begin, Begun, Command, Flow, Interruption
+from mongoq.protocol.flow import Begin, Begun, Command, Flow, own_error
 from mongoq.protocol.history.pages import opened
 from mongoq.protocol.history.replay_source import payload_at
 from mongoq.protocol.settle.move import Destination
@@ -332,8 +332,7 @@ def _inserted(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> F
 
 def _duplicates(error: Exception) -> int | None:
     """Return how many inserts failed because the copies exist already; ``None`` when any failed for another reason."""
-    cause = error.cause if isinstance(error, Interruption) else error
-    details = getattr(cause, "details", None)
+    details = getattr(own_error(error), "details", None)
     if not isinstance(details, Mapping):
         return None
     failures = details.get("writeErrors")

@@ -24,7 +24,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import close_cursor, read_stored_batch
 from mongoq.protocol.base.first_due import ORDER
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Begin, Begun, Command, Flow, Interruption, Unreadable
+from mongoq.protocol.flow import Begin, Begun, Command, Flow, Unreadable, own_error
 from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -283,14 +283,10 @@ def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any
 
 def is_refused_filter(error: Exception) -> bool:
     """Return whether an error is the server's answer to a filter that it cannot read."""
-    return getattr(_cause(error), "code", None) in REFUSED_FILTERS
+    return getattr(own_error(error), "code", None) in REFUSED_FILTERS
 
 
 def refusal(error: Exception) -> str:
     """Return the server's message without the rest of its reply."""
-    details = getattr(_cause(error), "details", None)
+    details = getattr(own_error(error), "details", None)
     return str(details["errmsg"] if isinstance(details, Mapping) and "errmsg" in details else error)
-
-
-def _cause(error: Exception) -> Exception:
-    return error.cause if isinstance(error, Interruption) else error

@@ -18,7 +18,17 @@ from mongoq.protocol.settle.bulk import Statement, count_found
 from mongoq.protocol.settle.exchange import FenceMiss
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["ARRIVALS", "FOREVER", "JoinSpec", "JoinTransaction", "Late", "noted_of", "remembered", "rendezvous", "sent"]
+__all__ = [
+    "ARRIVALS",
+    "FOREVER",
+    "JoinSpec",
+    "JoinTransaction",
+    "Late",
+    "record_results",
+    "remembered",
+    "rendezvous",
+    "sent",
+]
 
 logger = logging.getLogger("mongoq.joining")
 
@@ -128,7 +138,7 @@ class JoinTransaction:
         self.fates[id_key(item.id)] = fate
 
 
-def noted_of(spec: JoinSpec, done: JoinTransaction) -> None:
+def record_results(spec: JoinSpec, done: JoinTransaction) -> None:
     """Count the results, log failures, and wake callers in this process that wait for the items."""
     spec.fates.update(done.fates)
     if done.reasons:
