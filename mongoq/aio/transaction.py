@@ -10,6 +10,7 @@ from mongoq.drivers.aio import AioDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.process import Local
 from mongoq.protocol.base import transaction
+from mongoq.protocol.base.retry import TransactionRetries
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["AsyncTransaction", "AsyncTransactions"]
@@ -123,7 +124,7 @@ class AsyncTransactions:
         Any other exception of the function aborts the transaction and is raised unchanged. Errors of the driver are as
         for ``transaction``.
         """
-        retries = transaction.Retries()
+        retries = TransactionRetries()
         while True:
             try:
                 async with self.transaction() as tx:

@@ -142,7 +142,8 @@ def _forget(broker: BrokerContext, queue: str) -> None:
         state.put(paused=False, stored={})
         state.asserted.clear()
         state.fenced_off.clear()
-        broker.tell(queue)
+        state.prefetch.placed(None, None)
+        broker.wake(queue)
 
 
 SWEEP_ID = "lease:idle-queues"

@@ -37,14 +37,11 @@ __all__ = [
     "Wait",
     "Waiter",
     "WakeEvent",
-    "ask",
     "chunks",
     "finish",
     "hands_over",
-    "insisted",
     "matched",
     "own_error",
-    "persisted",
     "placed",
 ]
 
@@ -229,33 +226,6 @@ Flow = Generator[Request, Any, T]
 
 SENDS = 4
 """Attempts of a command that is sent without the driver's retry, the first one included."""
-
-
-def insisted(command: Command[T], begun: Begun | None = None) -> Flow[T]:
-    """Perform a command that is safe to send twice, or has ``begun``; when its reply is lost it is sent again, once."""
-    try:
-        return (yield from begun or command)
-    except ReplyLost:
-        return (yield from command)
-
-
-def persisted(send: Callable[[], Flow[T]], *, sent: int = 0) -> Flow[tuple[T, bool]]:
-    """Send such a command, which does without the driver's retry, until there is a reply, ``SENDS`` times at most.
-
-    Some of them it may have been ``sent`` for already. Returns its result, and whether a reply was lost before it.
-    """
-    for lost in range(sent, SENDS - 1):
-        try:
-            return (yield from send()), lost > 0
-        except ReplyLost:
-            pass
-    return (yield from send()), True
-
-
-def ask(command: Command[T]) -> Flow[T]:
-    """Send a command that is safe to repeat until there is a reply, ``SENDS`` times at most, and return its result."""
-    result, _ = yield from persisted(command.__iter__)
-    return result
 
 
 def matched(reply: Any) -> bool:

@@ -17,6 +17,8 @@ from bson.max_key import MaxKey
 from pymongo import MongoClient
 
 import mongoq
+from mongoq.protocol.coordination import streams
+from mongoq.protocol.flow import Command
 from mongoq.protocol.state.claim_hints import MARGIN, ClaimHints, LowerBound
 from tests.integration.test_plans import Watched
 from tests.waiting import PATIENCE
@@ -107,6 +109,100 @@ def test_what_this_process_releases_is_found_at_once(queue: Any) -> None:
     assert [each.id for each in again] == [id]
     queue.release_many(again)
     assert queue.reserve().id == id
+
+
+def moved_in_a_batch(broker: mongoq.Broker) -> None:
+    source = broker.queue("source")
+    source.push("x", priority=-9)
+    source.move_many([(item, mongoq.Move("orders")) for item in source.reserve_many(1)])
+
+
+def moved_in_a_batch_to_a_priority(broker: mongoq.Broker) -> None:
+    source = broker.queue("source")
+    source.push("x")
+    source.move_many([(item, mongoq.Move("orders", priority=-9)) for item in source.reserve_many(1)])
+
+
+def moved_in_a_batch_to_the_past(broker: mongoq.Broker) -> None:
+    source, hour_ago = broker.queue("source"), datetime.now(UTC) - timedelta(hours=1)
+    source.push("x")
+    source.move_many([(item, mongoq.Move("orders", when=hour_ago)) for item in source.reserve_many(1)])
+
+
+def buried(broker: mongoq.Broker) -> None:
+    source = broker.queue("source", dead="orders")
+    source.push("x", priority=-9)
+    source.bury(source.reserve())
+
+
+def buried_in_a_batch(broker: mongoq.Broker) -> None:
+    source = broker.queue("source", dead="orders", max_retries=0)
+    source.push("x", priority=-9)
+    source.rollback_many(source.reserve_many(1))
+
+
+def buried_by_a_pop(broker: mongoq.Broker) -> None:
+    source = broker.queue("source", model=int, dead="orders")
+    broker.queue("source").push("x", priority=-9)
+    assert source.pop() is None
+
+
+def buried_because_it_cannot_be_claimed(broker: mongoq.Broker) -> None:
+    source = broker.queue("source", dead="orders")
+    id = source.push("x", priority=-9)
+    spoil: Command[Any] = Command("update_one", {"filter": {"_id": id}, "update": {"$set": {"attempts": "many"}}})
+    broker._driver.run(iter(spoil))
+    assert source.reserve() is None
+
+
+def sent_back(broker: mongoq.Broker) -> None:
+    source = broker.queue("source")
+    source.push("x", priority=-9)
+    source.bury(source.reserve())
+    source.dead.replay(to="orders")
+
+
+def replayed(broker: mongoq.Broker) -> None:
+    source = broker.queue("source", history=3600)
+    source.push("x", priority=-9)
+    source.pop()
+    source.replay(to="orders")
+
+
+def given_back_by_a_stream(broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders")
+    queue.push("x", priority=-9)
+    run = broker._driver.run(streams.opened(broker._context, "etl", "orders", timedelta(seconds=60)))
+    assert broker._driver.run(streams.next_claim(queue._context, run, 5, None, after=0)) is not None
+    hurry(queue)  # as if the item had been pushed elsewhere
+    assert broker.release_claims("etl") == 1
+
+
+@pytest.mark.parametrize("take", TAKE)
+@pytest.mark.parametrize(
+    "put",
+    [
+        moved_in_a_batch,
+        moved_in_a_batch_to_a_priority,
+        moved_in_a_batch_to_the_past,
+        buried,
+        buried_in_a_batch,
+        buried_by_a_pop,
+        buried_because_it_cannot_be_claimed,
+        sent_back,
+        replayed,
+        given_back_by_a_stream,
+    ],
+)
+def test_what_this_process_puts_there_in_another_way_is_found_at_once(
+    broker: mongoq.Broker, queue: Any, put: Callable[[mongoq.Broker], None], take: str
+) -> None:
+    claim_hints = hurry(queue)
+    put(broker)
+    claim_hints.looked_at = time.monotonic() + SOON  # by this process's own knowledge, not by the next refresh
+    item = TAKE[take](queue)
+    assert item is not None
+    assert item.payload == "x"
 
 
 def test_a_push_of_now_is_found_at_once_whoever_made_it(queue: Any, other: Any) -> None:

@@ -286,7 +286,7 @@ def test_a_consumer_that_only_waits_uses_its_queue(process: Process, monkeypatch
     state = waiter.broker._context.states["orders"]
     while "idle" in process.found():
         state.used_until = float("-inf")  # as when a day is over
-        waiter.broker._context.tell("orders")
+        waiter.broker._context.wake("orders")
         time.sleep(0.05)
     waiter.broker.close()
     waiting.join(60)

@@ -22,7 +22,7 @@ from pymongo.monitoring import CommandListener
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol.base import topics, transaction
+from mongoq.protocol.base import retry, topics
 from mongoq.protocol.push import publish
 from tests.clients import opened
 from tests.proxy import Kind, Proxy
@@ -372,7 +372,7 @@ def test_a_commit_whose_result_stays_unknown_says_so_and_can_be_pushed_again(
 ) -> None:
     orders.push("first")
     id = ObjectId()
-    monkeypatch.setattr(transaction, "RETRY_LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "RETRY_LIMIT_SECONDS", 0.0)
     failing("commitTransaction", 9, errorCode=64, errorLabels=["UnknownTransactionCommitResult"])
     with pytest.raises(OperationFailure) as caught:
         orders.push("x", id=id)

@@ -23,7 +23,7 @@ from pymongo.monitoring import CommandListener
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol.base import transaction
+from mongoq.protocol.base import retry
 from tests.clients import opened
 from tests.proxy import Proxy
 
@@ -138,7 +138,7 @@ def test_a_transaction_without_another_attempt_raises_the_conflict_as_it_is(
     broker: mongoq.Broker, orders: Any, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     orders.insert_one({"_id": 1})
-    monkeypatch.setattr(transaction, "RETRY_LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "RETRY_LIMIT_SECONDS", 0.0)
     if not again:
         monkeypatch.setattr(mongoq.Broker, "run_transaction", _once)
 
@@ -192,7 +192,7 @@ def test_a_commit_whose_result_is_unknown_is_asked_for_again(broker: mongoq.Brok
 def test_a_commit_whose_result_stays_unknown_says_so(
     broker: mongoq.Broker, failing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction, "RETRY_LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "RETRY_LIMIT_SECONDS", 0.0)
     broker.queue("orders").push(0)
     failing("commitTransaction", 9, errorCode=64, errorLabels=["UnknownTransactionCommitResult"])
     with pytest.raises(OperationFailure) as caught, broker.transaction() as tx:

@@ -15,6 +15,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
+from mongoq.protocol.coordination import streams
 from mongoq.protocol.state import prefetch
 from mongoq.protocol.state.batcher import CROWD
 from mongoq.protocol.state.prefetch import BATCHES, FEW
@@ -285,9 +286,19 @@ async def given_back(place: Place) -> None:
     await place.queue.rollback(item)
 
 
-@pytest.mark.parametrize(
-    "put", [pushed, pushed_late, pushed_with_others, published, moved, moved_with_others, sent_back, given_back]
-)
+async def given_back_by_a_stream(place: Place) -> None:
+    await pushed(place)
+    run = await place.broker._driver.run(streams.opened(place.broker._context, "etl", "orders", timedelta(seconds=60)))
+    claim = await place.broker._driver.run(streams.next_claim(place.queue._context, run, 1, None, after=0))
+    assert len(claim.ids) == 1
+    await reading_ahead(place)
+    assert await place.broker.release_claims("etl") == 1
+
+
+PUT = [pushed, pushed_late, pushed_with_others, published, moved, moved_with_others, sent_back, given_back]
+
+
+@pytest.mark.parametrize("put", [*PUT, given_back_by_a_stream])
 async def test_what_this_process_puts_first_is_not_overtaken_by_what_was_read_ahead(
     place: Place, put: Callable[[Place], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

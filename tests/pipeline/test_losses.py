@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.protocol.base import transaction
+from mongoq.protocol.base import retry
 from tests.pipeline.conftest import QUICK, counted, is_busy
 from tests.pipeline.graphs import ERRORS, OUT, RAW, graph, inputs, outputs
 from tests.pipeline.proof.catalogue import GRAPHS
@@ -77,7 +77,7 @@ def test_a_fork_whose_commit_happened_and_stays_unknown_is_done_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(transaction, "RETRY_LIMIT_SECONDS", 0.05)
+    monkeypatch.setattr(retry, "RETRY_LIMIT_SECONDS", 0.05)
     forking = GRAPHS["fork-loop"]
     with worked(proxied, broker, forking.pipeline(), *[("reply", "commitTransaction")] * 30):
         fed(broker, "fork-loop")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
+import time
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -32,6 +33,7 @@ from mongoq.protocol.flow import SENDS, Command, Duplicate, PartlyRefused, Refus
 from mongoq.protocol.push import push, push_many
 from mongoq.protocol.settle import bulk, move_many, settle_many
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
+from mongoq.protocol.state.claim_hints import ClaimHints, LowerBound
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, found_raw, play, reserved_item
 
 OTHER = ObjectId()
@@ -75,6 +77,24 @@ def verdicts(outcome: Any) -> list[str]:
     told = dict.fromkeys(outcome.done, "done")
     told |= {id: "lost" if error.certain else "uncertain" for id, error in outcome.failed.items()}
     return [told[id] for id in IDS if id in told]
+
+
+def rolled_back(made: Any, given: list[Any]) -> Any:
+    return settle_many.rollback_many(made, given, delay=0, error=None)
+
+
+# --- what follows it -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settle_many_items", [settle_many.release_many, rolled_back], ids=["release", "rollback"])
+def test_what_a_batch_hands_back_lowers_the_bounds_of_claims_and_no_refresh_is_due(settle_many_items: Any) -> None:
+    made = context()
+    made.state.claim_hints = ClaimHints(fast=True, floors={0: LowerBound(NOW)}, looked_at=time.monotonic())
+    given = [reserved_item(_id=id, priority=priority) for id, priority in zip(IDS, (0, -5, -5), strict=False)]
+    _, outcome = play(settle_many_items(made, given), [updated(3)])
+    assert outcome is None
+    assert made.state.claim_hints.floors.keys() == {0, -5}
+    assert not made.state.claim_hints.outdated
 
 
 # --- what is sent --------------------------------------------------------------------------

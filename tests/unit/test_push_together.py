@@ -149,13 +149,14 @@ def test_what_was_inserted_is_counted_and_told_at_once(monkeypatch: pytest.Monke
     """Those alike together; each by itself to who waits, who meets it again in the change stream."""
     told: list[tuple[Any, ...]] = []
 
-    def tell(_: Any, name: str, when: Any, *, id: Any = None, number: int = 1, priority: int | None = None) -> None:
+    def record_put(broker: Any, name: str, when: Any, priority: int, *, id: Any = None, number: int = 1) -> None:
         told.append((name, when, id, number, priority))
+        broker.counters.add(name, "put", number)
 
-    monkeypatch.setattr(BrokerContext, "tell", tell)
+    monkeypatch.setattr(BrokerContext, "record_put", record_put)
     queue = shared_context()
     if listener == "who waits":
-        queue.broker.registry.wait_queues["orders"] = None  # type: ignore[assignment]  # it is told, and ``tell`` is another
+        queue.broker.registry.wait_queues["orders"] = None  # type: ignore[assignment]  # only its name is looked for
     elif listener:
         queue.state.prefetch.items = [RawEnvelope(b"", 0, 0, b"")]
     options: list[dict[str, Any]] = [{}, {}, {"priority": 5}, {}, {"delay": 5}]

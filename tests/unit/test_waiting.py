@@ -101,7 +101,7 @@ def test_a_waiter_measures_the_clock_again_when_it_is_due() -> None:
     assert isinstance(step.answer(None).request, Beside)
     step.answer(None).rests()
     clock.disturb()
-    queue.broker.tell(queue.name)
+    queue.broker.wake(queue.name)
     step.answer(None)
     measured_before_the_claim()
     step.answer(None).rests()
@@ -116,7 +116,7 @@ def test_a_woken_waiter_that_finds_nothing_sleeps_until_the_next_item_is_due() -
     assert step.answer(None).is_look()
     step.answer([{"_id": 0, "when": queue.broker.clock.now() + timedelta(seconds=20)}])
     assert 10 < step.seconds() <= 20
-    queue.broker.tell(queue.name)
+    queue.broker.wake(queue.name)
     assert step.answer(None).is_claim()
     assert step.answer(None).is_look()
     assert step.answer([]).seconds() > 50
@@ -128,7 +128,7 @@ def test_what_is_scheduled_moves_the_alarm_and_asks_nothing() -> None:
     watched(queue)
     step = Step(reserving(queue))
     step.answer(None).answer([])
-    queue.broker.tell(queue.name, queue.broker.clock.now() + timedelta(seconds=5))
+    queue.broker.record_put(queue.name, queue.broker.clock.now() + timedelta(seconds=5))
     assert isinstance(step.request, Rest)
     assert step.request.event.was_set
     assert 1 < step.answer(None).seconds() <= 5
@@ -145,7 +145,7 @@ def test_a_push_at_any_step_on_the_way_to_sleep_leads_to_another_claim(place: st
         now = "claim" if step.is_claim() else "look" if step.is_look() else "rest"
         if now == place and not told:
             told = True
-            queue.broker.tell(queue.name)
+            queue.broker.wake(queue.name)
         elif told and now == "claim":
             claims += 1
         if isinstance(step.request, Rest) and not step.request.event.was_set:
@@ -184,7 +184,7 @@ def test_a_hundred_waiters_ask_once_and_one_push_wakes_one() -> None:
     first.answer([])
     others = [Step(reserving(queue)) for _ in range(99)]
     assert all(isinstance(other.request, Rest) for other in others), "nothing has happened since the first asked"
-    queue.broker.tell(queue.name)
+    queue.broker.wake(queue.name)
     was_set = [step for step in (first, *others) if step.request.event.was_set]  # type: ignore[union-attr]
     assert was_set == [first]
     first.answer(None).answer(item(queue, queue.broker.clock.now()))
@@ -201,7 +201,7 @@ def test_a_cancelled_waiter_passes_its_call_on() -> None:
     one, other = Step(reserving(queue)), None
     one.answer(None).answer([])
     other = Step(reserving(queue))
-    queue.broker.tell(queue.name)
+    queue.broker.wake(queue.name)
     one.flow.close()
     assert other.answer(None).is_claim()
     other.flow.close()
@@ -213,7 +213,7 @@ def test_who_is_cancelled_while_it_asks_passes_its_call_on() -> None:
     one = Step(reserving(queue))
     one.answer(None).answer([])
     other = Step(reserving(queue))
-    queue.broker.tell(queue.name)
+    queue.broker.wake(queue.name)
     assert one.answer(None).is_claim()
     one.flow.close()
     assert other.answer(None).is_claim()

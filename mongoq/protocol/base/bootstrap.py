@@ -11,7 +11,8 @@ from mongoq.errors import CollectionSharded, CollectionUnsuitable, SchemaTooNew
 from mongoq.model.clock import Sample, ServerClock
 from mongoq.model.indexes import INDEXES
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption, Shared, ask, persisted
+from mongoq.protocol.base.retry import retry_and_report, retry_until_reply
+from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption, Shared
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["SCHEMA_VERSION", "UNAUTHORIZED_CODE", "check_collection", "ensure_broker_ready", "ensure_indexes", "hello"]
@@ -89,18 +90,18 @@ def _is_unauthorized(error: Exception) -> bool:
 
 
 def _is_sharded(broker: BrokerContext) -> Flow[bool]:
-    hello = yield from ask(hello_command())
+    hello = yield from retry_until_reply(hello_command())
     if hello.get("msg") != "isdbgrid":
         return False
     name = broker.collection
-    stats: Any = yield from ask(Command("command", {"command": {"collStats": name}}, target="database"))
+    stats: Any = yield from retry_until_reply(Command("command", {"command": {"collStats": name}}, target="database"))
     return bool(stats.get("sharded"))
 
 
 def _check_options(broker: BrokerContext) -> Flow[None]:
     """Refuse a collection that loses items (capped), one that changes equality (a collation), and a view."""
     command = {"listCollections": 1, "filter": {"name": broker.collection}}
-    listed: Any = yield from ask(Command("command", {"command": command}, target="database"))
+    listed: Any = yield from retry_until_reply(Command("command", {"command": command}, target="database"))
     for found in listed["cursor"]["firstBatch"]:
         if found.get("type", "collection") != "collection":
             raise CollectionUnsuitable(broker.namespace, f"is a {found['type']}; name a plain collection")
@@ -117,7 +118,7 @@ def hello_command() -> Command[Any]:
 def hello(broker: BrokerContext) -> Flow[None]:
     """Make one round trip to the server."""
     if not broker.serverless:
-        yield from ask(hello_command())
+        yield from retry_until_reply(hello_command())
 
 
 def ensure_indexes(broker: BrokerContext) -> Flow[None]:
@@ -132,14 +133,14 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
         name = broker.collection
         command = {"createIndexes": name, "indexes": specifications, "writeConcern": {"w": "majority"}}
         try:
-            yield from ask(Command("command", {"command": command}, target="database"))
+            yield from retry_until_reply(Command("command", {"command": command}, target="database"))
         except Exception as error:
             if not (written and _is_unauthorized(error) and (yield from _has_indexes(broker))):
                 raise
     if not written:
         schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
         try:
-            yield from ask(Command("insert_one", {"document": schema}))
+            yield from retry_until_reply(Command("insert_one", {"document": schema}))
         except Duplicate:
             pass
     broker.indexed = True
@@ -149,7 +150,7 @@ def _has_indexes(broker: BrokerContext) -> Flow[bool]:
     """Return whether the indexes exist (``listIndexes``); a user without that right relies on the schema document."""
     command = {"listIndexes": broker.collection, "cursor": {"batchSize": MAX_INDEXES}}
     try:
-        reply: Any = yield from ask(Command("command", {"command": command}, target="database"))
+        reply: Any = yield from retry_until_reply(Command("command", {"command": command}, target="database"))
     except Exception as error:
         if _is_unauthorized(error):
             return True  # the schema document is written only after the indexes exist
@@ -167,7 +168,7 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
     try:
         samples = []
         for _ in range(CLOCK_SAMPLES):
-            sample, _ = yield from persisted(partial(_sample, clock))
+            sample, _ = yield from retry_and_report(partial(_sample, clock))
             samples.append(sample)
         clock.measured(samples)
         broker.measured = True

@@ -17,7 +17,8 @@ from mongoq.model.item import Item, is_held_in, reservation_key
 from mongoq.model.process import Event
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Command, Flow, ReplyLost, matched, persisted
+from mongoq.protocol.base.retry import retry_and_report
+from mongoq.protocol.flow import Command, Flow, matched
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = [
@@ -73,12 +74,9 @@ def run_fenced(
 
     ``event`` is the event to count; ``None`` for a command that does not settle the item.
     """
-    try:
-        done = yield command
-    except ReplyLost:
-        done, _ = yield from persisted(command.__iter__, sent=1)
-        if not done:
-            done = yield from _resolve_lost_reply(context, item, happened)
+    done, was_lost = yield from retry_and_report(command.__iter__)
+    if was_lost and not done:
+        done = yield from _resolve_lost_reply(context, item, happened)
     if not done:
         yield from _raise_lost(context, item)
     if event is not None:

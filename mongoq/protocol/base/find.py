@@ -13,7 +13,8 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.item import Document
 from mongoq.model.raw import first_batch
-from mongoq.protocol.flow import Command, Flow, ReplyLost, Target, Unreadable, insisted
+from mongoq.protocol.base.retry import retry_once
+from mongoq.protocol.flow import Command, Flow, ReplyLost, Target, Unreadable
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "find_sized", "read_stored_batch"]
@@ -123,7 +124,7 @@ def find_sized(
         return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit})), 0, True
     find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit}
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-    raw = yield from insisted(Command("command", arguments, _read_raw_cursor, target="database"))
+    raw = yield from retry_once(Command("command", arguments, _read_raw_cursor, target="database"))
     try:
         (cursor,) = broker.encoding.opened([raw])
     except InvalidBSON as error:
@@ -183,7 +184,7 @@ def close_cursor(broker: BrokerContext, cursor: int) -> Flow[None]:
 
 
 def _send_find(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
-    return (yield from insisted(_find_command(broker, find)))
+    return (yield from retry_once(_find_command(broker, find)))
 
 
 def _send_find_lenient(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
@@ -192,7 +193,7 @@ def _send_find_lenient(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict
         return (yield from _send_find(broker, find))
     except Unreadable:
         arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-        reply = yield from insisted(Command("command", arguments, _read_cursor, target="database"))
+        reply = yield from retry_once(Command("command", arguments, _read_cursor, target="database"))
         documents, id = read_stored_batch(reply)
         return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}
 

@@ -11,7 +11,8 @@ from bson.max_key import MaxKey
 
 from mongoq.model.indexes import BEGINNING, CLAIM_FIELDS, CLAIM_ORDER
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow import Command, Duplicate, Flow, insisted
+from mongoq.protocol.base.retry import retry_once
+from mongoq.protocol.flow import Command, Duplicate, Flow
 from mongoq.protocol.state.claim_hints import LowerBound, claimable, eligible
 from mongoq.protocol.state.context import QueueContext
 
@@ -58,7 +59,7 @@ def _read_first_due(context: QueueContext[Any]) -> Flow[bool]:
     """Read the first dates, update the claim hints, and return whether any item is eligible."""
     heads, began = context.state.claim_hints, time.monotonic()
     heads.begin(began)
-    groups: Any = yield from insisted(first_due_command(context.name))
+    groups: Any = yield from retry_once(first_due_command(context.name))
     walked, now = time.monotonic() - began, context.broker.clock.now()
     first = [(group["_id"], group["when"]) for group in groups]
     floors = heads.seen(first, now)
@@ -111,7 +112,7 @@ def _write_end_markers(context: QueueContext[Any]) -> Flow[None]:
             "update_one", {"filter": filter, "update": {"$setOnInsert": end, "$unset": {"expires": ""}}, "upsert": True}
         )
         try:
-            yield from insisted(command)
+            yield from retry_once(command)
         except Duplicate:
             pass  # another process was faster
         state.fenced_off.add(priority)

@@ -15,7 +15,8 @@ from mongoq.model.indexes import BEGINNING
 from mongoq.model.settings import QueueSettings, check_limit, checked_options, from_stored, to_stored
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.flow import Command, Duplicate, Flow, Shared, ask
+from mongoq.protocol.base.retry import retry_until_reply
+from mongoq.protocol.flow import Command, Duplicate, Flow, Shared
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
@@ -140,12 +141,18 @@ def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bo
     """
     groups = [options] if together else [{option: value} for option, value in options.items()]
     for group in groups:
-        filter = {"_id": _id(context), **{f"settings.{option}": {"$exists": False} for option in group}}
         try:
-            yield from ask(Command("update_one", {"filter": filter, "update": _update(group), "upsert": True}))
+            yield from _write(context, _update(group), {f"settings.{option}": {"$exists": False} for option in group})
         except Duplicate:  # another process has just stored one of the options
             if together:
                 yield from _add(context, options, together=False)
+
+
+def _write(
+    context: QueueContext[Any], update: Mapping[str, Any], condition: Mapping[str, Any] | None = None
+) -> Flow[Any]:
+    filter = {"_id": _id(context), **(condition or {})}
+    yield from retry_until_reply(Command("update_one", {"filter": filter, "update": update, "upsert": True}))
 
 
 def _update(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +172,7 @@ def _assert(context: QueueContext[Any]) -> Flow[None]:
         arguments = {"filter": {"_id": _id(context), "$or": other}, "update": _update(changed)}
         before: Any = yield from Command("find_one_and_update", arguments)
         yield from _read(context)
-        context.broker.tell(context.name)
+        context.broker.wake(context.name)
         _log_changes(context.name, (before or {}).get("settings", {}), changed)
     state.asserted |= given
 
@@ -229,9 +236,9 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
     yield from ensure_ready(context)
     check_limit(context.name, given, dead=context.settings.dead)
     context.options = replace(context.options, given={**context.options.given, **given})
-    yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": _update(given), "upsert": True}))
+    yield from _write(context, _update(given))
     yield from _read(context)
-    context.broker.tell(context.name)
+    context.broker.wake(context.name)
     if existing:
         yield from _update_retention(context, given["history"])
     return context.settings
@@ -245,7 +252,7 @@ def _update_retention(context: QueueContext[Any], history: timedelta | None) -> 
     length = 0 if history is None else int(history.total_seconds() * 1000)
     expires = {"$max": ["$once", {"$add": ["$processed", length]}]}
     filter = {"q": context.name, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
-    yield from ask(Command("update_many", {"filter": filter, "update": [{"$set": {"expires": expires}}]}))
+    yield from retry_until_reply(Command("update_many", {"filter": filter, "update": [{"$set": {"expires": expires}}]}))
 
 
 def is_paused(context: QueueContext[Any]) -> Flow[bool]:
@@ -257,8 +264,7 @@ def is_paused(context: QueueContext[Any]) -> Flow[bool]:
 def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
     """Pause or resume the queue (``update`` of one control document, upsert)."""
     yield from ensure_ready(context)
-    update = {"$set": {"paused": paused}, **IN_USE}
-    yield from ask(Command("update_one", {"filter": {"_id": _id(context)}, "update": update, "upsert": True}))
+    yield from _write(context, {"$set": {"paused": paused}, **IN_USE})
     context.state.put(paused=paused)
     if not paused:
-        context.broker.tell(context.name)
+        context.broker.wake(context.name)

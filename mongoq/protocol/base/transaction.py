@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import isawaitable, iscoroutine
@@ -11,15 +10,14 @@ from typing import Any, Never, TypeVar
 
 from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.item import reservation_key
-from mongoq.model.process import dice
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.retry import TRANSIENT, UNKNOWN_COMMIT, TransactionRetries, has_label
 from mongoq.protocol.base.topics import refresh_bindings
 from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption, Refused, Request, Wait
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
-    "Retries",
     "Tentative",
     "abort_transaction",
     "begin_transaction",
@@ -35,16 +33,6 @@ __all__ = [
 T = TypeVar("T")
 logger = logging.getLogger("mongoq.transaction")
 
-TRANSIENT = "TransientTransactionError"
-"""Error label of a transaction that can be run again as a whole."""
-UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
-"""Error label of a commit that can be sent again."""
-TIME_EXPIRED = 50
-"""Error code ``MaxTimeMSExpired``: a retry would only meet the same time limit."""
-RETRY_LIMIT_SECONDS = 120.0
-"""Seconds after which nothing is retried, as in the drivers' own ``with_transaction``."""
-PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.005, 0.5
-"""First and longest pause between retries, in seconds."""
 POLL_SECONDS = 0.01
 """Seconds between two checks for the end of a transaction that another task is closing."""
 
@@ -80,7 +68,7 @@ def run_in_transaction(broker: BrokerContext, make: Callable[[], Flow[T]]) -> Fl
     All attempts use one session. The server ends the rest of a transaction when the session starts the next one.
     Otherwise the next attempt would meet, for a minute, the writes of a transaction whose abort was lost.
     """
-    retries = Retries()
+    retries = TransactionRetries()
     session = yield from begin_transaction(broker)
     while True:
         try:
@@ -113,7 +101,7 @@ def commit_transaction(session: Any) -> Flow[None]:
 
 def _send_commit(session: Any) -> Flow[None]:
     """Commit until the result is known; the server commits a transaction once, however often the command arrives."""
-    retries = Retries()
+    retries = TransactionRetries()
     while True:
         try:
             yield from Command("commit", {}, target="sessions", session=session)
@@ -135,29 +123,6 @@ def _end(session: Any, *, committed: bool) -> Flow[None]:
         yield from Command("end", {"committed": committed}, target="sessions", session=session)
     except Exception as error:
         logger.warning("a transaction could not be aborted, and the server will do so by itself: %r", error)
-
-
-class Retries:
-    """Decides whether and when to retry: with growing pauses, for two minutes in all."""
-
-    def __init__(self) -> None:
-        self._until = time.monotonic() + RETRY_LIMIT_SECONDS
-        self._longest = PAUSE_SECONDS
-
-    def pause(self, error: Exception, label: str = TRANSIENT) -> Wait | None:
-        """Return the pause after an error, or ``None`` when the operation is not to be retried."""
-        cause: Any = error.cause if isinstance(error, Interruption) else error
-        if not _has_label(cause, label) or getattr(cause, "code", None) == TIME_EXPIRED:
-            return None
-        if time.monotonic() >= self._until:
-            return None
-        self._longest = min(self._longest * 1.5, MAX_PAUSE_SECONDS)
-        return Wait(dice.uniform(self._longest / 2, self._longest))
-
-
-def _has_label(error: Any, label: str) -> bool:
-    has = getattr(error, "has_error_label", None)
-    return bool(has is not None and has(label))
 
 
 KINDS = "AsyncBroker takes an async function, Broker a plain one"
@@ -223,7 +188,7 @@ def _run_attached(session: Any, flow: Flow[T]) -> Flow[T]:
 
 def _raise_explained(flow: Flow[Any], error: Interruption) -> Flow[Never]:
     """Let the flow replace an error by its own; its reads run outside the transaction, which is over by then."""
-    if not _has_label(error.cause, TRANSIENT):
+    if not has_label(error.cause, TRANSIENT):
         try:
             request = flow.throw(error)
             while isinstance(request, Command) and _is_find(request):

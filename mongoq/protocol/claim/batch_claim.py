@@ -25,6 +25,7 @@ from mongoq.model.item import Item, id_key, id_keys
 from mongoq.model.raw import opened
 from mongoq.model.stream_claim import ENTRY, entry_time
 from mongoq.protocol.base.find import find_few, find_sized
+from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.claim.reserve import bury_exhausted, is_suspect
@@ -34,10 +35,7 @@ from mongoq.protocol.flow import (
     Refused,
     ReplyLost,
     Unreadable,
-    ask,
-    insisted,
     number_matched,
-    persisted,
 )
 from mongoq.protocol.settle.bulk import Statement, make_statement
 from mongoq.protocol.settle.settle import release_update
@@ -226,19 +224,19 @@ def send_claim(claim: BatchClaim, tried: int, *, projection: Mapping[str, Any] |
 def _send(claim: BatchClaim) -> Flow[tuple[int, bool]]:
     """Send the claim until there is a reply, and return whether one was lost; if it fails, give its items back."""
     try:
-        return (yield from persisted(claim.command().__iter__))
+        return (yield from retry_and_report(claim.command().__iter__))
     except ReplyLost:
-        yield from insisted(claim.give_back(claim.ids))
+        yield from retry_once(claim.give_back(claim.ids))
         raise
     except Refused:
         # The update fails on one item, and the reply does not name it: give all back, then try each item alone.
-        yield from insisted(claim.give_back(claim.ids))
+        yield from retry_once(claim.give_back(claim.ids))
         return 0, True
     except Exception as error:
         if getattr(error, "code", None) is not None:
             # The server reports the error, and may have done a part of the update.
             with suppress(Exception):
-                yield from insisted(claim.give_back(claim.ids))
+                yield from retry_once(claim.give_back(claim.ids))
         raise
 
 
@@ -262,7 +260,7 @@ def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> Flow
     except Unreadable:
         return claim.items((yield from _read_by_ids(claim, ids, None))), True
     if number < len(ids):
-        yield from insisted(claim.give_back(keys[number:]))
+        yield from retry_once(claim.give_back(keys[number:]))
     items = claim.items(documents, size)
     return {key: items[key] for key in keys[:number] if key in items}, number == len(ids)
 
@@ -312,7 +310,7 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
         # They keep their old token, which shows that they were parts of a batch.
         update = {"$set": {"when": claim.now}}
         ids = [document["_id"] for document in suspects]
-        yield from ask(Command("update_many", {"filter": claim.filter(ids), "update": update}))
+        yield from retry_until_reply(Command("update_many", {"filter": claim.filter(ids), "update": update}))
     if len(items) == 1 and not others and not claim.is_beside:
         yield from _unmark(claim, *items.values())
     return {id_key(item.id): item for item in others}
@@ -371,4 +369,4 @@ def _unmark(claim: BatchClaim, item: Item[Any]) -> Flow[None]:
     unmark: Command[Any] = Command(
         "update_one", {"filter": filter, "update": update}, undo=lambda _: claim.give_back(claim.ids)
     )
-    yield from ask(unmark)
+    yield from retry_until_reply(unmark)

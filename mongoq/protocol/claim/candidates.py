@@ -27,7 +27,8 @@ from mongoq.model.item import Document, id_key
 from mongoq.model.raw import RawEnvelope, fresh, is_fresh
 from mongoq.protocol.base.find import close_cursor, find_few, find_head
 from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
-from mongoq.protocol.flow import Begin, Flow, Unreadable, Wait, insisted
+from mongoq.protocol.base.retry import retry_once
+from mongoq.protocol.flow import Begin, Flow, Unreadable, Wait
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.prefetch import PendingRead
@@ -159,7 +160,7 @@ def _read_whole(context: QueueContext[Any], n: int, *, shared: bool) -> Flow[Can
 
 def _read_head(context: QueueContext[Any], n: int) -> Flow[Candidates | None]:
     pending = _make_pending(context, n)
-    return (yield from _sort_out(context, n, pending, (yield from insisted(pending.command))))
+    return (yield from _sort_out(context, n, pending, (yield from retry_once(pending.command))))
 
 
 def _sort_out(
@@ -207,7 +208,7 @@ def _read_ahead(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow
     try:
         if _can_send_beside(context):
             coming.begun = yield from Begin(coming.command)
-        reply = yield from insisted(coming.command, coming.begun)
+        reply = yield from retry_once(coming.command, coming.begun)
         if prefetch.coming is not coming:  # another caller that waited for it was faster
             return (yield from _take_or_read(context, n))
     finally:
@@ -249,7 +250,7 @@ def _wait_for_pending(context: QueueContext[Any], coming: PendingRead) -> Flow[N
     try:
         if not coming.is_fresh(time.monotonic()) or coming.begun is None:
             return
-        reply = yield from insisted(coming.command, coming.begun)
+        reply = yield from retry_once(coming.command, coming.begun)
         if prefetch.coming is not coming:
             return
     finally:

@@ -17,8 +17,9 @@ from mongoq.model.filters import where_filter
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Drop, Move, make_unknown_error
 from mongoq.protocol.base.find import find_one
+from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim
-from mongoq.protocol.flow import Command, Flow, PartlyRefused, persisted
+from mongoq.protocol.flow import Command, Flow, PartlyRefused
 from mongoq.protocol.history.pages import is_refused_filter, refusal
 from mongoq.protocol.push.push import due
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
@@ -90,7 +91,7 @@ def settle_unmatched(claim: BatchClaim, wanted: ItemFilter) -> Flow[int]:
 
 def _send_bulk(requests: list[Statement]) -> Flow[int]:
     command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found, resolved=True)
-    total, _ = yield from persisted(command.__iter__)
+    total = yield from retry_until_reply(command)
     return total
 
 
@@ -101,11 +102,10 @@ def _record_settled(claim: BatchClaim, wanted: ItemFilter, total: int) -> None:
         return
     context.count("move", total)
     to, when = wanted.handed.queue, due(context.broker.clock, wanted.handed.delay, wanted.handed.when)
-    context.broker.tell(to, when, number=total)
-    # Another program may have written any value as a priority, and as the time until which an id is remembered.
+    # Items of another program may have a priority that cannot be hashed.
     found = {one for document in claim.candidates.documents if isinstance(one := document.get("priority"), int)}
-    for priority in {wanted.handed.changes.get("priority", one) for one in found}:
-        context.broker.state(to).claim_hints.note(priority, when)
+    priorities = {wanted.handed.changes.get("priority", one) for one in found}
+    context.broker.record_put(to, when, *priorities, number=total, is_new=False)
 
 
 def _make_statements(claim: BatchClaim, wanted: ItemFilter, *, marked: bool) -> Iterator[Statement]:

@@ -80,7 +80,7 @@ def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocum
             fields["origin"]["id"] = document["_id"]
         yield from restore_command(document, marks, {"_id": id, **fields}, {*gone, "key"})
     if is_buried:
-        _record_buried(context, id, UNREADABLE_REASON)
+        _record_buried(context, id, UNREADABLE_REASON, now)
     else:
         _log_postponed(context, id, now + POSTPONEMENT)
 
@@ -145,11 +145,12 @@ def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, no
     )
     found = yield from command
     if found is not None:
-        _record_buried(context, found["_id"], reason)
+        _record_buried(context, found["_id"], reason, now)
     return found is not None
 
 
-def _record_buried(context: QueueContext[Any], id: Any, reason: str) -> None:
+def _record_buried(context: QueueContext[Any], id: Any, reason: str, now: datetime) -> None:
     context.count("dead")
+    context.broker.record_put(dead_queue(context), now, id=id, is_new=False)
     context.unfit += 1
     logger.warning("buried document %s of queue %r: %s", id, context.name, reason)

@@ -18,6 +18,7 @@ from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
 from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.reserve import (
     OnInvalid,
@@ -34,8 +35,6 @@ from mongoq.protocol.flow import (
     Refused,
     ReplyLost,
     Unreadable,
-    insisted,
-    persisted,
 )
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.settle import move, settle
@@ -220,7 +219,7 @@ def _take_into_history(
     try:
         return (yield from command)  # type: ignore[no-any-return]  # the driver sends the document
     except ReplyLost:
-        after = yield from insisted(_find_popped_command(context, marks["settled"], marks["processed"]))
+        after = yield from retry_once(_find_popped_command(context, marks["settled"], marks["processed"]))
         if after is None:
             raise
         if isinstance(after, UnreadableDocument):
@@ -252,7 +251,7 @@ def _delete_stub(
     expires = expiry(now, history, before.get("once"))
     stub = {"_id": before["_id"], "settled": marks["settled"]}
     if expires is None:
-        yield from persisted(Command("delete_one", {"filter": stub}, resolved=True).__iter__)
+        yield from retry_until_reply(Command("delete_one", {"filter": stub}, resolved=True))
     elif context.broker.serverless:
         yield from Command("update_one", {"filter": stub, "update": {"$set": {"expires": expires}}})
 
@@ -277,4 +276,4 @@ def _bury_popped(
         dead["_id"] = new_id()
         yield from Command("insert_one", {"document": dead})
     context.count("dead")
-    context.broker.tell(queue, now, id=dead["_id"])
+    context.broker.record_put(queue, now, item.priority, id=dead["_id"], is_new=False)

@@ -18,6 +18,7 @@ from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
 from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.flow import (
     SENDS,
@@ -27,7 +28,6 @@ from mongoq.protocol.flow import (
     ReplyLost,
     Shared,
     Unreadable,
-    insisted,
     matched,
 )
 from mongoq.protocol.settle import move, settle
@@ -161,7 +161,7 @@ def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> 
     given_back = settle.release_command(item.id, item.token, item.due or now)
     fence = {"_id": item.id, "token": item.token}
     update = {"$set": {"when": now + lease}}
-    held = yield from insisted(
+    held = yield from retry_once(
         Command("update_one", {"filter": fence, "update": update}, matched, undo=lambda _: given_back)
     )
     return item.held_until(now + lease) if held else None
@@ -195,7 +195,7 @@ def _claim(
     try:
         before = yield command
     except ReplyLost:
-        after = yield from insisted(_find_claimed_command(context, mine, now))
+        after = yield from retry_once(_find_claimed_command(context, mine, now))
         if after is None and sends > 1:
             return (yield from _claim(context, lease, patience, sends=sends - 1))
         if after is None:

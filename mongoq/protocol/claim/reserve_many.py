@@ -16,11 +16,12 @@ from mongoq.model.arguments import Duration, count, duration, wait_seconds
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim, give_back_command, send_claim
 from mongoq.protocol.claim.candidates import Candidates, begin_read_ahead, read_candidates, read_ids
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatched
 from mongoq.protocol.claim.reserve import OnInvalid, check_on_invalid, claim_one, refuse_or_bury
-from mongoq.protocol.flow import IDS, Command, Flow, ask, insisted
+from mongoq.protocol.flow import IDS, Command, Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 
@@ -181,7 +182,7 @@ def _decode(context: QueueContext[Any], items: list[Item[Any]], on_invalid: OnIn
             if on_invalid == "raise" or context.settings.dead is None:
                 others = [other for other in items if other is not item]
                 if others:
-                    yield from insisted(_give_back_items(context, others))
+                    yield from retry_once(_give_back_items(context, others))
             yield from refuse_or_bury(context, item, invalid, on_invalid)
     return decoded
 
@@ -196,7 +197,7 @@ def _renew_leases(context: QueueContext[Any], items: list[Item[Any]], lease: tim
     renew: Command[Any] = Command(
         "update_many", {"filter": held, "update": update}, undo=lambda _: _give_back_items(context, items)
     )
-    yield from ask(renew)
+    yield from retry_until_reply(renew)
     found = yield from find_few(context.broker, held, [("_id", 1)], len(items), projection={"_id": 1})
     keys = {id_key(document["_id"]) for document in found}
     return [item.held_until(now + lease) for item in items if id_key(item.id) in keys]

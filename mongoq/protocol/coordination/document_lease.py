@@ -18,7 +18,8 @@ from bson import ObjectId
 
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.flow import Command, Duplicate, Flow, ask, matched, persisted
+from mongoq.protocol.base.retry import retry_until_reply
+from mongoq.protocol.flow import Command, Duplicate, Flow, matched
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = [
@@ -99,7 +100,7 @@ def begun(
         },
     )
     try:
-        found, _ = yield from persisted(command.__iter__)
+        found = yield from retry_until_reply(command)
     # The document exists under another live lease: the filter matched nothing, so the upsert tried to insert its
     # ``_id``.
     except Duplicate:
@@ -118,7 +119,7 @@ def written(broker: BrokerContext, tenure: DocumentLease, update: Mapping[str, A
     The update must be safe to apply twice: the driver sends it again when its reply is lost.
     """
     command = Command("update_one", {"filter": under(tenure), "update": update}, matched, resolved=True)
-    found, _ = yield from persisted(command.__iter__)
+    found = yield from retry_until_reply(command)
     if not found:
         raise TakenOver(holder((yield from find_one(broker, {"_id": tenure.id}, {"by": 1, "until": 1}))))
 
@@ -127,7 +128,7 @@ def given_back(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
     """End the lease at once, so that another process can take it; does nothing if it is lost already (``update``)."""
     update = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
     command = Command("update_one", {"filter": under(tenure), "update": update}, matched, resolved=True)
-    yield from persisted(command.__iter__)
+    yield from retry_until_reply(command)
 
 
 def under(tenure: DocumentLease) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def halt(broker: BrokerContext, run: ObjectId) -> Flow[None]:
     """Signal all parts of a run to end (``update``, upsert); a second signal changes nothing but the expiry."""
     yield from ensure_broker_ready(broker, write=True)
     told = {"$set": {"expires": broker.clock.now() + REMEMBERED}}
-    yield from ask(Command("update_one", {"filter": {"_id": _id(run)}, "update": told, "upsert": True}))
+    yield from retry_until_reply(Command("update_one", {"filter": {"_id": _id(run)}, "update": told, "upsert": True}))
 
 
 def is_halted(broker: BrokerContext, run: ObjectId) -> Flow[bool]:

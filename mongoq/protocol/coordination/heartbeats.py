@@ -14,7 +14,8 @@ from bson import ObjectId
 
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow import Command, Duplicate, Flow, ask
+from mongoq.protocol.base.retry import retry_until_reply
+from mongoq.protocol.flow import Command, Duplicate, Flow
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["WorkerRecord", "beat", "begin", "forget", "swept", "workers", "workers_of"]
@@ -89,12 +90,12 @@ def beat(
     if run is not None:
         told["run"] = run
     filter = {"_id": WORKER_PREFIX + name}
-    yield from ask(Command("update_one", {"filter": filter, "update": {"$set": told}, "upsert": True}))
+    yield from retry_until_reply(Command("update_one", {"filter": filter, "update": {"$set": told}, "upsert": True}))
 
 
 def forget(broker: BrokerContext, name: str) -> Flow[None]:
     """Delete the record of a worker that has ended (``delete``)."""
-    yield from ask(Command("delete_one", {"filter": {"_id": WORKER_PREFIX + name}}))
+    yield from retry_until_reply(Command("delete_one", {"filter": {"_id": WORKER_PREFIX + name}}))
 
 
 def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:

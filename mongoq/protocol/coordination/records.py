@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -18,9 +17,9 @@ from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.model.outcomes import Record
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
 from mongoq.protocol.push.push import check_due, check_headers, due
-from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["EncodedRecord", "Yielded", "documents", "noted", "yielded"]
+__all__ = ["EncodedRecord", "Yielded", "documents", "yielded"]
 
 POSITION_LIMIT = 64 * 1024
 """Bytes of a position as BSON, at most: it is written with every batch."""
@@ -74,7 +73,7 @@ def _position(encoding: Encoding, position: Any) -> Any:
 
 
 class EncodedRecord(NamedTuple):
-    """An envelope in the form to send, with the fields that are noted after the push."""
+    """An envelope in the form to send, with the fields that are recorded after the push."""
 
     queue: str
     priority: int
@@ -156,12 +155,3 @@ def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequenc
         for queue in queues
         for one, envelope in zip(part, envelopes, strict=True)
     ]
-
-
-def noted(broker: BrokerContext, made: Sequence[EncodedRecord]) -> None:
-    """Count new items, and wake callers in this process that wait for them."""
-    numbers = Counter([(one.queue, one.priority, one.when) for one in made])
-    for (queue, priority, when), number in numbers.items():
-        broker.state(queue).claim_hints.note(priority, when)
-        broker.counters.add(queue, "put", number)
-        broker.tell(queue, when, number=number)

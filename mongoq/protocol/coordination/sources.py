@@ -8,6 +8,7 @@ an unknown result may be sent again: it is pushed once, and never by a process t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,7 +29,7 @@ from mongoq.protocol.coordination.document_lease import (
     holder,
     under,
 )
-from mongoq.protocol.coordination.records import EncodedRecord, Yielded, documents, noted
+from mongoq.protocol.coordination.records import EncodedRecord, Yielded, documents
 from mongoq.protocol.flow import Command, Flow, chunks, matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -91,7 +92,9 @@ def pushed(context: QueueContext[Any], tenure: DocumentLease, batch: Sequence[Yi
         yield from _resolved(broker, tenure, len(part))
     tenure.pushed += len(part)
     tenure.position = broker.encoding.decoded(part[-1].position)
-    noted(broker, made)
+    numbers = Counter((one.queue, one.priority, one.when) for one in made)
+    for (queue, priority, when), number in numbers.items():
+        broker.record_put(queue, when, priority, number=number)
     return len(part)
 
 

@@ -18,10 +18,11 @@ from mongoq.model.item import Item
 from mongoq.model.stream_claim import stream_id
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
+from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
 from mongoq.protocol.claim.candidates import Candidates, read_ids
 from mongoq.protocol.claim.reserve import claim_one
-from mongoq.protocol.flow import IDS, Command, Flow, matched, persisted
+from mongoq.protocol.flow import IDS, Command, Flow, matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["ClaimNotes", "StreamClaimer", "read_notes", "write_note"]
@@ -45,7 +46,7 @@ def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text: str)
     yield from ensure_broker_ready(broker, write=True)
     filter, update = _claim_filter(consumer, token), {"$set": {"claim.note": text}}
     command = Command("update_one", {"filter": filter, "update": update}, matched, resolved=True)
-    found, _ = yield from persisted(command.__iter__)
+    found = yield from retry_until_reply(command)
     return bool(found)
 
 

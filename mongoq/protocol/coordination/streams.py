@@ -23,6 +23,7 @@ from mongoq.model.item import Item
 from mongoq.model.stream_claim import StreamClaim, consumer_name, stream_id
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.coordination.document_lease import (
     DocumentLease,
     ForeignLease,
@@ -33,7 +34,7 @@ from mongoq.protocol.coordination.document_lease import (
     written,
 )
 from mongoq.protocol.coordination.stream_claims import StreamClaimer
-from mongoq.protocol.flow import Command, Flow, persisted
+from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -195,7 +196,7 @@ def settled(context: QueueContext[Any], run: StreamRun, number: int) -> Flow[int
     total = 0
     for chunk in cut_ids(claim.ids):
         for command in _commits(context, claim, chunk):
-            done, _ = yield from persisted(command.__iter__)
+            done = yield from retry_until_reply(command)
             total += done
     context.count("commit", total)
     yield from written(context.broker, run, {"$unset": {"claim": ""}})
@@ -268,8 +269,7 @@ def _given_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int
     number = 0
     for filter in filters:
         command = update_many_command({**filter, "token": claim.token}, release_update(claim.due))
-        done, _ = yield from persisted(command.__iter__)
+        done = yield from retry_until_reply(command)
         number += done
-    broker.state(queue).claim_hints.note(0, claim.due)
-    broker.tell(queue, number=number)
+    broker.record_put(queue, claim.due, number=number, is_new=False)
     return number

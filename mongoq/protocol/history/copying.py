@@ -20,7 +20,8 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.raw import Cutter, fields_of
-from mongoq.protocol.flow import Begin, Begun, Command, Flow, Interruption, ReplyLost
+from mongoq.protocol.base.retry import retry_once
+from mongoq.protocol.flow import Begin, Begun, Command, Flow, own_error
 from mongoq.protocol.history.pages import opened
 from mongoq.protocol.history.replay_source import payload_at
 from mongoq.protocol.settle.move import Destination
@@ -78,11 +79,15 @@ class Copies:
         ids: ids of the copies.
         parts: inserts that push them, bounded in bytes.
         told: counts that are known before any copy is pushed.
+        due: the time from which on the first of them is eligible.
+        priorities: their priorities.
     """
 
     ids: list[bytes]
     parts: list[list[RawBSONDocument]]
     told: Replayed
+    due: datetime
+    priorities: set[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,8 @@ def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
     for document in documents:
         batch.add(task, document, now)
     end = broker.clock.stamp() + task.delay
-    ids, copies = _sized(broker, batch, task.line.places([copy.id for copy in batch.copies], end))
+    whens = task.line.places([copy.id for copy in batch.copies], end)
+    ids, copies = _sized(broker, batch, whens)
     last = opened(broker, documents[-1])
     told = Replayed(
         found=len(documents),
@@ -116,7 +122,7 @@ def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
         refusals=tuple(batch.refusals[:REFUSALS]),
         position=(last["processed"], last["_id"]),
     )
-    return Copies(ids, list(_parts(copies)), told)
+    return Copies(ids, list(_parts(copies)), told, min(whens, default=end), batch.priorities)
 
 
 def _sized(broker: BrokerContext, batch: _Batch, whens: list[datetime]) -> tuple[list[bytes], list[RawBSONDocument]]:
@@ -161,9 +167,8 @@ def received(task: Task, sent: Sent) -> Flow[Replayed]:
         # The earlier inserts were waited for in ``send``; only the last one may still be under way.
         pushed += yield from _inserted(sent.copies.parts[-1], sent.begun)
     if not task.dry_run:
-        task.context.broker.counters.add(task.target.name, "put", pushed)
-        if pushed:
-            task.context.broker.tell(task.target.name, number=pushed)
+        copies = sent.copies
+        task.context.broker.record_put(task.target.name, copies.due, *copies.priorities, number=pushed)
     return replace(sent.copies.told, pushed=pushed, already=len(sent.copies.ids) - pushed)
 
 
@@ -184,12 +189,14 @@ class _Batch:
         refusals: ids of items that cannot be copied, each with the reason.
         skipped: items that ``transform`` left out.
         stencils: stencils by the bytes behind the payloads, which documents of one stencil have in common.
+        priorities: the priorities of the copies.
     """
 
     copies: list[_Copy] = field(default_factory=list)
     refusals: list[tuple[ObjectId, str]] = field(default_factory=list)
     skipped: int = 0
     stencils: dict[bytes, CopyStencil] = field(default_factory=dict)
+    priorities: set[int] = field(default_factory=set)
 
     def add(self, task: Task, document: Document | bytes, now: datetime) -> None:
         """Prepare the copy of a document, or note why there is none."""
@@ -215,6 +222,7 @@ class _Batch:
         except _Unfit as unfit:
             self.refusals.append((item.id, shorten(str(unfit.__cause__), REASON_BYTES)))
             return
+        self.priorities.add(envelope["priority"])
         encoding = task.context.broker.encoding
         if cut is not None and fields_of(cut[2]) == PLAIN:
             self.stencils[cut[2]] = CopyStencil(encoding, envelope)
@@ -311,12 +319,8 @@ def _insert(envelopes: list[RawBSONDocument]) -> Command[Any]:
 
 def _inserted(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> Flow[int]:
     """Insert new copies, or wait for an insert under way; return how many are new. Send again after a lost reply."""
-    command = _insert(envelopes)
     try:
-        try:
-            yield from begun or command
-        except ReplyLost:
-            yield from command
+        yield from retry_once(_insert(envelopes), begun)
     except Exception as error:
         # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
         duplicates = _duplicates(error)
@@ -328,8 +332,7 @@ def _inserted(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> F
 
 def _duplicates(error: Exception) -> int | None:
     """Return how many inserts failed because the copies exist already; ``None`` when any failed for another reason."""
-    cause = error.cause if isinstance(error, Interruption) else error
-    details = getattr(cause, "details", None)
+    details = getattr(own_error(error), "details", None)
     if not isinstance(details, Mapping):
         return None
     failures = details.get("writeErrors")

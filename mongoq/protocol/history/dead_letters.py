@@ -19,7 +19,8 @@ from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, number_matched
+from mongoq.protocol.base.retry import retry_and_report
+from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, number_matched
 from mongoq.protocol.history.mistaken import refuse_mistake
 from mongoq.protocol.history.pages import Range, documents_page, history_range
 from mongoq.protocol.history.read import NOT_RESERVED
@@ -128,9 +129,9 @@ def _handed_back(
     statements = list(_statements(context, documents, target, refusals, by_hop=by_hop))
     moved = yield from _sent(context, statements, refusals)
     context.count("move", moved)
-    if moved:
-        for queue in {arguments["update"]["$set"]["q"] for _, arguments in statements}:
-            context.broker.tell(queue, number=moved)
+    priorities = [document.get("priority") for document in documents]
+    for queue, when in {(there["q"], there["when"]) for there in (each[1]["update"]["$set"] for each in statements)}:
+        context.broker.record_put(queue, when, *priorities, number=moved, is_new=False)
     held = len(documents) - moved - len(refusals)
     return Replayed(len(documents), moved, skipped=held, refused=len(refusals), refusals=tuple(refusals))
 
@@ -221,12 +222,9 @@ def _sent(context: QueueContext[Any], statements: list[Statement], refusals: lis
     if context.broker.serverless:
         return (yield from count_found(context.broker, statements))
     command = Command("bulk_write", {"requests": statements, "ordered": False}, number_matched)
-    try:
-        return (yield from _tolerant(command, statements, refusals))
-    except ReplyLost:
-        # The second reply does not count letters that the first command moved, so the total is counted by what is left.
-        yield from _tolerant(command, statements, refusals)
-        return (yield from _gone(context, statements))
+    moved, was_lost = yield from retry_and_report(lambda: _tolerant(command, statements, refusals))
+    # A later reply does not count letters that an earlier command moved, so the total is counted by what is left.
+    return (yield from _gone(context, statements)) if was_lost else moved
 
 
 def _tolerant(command: Command[int], statements: list[Statement], refusals: list[tuple[ObjectId, str]]) -> Flow[int]:

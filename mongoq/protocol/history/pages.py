@@ -22,7 +22,8 @@ from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER
 from mongoq.model.item import Document, Item
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import close_cursor, read_stored_batch
-from mongoq.protocol.flow import Begin, Begun, Command, Flow, Interruption, Unreadable, insisted
+from mongoq.protocol.base.retry import retry_once
+from mongoq.protocol.flow import Begin, Begun, Command, Flow, Unreadable, own_error
 from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -263,13 +264,13 @@ def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any
         found: list[Document] = yield from asked.command
         return found, len(found) == asked.wanted.page
     try:
-        reply: Any = yield from insisted(asked.command, asked.begun)
+        reply: Any = yield from retry_once(asked.command, asked.begun)
         cursor = reply["cursor"]
         documents, id = read_stored_batch(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
     except Unreadable:
         # One document cannot be decoded: read the page again as bytes, to decode each document by itself.
         arguments = {**asked.command.arguments, "codec_options": broker.encoding.undecoded}
-        reply = yield from insisted(replace(asked.command, arguments=arguments))
+        reply = yield from retry_once(replace(asked.command, arguments=arguments))
         raw, id = read_stored_batch(reply["cursor"])
         documents = [broker.encoding.read(document) for document in raw]
     if id:
@@ -279,14 +280,10 @@ def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any
 
 def is_refused_filter(error: Exception) -> bool:
     """Return whether an error is the server's answer to a filter that it cannot read."""
-    return getattr(_cause(error), "code", None) in REFUSED_FILTERS
+    return getattr(own_error(error), "code", None) in REFUSED_FILTERS
 
 
 def refusal(error: Exception) -> str:
     """Return the server's message without the rest of its reply."""
-    details = getattr(_cause(error), "details", None)
+    details = getattr(own_error(error), "details", None)
     return str(details["errmsg"] if isinstance(details, Mapping) and "errmsg" in details else error)
-
-
-def _cause(error: Exception) -> Exception:
-    return error.cause if isinstance(error, Interruption) else error

@@ -26,7 +26,7 @@ from mongoq.protocol.join.spec import (
     FOREVER,
     JoinSpec,
     JoinTransaction,
-    noted_of,
+    record_results,
     remembered,
     rendezvous,
     sent,
@@ -54,7 +54,7 @@ def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Excep
     failed: dict[Any, Exception] = {}
 
     def noted(done: JoinTransaction) -> None:
-        noted_of(spec, done)
+        record_results(spec, done)
         failed.update((id_key(item.id), PutOff()) for item in done.put_off)
 
     way = Exchange(spec.sides[0], partial(_met, spec), _item_of, noted)
@@ -165,7 +165,7 @@ def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Excep
     """
     context = spec.parked
     yield from ensure_ready(context)
-    way = Exchange(context, partial(_parted, spec), lambda item: item, partial(noted_of, spec))
+    way = Exchange(context, partial(_parted, spec), lambda item: item, partial(record_results, spec))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(items, lambda _: 0, most=ARRIVALS):
         failed |= yield from run_exchange(way, chunk)

@@ -16,10 +16,19 @@ from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.join.pair import Member, Pair, leaving
 from mongoq.protocol.settle.bulk import Statement, count_found
 from mongoq.protocol.settle.exchange import FenceMiss
-from mongoq.protocol.settle.fork import record_output
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["ARRIVALS", "FOREVER", "JoinSpec", "JoinTransaction", "Late", "noted_of", "remembered", "rendezvous", "sent"]
+__all__ = [
+    "ARRIVALS",
+    "FOREVER",
+    "JoinSpec",
+    "JoinTransaction",
+    "Late",
+    "record_results",
+    "remembered",
+    "rendezvous",
+    "sent",
+]
 
 logger = logging.getLogger("mongoq.joining")
 
@@ -129,25 +138,22 @@ class JoinTransaction:
         self.fates[id_key(item.id)] = fate
 
 
-def noted_of(spec: JoinSpec, done: JoinTransaction) -> None:
+def record_results(spec: JoinSpec, done: JoinTransaction) -> None:
     """Count the results, log failures, and wake callers in this process that wait for the items."""
     spec.fates.update(done.fates)
     if done.reasons:
         logger.warning(
             "%d items of the join %r have failed; the last: %s", len(done.reasons), spec.name, done.reasons[-1]
         )
-    for one in done.pairs:
-        record_output(spec.parked, one.document)
+    broker = spec.parked.broker
+    for document in (one.document for one in done.pairs):
+        broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])
     for queue, number in Counter(member.context.name for member in done.members).items():
-        spec.parked.broker.counters.add(queue, "commit", number)
-    if not done.parked:
-        return
+        broker.counters.add(queue, "commit", number)
     for queue, number in Counter(queue for queue, _, _ in done.parked).items():
-        spec.parked.broker.counters.add(queue, "move", number)
-    for priority, until in {(priority, until) for _, priority, until in done.parked}:
-        spec.parked.placed(priority, until)
-    if spec.timeout is not None:
-        spec.parked.broker.tell(spec.parked.name, min(until for _, _, until in done.parked))
+        broker.counters.add(queue, "move", number)
+    for (priority, until), number in Counter((priority, until) for _, priority, until in done.parked).items():
+        broker.record_put(spec.parked.name, until, priority, number=number, is_new=False)
 
 
 def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]:

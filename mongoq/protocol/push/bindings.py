@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, queue_name
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.retry import retry_lost_race, retry_until_reply
 from mongoq.protocol.base.topics import TOPICS_ID, Bound, bindings_in, read_bindings
 from mongoq.protocol.base.transaction import ensure_transactional
-from mongoq.protocol.flow import Command, Duplicate, Flow, Refused, ask
+from mongoq.protocol.flow import Command, Duplicate, Flow, Refused
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["bind", "bindings", "unbind"]
 
-MAX_RACES = 5
-"""Times that another process may be faster before a binding gives up."""
 DEAD_QUEUE_PROBLEM = "is a dead queue: it takes what failed, by moves of single items"
 """Error text for a dead queue named in a binding."""
 
@@ -35,19 +35,19 @@ def bind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple
         if _check_alive(queue, f"queues[{place}]") == name:
             raise ArgumentInvalid(f"queues[{place}]", f"{name!r} cannot be bound to itself")
     yield from ensure_broker_ready(broker, write=True) if broker.serverless else ensure_transactional(broker)
-    added = [{"topic": name, "queue": queue} for queue in names]
+    return (yield from retry_lost_race(partial(_try_bind, broker, name, names)))
+
+
+def _try_bind(broker: BrokerContext, topic: str, queues: list[str]) -> Flow[tuple[str, ...]]:
+    added = [{"topic": topic, "queue": queue} for queue in queues]
     update = {"$addToSet": {"bound": {"$each": added}}}
-    # A duplicate key means either a chain, or that another process has just inserted the document.
-    for left in reversed(range(MAX_RACES)):
-        try:
-            bound = yield from _change(broker, _filter_without_chains(name, names), update, upsert=True)
-        except Duplicate:
-            _refuse_chains((yield from read_bindings(broker)), name, names)
-            if not left:
-                raise
-        else:
-            return bound[name]
-    raise AssertionError("the last race is won, or raises")
+    try:
+        bound = yield from _change(broker, _filter_without_chains(topic, queues), update, upsert=True)
+    except Duplicate:
+        # Either there would be a chain, or another process has just inserted the document.
+        _refuse_chains((yield from read_bindings(broker)), topic, queues)
+        raise
+    return bound[topic]
 
 
 def unbind(broker: BrokerContext, topic: str, queues: Iterable[str]) -> Flow[tuple[str, ...]]:
@@ -79,7 +79,7 @@ def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any
     asked_at = time.monotonic()
     arguments = {"filter": filter, "update": update, "upsert": upsert, "return_document": True}
     try:
-        document: Any = yield from ask(Command("find_one_and_update", arguments))
+        document: Any = yield from retry_until_reply(Command("find_one_and_update", arguments))
     except Refused:
         yield from read_bindings(broker)  # raises an error that names the malformed binding
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NoReturn, get_args
 
 from bson import ObjectId
@@ -12,6 +13,7 @@ from mongoq.model.arguments import text
 from mongoq.model.envelope import Document
 from mongoq.model.indexes import BEGINNING, KEY
 from mongoq.protocol.base.find import find_one
+from mongoq.protocol.base.retry import retry_lost_race
 from mongoq.protocol.flow import Command, Duplicate, Flow, ReplyLost
 from mongoq.protocol.push.insert import confirm_insert, is_pushed
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -22,8 +24,6 @@ OnDuplicate = Literal["keep", "replace", "raise"]
 WAYS: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
 MAX_KEY_BYTES = 1024
 """Bytes of a key in UTF-8, at most."""
-MAX_RACES = 5
-"""Times that another process may be faster before a push gives up."""
 REPLACED = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin")
 """Fields that a replacing push sets, and removes when it has no value for them."""
 REMOVED = ("token", "error", "batch", "trail", "pushed", "replayed", "joined")
@@ -65,10 +65,7 @@ def check_keyed(key: Any, on_duplicate: Any) -> Keyed | None:
 def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, given: bool) -> Flow[ObjectId]:
     """Insert an item unless one with its key is live, and return the id of the live item."""
     id, new = yield from upsert_keyed(context.broker, envelope, keyed, given=given)
-    context.placed(envelope["priority"], envelope["when"])
-    if new:
-        context.count("put")
-    context.broker.tell(context.name, envelope["when"], id=id, priority=envelope["priority"])
+    context.broker.record_put(context.name, envelope["when"], envelope["priority"], id=id, is_new=new)
     return id
 
 
@@ -82,27 +79,28 @@ def upsert_keyed(
     item. A ``given`` id is read first: when a push is sent again after its item is done, it must not replace an item
     pushed since.
     """
+    return (yield from retry_lost_race(partial(_try_upsert, broker, envelope, keyed, given=given)))
+
+
+def _try_upsert(broker: BrokerContext, envelope: Document, keyed: Keyed, *, given: bool) -> Flow[tuple[ObjectId, bool]]:
+    """Insert an item as ``upsert_keyed`` does; raises ``Duplicate`` when another caller was faster."""
     id: ObjectId = envelope["_id"]
-    for left in reversed(range(MAX_RACES)):
-        pushed, holder = (yield from _read_key(broker, envelope, keyed)) if given else (False, None)
-        if pushed:
-            return id, False
-        try:
-            found = yield from _upsert_command(envelope, keyed, holder, serverless=broker.serverless)
-        except ReplyLost:
-            if not (yield from confirm_insert(broker, envelope, given=given)):
-                raise
-            return id, True
-        except Duplicate:
-            if not given and (yield from is_pushed(broker, envelope)):
-                return id, False  # pushed before under this id, and perhaps done
-            if not left:
-                raise
-            continue
-        if found["_id"] != id and keyed.on_duplicate == "raise":
-            raise DuplicateItem(envelope["q"], keyed.key, found["_id"])
-        return found["_id"], found["_id"] == id
-    raise AssertionError("the last race is won, or raises")
+    pushed, holder = (yield from _read_key(broker, envelope, keyed)) if given else (False, None)
+    if pushed:
+        return id, False
+    try:
+        found = yield from _upsert_command(envelope, keyed, holder, serverless=broker.serverless)
+    except ReplyLost:
+        if not (yield from confirm_insert(broker, envelope, given=given)):
+            raise
+        return id, True
+    except Duplicate:
+        if not given and (yield from is_pushed(broker, envelope)):
+            return id, False  # pushed before under this id, and perhaps done
+        raise
+    if found["_id"] != id and keyed.on_duplicate == "raise":
+        raise DuplicateItem(envelope["q"], keyed.key, found["_id"])
+    return found["_id"], found["_id"] == id
 
 
 def _read_key(broker: BrokerContext, envelope: Document, keyed: Keyed) -> Flow[tuple[bool, ObjectId | None]]:

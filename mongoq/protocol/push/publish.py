@@ -166,11 +166,9 @@ def _upsert(copy: Copy) -> dict[str, Any]:
 
 
 def _record_puts(broker: BrokerContext, puts: Sequence[_Put], envelope: Document) -> None:
-    """Count the new items, and wake the waiters of their queues in this process."""
-    there: dict[str, list[_Put]] = {}
-    for put in puts:
-        there.setdefault(put.queue, []).append(put)
-    for queue, found in there.items():
-        broker.state(queue).claim_hints.note(envelope["priority"], envelope["when"])
-        broker.counters.add(queue, "put", sum(put.new for put in found))
-        broker.tell(queue, envelope["when"], id=found[0].id if len(found) == 1 else None, number=len(found))
+    there: dict[tuple[str, bool], list[ObjectId]] = {}
+    for queue, id, new in puts:
+        there.setdefault((queue, new), []).append(id)
+    for (queue, new), ids in there.items():
+        single = ids[0] if len(ids) == 1 else None
+        broker.record_put(queue, envelope["when"], envelope["priority"], number=len(ids), id=single, is_new=new)

@@ -78,7 +78,7 @@ class Draft:
 
     def record_put(self) -> None:
         """Count the inserted item, and wake the waiters of its queue."""
-        self.context.put(self.priority, self.at, id=self.id)
+        self.context.record_put(self.priority, self.at, id=self.id)
 
     def encode(self) -> Document:
         """Return the envelope in the form to send."""
@@ -254,6 +254,6 @@ def _record_drafts(drafts: Iterable[Draft]) -> None:
         if queue in context.broker.registry.wait_queues:
             # The change stream reports each item once more; a waiter recognises it by its id.
             for draft in alike:
-                context.put(priority, at, id=draft.id)
+                context.record_put(priority, at, id=draft.id)
         else:
-            context.put(priority, at, number=len(alike))
+            context.record_put(priority, at, number=len(alike))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, is_same_push, new_envelope
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.flow import BYTES as CHUNK
 from mongoq.protocol.flow import (
@@ -29,10 +31,8 @@ from mongoq.protocol.flow import (
     ReplyLost,
     chunks,
     finish,
-    insisted,
     number_matched,
     own_error,
-    persisted,
     placed,
 )
 from mongoq.protocol.push.insert import find_pushed
@@ -100,16 +100,14 @@ def push_many(
         ]
         yield from insert_joined(context.broker, copies, envelope, given=given is not None)
         return identities
-    try:
-        yield from insert_in_chunks(
-            context,
-            list(zip(raw, values, strict=True)),
-            lambda one: stencil.envelope(*one),
-            lambda one: stencil.size(one[1]),
-            again=given is not None,
-        )
-    finally:
-        context.placed(priority, eligible)
+    yield from insert_in_chunks(
+        context,
+        list(zip(raw, values, strict=True)),
+        lambda one: stencil.envelope(*one),
+        lambda one: stencil.size(one[1]),
+        lambda stored: context.broker.record_put(context.name, eligible, priority, number=len(stored)),
+        again=given is not None,
+    )
     return identities
 
 
@@ -141,13 +139,14 @@ def insert_in_chunks(
     fresh: Sequence[Fresh],
     envelope: Callable[[Fresh], RawBSONDocument],
     size: Callable[[Fresh], int],
+    record: Callable[[Sequence[Fresh]], None],
     *,
     again: bool,
 ) -> Flow[None]:
     """Send the chunks; after a lost reply the next one is still sent, after any other error none.
 
-    Raises ``BatchIncomplete``, or the driver's error when nothing was pushed. ``again`` means that the ids may exist
-    already.
+    Raises ``BatchIncomplete``, or the driver's error when nothing was pushed. ``record`` receives the items that are
+    stored. ``again`` means that the ids may exist already.
     """
     failed: Failures = {}
     stopped: Exception | None = None
@@ -157,7 +156,7 @@ def insert_in_chunks(
             if stopped is not None:
                 raise stopped
             envelopes = [envelope(one) for one in chunk]
-            refused, unknown = yield from _insert_chunk(context, chunk, envelopes, again=again)
+            refused, unknown = yield from _insert_chunk(context, chunk, envelopes, record, again=again)
         except Exception as error:
             stopped = error
             refused, unknown = dict.fromkeys(_ids(chunk), own_error(error)), False
@@ -178,7 +177,12 @@ def _ids(chunk: Iterable[Identified]) -> list[ObjectId]:
 
 
 def _insert_chunk(
-    context: QueueContext[Any], chunk: Sequence[Identified], envelopes: list[RawBSONDocument], *, again: bool
+    context: QueueContext[Any],
+    chunk: Sequence[Fresh],
+    envelopes: list[RawBSONDocument],
+    record: Callable[[Sequence[Fresh]], None],
+    *,
+    again: bool,
 ) -> Flow[tuple[Failures, bool]]:
     """Insert a chunk; return the errors of items not known to be stored, and whether some of them may be stored.
 
@@ -187,10 +191,9 @@ def _insert_chunk(
     """
     command: Command[Any] = Command("insert_many", {"documents": envelopes, "ordered": False}, resolved=again)
     try:
-        yield from (persisted(command.__iter__) if again else command)
+        yield from (retry_until_reply(command) if again else command)
     except PartlyRefused as refused:
-        context.count("put", refused.total)
-        context.broker.tell(context.name, number=refused.total)
+        record([one for place, one in enumerate(chunk) if place not in refused.refusals])
         failed = {
             place: own_error(error)
             for place, error in refused.refusals.items()
@@ -198,7 +201,7 @@ def _insert_chunk(
         }
         there = [place for place in refused.refusals if place not in failed]
         met, unknown = yield from _resolve_duplicates(
-            context, [chunk[place] for place in there], [envelopes[place] for place in there]
+            context, [chunk[place] for place in there], [envelopes[place] for place in there], record
         )
         return met | {ObjectId(chunk[place][0]): error for place, error in failed.items()}, unknown
     except ReplyLost as reply:
@@ -210,16 +213,18 @@ def _insert_chunk(
                 taken, _ = yield from _find_taken(context, ids)
         except Exception as error:
             logger.debug("what was pushed could not be looked for: %r", error)
-        context.count("put", len(ids) - len(missing))
-        context.broker.tell(context.name, number=len(ids) - len(missing))
+        absent = set(missing)
+        record([one for one, id in zip(chunk, ids, strict=True) if id not in absent])
         return taken | dict.fromkeys(missing, reply.cause), bool(missing)
-    context.count("put", len(envelopes))
-    context.broker.tell(context.name, number=len(envelopes))
+    record(chunk)
     return {}, False
 
 
 def _resolve_duplicates(
-    context: QueueContext[Any], chunk: Sequence[Identified], envelopes: Sequence[RawBSONDocument]
+    context: QueueContext[Any],
+    chunk: Sequence[Fresh],
+    envelopes: Sequence[RawBSONDocument],
+    record: Callable[[Sequence[Fresh]], None],
 ) -> Flow[tuple[Failures, bool]]:
     """Compare duplicate ids with the pushes that used them, and return the same as ``_insert_chunk``.
 
@@ -232,7 +237,7 @@ def _resolve_duplicates(
     if not gone:
         return taken, False
     more, unknown = yield from _insert_chunk(
-        context, [chunk[place] for place in gone], [envelopes[place] for place in gone], again=True
+        context, [chunk[place] for place in gone], [envelopes[place] for place in gone], record, again=True
     )
     return taken | more, unknown
 
@@ -254,7 +259,7 @@ def _find_missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[
     """Return the ids that are not stored, by an update that changes nothing and waits for the majority, as any does."""
     nothing = {"$unset": {"unheard_of": ""}}
     command = Command("update_many", {"filter": {"_id": {"$in": ids}}, "update": nothing}, number_matched)
-    if (yield from insisted(command)) == len(ids):
+    if (yield from retry_once(command)) == len(ids):
         return []
     # Rarely needed: most often the update has found all of them.
     found = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})
@@ -307,10 +312,7 @@ def push_each(
     if bound := context.broker.topics.bound.get(context.name):
         yield from _publish_parts(context, plain, envelopes, bound)
     elif plain:
-        try:
-            yield from insert_in_chunks(context, plain, envelopes.encode, envelopes.size, again=True)
-        finally:
-            envelopes.record_hints()
+        yield from insert_in_chunks(context, plain, envelopes.encode, envelopes.size, envelopes.record, again=True)
     for push in keyed:
         yield from _push_with_key(context, push, str(options[push[2]].key), envelopes)
 
@@ -354,10 +356,11 @@ class _Envelopes:
             once=self._until,
         )
 
-    def record_hints(self) -> None:
-        """Update the claim hints of this process with the places of the new items."""
-        for priority, when in {(chosen.priority, when) for chosen, when in zip(self._options, self._due, strict=True)}:
-            self._context.placed(priority, when)
+    def record(self, stored: Sequence[Push]) -> None:
+        """Record the new items, those of each option together."""
+        for place, number in Counter(place for _, _, place in stored).items():
+            name, priority = self._context.name, self._options[place].priority
+            self._context.broker.record_put(name, self._due[place], priority, number=number)
 
 
 def _publish_parts(

@@ -36,8 +36,8 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.push.insert import insert_item
 from mongoq.protocol.settle import move, settle
-from mongoq.protocol.settle.bulk import Settlement, Wanted, run_bulk
-from mongoq.protocol.settle.fork import fork_items, make_output, record_output
+from mongoq.protocol.settle.bulk import Put, Settlement, Wanted, run_bulk
+from mongoq.protocol.settle.fork import fork_items, make_output
 from mongoq.protocol.settle.move_many import Moves, Resolve, make_move
 from mongoq.protocol.settle.settle_many import Batch, make_burial, make_commit, make_release, make_rollback
 from mongoq.protocol.settle.trail import Marker
@@ -112,7 +112,6 @@ class _Plan:
         self._batch, self._moves = Batch(context.broker.clock), Moves(context, resolve)
         self._settlements: list[Wanted] = []
         self._forks: list[tuple[Item[Any], Fork]] = []
-        self._released: list[Item[Any]] = []
 
     def add(self, item: Item[Any], outcome: ResolvedOutcome) -> None:
         """Add the settlement of an item, by its outcome.
@@ -133,7 +132,6 @@ class _Plan:
                 settlement = make_burial(context, item, batch, reason=outcome.reason, error=None, alone=alone)
             case Release():
                 settlement = make_release(context, item, batch)
-                self._released.append(item)
             case Fork():
                 self._forks.append((item, outcome))
                 return
@@ -147,8 +145,6 @@ class _Plan:
     def send(self) -> Flow[Mapping[Any, Exception]]:
         """Settle the items, and return the errors of items that were not settled, by ``id_key``."""
         tally = yield from run_bulk(self._context, self._settlements)
-        for item in self._released:
-            self._context.placed(item.priority, item.due or self._batch.now)
         return tally.failed | (yield from fork_items(self._context, self._forks, self._batch, self._moves))
 
 
@@ -162,7 +158,7 @@ def _make_rollback(context: QueueContext[Any], item: Item[Any], outcome: Failed,
     update["$inc"] = {"attempts": -1}
     alone = partial(settle.send_rollback, context, update=update)
     happened = partial(is_back, when=when, fewer=1)
-    return Settlement(update, happened, "rollback", alone, wakes=(context.name, when))
+    return Settlement(update, happened, "rollback", alone, put=Put(context.name, when))
 
 
 # --- at most once --------------------------------------------------------------------------------
@@ -251,7 +247,7 @@ def _push_dead_letter(context: QueueContext[Any], item: Item[Any], *, reason: st
 def _push(context: QueueContext[Any], envelope: dict[str, Any]) -> Flow[None]:
     envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
     yield from insert_item(context.broker, envelope, given=True)  # sent again, it finds itself
-    record_output(context, envelope)
+    context.broker.record_put(envelope["q"], envelope["when"], envelope["priority"], id=envelope["_id"])
 
 
 def _output_id(item: Item[Any], queue: str, place: int = 0) -> ObjectId:

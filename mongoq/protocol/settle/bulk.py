@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from bson import ObjectId
 
@@ -21,6 +21,7 @@ from mongoq.model.process import Event
 from mongoq.model.raw import RawBatch, ids_of
 from mongoq.protocol.base.fence import LEASE_MARGIN, ends_by, make_lost_error, may_be_new
 from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.flow import (
     IDS,
     Command,
@@ -33,7 +34,6 @@ from mongoq.protocol.flow import (
     finish,
     number_matched,
     own_error,
-    persisted,
 )
 from mongoq.protocol.settle.patch import patch_misfit_error, patch_too_large_error
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -42,6 +42,7 @@ __all__ = [
     "STATE_FIELDS",
     "BulkResult",
     "Group",
+    "Put",
     "Settlement",
     "Statement",
     "Wanted",
@@ -67,6 +68,14 @@ STATE_FIELDS: dict[str, Any] = dict.fromkeys(
 Statement = tuple[str, dict[str, Any]]
 
 
+class Put(NamedTuple):
+    """The queue that items are put into, the time from which on they are due there, and their new priority, if any."""
+
+    queue: str
+    when: datetime
+    priority: int | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Settlement:
     """What is to become of items that are treated alike: those of them under one token share a statement.
@@ -82,7 +91,7 @@ class Settlement:
         size: the bytes of the update, when they count.
         telling: no item looks settled in this way unless this update did it.
         told: what the caller is told of an item that was settled so, where ``alone`` tells something.
-        wakes: who waits for items of this queue, due then.
+        put: where the items are put; ``None`` when they leave the queues.
     """
 
     update: Mapping[str, Any] | None
@@ -94,7 +103,7 @@ class Settlement:
     size: int = 0
     telling: bool = True
     told: Any = None
-    wakes: tuple[str, datetime] | None = None
+    put: Put | None = None
 
 
 Wanted = tuple[Item[Any], Settlement]
@@ -241,7 +250,7 @@ def _send_bulk(context: QueueContext[Any], bulk: list[Group], tally: BulkResult)
     command = Command("bulk_write", {"requests": requests, "ordered": False}, number_found)
     command.resolved = any(kind != "DeleteOne" for kind, _ in requests)  # those the driver can send again
     try:
-        (refusals, total), again = yield from persisted(lambda: _send(command))
+        (refusals, total), again = yield from retry_and_report(lambda: _send(command))
     except ReplyLost as reply:
         tally.failed |= {id_key(id): reply.cause for group in bulk for id in group.ids}
         return []
@@ -286,7 +295,7 @@ def _resolve_refused(context: QueueContext[Any], sent: list[Wanted], tally: Bulk
 def mark_done(context: QueueContext[Any], done: Iterable[Group], tally: BulkResult) -> None:
     """Record settled items, as ``run_fenced`` does for a single item."""
     events: Counter[Event] = Counter()
-    woken: Counter[tuple[str, datetime]] = Counter()
+    puts: Counter[Put] = Counter()
     for group in done:
         settlement, number = group.settlement, len(group.items)
         tally.done += group.ids
@@ -294,12 +303,21 @@ def mark_done(context: QueueContext[Any], done: Iterable[Group], tally: BulkResu
             if context.broker.unsettled:
                 context.broker.unsettled.difference_update(map(reservation_key, group.items))
             events[settlement.event] += number
-        if settlement.wakes is not None:
-            woken[settlement.wakes] += number
-    for (queue, when), number in woken.items():
-        context.broker.tell(queue, when, number=number)
+        if settlement.put is not None:
+            puts.update(_count_puts(settlement.put, group.items))
+    for (queue, when, priority), number in puts.items():
+        context.broker.record_put(queue, when, priority, number=number, is_new=False)
     for event, number in events.items():
         context.count(event, number)
+
+
+def _count_puts(put: Put, items: list[Item[Any]]) -> Mapping[Put, int]:
+    """Count items by the place they were put in; another program's priority that is no number is left out."""
+    if put.priority is not None:
+        return {put: len(items)}
+    stored: Iterable[Any] = (item.priority for item in items)
+    priorities = Counter(one if isinstance(one, int) else None for one in stored)
+    return {put._replace(priority=priority): number for priority, number in priorities.items()}
 
 
 METHODS = {

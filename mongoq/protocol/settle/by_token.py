@@ -21,7 +21,8 @@ from mongoq.model.settings import queue_options
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_reply
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import IDS, Command, Flow, Interruption, Wait, number_matched, own_error, persisted
+from mongoq.protocol.base.retry import retry_until_reply
+from mongoq.protocol.flow import IDS, Command, Flow, Interruption, Wait, number_matched, own_error
 from mongoq.protocol.settle.bulk import Wanted, run_bulk
 from mongoq.protocol.settle.move import Handover, send_move
 from mongoq.protocol.settle.move_many import make_move
@@ -102,7 +103,7 @@ def read_held_documents(
 
 def _update_held(token: ObjectId, ids: Sequence[Any], update: Mapping[str, Any]) -> Flow[int]:
     filter = {"_id": {"$in": list(ids)}, "token": token}
-    found, _ = yield from persisted(update_many_command(filter, update).__iter__)
+    found = yield from retry_until_reply(update_many_command(filter, update))
     return found
 
 

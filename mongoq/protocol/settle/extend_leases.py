@@ -12,7 +12,8 @@ from bson import ObjectId
 from mongoq.model.envelope import error_document
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.flow import IDS, Command, Flow, number_matched, persisted
+from mongoq.protocol.base.retry import retry_until_reply
+from mongoq.protocol.flow import IDS, Command, Flow, number_matched
 from mongoq.protocol.settle.bulk import Statement, make_statement
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -48,7 +49,7 @@ def extend_leases(
     requests = list(_make_statements(wanted, ends))
     arguments = {"requests": requests, "ordered": False}
     command: Command[int] = Command("bulk_write", arguments, number_matched, resolved=True)
-    held, _ = yield from persisted(command.__iter__)
+    held = yield from retry_until_reply(command)
     if held == sum(len(one.ids) for one in wanted):
         return ends, set()
     return ends, (yield from _find_lost(broker, wanted))

@@ -31,7 +31,7 @@ from mongoq.protocol.settle.move_many import Moves
 from mongoq.protocol.settle.settle_many import Batch, make_commit
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["fork_items", "make_output", "record_output"]
+__all__ = ["fork_items", "make_output"]
 
 
 def make_output(
@@ -50,14 +50,6 @@ def make_output(
         headers=handed.changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
         once=None,
     )
-
-
-def record_output(context: QueueContext[Any], envelope: Document) -> None:
-    """Count a new item of a queue, and wake the queue's waiters in this process."""
-    broker, queue = context.broker, envelope["q"]
-    broker.state(queue).claim_hints.note(envelope["priority"], envelope["when"])
-    broker.counters.add(queue, "put", 1)
-    broker.tell(queue, envelope["when"], id=envelope["_id"])
 
 
 MAX_OUTPUTS = 10_000
@@ -139,4 +131,4 @@ def _record_done(context: QueueContext[Any], done: Sequence[_ForkedItem]) -> Non
     mark_done(context, group_by_statement((one.item, one.settlement) for one in done), BulkResult())
     for one in done:
         for document in one.outputs:
-            record_output(context, document)
+            context.broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])

@@ -160,8 +160,8 @@ def send_move(context: QueueContext[Any], item: Item[Any], handed: Handover) -> 
             happened=lambda found: is_moved(found, item),
             event="move",
         )
-        broker.tell(to, until, id=item.id)
-        broker.state(to).claim_hints.note(handed.changes.get("priority", item.priority), until)
+        priority = handed.changes.get("priority", item.priority)
+        broker.record_put(to, until, priority, id=item.id, is_new=False)
     except Duplicate as duplicate:
         if "key" not in handed.changes:
             raise
@@ -187,7 +187,7 @@ def bury(
     command = update_command(item.id, item.token, marks.on(update))
     dead = update["$set"]["q"]
     yield from run_fenced(context, item, command, lambda found: is_gone(found, item, dead, now), "dead")
-    context.broker.tell(dead, now, id=item.id)
+    context.broker.record_put(dead, now, item.priority, id=item.id, is_new=False)
 
 
 def burial_update(

@@ -21,7 +21,7 @@ from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import is_gone
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow, placed
-from mongoq.protocol.settle.bulk import Settlement, settle_bulk
+from mongoq.protocol.settle.bulk import Put, Settlement, settle_bulk
 from mongoq.protocol.settle.move import Destination, Handover, check_move, destination, send_move
 from mongoq.protocol.settle.patch import max_growth, merge_patch
 from mongoq.protocol.settle.settle_many import Batch, check_items, settle_all
@@ -157,7 +157,7 @@ def _plain_move_maker(context: QueueContext[Any], handed: Handover, batch: Batch
     when, equal, encoding = _due_time(handed, batch), batch.alike, context.broker.encoding
     happened, marker = _is_moved(handed, when), batch.marker(context, "moved", handed.queue)
     update = handed.update(when)
-    gone, wakes = update["$unset"], (handed.queue, when)
+    gone, put = update["$unset"], Put(handed.queue, when, handed.changes.get("priority"))
     taken, shared = tuple(gone), bytes(encoding.raw(update["$set"]).raw)
 
     def one(item: Item[Any], payload: bytes | None) -> Settlement:
@@ -167,7 +167,7 @@ def _plain_move_maker(context: QueueContext[Any], handed: Handover, batch: Batch
         if key not in equal:
             sent = marks.on({"$set": encoding.of_bytes(raw), "$unset": gone})  # those very bytes
             alone = partial(_send_move, context, handed, payload)
-            equal[key] = Settlement(sent, happened, "move", alone, size=len(raw) + marks.size, wakes=wakes)
+            equal[key] = Settlement(sent, happened, "move", alone, size=len(raw) + marks.size, put=put)
         return equal[key]
 
     return one
@@ -177,7 +177,7 @@ def _patch_move_maker(context: QueueContext[Any], handed: Handover, batch: Batch
     """Return the function that makes the settlements of a move with a patch."""
     when, equal, added = _due_time(handed, batch), batch.alike, max_growth(context, handed.patch)
     happened, marker = _is_moved(handed, when), batch.marker(context, "moved", handed.queue)
-    alone = partial(send_move, context, handed=handed)
+    alone, put = partial(send_move, context, handed=handed), Put(handed.queue, when, handed.changes.get("priority"))
 
     def one(item: Item[Any], _: bytes | None) -> Settlement:
         marks = marker.marks(item, added=added)
@@ -185,7 +185,7 @@ def _patch_move_maker(context: QueueContext[Any], handed: Handover, batch: Batch
         if key not in equal:
             sent, room, most = merge_patch(context, marks.on(handed.update(when)), handed.patch)
             size = context.broker.encoding.size(sent)
-            equal[key] = Settlement(sent, happened, "move", alone, most, room, size, wakes=(handed.queue, when))
+            equal[key] = Settlement(sent, happened, "move", alone, most, room, size, put=put)
         return equal[key]
 
     return one

@@ -131,7 +131,7 @@ def send_rollback(context: QueueContext[Any], item: Item[Any], update: Document)
     when, fewer = update["$set"]["when"], -update.get("$inc", {}).get("attempts", 0)
     command = update_command(item.id, item.token, update)
     yield from run_fenced(context, item, command, lambda found: is_back(found, item, when, fewer=fewer), "rollback")
-    context.broker.tell(context.name, when, id=item.id)
+    context.broker.record_put(context.name, when, item.priority, id=item.id, is_new=False)
 
 
 def rollback_update(when: datetime, failure: Document | None) -> dict[str, Any]:
@@ -158,8 +158,7 @@ def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     when = item.due or context.broker.clock.now()
     command = release_command(item.id, item.token, when)
     yield from run_fenced(context, item, command, lambda found: is_back(found, item, when, fewer=1), "release")
-    context.broker.tell(context.name, when, priority=item.priority)
-    context.placed(item.priority, when)
+    context.broker.record_put(context.name, when, item.priority, is_new=False)
 
 
 def extend(
@@ -172,7 +171,7 @@ def extend(
     until = context.broker.clock.now() + (length or context.settings.lease)
     command = update_command(item.id, item.token, {"$set": {"when": until}})
     yield from run_fenced(context, item, command, lambda found: is_extended(found, item, until), None)
-    context.broker.tell(context.name, until)
+    context.broker.record_put(context.name, until, item.priority, is_new=False)
     return until
 
 

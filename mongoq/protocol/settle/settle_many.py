@@ -19,7 +19,7 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.push.push import due
 from mongoq.protocol.settle import settle
-from mongoq.protocol.settle.bulk import Settlement, settle_alike, settle_bulk
+from mongoq.protocol.settle.bulk import Put, Settlement, settle_alike, settle_bulk
 from mongoq.protocol.settle.move import (
     Handover,
     burial_update,
@@ -174,7 +174,7 @@ def make_rollback(
     when = batch.now + length
     update = settle.rollback_update(when, error_document(error, batch.now))
     happened = partial(is_back, when=when)
-    batch.alike[key] = Settlement(update, happened, "rollback", alone, wakes=(context.name, when))
+    batch.alike[key] = Settlement(update, happened, "rollback", alone, put=Put(context.name, when))
     return batch.alike[key]
 
 
@@ -192,7 +192,7 @@ def make_burial(
     marker = batch.marker(context, "dead", dead)
     grave, marks = burial_update(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
     happened = partial(is_gone, queue=dead, when=now)
-    return Settlement(marks.on(grave), happened, "dead", alone, size=marks.size, wakes=(dead, now))
+    return Settlement(marks.on(grave), happened, "dead", alone, size=marks.size, put=Put(dead, now))
 
 
 def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
@@ -202,13 +202,8 @@ def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow
         return
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    try:
-        release = partial(make_release, context, batch=batch)
-        yield from settle_all(context, checked, release, held if one_due(checked) else None)
-    finally:
-        if context.state.claim_hints.fast:
-            for item in checked:
-                context.placed(item.priority, item.due or batch.now)
+    release = partial(make_release, context, batch=batch)
+    yield from settle_all(context, checked, release, held if one_due(checked) else None)
 
 
 def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
@@ -218,9 +213,9 @@ def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch) -> S
     if key not in batch.alike:
         # an item that was released before looks just the same
         alone = partial(settle.release, context)
-        update, wakes = settle.release_update(when), (context.name, when)
+        update, put = settle.release_update(when), Put(context.name, when)
         happened = partial(is_back, when=when, fewer=1)
-        batch.alike[key] = Settlement(update, happened, "release", alone, telling=False, wakes=wakes)
+        batch.alike[key] = Settlement(update, happened, "release", alone, telling=False, put=put)
     return batch.alike[key]
 
 
@@ -245,6 +240,6 @@ def make_extension(context: QueueContext[Any], batch: Batch, *, lease: timedelta
     until = batch.now + (lease or context.settings.lease)
     if until not in batch.alike:
         happened, alone = partial(settle.is_extended, until=until), partial(settle.extend, context, lease=lease)
-        update, wakes = {"$set": {"when": until}}, (context.name, until)
-        batch.alike[until] = Settlement(update, happened, None, alone, told=until, wakes=wakes)
+        update, put = {"$set": {"when": until}}, Put(context.name, until)
+        batch.alike[until] = Settlement(update, happened, None, alone, told=until, put=put)
     return batch.alike[until]

@@ -100,6 +100,7 @@ class ClaimHints:
         cost: seconds that the last refresh took.
         calm: refreshes in a row that found the walk from the start cheap.
         asked: the version when the last refresh began.
+        outdated: an item was put at a place that no bound covers; the next claim refreshes the bounds first.
     """
 
     fast: bool = False
@@ -110,6 +111,7 @@ class ClaimHints:
     cost: float = 0.0
     calm: int = 0
     asked: int = 0
+    outdated: bool = False
 
     def start(self, queue: str, now: datetime) -> ScanStart:
         """Return where a claim begins."""
@@ -135,9 +137,12 @@ class ClaimHints:
             floors[until] = _raised(floors[until], head)
         self.floors = floors
 
-    def note(self, priority: int, when: datetime) -> None:
+    def note(self, priority: Any, when: datetime) -> None:
         """Lower the bound of a priority to an item that this process has put into the queue."""
-        if not self.fast or not _is_number(priority):
+        if not self.fast:
+            return
+        if not _is_number(priority):
+            self.outdated = True
             return
         floor = self.floors.get(priority)
         if floor is None or when <= floor.when:
@@ -153,11 +158,11 @@ class ClaimHints:
         if not self.fast and self.spent < WORTH:
             return False
         least = EVERY_EMPTY if empty else EVERY
-        return at - self.looked_at >= max(least, self.cost / SHARE)
+        return self.outdated or at - self.looked_at >= max(least, self.cost / SHARE)
 
     def begin(self, at: float) -> None:
         """Record that this thread refreshes the bounds, so that others do not."""
-        self.looked_at, self.spent, self.asked = at, 0.0, self.version
+        self.looked_at, self.spent, self.asked, self.outdated = at, 0.0, self.version, False
 
     def seen(self, heads: Sequence[tuple[Any, Any]], now: datetime) -> Mapping[int, LowerBound] | None:
         """Return the bounds made of each priority's first date; ``None`` with too many priorities or foreign values.

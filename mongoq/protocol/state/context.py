@@ -137,6 +137,12 @@ class QueueState(Known):
         if first is not None and self.prefetch.is_filled:
             self.prefetch.remove({id_key(first["_id"])})
 
+    @property
+    def has_hints(self) -> bool:
+        """True while claims use bounds, or items were read ahead: an item that is put into the queue corrects them."""
+        prefetch = self.prefetch  # every push asks: its own property would take as long as all of this
+        return self.claim_hints.fast or bool(prefetch.items) or prefetch.coming is not None
+
     def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
         """Store what was read or written; equal options keep their identity."""
         self.paused, self.read_at = paused, time.monotonic() if asked_at is None else asked_at
@@ -210,27 +216,44 @@ class BrokerContext:
         """Return the state of a queue, made at first use."""
         return self.states.setdefault(queue, QueueState())
 
-    def tell(
-        self,
-        queue: str,
-        when: datetime | None = None,
-        *,
-        id: Any = None,
-        number: int = 1,
-        priority: int | None = None,
+    def record_put(
+        self, queue: str, when: datetime, *priorities: Any, number: int = 1, id: Any = None, is_new: bool = True
     ) -> None:
-        """Wake waiters of this process for items that were just put into a queue, now or when the items are due.
+        """Count new items, lower the bounds of claims, drop what was read ahead behind them, and wake waiters.
 
-        Items that were read ahead and come behind them are dropped; all of them when no ``priority`` is given.
+        Called after each write that puts items into a queue, or makes items due there again; the only such call.
+
+        Args:
+            queue: the queue.
+            when: the time from which on the items are eligible.
+            priorities: their priorities, each once; none when they are not known.
+            number: the number of items.
+            id: the id of a single item, by which waiters recognise its event of the change stream.
+            is_new: the items count as put. False for items that stay in the queue or come from another one.
         """
+        if number < 1:
+            return
+        if is_new:
+            self.counters.add(queue, "put", number)
         self.received.add(queue)
         state = self.states.get(queue)
-        if state is not None and state.prefetch.is_filled and number > 0 and (when is None or when <= self.clock.now()):
-            state.prefetch.placed(priority, when)
+        if state is not None and state.has_hints:
+            is_due = when <= self.clock.now()
+            for priority in priorities or (None,):
+                known = priority if isinstance(priority, int) else None  # another program may have written any value
+                state.claim_hints.note(known, when)
+                if is_due:
+                    state.prefetch.placed(known, when)
         wait_queue = self.registry.wait_queues.get(queue)
-        if wait_queue is not None and number > 0:
-            due = 0.0 if when is None else (when - self.clock.now()).total_seconds()
-            wait_queue.tell(due, number, None if id is None or when is None else event_key(id, when))
+        if wait_queue is not None:
+            due = (when - self.clock.now()).total_seconds()
+            wait_queue.tell(due, number, None if id is None else event_key(id, when))
+
+    def wake(self, queue: str) -> None:
+        """Let a waiter of this process ask once more, although nothing was put: the settings of its queue changed."""
+        wait_queue = self.registry.wait_queues.get(queue)
+        if wait_queue is not None:
+            wait_queue.tell()
 
 
 def event_key(id: Any, when: datetime) -> Any:
@@ -293,22 +316,16 @@ class QueueContext(Generic[M]):
         """Count an event of the queue."""
         self.broker.counters.append(self._once[event] if number == 1 else (self.name, event, number))
 
-    def put(self, priority: int, at: int, *, id: Any = None, number: int = 1) -> None:
-        """Record items that were just put into the queue: count them, lower the bounds of claims, and wake waiters.
+    def record_put(self, priority: int, at: int, *, id: Any = None, number: int = 1) -> None:
+        """Record pushed items, due at ``at`` in milliseconds since 1970, as ``BrokerContext.record_put`` does.
 
-        ``at``: when they are due, in milliseconds since 1970.
+        Most pushes meet no waiter, bound or read-ahead: then no date is made, which takes longer than all the rest.
         """
-        broker, state = self.broker, self.state
-        broker.counters.append((self.name, "put", number))
-        if state.claim_hints.fast:
-            state.claim_hints.note(priority, time_of(at))
-        if state.prefetch.is_filled or self.name in broker.registry.wait_queues:
-            broker.tell(self.name, time_of(at), id=id, number=number, priority=priority)
-
-    def placed(self, priority: int, when: datetime) -> None:
-        """Lower the bounds of claims to an item that was put into the queue."""
-        if self.state.claim_hints.fast:
-            self.state.claim_hints.note(priority, when)
+        broker = self.broker
+        if self.state.has_hints or self.name in broker.registry.wait_queues:
+            broker.record_put(self.name, time_of(at), priority, number=number, id=id)
+        else:
+            broker.counters.append((self.name, "put", number))
 
     def raw_item(self, document: Document, now: datetime, *, due: datetime | None = None) -> Item[Any]:
         """Return the item of an envelope, with its payload as it is stored."""

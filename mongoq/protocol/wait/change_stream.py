@@ -227,7 +227,7 @@ class _Reader:
         if state is not None:
             state.changed_at = time.monotonic()
             state.calm_until = -math.inf
-        self._broker.tell(queue)
+        self._broker.wake(queue)
 
 
 class _Ended(Exception):

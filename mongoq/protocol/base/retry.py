@@ -1,0 +1,110 @@
+"""Retries: the policies by which flows send a command again.
+
+| function | after | sends in all | pause |
+|---|---|---|---|
+| ``retry_once`` | a lost reply | 2, and the driver's own retry of each | none |
+| ``retry_until_reply``, ``retry_and_report`` | a lost reply | ``SENDS`` | none |
+| ``retry_lost_race`` | ``Duplicate``: another process was faster | ``MAX_RACES`` | none |
+| ``TransactionRetries`` | an error with a label of the server's | as many as fit in two minutes | growing |
+
+A lost reply needs no pause: the driver waits by itself until it knows a server that takes the command. Only a command
+that is safe to apply twice may be sent again: it is fenced, sets the same values, or finds nothing the second time.
+Other flows recover in a way of their own, because they must find out something, or change the command, before they send
+it again: ``push.insert.is_new``, ``claim.reserve`` and ``settle.exchange`` among them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from mongoq.model.process import dice
+from mongoq.protocol.flow import SENDS, Begun, Command, Duplicate, Flow, ReplyLost, Wait, own_error
+
+__all__ = [
+    "TRANSIENT",
+    "UNKNOWN_COMMIT",
+    "TransactionRetries",
+    "has_label",
+    "retry_and_report",
+    "retry_lost_race",
+    "retry_once",
+    "retry_until_reply",
+]
+
+T = TypeVar("T")
+
+MAX_RACES = 5
+"""Times that another process may be faster before a flow gives up."""
+TRANSIENT = "TransientTransactionError"
+"""Error label of a transaction that can be run again as a whole."""
+UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
+"""Error label of a commit that can be sent again."""
+TIME_EXPIRED = 50
+"""Error code ``MaxTimeMSExpired``: a retry would only meet the same time limit."""
+RETRY_LIMIT_SECONDS = 120.0
+"""Seconds after which no transaction is retried, as in the drivers' own ``with_transaction``."""
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.005, 0.5
+"""First and longest pause between retries of a transaction, in seconds."""
+
+
+def retry_once(command: Command[T], begun: Begun | None = None) -> Flow[T]:
+    """Perform a command, or wait for it if it has ``begun``; send it once more when its reply is lost."""
+    try:
+        return (yield from begun or command)
+    except ReplyLost:
+        return (yield from command)
+
+
+def retry_until_reply(command: Command[T]) -> Flow[T]:
+    """Send a command until there is a reply, ``SENDS`` times at most, and return its result."""
+    result, _ = yield from retry_and_report(command.__iter__)
+    return result
+
+
+def retry_and_report(send: Callable[[], Flow[T]], begun: Begun | None = None) -> Flow[tuple[T, bool]]:
+    """Send until there is a reply, ``SENDS`` times at most; return the result, and whether a reply was lost before it.
+
+    Then the result may be that of a command which the lost one left nothing to do. ``begun`` is the first send.
+    """
+    for lost in range(SENDS - 1):
+        try:
+            return (yield from send() if lost else begun or send()), lost > 0
+        except ReplyLost:
+            pass
+    return (yield from send()), True
+
+
+def retry_lost_race(attempt: Callable[[], Flow[T]]) -> Flow[T]:
+    """Repeat an upsert until no other process inserts the same key at the same moment, ``MAX_RACES`` times at most."""
+    for _ in range(MAX_RACES - 1):
+        try:
+            return (yield from attempt())
+        except Duplicate:
+            pass
+    return (yield from attempt())
+
+
+class TransactionRetries:
+    """Decides whether and when to retry a transaction or its commit: with growing pauses, for two minutes in all."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + RETRY_LIMIT_SECONDS
+        self._longest = PAUSE_SECONDS
+
+    def pause(self, error: Exception, label: str = TRANSIENT) -> Wait | None:
+        """Return the pause after an error, or ``None`` when the operation is not to be retried."""
+        cause = own_error(error)
+        if not has_label(cause, label) or getattr(cause, "code", None) == TIME_EXPIRED:
+            return None
+        if time.monotonic() >= self._until:
+            return None
+        self._longest = min(self._longest * 1.5, MAX_PAUSE_SECONDS)
+        return Wait(dice.uniform(self._longest / 2, self._longest))
+
+
+def has_label(error: Any, label: str) -> bool:
+    """Return whether the server has put a label on an error."""
+    has = getattr(error, "has_error_label", None)
+    return bool(has is not None and has(label))
