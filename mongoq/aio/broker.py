@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
 from mongoq.aio.topics import AsyncTopics
 from mongoq.aio.transaction import AsyncTransactions
-from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.backend import open_backend
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.process import Local
 from mongoq.protocol.base import transaction

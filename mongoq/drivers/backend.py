@@ -34,6 +34,9 @@ from mongoq.drivers.sessions import Numbered, Numbers, Sessions, numbers_of
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.codec import Options, codec_options
 from mongoq.protocol.flow import (
+    Begin,
+    Begun,
+    Beside,
     Blocked,
     Command,
     Duplicate,
@@ -41,13 +44,16 @@ from mongoq.protocol.flow import (
     PartlyRefused,
     Refused,
     ReplyLost,
+    Rest,
     Shared,
     Target,
     Unreadable,
+    Wait,
 )
 
 __all__ = [
     "Backend",
+    "OwnRequest",
     "UndoLog",
     "interruption",
     "is_outage",
@@ -58,7 +64,10 @@ __all__ = [
     "register",
 ]
 
+OwnRequest = Command[Any] | Wait | Rest | Beside | Begin | Begun
+"""Requests of one caller alone, in contrast to ``Shared``."""
 UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
+"""Requests of a flow that took something, with their replies."""
 
 
 def log_reply(command: Command[Any], reply: Any, undo_log: UndoLog) -> Any:

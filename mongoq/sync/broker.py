@@ -13,7 +13,7 @@ from bson import ObjectId
 from pydantic import TypeAdapter
 
 from mongoq.drivers.backend import open_backend
-from mongoq.drivers.threads import ThreadDriver
+from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
