@@ -41,12 +41,10 @@ class AioGroupCommit:
 
         The caller awaits the future itself: a shared request costs neither a task nor another coroutine.
         """
-        performer = self._performer
-        if performer.closed:
-            performer.check_open()
-        assert performer.loop is not None
+        self._performer.check_open()
+        assert self._performer.loop is not None
         batcher: Batcher = shared.batcher
-        waiter: Waiter = performer.loop.create_future()
+        waiter: Waiter = self._performer.loop.create_future()
         shared.waiter = waiter
         batcher.enter(shared, identify_caller)
         if batcher.batches_in_flight < batcher.max_in_flight:

@@ -63,14 +63,12 @@ class AioPerformer:
 
     def perform(self, request: OwnRequest, undo_log: UndoLog) -> Awaitable[Any]:
         """Perform a request; its caller may be cancelled, unless it is a task of the driver."""
-        is_own_task = asyncio.current_task() in self._tasks
-        if self.closed and not is_own_task:
-            raise BrokerClosed
+        self.check_open()
         if isinstance(request, Command):
             self._failover.check_topology()
             if request.session is not None:
                 return self._send_in_session(request)
-            if is_own_task or request.here:
+            if request.here or asyncio.current_task() in self._tasks:
                 return self._send_in_this_task(request, undo_log)
             return self._send_in_new_task(request, undo_log)
         if isinstance(request, Begun):
