@@ -59,7 +59,7 @@ class AsyncTransaction(Local):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Commit; or abort after any exception, also after a cancellation or an interrupt."""
-        self._driver.sessions.closing(self._session)  # async only
+        self._driver.sessions.expect_end(self._session)  # async only
         try:
             ending = (
                 transaction.commit_transaction(self._session)

@@ -44,7 +44,7 @@ class CounterFlush:
         if not self.armed and not self._stopped:
             self.armed = True
             try:
-                self._cancel = self._start_later(FLUSH_INTERVAL_SECONDS, self.write, self._disarm)
+                self._cancel = self._start_later(FLUSH_INTERVAL_SECONDS, self.write, self._finish)
             except RuntimeError as error:  # no thread can be started just now
                 self.armed = False
                 logger.debug("counters will be written later: %r", error)
@@ -54,8 +54,8 @@ class CounterFlush:
         if not self.armed and self._counters:
             self.arm()
 
-    def _disarm(self) -> None:
-        """Follow the end of a write; callers may have counted meanwhile."""
+    def _finish(self) -> None:
+        """End a scheduled write; callers may have counted meanwhile."""
         self.armed = False
         self.rearm()
 
@@ -69,3 +69,4 @@ class CounterFlush:
         """Reset in a forked child: the parent writes its own counts."""
         self._counters.take()
         self.armed = False
+        self._cancel = None

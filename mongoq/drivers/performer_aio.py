@@ -62,12 +62,13 @@ class AioPerformer:
     # --- requests --------------------------------------------------------------------------------
 
     def perform(self, request: OwnRequest, undo_log: UndoLog) -> Awaitable[Any]:
-        """Perform a request; its caller may be cancelled, unless it is a task of the driver."""
+        """Perform a request, whose caller may be cancelled."""
         self.check_open()
         if isinstance(request, Command):
             self._failover.check_topology()
             if request.session is not None:
                 return self._send_in_session(request)
+            # A task of the driver is not cancelled with a caller.
             if request.here or asyncio.current_task() in self._tasks:
                 return self._send_in_this_task(request, undo_log)
             return self._send_in_new_task(request, undo_log)
@@ -182,7 +183,7 @@ class AioPerformer:
     def start_later(
         self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]], done: Callable[[], None]
     ) -> Callable[[], None]:
-        """Start work in a task of the driver after some seconds, and call ``done`` at its end; returns the undo."""
+        """Start work in a task after some seconds, and call ``done`` at its end; returns what cancels it."""
 
         def start() -> None:
             # A callback, not a part of the task: that may be cancelled before its first step.

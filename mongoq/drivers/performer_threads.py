@@ -97,7 +97,7 @@ class ThreadPerformer:
         threading.Thread(target=Context().run, args=(work,), name="mongoq-listener", daemon=True).start()
 
     def start_later(self, seconds: float, work: Callable[[], None], done: Callable[[], None]) -> Callable[[], None]:
-        """Start work in a daemon thread after some seconds, and call ``done`` at its end; returns the undo."""
+        """Start work in a daemon thread after some seconds, and call ``done`` at its end; returns what cancels it."""
 
         def run() -> None:
             try:

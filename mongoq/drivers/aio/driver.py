@@ -119,12 +119,12 @@ class AioDriver:
         """Sessions of the client."""
         return self._backend.sessions
 
-    def share_in(self, batchers: Batchers) -> None:
+    def use_batchers(self, batchers: Batchers) -> None:
         """Send the requests that callers share through these batchers."""
         self._group_commit = AioGroupCommit(batchers, self._performer, self.run)
 
-    def look_after(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
-        """Write counters at intervals and at close, with the flow that ``flush`` makes."""
+    def flush_counters(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
+        """Write counters at intervals and at close, by the flow that ``flush`` makes."""
         write = partial(self._write_counters, flush)
         self._counter_flush = CounterFlush(counters, write, self._performer.start_later)
 
@@ -135,8 +135,8 @@ class AioDriver:
         except Exception as error:
             logger.debug("counters could not be written: %r", error)
 
-    def wake(self, registry: WaiterRegistry) -> None:
-        """Keep the registry, whose waiters ``close`` wakes, and adapt its change stream to the client."""
+    def use_registry(self, registry: WaiterRegistry) -> None:
+        """Wake the waiters of this registry at close, and adapt its change stream to the client."""
         self._registry = registry
         sleep.limit_stream(registry, self._backend.client)
 

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from mongoq.drivers import raw_commands
-from mongoq.drivers.backend import Backend, interruption
+from mongoq.drivers.backend import Backend, classify_error
 from mongoq.drivers.sessions import Numbered
 from mongoq.protocol.flow import SENDS, Command, ReplyLost, Shared
 
@@ -45,7 +45,7 @@ class AioSender:
                 try:
                     return raw_commands.parse_reply(command, await self._backend.call_raw(command, leased))
                 except Exception as error:
-                    leased.retry_or_raise(error, lost=isinstance(interruption(error), ReplyLost))
+                    leased.retry_or_raise(error, lost=isinstance(classify_error(error), ReplyLost))
 
     async def _send_by_driver(self, command: Command[Any]) -> Any:
         reply = self._backend.call(command)
@@ -63,7 +63,7 @@ class AioSender:
             try:
                 await self.send(back)  # type: ignore[arg-type]  # it is one
             except Exception as error:
-                if isinstance(interruption(error), ReplyLost) and sends < SENDS - 1:
+                if isinstance(classify_error(error), ReplyLost) and sends < SENDS - 1:
                     continue
                 logger.warning("an item that a failed call had taken could not be given back: %r", error)
             return

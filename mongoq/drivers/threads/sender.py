@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from mongoq.drivers import raw_commands
-from mongoq.drivers.backend import Backend, interruption
+from mongoq.drivers.backend import Backend, classify_error
 from mongoq.drivers.sessions import Numbered
 from mongoq.protocol.flow import SENDS, Command, ReplyLost, Shared
 
@@ -44,7 +44,7 @@ class ThreadSender:
                 try:
                     return raw_commands.parse_reply(command, self._backend.call_raw(command, leased))
                 except Exception as error:
-                    leased.retry_or_raise(error, lost=isinstance(interruption(error), ReplyLost))
+                    leased.retry_or_raise(error, lost=isinstance(classify_error(error), ReplyLost))
 
     def _send_by_driver(self, command: Command[Any]) -> Any:
         reply = self._backend.call(command)
@@ -59,7 +59,7 @@ class ThreadSender:
             try:
                 self.send(back)  # type: ignore[arg-type]  # it is one
             except Exception as error:
-                if isinstance(interruption(error), ReplyLost) and sends < SENDS - 1:
+                if isinstance(classify_error(error), ReplyLost) and sends < SENDS - 1:
                     continue
                 logger.warning("an item that a failed call had taken could not be given back: %r", error)
             return
