@@ -156,7 +156,7 @@ class Backend:
         return command.resolved and not self.serverless and raw_commands.is_raw_command(command)
 
     def call_raw(self, command: Command[Any], leased: Numbered | None) -> Any:
-        """Send a command document, for a reply that ``plain.outcome`` understands.
+        """Send a command document, for a reply that ``raw_commands.parse_reply`` understands.
 
         It uses the session ``leased``, with its number unless the flow itself resolves a lost reply.
         """

@@ -72,9 +72,15 @@ class AioPerformer:
             if request.here or asyncio.current_task() in self._tasks:
                 return self._send_in_this_task(request, undo_log)
             return self._send_in_new_task(request, undo_log)
+        if isinstance(request, Begin):
+            return self._begin_command(request.command)
         if isinstance(request, Begun):
             return self._await_begun(request, undo_log)
-        return self._perform_other(request)
+        if isinstance(request, Wait):
+            return asyncio.sleep(request.seconds)
+        if isinstance(request, Rest):
+            return sleep.rest_aio(request.event, request.seconds)
+        return self._start_side_flow(request)
 
     def check_open(self) -> None:
         """Refuse a caller after ``close``; tasks of the driver finish the work that they have begun."""
@@ -143,18 +149,6 @@ class AioPerformer:
             raise
         return reply if command.parse is None else command.parse(reply)
 
-    async def _await_begun(self, begun: Begun, undo_log: UndoLog) -> Any:
-        return log_reply(begun.command, await asyncio.shield(begun.reply), undo_log)
-
-    async def _perform_other(self, request: Wait | Rest | Beside | Begin) -> Any:
-        if isinstance(request, Wait):
-            return await asyncio.sleep(request.seconds)
-        if isinstance(request, Rest):
-            return await sleep.rest_aio(request.event, request.seconds)
-        if isinstance(request, Beside):
-            return self._start_side_flow(request)
-        return await self._begin_command(request.command)
-
     async def _begin_command(self, command: Command[Any]) -> Begun:
         """Send a command from its own task."""
         self._failover.check_topology()
@@ -164,7 +158,10 @@ class AioPerformer:
         await asyncio.sleep(0)  # lets the task send the command before the flow goes on, which may take long
         return Begun(command, reply)
 
-    def _start_side_flow(self, beside: Beside) -> None:
+    async def _await_begun(self, begun: Begun, undo_log: UndoLog) -> Any:
+        return log_reply(begun.command, await asyncio.shield(begun.reply), undo_log)
+
+    async def _start_side_flow(self, beside: Beside) -> None:
         """Run a flow in its own task, without the deadlines and settings of the caller's context."""
         task = self.start_task(self._run(beside.flow()), Context())
         task.add_done_callback(lambda _: beside.over())  # a task that was cancelled may not have begun its flow

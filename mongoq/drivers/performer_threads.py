@@ -43,34 +43,34 @@ class ThreadPerformer:
     def perform(self, request: OwnRequest, undo_log: UndoLog) -> Any:
         """Perform a request."""
         self.check_open()
+        if isinstance(request, Command):
+            return self._send(request, undo_log)
+        if isinstance(request, Begin):
+            return self._begin_command(request.command)
         if isinstance(request, Begun):
             return log_reply(request.command, request.reply.result(), undo_log)
-        if not isinstance(request, Command):
-            return self._perform_other(request)
-        self._failover.check_topology()
-        deferred = DeferredSignals() if threading.get_ident() == DeferredSignals.thread else None
-        try:
-            reply = self._sender.send(request)
-            if request.undo is not None:  # logged before a deferred signal handler may raise
-                undo_log.append((request, reply))
-        finally:
-            if deferred is not None:
-                deferred.end()
-        return reply if request.parse is None else request.parse(reply)
+        if isinstance(request, Wait):
+            return time.sleep(request.seconds)
+        if isinstance(request, Rest):
+            return sleep.rest(request.event, request.seconds)
+        return self._start_side_flow(request)
 
     def check_open(self) -> None:
         """Refuse a caller after ``close``."""
         if self.closed:
             raise BrokerClosed
 
-    def _perform_other(self, request: Wait | Rest | Beside | Begin) -> Any:
-        if isinstance(request, Wait):
-            return time.sleep(request.seconds)
-        if isinstance(request, Rest):
-            return sleep.rest(request.event, request.seconds)
-        if isinstance(request, Beside):
-            return self._start_side_flow(request.flow)
-        return self._begin_command(request.command)
+    def _send(self, command: Command[Any], undo_log: UndoLog) -> Any:
+        self._failover.check_topology()
+        deferred = DeferredSignals() if threading.get_ident() == DeferredSignals.thread else None
+        try:
+            reply = self._sender.send(command)
+            if command.undo is not None:  # logged before a deferred signal handler may raise
+                undo_log.append((command, reply))
+        finally:
+            if deferred is not None:
+                deferred.end()
+        return reply if command.parse is None else command.parse(reply)
 
     def _begin_command(self, command: Command[Any]) -> Begun:
         """Send a command from its own thread."""
@@ -85,12 +85,12 @@ class ThreadPerformer:
         except BaseException as error:
             reply.set_exception(error)
 
-    def _start_side_flow(self, flow: Callable[[], Flow[None]]) -> None:
+    def _start_side_flow(self, beside: Beside) -> None:
         """Run a flow in a daemon thread, without the deadlines and settings of the caller's context."""
 
         def work() -> None:
             try:
-                self._run(flow())
+                self._run(beside.flow())
             except Exception as error:
                 logger.debug("what ran beside has failed: %r", error)
 

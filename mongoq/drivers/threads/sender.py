@@ -24,7 +24,7 @@ class ThreadSender:
 
     def send(self, command: Command[Any]) -> Any:
         """Send a command and return its reply, not parsed."""
-        if command.resolved and self._backend.is_raw_command(command):
+        if self._backend.is_raw_command(command):
             return self._send_raw(command)
         if (leased := self._backend.lend_for_write(command)) is not None:
             return self._send_numbered(command, leased)
