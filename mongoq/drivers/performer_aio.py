@@ -66,10 +66,12 @@ class AioPerformer:
         self.check_open()
         if isinstance(request, Command):
             self._failover.check_topology()
-            if request.session is not None:
+            task = asyncio.current_task()
+            # A side flow has a session to itself.
+            if request.session is not None and task not in self._side_tasks:
                 return self._send_in_session(request)
             # A task of the driver is not cancelled with a caller.
-            if request.here or asyncio.current_task() in self._tasks:
+            if request.here or task in self._tasks:
                 return self._send_in_this_task(request, undo_log)
             return self._send_in_new_task(request, undo_log)
         if isinstance(request, Begin):
