@@ -14,16 +14,16 @@ from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidName, O
 
 from mongoq.aio import AsyncBroker
 from mongoq.drivers.connection_string import (
-    advice_on,
-    connection_errors,
+    advise_escaping,
+    explain_refusal,
     has_option,
-    hosts_of,
+    list_connection_errors,
+    list_hosts,
     make_client,
-    refusal_of,
-    sentence_of,
+    redact_error,
 )
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
-from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, missing_right
+from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.drivers.sessions import take_sessions
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
@@ -235,7 +235,7 @@ class _Trial:
     def explain(self, error: BaseException) -> tuple[MongoqError | None, BaseException | None]:
         """Return an error with the remedy, and its cause; ``None`` for an error that the caller raises unchanged."""
         if isinstance(error, ConfigurationError):  # found when the client connects: SRV, modules of a mechanism
-            return ArgumentInvalid("uri", refusal_of(error, self._uri)), None
+            return ArgumentInvalid("uri", explain_refusal(error, self._uri)), None
         if isinstance(error, OperationFailure):
             return self._explain_refusal(error), error
         if isinstance(error, ConnectionFailure) or (isinstance(error, PyMongoError) and error.timeout):
@@ -244,16 +244,16 @@ class _Trial:
 
     def _explain_refusal(self, error: OperationFailure) -> AuthenticationFailed | None:
         if error.code == UNAUTHORIZED_CODE:
-            return AuthenticationFailed(f"MongoDB at {self._hosts()} {missing_right(error)}")
+            return AuthenticationFailed(f"MongoDB at {self._hosts()} {describe_missing_right(error)}")
         if error.code in LOGIN_REFUSED:
             return AuthenticationFailed(
                 f"MongoDB at {self._hosts()} refused the user: check user, password, authSource and authMechanism in "
-                f"the URI ({sentence_of(error, self._uri)})"
+                f"the URI ({redact_error(error, self._uri)})"
             )
         return None
 
     def _hosts(self) -> str:
-        return hosts_of(self._client, self._uri)
+        return list_hosts(self._client, self._uri)
 
     def _unavailable(self, error: PyMongoError) -> str:
         hosts = self._hosts()
@@ -265,7 +265,7 @@ class _Trial:
         return (
             f"no usable MongoDB answered at {hosts}{self._in_time() if error.timeout else ''}: start one, or check "
             f"host, port, replicaSet and TLS in the URI "
-            f"({connection_errors(self._client, error, self._uri)}){advice_on(self._uri)}"
+            f"({list_connection_errors(self._client, error, self._uri)}){advise_escaping(self._uri)}"
         )
 
     def _in_time(self) -> str:

@@ -44,7 +44,8 @@ COPIED = [
     "pyproject.toml",
 ]
 COPIED += ["CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "mkdocs.yml"]
-GENERATED = ("mongoq/sync/", "mongoq/worker/threads/")
+GENERATED = ("mongoq/sync/", "mongoq/drivers/threads/", "mongoq/worker/threads/")
+GENERATED_FROM = ("mongoq/aio/", "mongoq/drivers/aio/", "mongoq/worker/aio/")
 TIME_LIMIT = 600.0
 
 KILLED, SURVIVED, ERROR, PASSED = "killed", "SURVIVED", "ERROR", "passed"
@@ -208,7 +209,7 @@ class Runner:
         try:
             with copy_of(self._root) as copy:
                 mutant.apply(copy)
-                if mutant.file.startswith(("mongoq/aio/", "mongoq/worker/aio/")):
+                if mutant.file.startswith(GENERATED_FROM):
                     self._regenerate(copy)
                 verdict, detail = self._test(copy, mutant.tests)
                 verdict = SURVIVED if verdict == PASSED else verdict

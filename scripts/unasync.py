@@ -1,6 +1,6 @@
-"""Generates the sync shell, mongoq/sync, from the asyncio shell, mongoq/aio, and the threaded worker likewise.
+"""Generates the sync shell, mongoq/sync, from the asyncio shell, mongoq/aio; driver and worker of threads likewise.
 
-    python scripts/unasync.py            write mongoq/sync and mongoq/worker/threads
+    python scripts/unasync.py            write mongoq/sync, mongoq/drivers/threads and mongoq/worker/threads
     python scripts/unasync.py --check    write nothing; exit 1 and name what is stale
 
 Code is translated token by token: `async` and `await` go, names are replaced after the tables
@@ -32,7 +32,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TREES = {"mongoq/aio": "mongoq/sync", "mongoq/worker/aio": "mongoq/worker/threads"}
+TREES = {
+    "mongoq/aio": "mongoq/sync",
+    "mongoq/drivers/aio": "mongoq/drivers/threads",
+    "mongoq/worker/aio": "mongoq/worker/threads",
+}
 """What is generated, by what it is generated from."""
 
 NAMES = {
@@ -57,6 +61,9 @@ NAMES = {
     "AsyncWorker": "Worker",
     "AioExecutor": "ThreadExecutor",
     "AioDriver": "ThreadDriver",
+    "AioGroupCommit": "ThreadGroupCommit",
+    "AioPerformer": "ThreadPerformer",
+    "AioSender": "ThreadSender",
     "connect_async": "connect",
     # the driver's
     "AsyncClientSession": "ClientSession",
@@ -87,6 +94,8 @@ NAMES = {
 DOTTED = {
     "mongoq.aio": "mongoq.sync",
     "mongoq.drivers.aio": "mongoq.drivers.threads",
+    "mongoq.drivers.group_commit_aio": "mongoq.drivers.group_commit_threads",
+    "mongoq.drivers.performer_aio": "mongoq.drivers.performer_threads",
     "mongoq.worker.aio": "mongoq.worker.threads",
     "mongoq.worker.executor_aio": "mongoq.worker.executor_threads",
     "pymongo.asynchronous": "pymongo.synchronous",
@@ -225,7 +234,7 @@ def write(root: Path = ROOT) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Generates the sync shell and the threaded worker.")
+    parser = argparse.ArgumentParser(description="Generates the sync shell, and driver and worker of threads.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if anything is stale")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: this one)")
     options = parser.parse_args(arguments)

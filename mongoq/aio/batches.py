@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from bson import ObjectId
 
-from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move

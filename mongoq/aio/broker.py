@@ -15,7 +15,7 @@ from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
 from mongoq.aio.runner import AsyncRunner
 from mongoq.aio.topics import AsyncTopics
 from mongoq.aio.transaction import AsyncTransactions
-from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.backend import open_backend
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
@@ -98,11 +98,10 @@ class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Lo
         self._context.settings_from = source
         if not backend.serverless and (AioDriver.shares if group_commit is None else group_commit):
             self._context.batchers = Batchers()
-            self._driver.share_in(self._context.batchers)
+            self._driver.use_batchers(self._context.batchers)
         # At intervals: write the counters, and let control documents of idle queues expire.
-        self._driver.look_after(self._context.counters, lambda: admin.upkeep(self._context))
-        # ``close`` wakes the waiters in this registry.
-        self._driver.wake(self._context.registry)
+        self._driver.flush_counters(self._context.counters, lambda: admin.upkeep(self._context))
+        self._driver.use_registry(self._context.registry)
         self._on_close = on_close
 
     def __repr__(self) -> str:

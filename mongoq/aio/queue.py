@@ -14,7 +14,7 @@ from mongoq.aio.looking import AsyncLooking
 from mongoq.aio.past import AsyncPast
 from mongoq.aio.reserved import AsyncReserved
 from mongoq.aio.runner import AsyncRunner
-from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item

@@ -6,7 +6,7 @@ import logging
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.protocol.flow import Flow
 
 __all__ = ["AsyncRunner"]

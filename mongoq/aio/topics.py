@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.protocol.push import bindings as binding
 from mongoq.protocol.state.context import BrokerContext
 

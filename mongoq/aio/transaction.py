@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.process import Local
 from mongoq.protocol.base import transaction
@@ -60,7 +60,7 @@ class AsyncTransaction(Local):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Commit; or abort after any exception, also after a cancellation or an interrupt."""
-        self._driver.sessions.closing(self._session)  # async only
+        self._driver.sessions.expect_end(self._session)  # async only
         try:
             ending = (
                 transaction.commit_transaction(self._session)

@@ -1,6 +1,9 @@
 """Drivers: run flows by calling a MongoDB driver, for threads and for asyncio.
 
-``threads`` and ``aio`` run a flow from its first command to its result: start there. ``backend`` knows PyMongo, Motor
-and mongomock; ``raw_commands`` and ``sessions`` send commands without the driver's own retries;
-``group_commit_*`` lets callers share commands; ``sleep`` lets waiters rest; ``errors`` explains a server's refusals.
+Start with ``aio.driver``: it runs a flow from its first request to its result. ``threads`` is generated from ``aio`` by
+``scripts/unasync.py``. What differs by nature is written by hand for each: ``performer_*`` performs the requests of one
+caller, with tasks and cancellations or with threads and signals; ``group_commit_*`` lets callers share commands.
+
+``backend`` knows PyMongo, Motor and mongomock; ``raw_commands`` and ``sessions`` send commands without the driver's own
+retries; ``sleep`` lets waiters rest; ``errors`` explains a server's refusals.
 """

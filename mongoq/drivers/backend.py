@@ -30,10 +30,13 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 
 from mongoq.drivers import raw_commands
-from mongoq.drivers.sessions import Numbered, Numbers, Sessions, numbers_of
+from mongoq.drivers.sessions import Numbered, Numbers, Sessions, get_numbers
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.codec import Options, codec_options
 from mongoq.protocol.flow import (
+    Begin,
+    Begun,
+    Beside,
     Blocked,
     Command,
     Duplicate,
@@ -41,24 +44,30 @@ from mongoq.protocol.flow import (
     PartlyRefused,
     Refused,
     ReplyLost,
+    Rest,
     Shared,
     Target,
     Unreadable,
+    Wait,
 )
 
 __all__ = [
     "Backend",
+    "OwnRequest",
     "UndoLog",
-    "interruption",
+    "classify_error",
+    "decode_details",
+    "find_primary",
     "is_outage",
     "log_reply",
     "open_backend",
-    "primary",
-    "readable",
     "register",
 ]
 
+OwnRequest = Command[Any] | Wait | Rest | Beside | Begin | Begun
+"""Requests of one caller alone, in contrast to ``Shared``."""
 UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
+"""Requests of a flow that took something, with their replies."""
 
 
 def log_reply(command: Command[Any], reply: Any, undo_log: UndoLog) -> Any:
@@ -131,7 +140,7 @@ class Backend:
 
     def is_cut_off(self) -> bool:
         """Return whether the client sees no server that takes writes."""
-        return self.client is not None and primary(self.client) is None
+        return self.client is not None and find_primary(self.client) is None
 
     def call(self, command: Command[Any]) -> Any:
         """Call the driver's method that sends a command, and return its result."""
@@ -147,7 +156,7 @@ class Backend:
         return command.resolved and not self.serverless and raw_commands.is_raw_command(command)
 
     def call_raw(self, command: Command[Any], leased: Numbered | None) -> Any:
-        """Send a command document, for a reply that ``plain.outcome`` understands.
+        """Send a command document, for a reply that ``raw_commands.parse_reply`` understands.
 
         It uses the session ``leased``, with its number unless the flow itself resolves a lost reply.
         """
@@ -229,7 +238,7 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
         asynchronous=asynchronous,
         serverless=serverless,
         namespace=f"{own.database.name}.{own.name}",
-        numbers=None if serverless or kind == "motor" else numbers_of(client),
+        numbers=None if serverless or kind == "motor" else get_numbers(client),
     )
 
 
@@ -263,10 +272,10 @@ def _name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def interruption(error: Exception) -> Interruption | None:
+def classify_error(error: Exception) -> Interruption | None:
     """Classify a driver error for flows; ``None`` for an error that passes through unchanged."""
     if isinstance(error, BulkWriteError):
-        return _of_bulk(error)
+        return _classify_bulk(error)
     if isinstance(error, DuplicateKeyError):
         return Duplicate(error)
     if isinstance(error, WriteConcernError):
@@ -286,7 +295,7 @@ def interruption(error: Exception) -> Interruption | None:
     return None
 
 
-def readable(error: Exception) -> Exception:
+def decode_details(error: Exception) -> Exception:
     """Return a server error with its details decoded: the text of an error with a raw reply quotes raw bytes."""
     if not isinstance(error, OperationFailure) or not isinstance(error.details, RawBSONDocument):
         return error
@@ -296,25 +305,25 @@ def readable(error: Exception) -> Exception:
 
 def is_outage(error: Exception) -> bool:
     """Return whether an error means that no server answers in time; a server may answer again in a moment."""
-    return isinstance(error, ConnectionFailure) or isinstance(interruption(error), ReplyLost | Blocked)
+    return isinstance(error, ConnectionFailure) or isinstance(classify_error(error), ReplyLost | Blocked)
 
 
-def _of_bulk(error: BulkWriteError) -> Interruption:
+def _classify_bulk(error: BulkWriteError) -> Interruption:
     """Classify a bulk write error; an unconfirmed write comes before refused statements."""
     refused = error.details["writeErrors"]
     if error.details.get("writeConcernErrors") or any(one["code"] in REPLY_LOST_CODES for one in refused):
         return ReplyLost(error)
     total = sum(error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved"))  # mongomock tells less
-    return PartlyRefused(error, {one["index"]: _of_statement(one) for one in refused}, total)
+    return PartlyRefused(error, {one["index"]: _classify_statement(one) for one in refused}, total)
 
 
-def _of_statement(details: Mapping[str, Any]) -> Exception:
+def _classify_statement(details: Mapping[str, Any]) -> Exception:
     kind = DuplicateKeyError if details["code"] == raw_commands.DUPLICATE_CODE else WriteError
     error = kind(details["errmsg"], details["code"])
-    return interruption(error) or error
+    return classify_error(error) or error
 
 
-def primary(client: Any) -> Any:
+def find_primary(client: Any) -> Any:
     """Return the address of the primary as the client last saw it, without a command."""
     servers = client.topology_description.server_descriptions()
     return next((address for address, server in servers.items() if server.is_writable), None)

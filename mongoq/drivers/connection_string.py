@@ -12,7 +12,15 @@ from pymongo.uri_parser import validate_options
 
 from mongoq.errors import ArgumentInvalid
 
-__all__ = ["advice_on", "connection_errors", "has_option", "hosts_of", "make_client", "refusal_of", "sentence_of"]
+__all__ = [
+    "advise_escaping",
+    "explain_refusal",
+    "has_option",
+    "list_connection_errors",
+    "list_hosts",
+    "make_client",
+    "redact_error",
+]
 
 SCHEMES = ("mongodb://", "mongodb+srv://")
 REFUSAL_TEXT = "the driver cannot use this connection string"
@@ -45,14 +53,14 @@ def make_client(kind: Callable[..., Any], uri: Any, **options: Any) -> Any:
     except Warning:  # the caller's filter of warnings has made an error of it
         raise
     except Exception as error:  # the driver raises what comes, such as KeyError and errors of ssl
-        problem = refusal_of(error, uri)
+        problem = explain_refusal(error, uri)
     # behind the block, so that no traceback shows the driver's error beside it: that may quote the string
     raise ArgumentInvalid("uri", problem)
 
 
 def has_option(uri: str, name: str) -> bool:
     """Say whether a connection string gives this option, with a value that the driver does not leave out."""
-    values = [value for key, value in _options(uri) if key.lower() == name.lower()]
+    values = [value for key, value in _parse_options(uri) if key.lower() == name.lower()]
     if not values:
         return False
     try:
@@ -62,34 +70,34 @@ def has_option(uri: str, name: str) -> bool:
     return True
 
 
-def refusal_of(error: BaseException, uri: str) -> str:
+def explain_refusal(error: BaseException, uri: str) -> str:
     """Return why the driver cannot use a connection string, and what to do where user or password look unescaped."""
-    said = sentence_of(error, uri)
-    return f"{REFUSAL_TEXT}: {said}" if "must be escaped" in said else f"{REFUSAL_TEXT}: {said}{advice_on(uri)}"
+    said = redact_error(error, uri)
+    return f"{REFUSAL_TEXT}: {said}" if "must be escaped" in said else f"{REFUSAL_TEXT}: {said}{advise_escaping(uri)}"
 
 
-def advice_on(uri: str) -> str:
+def advise_escaping(uri: str) -> str:
     """Return what to do where user or password look unescaped, to go behind a sentence; else nothing."""
     return f"; {ADVICE_TEXT}" if UNESCAPED.match(uri.partition("://")[2]) else ""
 
 
-def hosts_of(client: Any, uri: str) -> str:
+def list_hosts(client: Any, uri: str) -> str:
     """Return the addresses of a client's servers; one that may be a part of an unescaped password is hidden."""
     hosts = ", ".join(f"{host}:{port}" for host, port in sorted(client.topology_description.server_descriptions()))
-    return sentence_of(Exception(hosts), uri) if hosts and advice_on(uri) else hosts
+    return redact_error(Exception(hosts), uri) if hosts and advise_escaping(uri) else hosts
 
 
-def sentence_of(error: BaseException, uri: str) -> str:
+def redact_error(error: BaseException, uri: str) -> str:
     """Return what an error of the driver says, with all that may be a credential of the connection string hidden."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     text = text.partition(", full error: ")[0]  # behind it is the reply, with clocks and signatures
-    for secret in sorted(set(_secrets(uri)), key=len, reverse=True):
+    for secret in sorted(set(_find_secrets(uri)), key=len, reverse=True):
         around = (r"(?<!\w)", r"(?!\w)") if len(secret) < SHORT_SECRET_LENGTH else ("", "")
         text = re.sub(re.escape(secret).join(around), HIDDEN_MARK, text)
     return text.strip().rstrip(".") or type(error).__name__
 
 
-def _secrets(uri: str) -> Iterator[str]:
+def _find_secrets(uri: str) -> Iterator[str]:
     """Yield what may be a secret, as it stands there and decoded.
 
     All before the last ``@`` counts, since a password that is not escaped may hold any character; so does a port that
@@ -97,37 +105,37 @@ def _secrets(uri: str) -> Iterator[str]:
     """
     rest = uri.partition("://")[2] or uri
     before, _, behind = rest.rpartition("@")
-    found = [before, *_parts(before)]
+    found = [before, *_split(before)]
     hosts = re.split(r"[/?]", behind, maxsplit=1)[0].split(",")
     ports = [host.rpartition(":")[2] for host in hosts if ":" in host]
     found += [port for port in ports if not port.isdigit()]
-    for key, value in _options(uri):
+    for key, value in _parse_options(uri):
         if value is None:
             found.append(key)
         elif key.lower() in SECRET_OPTIONS:
-            found += [value, *_parts(value)]
+            found += [value, *_split(value)]
         elif key.lower() == PROPERTIES_OPTION:  # such as AWS_SESSION_TOKEN:…; the names are no secrets
             for pair in unquote(value).split(","):
                 secret = pair.partition(":")[2] or pair
-                found += [secret, *_parts(secret)]
+                found += [secret, *_split(secret)]
     for part in found:
         for form in {part, unquote(part), unquote_plus(part)} - {""}:
             yield from (form, form.lower())  # the driver writes hosts in small letters
 
 
-def _parts(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     return [*_SEPARATORS.split(text), *_SEPARATORS.split(unquote_plus(text)), *text.split(":", 1)]
 
 
-def _options(uri: str) -> Iterator[tuple[str, str | None]]:
+def _parse_options(uri: str) -> Iterator[tuple[str, str | None]]:
     """Yield the options of a connection string; one without a value has ``None``."""
     for pair in re.split("[&;]", uri.partition("?")[2]):
         key, equals, value = pair.partition("=")
         yield key, value if equals else None
 
 
-def connection_errors(client: Any, error: BaseException, uri: str) -> str:
+def list_connection_errors(client: Any, error: BaseException, uri: str) -> str:
     """Return what became of the last connection to each server, or else what the driver's error says."""
     servers = client.topology_description.server_descriptions().values()
     errors = sorted({TIMEOUTS_PART.sub("", str(server.error)) for server in servers if server.error is not None})
-    return sentence_of(Exception("; ".join(errors)[:MAX_MESSAGE_LENGTH] or str(error)[:MAX_MESSAGE_LENGTH]), uri)
+    return redact_error(Exception("; ".join(errors)[:MAX_MESSAGE_LENGTH] or str(error)[:MAX_MESSAGE_LENGTH]), uri)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-import pymongo
 
 from mongoq.drivers import backend
 from mongoq.model.process import Counters
-from mongoq.protocol.flow import Flow
 
-__all__ = ["FLUSH_INTERVAL_SECONDS", "AioCounterFlush", "CounterFlush"]
+__all__ = ["FLUSH_INTERVAL_SECONDS", "FLUSH_TIMEOUT_SECONDS", "CounterFlush"]
 
 logger = logging.getLogger("mongoq.drive")
 
@@ -24,17 +18,24 @@ FLUSH_INTERVAL_SECONDS = 5.0
 FLUSH_TIMEOUT_SECONDS = 2.0
 """Seconds that the write may take: a broker has to close in good time even if its server has gone."""
 
+Write = Callable[[], Any]
+StartLater = Callable[[float, Write, Callable[[], None]], Callable[[], None]]
+"""Starts a write after some seconds, with a function to be called at its end; returns a function that cancels it."""
 
-class CounterFlush(ABC):
-    """Writes counters some seconds after the first count; each kind of driver has its own timer.
+
+class CounterFlush:
+    """Writes counters some seconds after the first count.
 
     Attributes:
+        write: writes the counters now; a coroutine function on asyncio.
         armed: True while a write of the counters is scheduled.
     """
 
-    def __init__(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
+    def __init__(self, counters: Counters, write: Write, start_later: StartLater) -> None:
         self._counters = counters
-        self.flush = flush
+        self.write = write
+        self._start_later = start_later
+        self._cancel: Callable[[], None] | None = None
         self.armed = self._stopped = False
         backend.register(self)
 
@@ -43,7 +44,7 @@ class CounterFlush(ABC):
         if not self.armed and not self._stopped:
             self.armed = True
             try:
-                self._arm(FLUSH_INTERVAL_SECONDS)
+                self._cancel = self._start_later(FLUSH_INTERVAL_SECONDS, self.write, self._finish)
             except RuntimeError as error:  # no thread can be started just now
                 self.armed = False
                 logger.debug("counters will be written later: %r", error)
@@ -53,68 +54,19 @@ class CounterFlush(ABC):
         if not self.armed and self._counters:
             self.arm()
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Write the counters in this block; counts that cannot be written stay for the next time."""
-        try:
-            with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
-                yield
-        except Exception as error:
-            logger.debug("counters could not be written: %r", error)
-        finally:
-            self.armed = False
-            self.rearm()  # something may have been counted meanwhile
-
-    @abstractmethod
-    def _arm(self, seconds: float) -> None:
-        """Schedule a write of the counters."""
+    def _finish(self) -> None:
+        """End a scheduled write; callers may have counted meanwhile."""
+        self.armed = False
+        self.rearm()
 
     def stop(self) -> None:
         """Schedule no further write: the driver closes, and writes the rest itself."""
         self._stopped = True
-        self._disarm()
-
-    @abstractmethod
-    def _disarm(self) -> None:
-        """Cancel the scheduled write."""
+        if self._cancel is not None:
+            self._cancel()
 
     def forget(self) -> None:
         """Reset in a forked child: the parent writes its own counts."""
         self._counters.take()
         self.armed = False
-
-
-class AioCounterFlush(CounterFlush):
-    """Writes counters from a task of the driver, started by a timer of the event loop."""
-
-    def __init__(
-        self,
-        counters: Counters,
-        flush: Callable[[], Flow[None]],
-        own: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-        run: Callable[[Flow[None]], Awaitable[None]],
-    ) -> None:
-        super().__init__(counters, flush)
-        self._own = own
-        self._run = run
-        self._timer: asyncio.TimerHandle | None = None
-
-    def _arm(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
-
-    def _start(self) -> None:
-        self._own(self.write()).add_done_callback(self._disarm_if_cancelled)
-
-    def _disarm_if_cancelled(self, task: asyncio.Task[None]) -> None:
-        """Let the next operation arm the timer again, after a task that was cancelled before its first step."""
-        if task.cancelled():
-            self.armed = False
-
-    async def write(self) -> None:
-        """Write the counters."""
-        with self.writing():
-            await self._run(self.flush())
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel = None

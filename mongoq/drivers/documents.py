@@ -17,7 +17,7 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.encoding.codec import codec_options
 
-__all__ = ["Document", "Garbled", "decode", "slices"]
+__all__ = ["Document", "Garbled", "decode", "split_reply"]
 
 Document = dict[str, Any]
 Options = CodecOptions[Any]
@@ -48,7 +48,7 @@ class Garbled:
     text: str
 
 
-def slices(raw: bytes, size: int = SLICE_BYTES) -> Iterator[Bytes]:
+def split_reply(raw: bytes, size: int = SLICE_BYTES) -> Iterator[Bytes]:
     """Cut a reply of many documents, between two of them, into parts of about ``size`` bytes or one document."""
     if len(raw) <= size:
         yield raw
@@ -74,7 +74,7 @@ def decode(raw: Bytes, *, naive: bool) -> list[Document]:
             return bson.decode_all(raw, options)
         except (BSONError, TypeError, ValueError, OverflowError):
             continue
-    return [_decode_one(part, NAIVE if naive else AWARE) for part in slices(bytes(raw), size=0)]
+    return [_decode_one(part, NAIVE if naive else AWARE) for part in split_reply(bytes(raw), size=0)]
 
 
 def _decode_one(raw: Bytes, options: Options) -> Document:
@@ -87,23 +87,25 @@ def _decode_one(raw: Bytes, options: Options) -> Document:
             uuid_representation=UuidRepresentation.UNSPECIFIED,
             unicode_decode_error_handler="surrogateescape",
         )
-        return {_readable(name): _value(value) for name, value in RawBSONDocument(bytes(raw), by_hand).items()}
+        return {
+            _decode_text(name): _decode_value(value) for name, value in RawBSONDocument(bytes(raw), by_hand).items()
+        }
 
 
-def _value(value: Any) -> Any:
+def _decode_value(value: Any) -> Any:
     """Return a value of a document that had to be decoded by hand."""
     if isinstance(value, str | Regex):
         text = value if isinstance(value, str) else value.pattern
-        return Garbled(_readable(text)) if ESCAPED_BYTES.search(text) else value
+        return Garbled(_decode_text(text)) if ESCAPED_BYTES.search(text) else value
     if isinstance(value, Mapping):
-        parts = {_readable(name): _value(part) for name, part in value.items()}
+        parts = {_decode_text(name): _decode_value(part) for name, part in value.items()}
         return Garbled(repr(parts)) if any(map(ESCAPED_BYTES.search, value)) else parts
     if isinstance(value, list):
-        return [_value(part) for part in value]
+        return [_decode_value(part) for part in value]
     if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == UUID_BYTES:
         return uuid.UUID(bytes=bytes(value))
     return value
 
 
-def _readable(text: str) -> str:
+def _decode_text(text: str) -> str:
     return text.encode(errors="surrogateescape").decode(errors="replace")

@@ -9,12 +9,12 @@ from typing import Any
 
 from pymongo.errors import NotPrimaryError, OperationFailure
 
-from mongoq.drivers.backend import Backend, interruption, primary, readable
+from mongoq.drivers.backend import Backend, classify_error, decode_details, find_primary
 from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.base.bootstrap import UNAUTHORIZED_CODE
 from mongoq.protocol.flow import ReplyLost
 
-__all__ = ["LOGIN_REFUSED", "UNAUTHORIZED_CODE", "FailoverNotice", "missing_right"]
+__all__ = ["LOGIN_REFUSED", "UNAUTHORIZED_CODE", "FailoverNotice", "describe_missing_right"]
 
 LOGIN_REFUSED = frozenset({11, 17, 18, 334, 8000})
 """What a server answers to credentials that it does not take, or to a mechanism that it does not have."""
@@ -40,7 +40,7 @@ OURS = "; mongoq: "
 REFUSAL = re.compile(r'not authorized on (\S+) to execute command \{ (\w+): (?:"([^"]*)")?')
 
 
-def missing_right(error: Exception) -> str:
+def describe_missing_right(error: Exception) -> str:
     """Return what a server refuses, in a sentence that goes on from its name, and what to grant."""
     refusal = REFUSAL.search(str(error))
     if refusal is None:
@@ -62,9 +62,9 @@ def advise(error: Exception, client: Any) -> None:
     """
     if isinstance(error, NotPrimaryError):
         if client.topology_description.topology_type_name == "Single":
-            _add(error, f"this server {_no_primary(client)}")
+            _add(error, f"this server {_describe_primary(client)}")
     elif isinstance(error, OperationFailure) and error.code == UNAUTHORIZED_CODE:
-        _add(error, f"the server {missing_right(error)}")
+        _add(error, f"the server {describe_missing_right(error)}")
 
 
 def _add(error: Exception, advice: str) -> None:
@@ -73,7 +73,7 @@ def _add(error: Exception, advice: str) -> None:
         error.args = (f"{said}{OURS}{advice}", *others)
 
 
-def _no_primary(client: Any) -> str:
+def _describe_primary(client: Any) -> str:
     servers = client.topology_description.server_descriptions().values()
     primary = next((f", now {host}:{port}" for host, port in filter(None, (each.primary for each in servers))), "")
     name = next((each.replica_set_name for each in servers if each.replica_set_name), "…")
@@ -107,7 +107,7 @@ class FailoverNotice:
         if topology is self._topology:
             return
         self._topology = topology
-        leader = primary(self._client)
+        leader = find_primary(self._client)
         if self._primary not in (None, leader):
             self._clock.disturb()
         self._primary = leader or self._primary
@@ -117,8 +117,8 @@ class FailoverNotice:
 
         The refusal for a missing right, or of a server that is not the primary, gets a note with advice.
         """
-        error = readable(error)
-        known = interruption(error)
+        error = decode_details(error)
+        known = classify_error(error)
         advise(error, self._client)
         if isinstance(known, ReplyLost) and self._clock is not None:
             self._clock.disturb()

@@ -9,11 +9,12 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
+from mongoq.drivers.performer_aio import AioPerformer
 from mongoq.errors import BrokerClosed
 from mongoq.protocol.flow import Flow, Shared
-from mongoq.protocol.state.batcher import Batcher, copies
+from mongoq.protocol.state.batcher import Batcher, Batchers, copies
 
-__all__ = ["AioGroupCommit", "caller"]
+__all__ = ["AioGroupCommit"]
 
 logger = logging.getLogger("mongoq.drive")
 
@@ -28,21 +29,24 @@ class AioGroupCommit:
     """
 
     def __init__(
-        self,
-        own: Callable[..., Any],
-        run: Callable[[Flow[Any]], Coroutine[Any, Any, Any]],
-        undo: Callable[[Any, Any], Coroutine[Any, Any, None]],
+        self, batchers: Batchers, performer: AioPerformer, run: Callable[[Flow[Any]], Coroutine[Any, Any, Any]]
     ) -> None:
-        self._start_driver_task = own
+        self._performer = performer
         self._run = run
-        self._undo = undo
+        batchers.divides = True
+        batchers.caller, batchers.go_on = identify_caller, self.go_on
 
-    def enter(self, shared: Shared[Any], loop: asyncio.AbstractEventLoop) -> Waiter:
-        """Add a caller to the next batch, and return the future of its answer."""
+    def share(self, shared: Shared[Any]) -> Waiter:
+        """Add a caller to the next batch, and return the future of its part.
+
+        The caller awaits the future itself: a shared request costs neither a task nor another coroutine.
+        """
+        self._performer.check_open()
+        assert self._performer.loop is not None
         batcher: Batcher = shared.batcher
-        waiter: Waiter = loop.create_future()
+        waiter: Waiter = self._performer.loop.create_future()
         shared.waiter = waiter
-        batcher.enter(shared, caller)
+        batcher.enter(shared, identify_caller)
         if batcher.batches_in_flight < batcher.max_in_flight:
             self._start_task(batcher)
         return waiter
@@ -57,9 +61,8 @@ class AioGroupCommit:
         """Have the next batch sent by a task, in a context of its own: a caller's timeouts are not the others'."""
         if batcher.waiting and batcher.is_free:
             batcher.batches_in_flight += 1
-            self._start_driver_task(self._send_batches(batcher), Context()).add_done_callback(
-                partial(self._finish_task, batcher)
-            )
+            task = self._performer.start_task(self._send_batches(batcher), Context())
+            task.add_done_callback(partial(self._finish_task, batcher))
 
     def _finish_task(self, batcher: Batcher, task: asyncio.Task[bool]) -> None:
         """Send late arrivals; after a cancelled task (end of the driver or the loop), fail the waiting callers."""
@@ -124,10 +127,10 @@ class AioGroupCommit:
             if heir is not None:
                 heir.waiter.set_result(answer)
             else:
-                self._start_driver_task(self._undo(shared, answer))
+                self._performer.undo(shared, answer)
 
 
-def caller() -> int:
+def identify_caller() -> int:
     """Tell the running task from others; the task itself would be kept."""
     return id(asyncio.current_task())
 

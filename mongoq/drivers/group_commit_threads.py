@@ -11,6 +11,7 @@ from typing import Any
 from pymongo.errors import AutoReconnect
 
 from mongoq.drivers import backend
+from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.drivers.signals import on_main_thread
 from mongoq.protocol.flow import Flow, ReplyLost, Shared
 from mongoq.protocol.state.batcher import Batcher, Batchers, copies
@@ -58,12 +59,10 @@ class ThreadGroupCommit:
     it anywhere. So does a thread that calls while it is already sending, for example a command listener.
     """
 
-    def __init__(
-        self, batchers: Batchers, run: Callable[[Flow[Any]], Any], undo: Callable[[Shared[Any], Any], None]
-    ) -> None:
+    def __init__(self, batchers: Batchers, performer: ThreadPerformer, run: Callable[[Flow[Any]], Any]) -> None:
         self._batchers = batchers
+        self._performer = performer
         self._run = run
-        self._undo = undo
         self._lock = threading.Lock()
         self._thread_state = threading.local()
         backend.register(self)
@@ -74,8 +73,9 @@ class ThreadGroupCommit:
         self._thread_state = threading.local()
         self._batchers.clear()
 
-    def share(self, shared: Shared[Any], undo_log: list[Any]) -> Any:
+    def share(self, shared: Shared[Any]) -> Any:
         """Wait for this caller's part of a batch, or send it."""
+        self._performer.check_open()
         if on_main_thread() or getattr(self._thread_state, "sharing", False):
             (answer,) = self._run(shared.batcher.send([shared.entry]))
         else:
@@ -86,8 +86,6 @@ class ThreadGroupCommit:
                 self._thread_state.sharing = False
         if isinstance(answer, Exception):
             raise answer
-        if shared.undo is not None:
-            undo_log.append((shared, answer))
         return answer
 
     def _wait_for_answer(self, shared: Shared[Any]) -> Any:
@@ -167,4 +165,4 @@ class ThreadGroupCommit:
             if heir is not None:
                 heir.waiter.answer_with(answer)
         if heir is None:
-            self._undo(shared, answer)
+            self._performer.undo(shared, answer)

@@ -56,24 +56,24 @@ def build_command(command: Command[Any], collection: str) -> dict[str, Any]:
 def parse_reply(command: Command[Any], reply: Mapping[str, Any]) -> Any:
     """Return the result that the driver's method returns, or raise its error."""
     if "writeErrors" in reply or "writeConcernError" in reply:
-        raise _failure(command, reply)
+        raise _make_error(command, reply)
     if command.method.startswith("find"):
         return reply["value"]
     if command.method.startswith("insert"):
         return None
-    return Outcome(0, reply["n"]) if _deletes(command) else Outcome(reply["n"], 0)
+    return Outcome(0, reply["n"]) if _is_delete(command) else Outcome(reply["n"], 0)
 
 
-def _deletes(command: Command[Any]) -> bool:
+def _is_delete(command: Command[Any]) -> bool:
     if command.method == "bulk_write":
         return bool(command.arguments["requests"][0][0].startswith("Delete"))
     return command.method.startswith("delete")
 
 
-def _failure(command: Command[Any], reply: Mapping[str, Any]) -> Exception:
+def _make_error(command: Command[Any], reply: Mapping[str, Any]) -> Exception:
     refused, unconfirmed = reply.get("writeErrors", []), reply.get("writeConcernError")
     if command.method in COUNT_FIELDS:
-        counts = {COUNT_FIELDS[command.method] if not _deletes(command) else "nRemoved": reply["n"]}
+        counts = {COUNT_FIELDS[command.method] if not _is_delete(command) else "nRemoved": reply["n"]}
         concerns = [unconfirmed] if unconfirmed else []
         return BulkWriteError({"writeErrors": refused, "writeConcernErrors": concerns, **counts})
     if unconfirmed:

@@ -22,7 +22,7 @@ from mongoq.errors import VIRTUAL, ArgumentInvalid, TransactionsUnavailable
 from mongoq.protocol.base.transaction import Tentative
 from mongoq.protocol.flow import SENDS
 
-__all__ = ["Numbered", "Numbers", "Sessions", "numbers_of", "take_sessions"]
+__all__ = ["Numbered", "Numbers", "Sessions", "get_numbers", "take_sessions"]
 
 STANDALONE = "Standalone"
 
@@ -82,20 +82,20 @@ class Sessions:
     def end(self, session: Any, *, committed: bool) -> Any:
         """Give the session back to its client; a transaction that still runs is aborted."""
         outcome = True if committed else False if session.in_transaction else None
-        for tentative in self._of(session):
+        for tentative in self._find_tentative(session):
             tentative.committed = outcome
         return session.end_session()
 
-    def closing(self, session: Any) -> None:
+    def expect_end(self, session: Any) -> None:
         """Record that the transaction is about to end, in a task of its own."""
-        for tentative in self._of(session):
+        for tentative in self._find_tentative(session):
             tentative.closing = True
 
     def settle(self, session: Any, reservation: Any) -> None:
         """Remember that a reservation, given by its key, ends with the transaction, for the block that holds it."""
         self._tentative[reservation] = Tentative(session)
 
-    def knows(self, reservation: Any) -> bool:
+    def has_tentative(self, reservation: Any) -> bool:
         """Return whether a reservation ends, or has ended, with a transaction."""
         return reservation in self._tentative
 
@@ -103,7 +103,7 @@ class Sessions:
         """Return what is known of a reservation, to the end of its block."""
         return self._tentative.pop(reservation, None)
 
-    def _of(self, session: Any) -> list[Tentative]:
+    def _find_tentative(self, session: Any) -> list[Tentative]:
         return [tentative for tentative in list(self._tentative.values()) if tentative.session is session]
 
     def enter(self, caller: Any) -> None:
@@ -205,7 +205,7 @@ class Numbers:
         self.free = []
 
 
-def numbers_of(client: Any) -> Numbers | None:
+def get_numbers(client: Any) -> Numbers | None:
     """Return the numbers of a PyMongo client; ``None`` for a client with ``retryWrites=false``."""
     if not client.options.retry_writes:
         return None

@@ -23,16 +23,16 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Nearest, Primary, PrimaryPreferred, Secondary, SecondaryPreferred
 
 from mongoq.drivers.connection_string import (
-    advice_on,
-    connection_errors,
+    advise_escaping,
+    explain_refusal,
     has_option,
-    hosts_of,
+    list_connection_errors,
+    list_hosts,
     make_client,
-    refusal_of,
-    sentence_of,
+    redact_error,
 )
-from mongoq.drivers.documents import Document, decode, slices
-from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, missing_right
+from mongoq.drivers.documents import Document, decode, split_reply
+from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.encoding.codec import codec_options
 
@@ -103,13 +103,13 @@ class Scan:
         try:
             yield
         except ConnectionFailure as error:
-            servers = hosts_of(self._client, self._uri) + self._wanted_server()
+            servers = list_hosts(self._client, self._uri) + self._wanted_server()
             raise ServerUnavailable(
                 f"no usable MongoDB server answered at {servers}: start it, or correct the option uri "
-                f"({connection_errors(self._client, error, self._uri)}){advice_on(self._uri)}"
+                f"({list_connection_errors(self._client, error, self._uri)}){advise_escaping(self._uri)}"
             ) from error
         except ConfigurationError as error:  # found when the client connects: SRV, modules of a mechanism
-            raise ArgumentInvalid("uri", refusal_of(error, self._uri)) from None
+            raise ArgumentInvalid("uri", explain_refusal(error, self._uri)) from None
         except OperationFailure as error:
             self._raise_refusal(error)
 
@@ -122,12 +122,12 @@ class Scan:
         if error.code in LOGIN_REFUSED:
             raise AuthenticationFailed(
                 f"the server refused the credentials of the option uri: correct user, password, authSource or "
-                f"authMechanism ({sentence_of(error, self._uri)})"
+                f"authMechanism ({redact_error(error, self._uri)})"
             ) from error
         if error.code == UNAUTHORIZED_CODE:
             raise AuthenticationFailed(
                 f"the user of the option uri may not read {self._collection.full_name}: grant it the role 'read' "
-                f"(the server {missing_right(error)})"
+                f"(the server {describe_missing_right(error)})"
             ) from error
         raise error
 
@@ -230,7 +230,7 @@ class Scan:
         # Raw batches: without them the driver decodes a whole reply, of up to 16 MB, at once.
         with self._collection.find_raw_batches(filter, projection, batch_size=rows, hint=hint) as cursor:
             for raw in cast("Iterator[bytes]", cursor):  # typed as documents, although this cursor yields bytes
-                for part in slices(raw) if raw else ():
+                for part in split_reply(raw) if raw else ():
                     yield decode(part, naive=naive)
 
     def ends(
@@ -252,7 +252,7 @@ class Scan:
             filter, projection, sort=order, limit=limit, batch_size=END_ROWS, allow_disk_use=True
         ) as cursor:
             for raw in cast("Iterator[bytes]", cursor):
-                for part in slices(raw) if raw else ():
+                for part in split_reply(raw) if raw else ():
                     yield from decode(part, naive=False)
                 taken += len(raw)
                 if taken >= END:

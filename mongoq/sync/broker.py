@@ -13,7 +13,7 @@ from bson import ObjectId
 from pydantic import TypeAdapter
 
 from mongoq.drivers.backend import open_backend
-from mongoq.drivers.threads import ThreadDriver
+from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
@@ -99,11 +99,10 @@ class Broker(Runner[BrokerContext], Transactions, Topics, Local):
         self._context.settings_from = source
         if not backend.serverless and (ThreadDriver.shares if group_commit is None else group_commit):
             self._context.batchers = Batchers()
-            self._driver.share_in(self._context.batchers)
+            self._driver.use_batchers(self._context.batchers)
         # At intervals: write the counters, and let control documents of idle queues expire.
-        self._driver.look_after(self._context.counters, lambda: admin.upkeep(self._context))
-        # ``close`` wakes the waiters in this registry.
-        self._driver.wake(self._context.registry)
+        self._driver.flush_counters(self._context.counters, lambda: admin.upkeep(self._context))
+        self._driver.use_registry(self._context.registry)
         self._on_close = on_close
 
     def __repr__(self) -> str:

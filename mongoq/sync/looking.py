@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from bson import ObjectId
 
-from mongoq.drivers.threads import ThreadDriver
+from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.settings import DEFAULT, Default, QueueSettings

@@ -7,7 +7,7 @@ import logging
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from mongoq.drivers.threads import ThreadDriver
+from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from mongoq.drivers.threads import ThreadDriver
+from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.protocol.flow import Flow
 
 __all__ = ["Runner"]

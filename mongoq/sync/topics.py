@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mongoq.drivers.threads import ThreadDriver
+from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.protocol.push import bindings as binding
 from mongoq.protocol.state.context import BrokerContext
 

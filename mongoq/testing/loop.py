@@ -8,9 +8,9 @@ from collections.abc import Coroutine, Iterable
 from contextvars import copy_context
 from typing import Any, TypeVar
 
-from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.sessions import Sessions
-from mongoq.drivers.threads import ThreadDriver
+from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.protocol.flow import Flow
 from mongoq.worker.consumer import Consumer
@@ -27,7 +27,7 @@ class VirtualDriver(AioDriver):
         # Not the parent's __init__: this driver has no client, no loop and no counters of its own.
         self._threads = threads
 
-    async def run(self, flow: Flow[T], perform: Any = None) -> T:
+    async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end."""
         return self._threads.run(flow)
 

@@ -9,7 +9,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.aio import AsyncQueue
-from mongoq.drivers.threads import ThreadDriver
+from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.arguments import Duration, duration, queue_name
 from mongoq.model.clock import VirtualClock

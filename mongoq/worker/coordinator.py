@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
 
-from mongoq.drivers.errors import UNAUTHORIZED_CODE, missing_right
+from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import BrokerClosed, CollectionUnsuitable
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item
@@ -167,5 +167,5 @@ def _error_text(error: Exception) -> str:
     code = getattr(error, "code", None)
     if code is None:
         return spoken(error)
-    right = f": the server {missing_right(error)}" if code == UNAUTHORIZED_CODE else ""
+    right = f": the server {describe_missing_right(error)}" if code == UNAUTHORIZED_CODE else ""
     return f"{type(error).__name__}, code {code}{right}"

@@ -290,9 +290,9 @@ async def test_items_that_end_alike_share_a_statement_unless_each_keeps_its_payl
 ) -> None:
     stage = staged(broker.queue("orders", history=3600), trail=True, payloads=payloads)
     stage.push_many(range(3))
-    items, driver, sent = stage.reserve_many(3), stage._driver, []
-    send = driver._send
-    driver._send = lambda command: sent.append(command) or send(command)
+    items, sender, sent = stage.reserve_many(3), stage._driver._sender, []
+    send = sender.send
+    sender.send = lambda command: sent.append(command) or send(command)
     await settled(stage, *((item, outcome) for item in items))
     (bulk,) = [command for command in sent if command.method == "bulk_write"]
     assert len(bulk.arguments["requests"]) == statements

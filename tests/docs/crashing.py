@@ -122,8 +122,8 @@ class Process:
 
     def becomes_mortal(self) -> None:
         driver: Any = self.broker._driver
-        self.mortal = driver._send = Mortal(driver._send)
-        driver._begin_command = self._sent_at_once
+        self.mortal = driver._sender.send = Mortal(driver._sender.send)
+        driver._performer._begin_command = self._sent_at_once
         driver.sessions.start = partial(self._started, driver.sessions.start)
 
     def _started(self, start: Callable[[], Any]) -> Any:

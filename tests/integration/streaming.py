@@ -38,7 +38,7 @@ class Process:
         request, sent = next(flow), 0
         try:
             while sent != commands:
-                reply = self.broker._driver._perform(request, [])
+                reply = self.broker._driver._performer.perform(request, [])
                 request, sent = flow.send(reply if told is None else told(reply)), sent + 1
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,7 +15,6 @@ from pymongo import AsyncMongoClient
 
 import mongoq
 from mongoq.drivers import counter_flush
-from mongoq.drivers import counter_flush as counter_flush_aio
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60
@@ -70,7 +70,7 @@ async def test_the_change_stream_is_read_after_its_first_reader_was_cancelled_be
         waiting = asyncio.create_task(queue.reserve(wait=PATIENCE))
         while not registry.running:
             await asyncio.sleep(0)
-        for task in list(broker._driver._side_tasks):
+        for task in list(broker._driver._performer._side_tasks):
             task.cancel()  # it has not had its first step
         first = registry.running
         while registry.cursor is None or registry.running == first:
@@ -88,16 +88,14 @@ async def test_counters_are_written_after_their_task_was_cancelled_before_it_beg
     monkeypatch.setattr(counter_flush, "FLUSH_INTERVAL_SECONDS", 0.05)
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
-        written = broker._driver._counter_flush
-        assert isinstance(written, counter_flush_aio.AioCounterFlush)
         await queue.push(1)
-        assert written.armed
-        written._start()
-        for task in list(broker._driver._tasks):
-            task.cancel()
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert not written.armed
+        tasks = broker._driver._performer._tasks
+        async with asyncio.timeout(PATIENCE):
+            while not (writes := [task for task in tasks if task.get_coro().__name__ == "_write_counters"]):
+                await asyncio.sleep(0)
+        (write,) = writes
+        assert inspect.getcoroutinestate(write.get_coro()) == inspect.CORO_CREATED
+        write.cancel()
         await queue.push(2)
         async with asyncio.timeout(PATIENCE):
             while broker._context.counters:

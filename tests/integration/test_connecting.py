@@ -17,7 +17,7 @@ from pymongo.monitoring import CommandStartedEvent
 
 import mongoq
 from mongoq import connection
-from mongoq.drivers.connection_string import has_option, sentence_of
+from mongoq.drivers.connection_string import has_option, redact_error
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.base import bootstrap
 from mongoq.protocol.state.context import BrokerContext
@@ -214,11 +214,11 @@ async def test_a_host_without_srv_records_has_the_drivers_sentence(kind: str) ->
     ],
 )
 def test_a_sentence_of_the_driver_loses_what_may_be_a_credential(uri: str, said: str, shown: str) -> None:
-    assert sentence_of(Exception(said), uri) == shown
+    assert redact_error(Exception(said), uri) == shown
 
 
 def test_an_error_of_a_key_is_shown_as_its_sentence() -> None:
-    assert sentence_of(KeyError("Invalid value"), "mongodb://h") == "Invalid value"
+    assert redact_error(KeyError("Invalid value"), "mongodb://h") == "Invalid value"
 
 
 @KINDS

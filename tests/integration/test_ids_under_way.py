@@ -139,14 +139,14 @@ def test_a_replacing_push_that_was_overtaken_replaces_nothing(broker: mongoq.Bro
     driver: Any = queue._driver
     request = next(late)
     while getattr(request, "method", "") != "find_one_and_update":
-        request = late.send(driver._perform(request, []))
+        request = late.send(driver._performer.perform(request, []))
     queue.push("mine", id=id, key="k", on_duplicate="replace")
     assert queue.pop().payload == "mine"  # type: ignore[union-attr]
     newer = queue.push("newer", key="k")
     with pytest.raises(StopIteration) as ended:
         while True:
             try:
-                reply = driver._perform(request, [])
+                reply = driver._performer.perform(request, [])
             except Exception as error:
                 request = late.throw(driver._failover.convert_error(error))
             else:
@@ -169,8 +169,8 @@ def test_an_unreadable_item_that_a_pop_took_leaves_what_was_pushed_meanwhile(bro
     }
     unreadable = bson.encode({**envelope, "reserved": False}).replace(b"good", b"b\xffad")
     raw.insert_one(RawBSONDocument(unreadable))
-    driver: Any = queue._driver
-    send, sent = driver._send, []
+    sender: Any = queue._driver._sender
+    send, sent = sender.send, []
 
     def push_in_between(command: Any) -> Any:
         reply = send(command)
@@ -179,7 +179,7 @@ def test_an_unreadable_item_that_a_pop_took_leaves_what_was_pushed_meanwhile(bro
             raw.insert_one({**envelope, "reserved": False})
         return reply
 
-    driver._send = push_in_between
+    sender.send = push_in_between
     assert queue.pop().payload == "good"  # type: ignore[union-attr]
     (letter,) = raw.find({"q": "texts.dead"}, {"origin": 1, "key": 1})
     assert (letter["_id"] == id, letter["origin"]["id"], "key" in letter) == (False, id, False)
@@ -190,8 +190,8 @@ def test_a_burial_after_a_pop_leaves_what_was_pushed_meanwhile(broker: mongoq.Br
     queue = broker.queue("numbers", model=int)
     id = broker.queue("numbers").push("no number")
     envelope = dict(raw.find_one({"_id": id}))
-    driver: Any = queue._driver
-    send, sent = driver._send, []
+    sender: Any = queue._driver._sender
+    send, sent = sender.send, []
 
     def push_in_between(command: Any) -> Any:
         reply = send(command)
@@ -200,7 +200,7 @@ def test_a_burial_after_a_pop_leaves_what_was_pushed_meanwhile(broker: mongoq.Br
             raw.insert_one({**envelope, "payload": 7})
         return reply
 
-    driver._send = push_in_between
+    sender.send = push_in_between
     assert queue.pop().payload == 7  # type: ignore[union-attr]
     (letter,) = broker.queue("numbers.dead").peek(9)
     assert (letter.payload, letter.id == id) == ("no number", False)

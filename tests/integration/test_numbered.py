@@ -19,7 +19,7 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError, OperationFailure, P
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
-from mongoq.drivers.sessions import Numbered, Numbers, numbers_of
+from mongoq.drivers.sessions import Numbered, Numbers, get_numbers
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.flow import SENDS
 from mongoq.protocol.state.batcher import Batcher
@@ -233,7 +233,7 @@ def test_a_client_that_retries_no_writes_numbers_none(uri: str, database: str, o
         assert queue.pop() is not None
         without = option == "retryWrites=false"
         assert {number is None for number in listener.numbers} == {without}
-        assert (numbers_of(client) is None) == without
+        assert (get_numbers(client) is None) == without
 
 
 def test_a_standalone_server_keeps_no_numbers() -> None:

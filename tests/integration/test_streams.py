@@ -229,11 +229,11 @@ def test_what_was_claimed_late_by_a_dead_process_is_never_settled(
     flow = streams.next_claim(process.context, process.run, 100, None, after=0)
     request = next(flow)
     while request.method != "update_many":  # type: ignore[union-attr]
-        request = flow.send(process.broker._driver._perform(request, []))
+        request = flow.send(process.broker._driver._performer.perform(request, []))
     clock.advance(RUN)
     heir = make()
     heir.open()
-    process.broker._driver._perform(request, [])  # it has been under way all the time
+    process.broker._driver._performer.perform(request, [])  # it has been under way all the time
     assert heir.claim() is None
     assert heir.settle(1) == 0
     assert raw.count_documents({"q": QUEUE, "when": {"$exists": True}}) == 3

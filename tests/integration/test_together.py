@@ -260,15 +260,15 @@ def test_a_batch_that_took_long_to_bury_others_begins_its_leases_anew(raw: Any, 
             untyped.reserve(lease=1)
         clock.advance(2)
     untyped.push(3)
-    driver: Any = broker._driver
-    send = driver._send
+    sender: Any = broker._driver._sender
+    send = sender.send
 
     def slow(command: Any) -> Any:
         if "origin" in str(command.arguments):
             clock.advance(6)
         return send(command)
 
-    driver._send = slow
+    sender.send = slow
     (item,) = queue.reserve_many(5, lease=10)
     assert (item.payload, item.lease_until) == (3, clock.now() + timedelta(seconds=10))
     assert queue.dead.size() == 2

@@ -445,7 +445,7 @@ def test_an_interrupt_leaves_no_transaction_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     orders.push("first")
-    send = broker._driver._send
+    send = broker._driver._sender.send
 
     def interrupted(command: Any) -> Any:
         reply = send(command)
@@ -453,7 +453,7 @@ def test_an_interrupt_leaves_no_transaction_open(
             raise KeyboardInterrupt
         return reply
 
-    monkeypatch.setattr(broker._driver, "_send", interrupted)
+    monkeypatch.setattr(broker._driver._sender, "send", interrupted)
     with pytest.raises(KeyboardInterrupt):
         orders.push("x")
     assert client.admin.command("serverStatus")["transactions"]["currentOpen"] == 0

@@ -363,7 +363,7 @@ def test_a_push_before_any_step_of_the_wait_is_found(
     queue = broker.queue("orders")
     other.queue("orders").push(0)
     assert queue.pop() is not None
-    perform, steps, lock = broker._driver._perform, [0], threading.Lock()
+    perform, steps, lock = broker._driver._performer.perform, [0], threading.Lock()
 
     def pushed_before(request: Any, taken: Any) -> Any:
         with lock:
@@ -372,7 +372,7 @@ def test_a_push_before_any_step_of_the_wait_is_found(
             steps[0] += 1
         return perform(request, taken)
 
-    monkeypatch.setattr(broker._driver, "_perform", pushed_before)
+    monkeypatch.setattr(broker._driver._performer, "perform", pushed_before)
     waiter = Waiter(broker, rest=False)
     time.sleep(1.5)
     if steps[0] <= step:

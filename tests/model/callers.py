@@ -67,7 +67,7 @@ class Caller:
         driver: Any = self.broker._driver
         try:
             try:
-                reply = driver._perform(self.request, [])
+                reply = driver._performer.perform(self.request, [])
             except Exception as error:
                 self.request = self.flow.throw(driver._failover.convert_error(error))
             else:

@@ -11,7 +11,7 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mongoq.drivers.documents import Garbled, decode, slices
+from mongoq.drivers.documents import Garbled, decode, split_reply
 
 documents = st.lists(st.integers(0, 300), min_size=1, max_size=30).map(
     lambda sizes: [bson.encode({"n": n, "x": "x" * size}) for n, size in enumerate(sizes)]
@@ -20,7 +20,7 @@ documents = st.lists(st.integers(0, 300), min_size=1, max_size=30).map(
 
 @given(parts=documents, size=st.integers(0, 1_000))
 def test_a_reply_is_cut_between_documents(parts: list[bytes], size: int) -> None:
-    cut = [bytes(each) for each in slices(b"".join(parts), size)]
+    cut = [bytes(each) for each in split_reply(b"".join(parts), size)]
     assert b"".join(cut) == b"".join(parts)
     for each in cut:
         assert len(each) <= size or each in parts
@@ -29,7 +29,7 @@ def test_a_reply_is_cut_between_documents(parts: list[bytes], size: int) -> None
 
 @given(parts=documents, size=st.integers(0, 1_000))
 def test_parts_are_as_large_as_they_may_be(parts: list[bytes], size: int) -> None:
-    cut = [bytes(each) for each in slices(b"".join(parts), size)]
+    cut = [bytes(each) for each in split_reply(b"".join(parts), size)]
     for left, right in pairwise(cut):
         first = right[: int.from_bytes(right[:4], "little")]
         assert len(left) + len(first) > size
@@ -37,7 +37,7 @@ def test_parts_are_as_large_as_they_may_be(parts: list[bytes], size: int) -> Non
 
 def test_a_small_reply_is_not_copied() -> None:
     raw = bson.encode({"n": 1}) * 3
-    assert next(slices(raw)) is raw
+    assert next(split_reply(raw)) is raw
 
 
 def stored(name: bytes, value: bytes, *, kind: int) -> bytes:

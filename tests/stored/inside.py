@@ -105,7 +105,7 @@ class Reader(Process):
         flow = streams.next_claim(self.context, self.run, n, None, after=0)
         request = next(flow)
         while True:
-            reply = self.broker._driver._perform(request, [])
+            reply = self.broker._driver._performer.perform(request, [])
             if collection.count_documents({"q": self.queue.name, "reserved": True}) > before:
                 return
             request = flow.send(reply)

@@ -22,7 +22,7 @@ from bson import Code, DatetimeMS, Decimal128, ObjectId
 from pymongo.errors import BulkWriteError, ServerSelectionTimeoutError
 
 import mongoq
-from mongoq.drivers.backend import interruption, open_backend
+from mongoq.drivers.backend import classify_error, open_backend
 from mongoq.model.encoding.codec import codec_options
 from mongoq.model.item import reservation_key
 from mongoq.model.outcomes import Move
@@ -432,15 +432,15 @@ def test_the_driver_sorts_the_errors_of_a_bulk() -> None:
         counts = {"nInserted": 1, "nMatched": 2, "nRemoved": 4}
         return BulkWriteError({"writeErrors": refused, "writeConcernErrors": list(unconfirmed), **counts})
 
-    known: Any = interruption(error(11000, 14, 121))
+    known: Any = classify_error(error(11000, 14, 121))
     assert isinstance(known, PartlyRefused)
     assert known.total == 7
     assert [type(one) for one in known.refusals.values()] == [Duplicate, Refused, pymongo.errors.WriteError]
-    assert isinstance(interruption(error(unconfirmed=[{"code": 64}])), ReplyLost)
-    assert isinstance(interruption(error(14, unconfirmed=[{"code": 64}])), ReplyLost)
-    assert isinstance(interruption(error(11602)), ReplyLost)
+    assert isinstance(classify_error(error(unconfirmed=[{"code": 64}])), ReplyLost)
+    assert isinstance(classify_error(error(14, unconfirmed=[{"code": 64}])), ReplyLost)
+    assert isinstance(classify_error(error(11602)), ReplyLost)
     for code in (89, 11602):  # of a router, and of a server that stops
-        assert isinstance(interruption(pymongo.errors.WriteError("no", code)), ReplyLost)
+        assert isinstance(classify_error(pymongo.errors.WriteError("no", code)), ReplyLost)
 
 
 def test_an_incomplete_batch_travels() -> None:

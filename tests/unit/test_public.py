@@ -98,7 +98,7 @@ def test_the_sync_shell_is_what_the_asyncio_shell_makes() -> None:
 
 
 SOURCE = '''"""Awaits: ``await queue.pop()``, ``async with connect_async(uri)``."""
-from mongoq.drivers.aio import AioDriver
+from mongoq.drivers.aio.driver import AioDriver
 
 class AsyncThing:
     async def run(self) -> AsyncIterator[int]:
@@ -109,7 +109,7 @@ class AsyncThing:
 '''
 
 SYNC = '''"""Awaits: ``queue.pop()``, ``with connect(uri)``."""
-from mongoq.drivers.threads import ThreadDriver
+from mongoq.drivers.threads.driver import ThreadDriver
 
 class Thing:
     def run(self) -> Iterator[int]:

@@ -134,7 +134,7 @@ class AsyncConsumerLoop(AsyncFetcher, AsyncSettler):
     def _is_settled_by_handler(self, item: Item[Any]) -> bool:
         """Return whether a running handler has settled its item, or is about to in a transaction."""
         key = reservation_key(item)
-        return key not in self.context.broker.unsettled or self._driver.sessions.knows(key)
+        return key not in self.context.broker.unsettled or self._driver.sessions.has_tentative(key)
 
     async def _take_out(self, run: HandlerCall) -> list[ResolvedOutcome] | None:
         """Take the item of a call out of the queue for good; returns its outcome if that fails, else ``None``."""

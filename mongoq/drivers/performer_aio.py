@@ -1,0 +1,218 @@
+"""Performer of asyncio: sends the commands of flows from tasks, and lets their callers be cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextvars import Context
+from functools import partial
+from typing import Any, TypeVar
+
+from mongoq.drivers import sleep
+from mongoq.drivers.aio.sender import AioSender
+from mongoq.drivers.backend import OwnRequest, UndoLog, log_reply
+from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
+from mongoq.drivers.errors import FailoverNotice
+from mongoq.errors import BrokerClosed
+from mongoq.protocol.flow import Begin, Begun, Beside, Command, Flow, Rest, Shared, Wait
+
+__all__ = ["AioPerformer"]
+
+T = TypeVar("T")
+logger = logging.getLogger("mongoq.drive")
+
+
+class AioPerformer:
+    """Performs the requests of flows on one event loop.
+
+    Commands run in tasks of the driver: cancelling one inside PyMongo drops its connection, and a command that was
+    sent may have happened. A cancelled caller leaves at once; its command ends, and items that it took are given back.
+    Only a command that takes nothing, and that is not shared, may run in the caller's own task (``here``).
+
+    All callers belong to one event loop: so do the client's connections, and a future must not be set from the thread
+    of another loop.
+
+    Attributes:
+        loop: event loop on which the driver was first used.
+        closed: True after ``close``: callers may send no further command.
+    """
+
+    def __init__(
+        self, sender: AioSender, failover: FailoverNotice, run: Callable[[Flow[None]], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._sender = sender
+        self._failover = failover
+        self._run = run
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._side_tasks: set[asyncio.Task[Any]] = set()
+        self._caller_commands: set[asyncio.Future[None]] = set()
+        self._session_commands: dict[int, asyncio.Task[Any]] = {}
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.closed = False
+
+    def check_loop(self) -> None:
+        """Bind the driver to its first event loop: its commands would never end for a caller on another one."""
+        loop = asyncio.get_running_loop()
+        if self.loop is None:
+            self.loop = loop
+        elif self.loop is not loop:
+            raise RuntimeError("an AsyncBroker, like its client, belongs to the event loop on which it was first used")
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def perform(self, request: OwnRequest, undo_log: UndoLog) -> Awaitable[Any]:
+        """Perform a request, whose caller may be cancelled."""
+        self.check_open()
+        if isinstance(request, Command):
+            self._failover.check_topology()
+            task = asyncio.current_task()
+            # A side flow has a session to itself.
+            if request.session is not None and task not in self._side_tasks:
+                return self._send_in_session(request)
+            # A task of the driver is not cancelled with a caller.
+            if request.here or task in self._tasks:
+                return self._send_in_this_task(request, undo_log)
+            return self._send_in_new_task(request, undo_log)
+        if isinstance(request, Begin):
+            return self._begin_command(request.command)
+        if isinstance(request, Begun):
+            return self._await_begun(request, undo_log)
+        if isinstance(request, Wait):
+            return asyncio.sleep(request.seconds)
+        if isinstance(request, Rest):
+            return sleep.rest_aio(request.event, request.seconds)
+        return self._start_side_flow(request)
+
+    def check_open(self) -> None:
+        """Refuse a caller after ``close``; tasks of the driver finish the work that they have begun."""
+        if self.closed and asyncio.current_task() not in self._tasks:
+            raise BrokerClosed
+
+    async def _send_in_new_task(self, command: Command[Any], undo_log: UndoLog) -> Any:
+        """Send a command from a task of the driver, which undoes the command if the caller was cancelled."""
+        waiter = asyncio.get_running_loop().create_future()
+        self.start_task(self._answer(command, waiter)).add_done_callback(partial(self._release_waiter, waiter))
+        try:
+            reply = await waiter
+        except asyncio.CancelledError:
+            if command.undo is not None:
+                undo_log.clear()  # the undo of this command gives back all that the flow had taken
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.undo(command, waiter.result())  # it came in the moment of the cancellation
+            raise
+        return log_reply(command, reply, undo_log)
+
+    async def _answer(self, command: Command[Any], waiter: asyncio.Future[Any]) -> None:
+        try:
+            reply = await self._sender.send(command)
+            if waiter.cancelled():
+                await self._sender.undo(command, reply)
+            else:
+                waiter.set_result(reply)
+        except Exception as error:
+            if waiter.cancelled():
+                logger.debug("a command whose caller was cancelled failed: %r", error)
+            else:
+                waiter.set_exception(error)
+
+    def _release_waiter(self, waiter: asyncio.Future[Any], _: asyncio.Task[None]) -> None:
+        """Wake a caller whose task was cancelled at the end of the event loop, maybe before its first step."""
+        if self.closed and not waiter.done():
+            waiter.set_exception(BrokerClosed())
+        waiter.cancel()
+
+    async def _send_in_this_task(self, command: Command[Any], undo_log: UndoLog) -> Any:
+        """Send a command from the running task; a cancellation drops the connection."""
+        under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._caller_commands.add(under_way)
+        try:
+            reply = await self._sender.send(command)
+        finally:
+            self._caller_commands.discard(under_way)
+            under_way.cancel()
+        return log_reply(command, reply, undo_log)
+
+    async def _send_in_session(self, command: Command[Any]) -> Any:
+        """Send a command of a session, one at a time per session. A cancelled caller waits for its command to end.
+
+        Otherwise the abort that follows could overtake the command, which would then happen outside of the transaction.
+        """
+        key = id(command.session)
+        while (before := self._session_commands.get(key)) is not None:
+            await asyncio.wait([before])
+        task = self._session_commands[key] = self.start_task(self._sender.send(command))
+        task.add_done_callback(lambda _: self._session_commands.pop(key))
+        try:
+            reply = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                await asyncio.wait([task])
+            raise
+        return reply if command.parse is None else command.parse(reply)
+
+    async def _begin_command(self, command: Command[Any]) -> Begun:
+        """Send a command from its own task."""
+        self._failover.check_topology()
+        reply = self.start_task(self._sender.send(command))
+        # Reads the exception, so that asyncio does not log it as never retrieved if the caller has gone.
+        reply.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0)  # lets the task send the command before the flow goes on, which may take long
+        return Begun(command, reply)
+
+    async def _await_begun(self, begun: Begun, undo_log: UndoLog) -> Any:
+        return log_reply(begun.command, await asyncio.shield(begun.reply), undo_log)
+
+    async def _start_side_flow(self, beside: Beside) -> None:
+        """Run a flow in its own task, without the deadlines and settings of the caller's context."""
+        task = self.start_task(self._run(beside.flow()), Context())
+        task.add_done_callback(lambda _: beside.over())  # a task that was cancelled may not have begun its flow
+        self._side_tasks.add(task)
+        task.add_done_callback(self._side_tasks.discard)
+
+    # --- tasks of the driver ---------------------------------------------------------------------
+
+    def start_task(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
+        """Start a task of the driver; ``close`` waits for it."""
+        task = asyncio.create_task(work, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def start_later(
+        self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]], done: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Start work in a task after some seconds, and call ``done`` at its end; returns what cancels it."""
+
+        def start() -> None:
+            # A callback, not a part of the task: that may be cancelled before its first step.
+            self.start_task(work()).add_done_callback(lambda _: done())
+
+        return asyncio.get_running_loop().call_later(seconds, start).cancel
+
+    def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> asyncio.Task[None]:
+        """Undo a command in a task of the driver."""
+        return self.start_task(self._sender.undo(command, reply))
+
+    def close(self) -> None:
+        """Refuse further commands of callers, and end the side flows."""
+        self.closed = True
+        for task in _filter_this_loop(self._side_tasks):
+            task.cancel()
+
+    async def wait_for_commands(self, is_cut_off: Callable[[], bool]) -> None:
+        """Wait for the running commands; without a server that takes writes, cancel those that take too long."""
+        await asyncio.sleep(0)  # callers that were cancelled a moment ago have not run since
+        while under_way := _filter_this_loop(self._tasks | self._caller_commands):
+            _, late = await asyncio.wait(under_way, timeout=FLUSH_TIMEOUT_SECONDS)
+            if late and is_cut_off():
+                for each in late:
+                    each.cancel()
+                self._caller_commands.clear()  # PyMongo fails these commands when the client closes
+            await asyncio.sleep(0)
+
+
+def _filter_this_loop(futures: Iterable[asyncio.Future[Any]]) -> set[asyncio.Future[Any]]:
+    """Return the futures of the running event loop. Another loop may be closed or stopped: its futures never end."""
+    loop = asyncio.get_running_loop()
+    return {future for future in futures if future.get_loop() is loop}

@@ -1,0 +1,150 @@
+# Generated from mongoq/drivers/aio/driver.py by scripts/unasync.py. Do not edit.
+"""Driver: runs the flows of a broker on its backend."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import pymongo
+
+from mongoq.drivers import sleep
+from mongoq.drivers.backend import Backend, UndoLog
+from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
+from mongoq.drivers.errors import FailoverNotice
+from mongoq.drivers.group_commit_threads import ThreadGroupCommit
+from mongoq.drivers.performer_threads import ThreadPerformer
+from mongoq.drivers.sessions import Sessions
+from mongoq.drivers.threads.sender import ThreadSender
+from mongoq.model.clock import Clock
+from mongoq.model.process import Counters
+from mongoq.protocol.flow import Flow, Interruption, Request, Shared, hands_over
+from mongoq.protocol.state.batcher import Batchers
+from mongoq.protocol.state.waiter_registry import WaiterRegistry
+
+__all__ = ["ThreadDriver"]
+
+T = TypeVar("T")
+logger = logging.getLogger("mongoq.drive")
+
+
+class ThreadDriver:
+    """Runs flows: performs each request, and sends the reply or the error into the flow.
+
+    Items that a command took are given back when its flow fails.
+    """
+
+    asynchronous = shares = False
+    caller = staticmethod(threading.get_ident)
+    _group_commit: ThreadGroupCommit
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend = backend
+        self._failover = FailoverNotice(backend, clock)
+        self._sender = ThreadSender(backend)
+        self._performer = ThreadPerformer(self._sender, self._failover, self.run)
+        self._counter_flush: CounterFlush | None = None
+        self._registry: WaiterRegistry | None = None
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
+        flusher = self._counter_flush
+        if flusher is not None and not flusher.armed:
+            flusher.arm()
+        undo_log: UndoLog = []
+        request: Request | None = None
+        try:
+            request = next(flow)
+            while True:
+                try:
+                    if isinstance(request, Shared):
+                        reply = self._group_commit.share(request)
+                        if request.undo is not None:
+                            undo_log.append((request, reply))
+                    else:
+                        reply = self._performer.perform(request, undo_log)
+                except Exception as error:
+                    request = flow.throw(self._failover.convert_error(error))
+                else:
+                    request = flow.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        except BaseException as error:
+            try:
+                self._handle_failure(error, request, undo_log)
+            finally:
+                flow.close()
+            raise
+        finally:
+            if flusher is not None and not flusher.armed:
+                flusher.rearm()
+
+    def _handle_failure(self, error: BaseException, request: Request | None, undo_log: UndoLog) -> None:
+        """Give back the items that a failed flow took; raises the driver's own error for an ``Interruption``."""
+        if undo_log and not hands_over(error):
+            self._performer.undo(*undo_log[-1])
+        if isinstance(error, Interruption):
+            raise error.cause from None
+
+    def run_within(self, seconds: float, flow: Flow[T]) -> T:
+        """Run a flow with a limit for all its commands together, waiting for a server included."""
+        with pymongo.timeout(seconds):
+            return self.run(flow)
+
+    def run_shielded(self, flow: Flow[T]) -> T:
+        """Run a whole flow to its end, even if the caller is cancelled."""
+        return self.run(flow)
+
+    @property
+    def sessions(self) -> Sessions:
+        """Sessions of the client."""
+        return self._backend.sessions
+
+    def use_batchers(self, batchers: Batchers) -> None:
+        """Send the requests that callers share through these batchers."""
+        self._group_commit = ThreadGroupCommit(batchers, self._performer, self.run)
+
+    def flush_counters(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
+        """Write counters at intervals and at close, by the flow that ``flush`` makes."""
+        write = partial(self._write_counters, flush)
+        self._counter_flush = CounterFlush(counters, write, self._performer.start_later)
+
+    def _write_counters(self, flush: Callable[[], Flow[None]]) -> None:
+        """Write the counters; counts that cannot be written stay for the next time."""
+        try:
+            self.run_within(FLUSH_TIMEOUT_SECONDS, flush())
+        except Exception as error:
+            logger.debug("counters could not be written: %r", error)
+
+    def use_registry(self, registry: WaiterRegistry) -> None:
+        """Wake the waiters of this registry at close, and adapt its change stream to the client."""
+        self._registry = registry
+        sleep.limit_stream(registry, self._backend.client)
+
+    def close(self) -> None:
+        """Write the counters, and refuse further commands, of waiting calls as well. Idempotent.
+
+        On asyncio, wait for running commands.
+        """
+        if self._counter_flush is not None and not self._performer.closed:
+            self._counter_flush.stop()
+            self._counter_flush.write()
+        if self._registry is not None and not self._performer.closed:
+            self._close_change_stream(self._registry)
+        self._performer.close()
+        if self._registry is not None:
+            self._registry.wake()
+
+    def _close_change_stream(self, registry: WaiterRegistry) -> None:
+        """Close the change stream: its reader would wait for the next answer of the server."""
+        cursor = registry.close()
+        if cursor is None:
+            return
+        try:
+            with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
+                self._sender.send(self._backend.kill_command(cursor))
+        except Exception as error:
+            logger.debug("the change stream could not be closed: %r", error)
