@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from mongoq.drivers.sleep import rest_aio
 from mongoq.protocol.flow import WakeEvent
-from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.consumer import Consumer
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
 from mongoq.worker.signals import listening
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from mongoq.drivers.sleep import rest
 from mongoq.protocol.flow import WakeEvent
-from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.consumer import Consumer
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
 from mongoq.worker.signals import listening
 

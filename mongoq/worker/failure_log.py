@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
@@ -14,10 +15,15 @@ from mongoq.model.arguments import duration
 from mongoq.model.encoding.error_text import printable, text_of, trace_of
 from mongoq.model.envelope import error_document, shorten
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Failed
+from mongoq.model.outcomes import Failed, Outcome
 from mongoq.protocol.state.context import QueueContext
+from mongoq.worker.backlog import Backlog
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.coordinator import Coordinator
 
-__all__ = ["error_line", "exc_info_of", "log_failure"]
+__all__ = ["FailureReporter", "error_line", "exc_info_of", "log_failure"]
+
+logger = logging.getLogger("mongoq.worker")
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
@@ -59,6 +65,28 @@ def log_failure(
     words = item.id, title, item.attempts, which, error_line(verdict.error), fate
     exc_info = exc_info_of(verdict.error) if traced else None
     logger.log(level, "item %s of %s has failed in run %d%s: %s; %s", *words, exc_info=exc_info)
+
+
+@dataclass(eq=False)
+class FailureReporter:
+    """Logs the failures of one consumer, and stops it after a failure for good."""
+
+    consumer: Consumer
+    backlog: Backlog
+    coordinator: Coordinator
+
+    def report(self, item: Item[Any], verdict: Outcome | None, *, traced: bool = True) -> None:
+        """Log the outcome of an item if it is a failure, and stop the consumer if the item has no queue to go to."""
+        if isinstance(verdict, Failed):
+            self.log(item, verdict, traced=traced)
+            if verdict.halts:
+                self.coordinator.halt(self.consumer, item, verdict.error)
+
+    def log(self, item: Item[Any], verdict: Failed, *, traced: bool = True) -> None:
+        """Log a failed run: the error and the next step of the item; ``traced`` adds the traceback."""
+        consumer, counted = self.consumer, verdict.counted and not self.backlog.is_probing
+        options = {"counted": counted, "gone": consumer.pops, "traced": traced}
+        log_failure(logger, consumer.context, item, verdict, consumer.title, **options)
 
 
 def _describe_burial(context: QueueContext[Any]) -> tuple[int, str]:
