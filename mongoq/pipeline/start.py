@@ -12,7 +12,7 @@ from mongoq.aio import AsyncBroker
 from mongoq.connection import COLLECTION
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
-from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.declare import Declarations
 from mongoq.pipeline.run.progress import Progress
 from mongoq.pipeline.run.progress_table import shown, shown_async
 from mongoq.pipeline.run.run import AsyncRun, Run
@@ -30,16 +30,8 @@ GRACE = 25
 HEARTBEAT = 5
 
 
-class Starting:
-    """Mixin of ``Pipeline`` that starts runs."""
-
-    @property
-    def graph(self) -> Graph:
-        """Stages and sources declared so far."""
-        raise NotImplementedError
-
-    def check(self) -> None:
-        """Raise ``GraphInvalid`` with all faults of the pipeline."""
+class Starting(Declarations):
+    """Base of ``Pipeline``: starts runs of what is declared."""
 
     def start(
         self,

@@ -68,7 +68,7 @@ class ThreadExecutor:
         event.was_set = False
 
     def shield(self, work: Callable[[], None]) -> None:
-        """Run work to its end; a thread is never cancelled."""
+        """Run work; a thread is never cancelled."""
         work()
 
     def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:

@@ -1,4 +1,8 @@
-"""Signals that stop workers: handled while a worker runs, for all workers of the main thread."""
+"""Signals that stop workers: handled while a worker runs, for all workers of the main thread.
+
+Not by ``anyio.open_signal_receiver``: that one takes a signal from the handlers that were installed before, and from
+other workers of the same event loop, and does not restore them.
+"""
 
 from __future__ import annotations
 

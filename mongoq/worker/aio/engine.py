@@ -151,7 +151,7 @@ class AsyncEngine:
                 else:
                     await self._work(drain=drain)
         finally:
-            await self._end_all()
+            await self._executor.shield(self._end_all)
         if self._coordinator.failure is not None:
             raise self._coordinator.failure
         for loop in self.loops:

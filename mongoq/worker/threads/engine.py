@@ -152,7 +152,7 @@ class Engine:
                 else:
                     self._work(drain=drain)
         finally:
-            self._end_all()
+            self._executor.shield(self._end_all)
         if self._coordinator.failure is not None:
             raise self._coordinator.failure
         for loop in self.loops:
