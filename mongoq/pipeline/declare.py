@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from mongoq.aio import AsyncBroker
-from mongoq.errors import GraphInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, given
-from mongoq.pipeline.checks.graph import faults
 from mongoq.pipeline.graph.graph import BATCH, ITEMS, LEASE, Frame, Graph, Join, OnNone, Source, Stage
 from mongoq.pipeline.graph.handlers import handler_name, names, told
 from mongoq.pipeline.graph.routes import Waiting, queues_of, waiting
@@ -49,16 +47,6 @@ class Declarations:
 
     def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
         self._stages.append(Stage(name=handler_name(handler) if name is None else name, handler=handler, **told))
-
-    def check(self) -> None:
-        """Raise an error if the pipeline has faults; asks no server.
-
-        Raises:
-            GraphInvalid: the pipeline has faults; the error lists all of them.
-        """
-        found = faults(self.graph)
-        if found:
-            raise GraphInvalid(self.name, found)
 
     def source(
         self,

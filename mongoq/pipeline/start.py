@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from mongoq.aio import AsyncBroker
 from mongoq.connection import COLLECTION
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.model.arguments import Duration, duration
+from mongoq.pipeline.checks.graph import faults
 from mongoq.pipeline.declare import Declarations
 from mongoq.pipeline.run.progress import Progress
 from mongoq.pipeline.run.progress_table import shown, shown_async
 from mongoq.pipeline.run.run import AsyncRun, Run
 from mongoq.sync import Broker
-from mongoq.worker.signals import check_signals, listening
+from mongoq.worker.signals import check_signals, stop_on_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +32,17 @@ HEARTBEAT = 5
 
 
 class Starting(Declarations):
-    """Base of ``Pipeline``: starts runs of what is declared."""
+    """Base of ``Pipeline``: checks what is declared, and starts runs of it."""
+
+    def check(self) -> None:
+        """Raise an error if the pipeline has faults; asks no server.
+
+        Raises:
+            GraphInvalid: the pipeline has faults; the error lists all of them.
+        """
+        found = faults(self.graph)
+        if found:
+            raise GraphInvalid(self.name, found)
 
     def start(
         self,
@@ -95,7 +106,7 @@ class Starting(Declarations):
         _check_progress(progress)
         run = self._made(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)
         # Signals first: one that comes while the threads start must stop the run as well.
-        with listening(run._hear, signals=signals), run._begun(drain=True):
+        with stop_on_signals(run._hear, signals=signals), run._begun(drain=True):
             if progress:
                 shown(self.graph.name, run)
             run.wait()

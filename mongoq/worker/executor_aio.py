@@ -29,7 +29,7 @@ from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
-from mongoq.worker.signals import listening
+from mongoq.worker.signals import stop_on_signals
 
 __all__ = ["AioExecutor"]
 
@@ -178,7 +178,7 @@ class AioExecutor:
 
     def signals(self, stop: Callable[[], None], *, wanted: bool) -> AbstractContextManager[None]:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block; only on the main thread."""
-        return listening(lambda: self._loop.call_soon_threadsafe(stop), signals=wanted)
+        return stop_on_signals(lambda: self._loop.call_soon_threadsafe(stop), signals=wanted)
 
     def cancel(self, run: HandlerCall) -> None:
         """Cancel the call of a coroutine function; a plain function in a thread cannot be cancelled."""
