@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
@@ -28,10 +28,6 @@ __all__ = [
 ]
 
 
-class _Settler(Protocol):
-    def is_expecting_items(self) -> bool: ...
-
-
 class SettleGroup:
     """Several consumers of an engine with one settle loop for the items of all of them.
 
@@ -43,18 +39,16 @@ class SettleGroup:
 
     def __init__(self) -> None:
         self.settle_event = WakeEvent()
-        self._by_queue: dict[str, _Settler] = {}
-        self._settlers: list[Any] = []
+        self._settlers: dict[str, Any] = {}
 
-    def join(self, queue: str, settler: _Settler) -> list[Any]:
-        """Add the settler of a consumer, and return the list of all settlers; the first one settles for all."""
-        self._by_queue[queue] = settler
-        self._settlers.append(settler)
-        return self._settlers
+    def join(self, queue: str, settler: Any) -> Collection[Any]:
+        """Add the settler of a consumer; returns a view of all settlers, of which the first one settles for all."""
+        self._settlers[queue] = settler
+        return self._settlers.values()
 
     def is_expecting(self, queue: str) -> bool:
         """Return whether more items of a queue are about to come."""
-        settler = self._by_queue.get(queue)
+        settler = self._settlers.get(queue)
         return settler is not None and settler.is_expecting_items()
 
 

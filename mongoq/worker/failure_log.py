@@ -47,15 +47,8 @@ def log_failure(
 ) -> None:
     """Log a failed run: its error, its number, and the next step of the item.
 
-    Args:
-        logger: receives the line.
-        context: the queue, with the settings of the consumer.
-        item: the item as it was reserved.
-        verdict: the outcome of the run.
-        title: name of the queue or the stage in logs.
-        counted: True if the attempt counts.
-        gone: True if the item left its queue before its run.
-        traced: True to add the traceback.
+    ``title`` names the queue or the stage. ``counted``: the attempt counts; ``gone``: the item left its queue before
+    its run; ``traced``: the traceback is added.
     """
     level, which, fate = logging.ERROR, "", "it stays in the queue, and the stage stops"
     if not verdict.halts:
@@ -67,7 +60,7 @@ def log_failure(
     logger.log(level, "item %s of %s has failed in run %d%s: %s; %s", *words, exc_info=exc_info)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class FailureReporter:
     """Logs the failures of one consumer, and stops it after a failure for good."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from mongoq.model.item import Item, reservation_key
@@ -11,6 +12,7 @@ from mongoq.worker.consumer import Consumer
 __all__ = ["HandlerCall", "HandlerSettlements"]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HandlerCall:
     """One call of a handler.
 
@@ -27,27 +29,16 @@ class HandlerCall:
         timed_out: True after ``max_time`` when the consumer gives such calls up; their leases are not extended.
     """
 
-    __slots__ = (
-        "abandoned",
-        "context",
-        "items",
-        "job",
-        "lost",
-        "pops",
-        "reported",
-        "started",
-        "timed_out",
-        "where",
-    )
-
-    def __init__(self, items: list[Item[Any]], started: float) -> None:
-        self.items = items
-        self.started = started
-        self.context: Any = None
-        self.where: Any = None
-        self.job: Any = None
-        self.lost: set[Any] = set()
-        self.abandoned = self.pops = self.reported = self.timed_out = False
+    items: list[Item[Any]]
+    started: float
+    context: Any = None
+    where: Any = None
+    job: Any = None
+    lost: set[Any] = field(default_factory=set)
+    pops: bool = False
+    abandoned: bool = False
+    reported: bool = False
+    timed_out: bool = False
 
 
 class HandlerSettlements:

@@ -20,7 +20,7 @@ __all__ = ["TimeLimit"]
 logger = logging.getLogger("mongoq.worker")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TimeLimit:
     """Finds overdue calls for the watchdog, and gives them up if the consumer says so.
 

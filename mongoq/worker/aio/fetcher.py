@@ -31,7 +31,7 @@ SINGLE_CLAIMS_LEASE_SHARE = 1 / 4
 """Share of a lease that the first of these may have waited by then: its extension is not due yet."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class AsyncFetcher:
     """Claims items for a backlog while it has room, and has the item runner run them."""
 

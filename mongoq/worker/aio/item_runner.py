@@ -29,7 +29,7 @@ NEVER_ENDS = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 """End of the lease of an item that has left its queue."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class AsyncItemRunner:
     """Runs the waiting items of a backlog, and returns them to it with their outcomes, to be settled."""
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ MAX_LOGGED_IDS = 5
 """Maximum number of item ids in a log line."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Settler:
     """Settles the items of a backlog that have outcomes; the first settler of a settle group does it for all of them.
 
@@ -51,8 +51,8 @@ class Settler:
 
     def __post_init__(self) -> None:
         group = self.consumer.settle_group
-        self._members: list[Settler] = [self] if group is None else group.join(self.consumer.name, self)
-        self.is_first = self._members[0] is self
+        self._members: Collection[Settler] = [self] if group is None else group.join(self.consumer.name, self)
+        self.is_first = next(iter(self._members)) is self
         self._ended = False
 
     def is_expecting_items(self) -> bool:
