@@ -56,7 +56,7 @@ NAMES = {
     "AsyncJob": "Job",
     "AsyncFetcher": "Fetcher",
     "AsyncSettler": "Settler",
-    "AsyncConsumerState": "ConsumerState",
+    "AsyncItemRunner": "ItemRunner",
     "AsyncConsumerLoop": "ConsumerLoop",
     "AsyncWorker": "Worker",
     "AioExecutor": "ThreadExecutor",

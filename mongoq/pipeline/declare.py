@@ -1,8 +1,9 @@
-"""Declaration of sources; part of ``Pipeline``."""
+"""Declarations of a pipeline: sources, joins, and stages on frames."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from mongoq.aio import AsyncBroker
@@ -10,21 +11,42 @@ from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, given
-from mongoq.pipeline.graph.graph import BATCH, ITEMS, LEASE, Frame, Graph, Join, OnNone, Source
+from mongoq.pipeline.graph.graph import BATCH, ITEMS, LEASE, Frame, Graph, Join, OnNone, Source, Stage
 from mongoq.pipeline.graph.handlers import decorator_names, handler_name, names
 from mongoq.pipeline.graph.routes import Waiting, queues_of, waiting
 from mongoq.sync import Broker
 from mongoq.worker.consumer import OnTimeout
 
-__all__ = ["FRAME", "BatchStages", "Joins", "Sources", "SparkFrameStages"]
+__all__ = ["FRAME", "Declarations"]
 
 H = TypeVar("H", bound=Callable[..., Any])
+Names = str | Sequence[str]
+
+FRAME = 1_000
+"""Default of ``batch``: items of one frame, at most."""
 
 
-class Sources:
-    """Mixin of ``Pipeline`` that declares sources."""
+class Declarations:
+    """Base of ``Pipeline``: what is declared, and how sources, joins and stages on frames are."""
 
+    _whole: Graph
+    _stages: list[Stage]
     _sources: list[Source]
+
+    @property
+    def name(self) -> str:
+        """Name of the pipeline in messages."""
+        return self._whole.name  # type: ignore[no-any-return]  # checked later
+
+    @property
+    def graph(self) -> Graph:
+        """Stages and sources declared so far, as plain data."""
+        # A new graph at each call: declarations may follow, and a graph is immutable.
+        whole = self._whole
+        return replace(whole, stages=tuple(self._stages), sources=tuple(self._sources))
+
+    def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
+        self._stages.append(Stage(name=handler_name(handler) if name is None else name, handler=handler, **told))
 
     def source(
         self,
@@ -63,21 +85,6 @@ class Sources:
             return handler
 
         return declare
-
-
-Names = str | Sequence[str]
-
-
-class Joins:
-    """Mixin of ``Pipeline`` that declares joins."""
-
-    def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def graph(self) -> Graph:
-        """The declared graph."""
-        raise NotImplementedError
 
     def waiting(self, broker: Broker) -> Iterator[Waiting]:
         """Iterate over the items that wait for their partners, join by join, earliest timeout first.
@@ -199,17 +206,6 @@ class Joins:
 
         return declare
 
-
-FRAME = 1_000
-"""Default of ``batch``: items of one frame, at most."""
-
-
-class BatchStages:
-    """Mixin of ``Pipeline`` that declares stages on pandas or Arrow frames."""
-
-    def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
-        raise NotImplementedError
-
     def batch_stage(
         self,
         source: Names,
@@ -315,13 +311,6 @@ class BatchStages:
             return handler
 
         return declare
-
-
-class SparkFrameStages:
-    """Mixin of ``Pipeline`` that declares stages on Spark DataFrames."""
-
-    def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
-        raise NotImplementedError
 
     def frame_stage(
         self,

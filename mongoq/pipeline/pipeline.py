@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from os import PathLike
 from typing import Any, TypeVar
 
-from mongoq.errors import ArgumentInvalid, GraphInvalid
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, given
-from mongoq.pipeline.checks.graph import faults
-from mongoq.pipeline.declare import BatchStages, Joins, Sources, SparkFrameStages
 from mongoq.pipeline.graph.comparison import Difference, differences
 from mongoq.pipeline.graph.graph import Delivery, Graph, OnNone, Source, Stage, Trail
-from mongoq.pipeline.graph.handlers import decorator_names, handler_name, names, quote_if_odd
+from mongoq.pipeline.graph.handlers import decorator_names, names, quote_if_odd
 from mongoq.pipeline.recipe.recipe import graph_of
 from mongoq.pipeline.render import description, mermaid
 from mongoq.pipeline.start import Starting
@@ -28,7 +25,7 @@ H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 
 
-class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
+class Pipeline(Starting):
     """Stages, each of which takes items from queues and sends them on to others, and sources, which make items.
 
     ```python
@@ -79,18 +76,6 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
         """Return the pipeline's name and its stages, as text."""
         stages = ", ".join(quote_if_odd(stage.name) for stage in self._stages)
         return f"<{type(self).__name__} {self.name!r} of {stages or 'no stages'}>"
-
-    @property
-    def name(self) -> str:
-        """Name of the pipeline in messages."""
-        return self._whole.name  # type: ignore[no-any-return]  # checked later
-
-    @property
-    def graph(self) -> Graph:
-        """Stages and sources declared so far, as plain data."""
-        # A new graph at each call: declarations may follow, and a graph is immutable.
-        whole = self._whole
-        return replace(whole, stages=tuple(self._stages), sources=tuple(self._sources))
 
     def stage(
         self,
@@ -241,19 +226,6 @@ class Pipeline(BatchStages, SparkFrameStages, Joins, Starting, Sources):
             return handler
 
         return declare
-
-    def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
-        self._stages.append(Stage(name=handler_name(handler) if name is None else name, handler=handler, **told))
-
-    def check(self) -> None:
-        """Raise an error if the pipeline has faults; asks no server.
-
-        Raises:
-            GraphInvalid: the pipeline has faults; the error lists all of them.
-        """
-        found = faults(self.graph)
-        if found:
-            raise GraphInvalid(self.name, found)
 
     def describe(self) -> str:
         """Return the pipeline as plain text, source by source and stage by stage; also if it has faults."""

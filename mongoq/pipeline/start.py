@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from mongoq.aio import AsyncBroker
 from mongoq.connection import COLLECTION
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.model.arguments import Duration, duration
-from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.checks.graph import faults
+from mongoq.pipeline.declare import Declarations
 from mongoq.pipeline.run.progress import Progress
 from mongoq.pipeline.run.progress_table import show_progress, show_progress_async
 from mongoq.pipeline.run.run import AsyncRun, Run
 from mongoq.sync import Broker
-from mongoq.worker.signals import check_signals, listening
+from mongoq.worker.signals import check_signals, stop_on_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,16 +31,18 @@ GRACE = 25
 HEARTBEAT = 5
 
 
-class Starting:
-    """Mixin of ``Pipeline`` that starts runs."""
-
-    @property
-    def graph(self) -> Graph:
-        """Stages and sources declared so far."""
-        raise NotImplementedError
+class Starting(Declarations):
+    """Base of ``Pipeline``: checks what is declared, and starts runs of it."""
 
     def check(self) -> None:
-        """Raise ``GraphInvalid`` with all faults of the pipeline."""
+        """Raise an error if the pipeline has faults; asks no server.
+
+        Raises:
+            GraphInvalid: the pipeline has faults; the error lists all of them.
+        """
+        found = faults(self.graph)
+        if found:
+            raise GraphInvalid(self.name, found)
 
     def start(
         self,
@@ -103,7 +106,7 @@ class Starting:
         _check_progress(progress)
         run = self._make_run(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)
         # Signals first: one that comes while the threads start must stop the run as well.
-        with listening(run._hear, signals=signals), run._start(drain=True):
+        with stop_on_signals(run._hear, signals=signals), run._start(drain=True):
             if progress:
                 show_progress(self.graph.name, run)
             run.wait()

@@ -18,8 +18,8 @@ from mongoq.protocol.flow import Command
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync import Queue
 from mongoq.testing.loop import PrivateLoop
-from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.consumer import Consumer
+from mongoq.worker.handler_call import HandlerCall
 
 __all__ = ["VirtualServer"]
 

@@ -23,8 +23,8 @@ from mongoq.sync import Queue
 from mongoq.testing.loop import VirtualDriver
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
-from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.consumer import Consumer
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
 
 __all__ = ["NeverIdle", "Result", "Steps", "VirtualStation"]

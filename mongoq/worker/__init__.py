@@ -1,7 +1,7 @@
 """Workers: handlers run for the items of queues, with threads or asyncio.
 
 ``aio.worker`` is the worker, and ``aio.engine`` runs it: start there; ``threads`` is generated from ``aio``. Each
-consumer has a loop (``aio.consumer_loop``) that fetches, calls the handler and settles, around a ``backlog`` that
+consumer has a loop (``aio.consumer_loop``) of a fetcher, an item runner and a settler, around a ``backlog`` that
 decides without I/O. ``outcome_resolver`` maps what a handler returned or raised to an outcome; ``sources`` calls
 the generators of sources.
 """

@@ -16,48 +16,10 @@ from mongoq.protocol.settle.apply_outcomes import ItemOutcome
 from mongoq.protocol.settle.extend_leases import ExtendedItems
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.fetch_limits import ByteLimit, CircuitBreaker, PrefetchSizer
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.leases import Lease, Leases
 
-__all__ = ["Backlog", "HandlerCall", "SettledCounts"]
-
-
-class HandlerCall:
-    """One call of a handler.
-
-    Attributes:
-        items: items of the call; one, unless the consumer takes batches.
-        started: start time on the monotonic clock.
-        context: context that the handler runs in; set right before the call.
-        where: thread id or task that runs the handler; set by the executor.
-        job: job passed to the handler; ``None`` if the handler takes none.
-        lost: ids (``id_key``) of items that another worker has by now; set by the backlog.
-        pops: True once the item leaves its queue for good: its absence from the queue is no loss then.
-        abandoned: True after the worker has released the items and no longer waits for the call.
-        reported: True after the log line about ``max_time``.
-        timed_out: True after ``max_time`` when the consumer gives such calls up; their leases are not extended.
-    """
-
-    __slots__ = (
-        "abandoned",
-        "context",
-        "items",
-        "job",
-        "lost",
-        "pops",
-        "reported",
-        "started",
-        "timed_out",
-        "where",
-    )
-
-    def __init__(self, items: list[Item[Any]], started: float) -> None:
-        self.items = items
-        self.started = started
-        self.context: Any = None
-        self.where: Any = None
-        self.job: Any = None
-        self.lost: set[Any] = set()
-        self.abandoned = self.pops = self.reported = self.timed_out = False
+__all__ = ["Backlog", "SettledCounts"]
 
 
 class SettledCounts:
@@ -91,16 +53,17 @@ class Backlog:
     """Items that a consumer holds, from claim to settlement; shared by the threads or tasks of one consumer loop.
 
     Attributes:
-        settle_event: wakes the settle loop when there is something to settle; several backlogs may share it.
+        settle_event: wakes the settle loop when there is something to settle; the backlogs of a settle group share it.
         fetch_event: wakes the fetch loop when there may be room for more items.
         closed: True after ``close``; no further run starts.
+        claiming: True while a claim is under way or may follow; False after the fetch loop has ended.
         outcomes: items to settle, each with its outcome.
         put_off: number of items that the last settlement put off; set by the settler.
         running: handler calls under way.
         idle: wake events of runners without work, in the order of their waiting.
     """
 
-    def __init__(self, consumer: Consumer, settle_event: WakeEvent | None = None) -> None:
+    def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._size = consumer.batch or 1
         self._lock = Lock()
@@ -110,12 +73,14 @@ class Backlog:
         self._byte_limit = ByteLimit(consumer.prefetch_bytes)
         self._breaker = CircuitBreaker(consumer.retry) if consumer.probe else None
         # Without a handler a claimed item can be settled at once, unless it may belong to a later one (settle group).
-        quick = consumer.claims is not None and consumer.settle_group is None
+        group = consumer.settle_group
+        quick = consumer.claims is not None and group is None
         self._max_unsettled = self._size if quick else max(MAX_UNSETTLED, self._size)
-        self.settle_event, self.fetch_event = settle_event or WakeEvent(), WakeEvent()
+        self.settle_event = WakeEvent() if group is None else group.settle_event
+        self.fetch_event = WakeEvent()
         self._filled_at = float("-inf")
         self.put_off = 0
-        self.closed = False
+        self.closed, self.claiming = False, True
         self.outcomes: list[ItemOutcome] = []
         self.running: set[HandlerCall] = set()
         self.idle: dict[WakeEvent, None] = {}
@@ -129,6 +94,11 @@ class Backlog:
     def is_at_work(self) -> bool:
         """True while an item is held or a lost item still runs; calls that timed out do not count."""
         return bool(self._leases.items) or any(not run.timed_out for run in list(self.running))
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing more will come to be settled."""
+        return self.closed and not self.held and not self.claiming
 
     @property
     def _is_stuck(self) -> bool:

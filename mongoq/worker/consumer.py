@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
 from mongoq.protocol.claim.filtering import ItemFilter
+from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
 
@@ -27,30 +28,28 @@ __all__ = [
 ]
 
 
-class _Member(Protocol):
-    def is_expecting_items(self) -> bool: ...
-
-
 class SettleGroup:
     """Several consumers of an engine with one settle loop for the items of all of them.
 
     The loop takes the items that are ready, and waits for no consumer.
+
+    Attributes:
+        settle_event: wakes the settle loop.
     """
 
     def __init__(self) -> None:
-        self._members: dict[str, _Member] = {}
-        self._loops: list[Any] = []
+        self.settle_event = WakeEvent()
+        self._settlers: dict[str, Any] = {}
 
-    def join(self, queue: str, loop: _Member) -> list[Any]:
-        """Add the loop of a consumer, and return the list of all loops; the first one settles."""
-        self._members[queue] = loop
-        self._loops.append(loop)
-        return self._loops
+    def join(self, queue: str, settler: Any) -> Collection[Any]:
+        """Add the settler of a consumer; returns a view of all settlers, of which the first one settles for all."""
+        self._settlers[queue] = settler
+        return self._settlers.values()
 
     def is_expecting(self, queue: str) -> bool:
         """Return whether more items of a queue are about to come."""
-        member = self._members.get(queue)
-        return member is not None and member.is_expecting_items()
+        settler = self._settlers.get(queue)
+        return settler is not None and settler.is_expecting_items()
 
 
 Handler = Callable[..., Any]
@@ -122,6 +121,21 @@ class Consumer:
         return self.queue.name  # type: ignore[no-any-return]
 
     @property
+    def context(self) -> QueueContext[Any]:
+        """The queue, with the consumer's own settings."""
+        return self.queue._context  # type: ignore[no-any-return]
+
+    @property
+    def driver(self) -> Any:
+        """Driver that runs the commands of the queue."""
+        return self.queue._driver
+
+    @property
+    def lease_length(self) -> timedelta:
+        """Length of the consumer's reservations: its own, or else the queue's, which may change meanwhile."""
+        return self.lease or self.context.settings.lease
+
+    @property
     def label(self) -> str:
         """Name of the stage, or of the queue outside of pipelines; part of the delivery hash."""
         return self.stage or self.name
@@ -130,6 +144,13 @@ class Consumer:
     def title(self) -> str:
         """Name of the consumer in logs."""
         return f"stage {self.stage!r}" if self.stage else f"queue {self.name!r}"
+
+    def timeout_error(self, cause: BaseException | None = None) -> TimeoutError:
+        """Return the error of a call beyond ``max_time``."""
+        assert self.max_time is not None
+        error = TimeoutError(f"the handler had not ended after max_time, {self.max_time.total_seconds():g} s")
+        error.__cause__ = cause
+        return error
 
 
 def consumer(

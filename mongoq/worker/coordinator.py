@@ -18,11 +18,14 @@ from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
+from mongoq.worker.outcome_resolver import error_kind
 
-__all__ = ["Coordinator"]
+__all__ = ["POLL_SECONDS", "Coordinator"]
 
 logger = logging.getLogger("mongoq.worker")
 
+POLL_SECONDS = 1.0
+"""Seconds after which a loop checks its state again, even without a wake-up."""
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 5.0
 """Seconds of rest after a server error, at first and at most."""
 MAX_EXCLUSIVE_SECONDS = 10.0
@@ -42,7 +45,6 @@ class _Outage:
 
 class _ConsumerLoop(Protocol):
     backlog: Backlog
-    claiming: bool
     consumer: Consumer
     halted: tuple[Item[Any], BaseException | str | None] | None
 
@@ -69,7 +71,7 @@ class Coordinator:
         self.halted = False
         self.failure: BaseException | None = None
         self._lock = Lock()
-        self._exclusive: Any = None
+        self._exclusive: Consumer | None = None
         self._exclusive_since = self._others_until = float("-inf")
         self.quiet_wait = QUIET_WAIT_SECONDS
         self._outages: dict[str, _Outage] = {}
@@ -80,21 +82,34 @@ class Coordinator:
 
     def is_at_work(self) -> bool:
         """Return whether any consumer holds an item, or may be about to."""
-        return self.holds_anything() or any(loop.claiming for loop in self.loops)
+        return self.holds_anything() or any(loop.backlog.claiming for loop in self.loops)
+
+    def halt(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> None:
+        """Stop a consumer, and the others of its stage: an item has failed for good and has no queue to go to."""
+        stage = consumer.stage  # a stage may take items from several queues
+        loops = [one for one in self.loops if one.consumer is consumer or (stage and one.consumer.stage == stage)]
+        if all(one.halted for one in loops):
+            return
+        words = consumer.title, item.id, item.queue, error_kind(error)
+        logger.error("%s stops: item %s of queue %r has failed for good: %s", *words)
+        for one in loops:
+            one.halted = one.halted or (item, error)
+            one.backlog.close()
+        self.changed.set()
 
     # --- exclusive runs --------------------------------------------------------------------------
 
-    def is_paused(self, loop: Any) -> bool:
+    def is_paused(self, consumer: Consumer) -> bool:
         """Return whether a consumer has to pause, because another one has the worker to itself."""
         alone = self._exclusive
-        return alone is not None and alone is not loop
+        return alone is not None and alone is not consumer
 
-    def pause_others(self, loop: Any) -> bool:
+    def pause_others(self, consumer: Consumer) -> bool:
         """Give the worker to one consumer, unless another one has it; all waiting items are released."""
         with self._lock:
             if self._exclusive is not None:
                 return False
-            self._exclusive, self._exclusive_since = loop, time.monotonic()
+            self._exclusive, self._exclusive_since = consumer, time.monotonic()
         for one in self.loops:
             one.backlog.release_waiting()
         self.registry.wake()

@@ -10,10 +10,10 @@ from typing import Any
 
 from mongoq.drivers.sleep import rest
 from mongoq.protocol.flow import WakeEvent
-from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.consumer import Consumer
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
-from mongoq.worker.signals import listening
+from mongoq.worker.signals import stop_on_signals
 
 __all__ = ["ThreadExecutor"]
 
@@ -57,7 +57,7 @@ class ThreadExecutor:
 
     def signals(self, stop: Callable[[], None], *, wanted: bool) -> AbstractContextManager[None]:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block; only on the main thread."""
-        return listening(stop, signals=wanted)
+        return stop_on_signals(stop, signals=wanted)
 
     def cancel(self, run: HandlerCall) -> None:
         """Do nothing: a thread cannot be cancelled."""
@@ -68,7 +68,7 @@ class ThreadExecutor:
         event.was_set = False
 
     def shield(self, work: Callable[[], None]) -> None:
-        """Run work to its end; a thread is never cancelled."""
+        """Run work; a thread is never cancelled."""
         work()
 
     def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:

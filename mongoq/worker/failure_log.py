@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
@@ -14,10 +15,15 @@ from mongoq.model.arguments import duration
 from mongoq.model.encoding.error_text import printable, text_of, trace_of
 from mongoq.model.envelope import error_document, shorten
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Failed
+from mongoq.model.outcomes import Failed, Outcome
 from mongoq.protocol.state.context import QueueContext
+from mongoq.worker.backlog import Backlog
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.coordinator import Coordinator
 
-__all__ = ["error_line", "exc_info_of", "log_failure"]
+__all__ = ["FailureReporter", "error_line", "exc_info_of", "log_failure"]
+
+logger = logging.getLogger("mongoq.worker")
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
@@ -32,7 +38,7 @@ def log_failure(
     logger: logging.Logger,
     context: QueueContext[Any],
     item: Item[Any],
-    verdict: Failed,
+    failure: Failed,
     title: str,
     *,
     counted: bool = True,
@@ -41,24 +47,39 @@ def log_failure(
 ) -> None:
     """Log a failed run: its error, its number, and the next step of the item.
 
-    Args:
-        logger: receives the line.
-        context: the queue, with the settings of the consumer.
-        item: the item as it was reserved.
-        verdict: the outcome of the run.
-        title: name of the queue or the stage in logs.
-        counted: True if the attempt counts.
-        gone: True if the item left its queue before its run.
-        traced: True to add the traceback.
+    ``title`` names the queue or the stage. ``counted``: the attempt counts; ``gone``: the item left its queue before
+    its run; ``traced``: the traceback is added.
     """
     level, which, fate = logging.ERROR, "", "it stays in the queue, and the stage stops"
-    if not verdict.halts:
+    if not failure.halts:
         last = gone or (counted and context.settings.is_spent(item.attempts))
         which = ", its last" if last else ""
-        level, fate = _describe_burial(context) if last else _describe_rerun(context, verdict, counted=counted)
-    words = item.id, title, item.attempts, which, error_line(verdict.error), fate
-    exc_info = exc_info_of(verdict.error) if traced else None
+        level, fate = _describe_burial(context) if last else _describe_rerun(context, failure, counted=counted)
+    words = item.id, title, item.attempts, which, error_line(failure.error), fate
+    exc_info = exc_info_of(failure.error) if traced else None
     logger.log(level, "item %s of %s has failed in run %d%s: %s; %s", *words, exc_info=exc_info)
+
+
+@dataclass(eq=False, repr=False)
+class FailureReporter:
+    """Logs the failures of one consumer, and stops it after a failure for good."""
+
+    consumer: Consumer
+    backlog: Backlog
+    coordinator: Coordinator
+
+    def report(self, item: Item[Any], failure: Outcome | None, *, traced: bool = True) -> None:
+        """Log the outcome of an item if it is a failure, and stop the consumer if the item has no queue to go to."""
+        if isinstance(failure, Failed):
+            self.log(item, failure, traced=traced)
+            if failure.halts:
+                self.coordinator.halt(self.consumer, item, failure.error)
+
+    def log(self, item: Item[Any], failure: Failed, *, traced: bool = True) -> None:
+        """Log a failed run: the error and the next step of the item; ``traced`` adds the traceback."""
+        consumer, counted = self.consumer, failure.counted and not self.backlog.is_probing
+        options = {"counted": counted, "gone": consumer.pops, "traced": traced}
+        log_failure(logger, consumer.context, item, failure, consumer.title, **options)
 
 
 def _describe_burial(context: QueueContext[Any]) -> tuple[int, str]:
@@ -66,10 +87,10 @@ def _describe_burial(context: QueueContext[Any]) -> tuple[int, str]:
     return logging.ERROR, "it is lost" if dead is None else f"it goes to queue {dead!r}"
 
 
-def _describe_rerun(context: QueueContext[Any], verdict: Failed, *, counted: bool) -> tuple[int, str]:
-    at = context.broker.clock.now() + duration(verdict.delay, "delay")
+def _describe_rerun(context: QueueContext[Any], failure: Failed, *, counted: bool) -> tuple[int, str]:
+    at = context.broker.clock.now() + duration(failure.delay, "delay")
     free = "" if counted else ", and the attempt does not count"
-    level = logging.WARNING if isinstance(verdict.error, BaseException) else logging.INFO
+    level = logging.WARNING if isinstance(failure.error, BaseException) else logging.INFO
     return level, f"it runs again from {at:%Y-%m-%d %H:%M:%S} UTC on{free}"
 
 

@@ -1,4 +1,8 @@
-"""Signals that stop workers: handled while a worker runs, for all workers of the main thread."""
+"""Signals that stop workers: handled while a worker runs, for all workers of the main thread.
+
+Not by ``anyio.open_signal_receiver``: that one takes a signal from the handlers that were installed before, and from
+other workers of the same event loop, and does not restore them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from typing import Any
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import ArgumentInvalid
 
-__all__ = ["check_signals", "listening"]
+__all__ = ["check_signals", "stop_on_signals"]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -78,7 +82,7 @@ def check_signals(signals: Any) -> None:
 
 
 @contextmanager
-def listening(stop: Callable[[], object], *, signals: bool = True) -> Iterator[None]:
+def stop_on_signals(stop: Callable[[], object], *, signals: bool = True) -> Iterator[None]:
     """Call ``stop`` on SIGTERM and SIGINT for the length of a block; only on the main thread.
 
     Handlers installed before are called as well, callbacks of the event loop (``loop.add_signal_handler``) included.

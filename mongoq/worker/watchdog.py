@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
-from mongoq.worker.backlog import HandlerCall
+from mongoq.worker.handler_call import HandlerCall
 
 __all__ = ["Watchdog"]
 

@@ -16,9 +16,9 @@ from mongoq.protocol.flow import Flow, ReplyLost, Wait
 from mongoq.protocol.push import insert
 from mongoq.protocol.settle import apply_outcomes
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.aio.fetcher import AsyncFetcher
+from mongoq.worker.aio.item_runner import AsyncItemRunner
 from mongoq.worker.threads.engine import Engine
-from mongoq.worker.threads.fetcher import Fetcher
+from mongoq.worker.threads.item_runner import ItemRunner
 from tests.pipeline.conftest import Site
 
 
@@ -299,17 +299,17 @@ def test_a_drain_does_not_end_while_an_item_is_out_of_all_queues(
 
 def replies_come_late(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
     """Let so much time pass between an item's leaving its queue and the worker's hearing of it."""
-    threads, tasks = Fetcher._take_for_good, AsyncFetcher._take_for_good
+    threads, tasks = ItemRunner._take_for_good, AsyncItemRunner._take_for_good
 
-    def heard(self: Fetcher, item: Any) -> bool:
+    def heard(self: ItemRunner, item: Any) -> bool:
         taken = threads(self, item)
         time.sleep(seconds)
         return taken
 
-    async def heard_async(self: AsyncFetcher, item: Any) -> bool:
+    async def heard_async(self: AsyncItemRunner, item: Any) -> bool:
         taken = await tasks(self, item)
         await asyncio.sleep(seconds)
         return taken
 
-    monkeypatch.setattr(Fetcher, "_take_for_good", heard)
-    monkeypatch.setattr(AsyncFetcher, "_take_for_good", heard_async)
+    monkeypatch.setattr(ItemRunner, "_take_for_good", heard)
+    monkeypatch.setattr(AsyncItemRunner, "_take_for_good", heard_async)

@@ -16,7 +16,7 @@ import pytest
 import mongoq
 from mongoq.pipeline.run.run import Run
 from mongoq.testing import VirtualBroker
-from mongoq.worker.signals import listening
+from mongoq.worker.signals import stop_on_signals
 from tests.pipeline.conftest import QUICK
 from tests.waiting import until
 
@@ -239,7 +239,7 @@ def test_a_drain_listens_before_it_begins_and_between_two_looks_at_its_progress(
 
 def test_a_signal_tells_a_run_once_however_often_it_is_listened_for(heard: list[int]) -> None:
     one, other = Mock(), Mock()
-    with listening(one.stop), listening(other.stop), listening(one.stop):
+    with stop_on_signals(one.stop), stop_on_signals(other.stop), stop_on_signals(one.stop):
         os.kill(os.getpid(), signal.SIGTERM)
         assert (one.stop.call_count, other.stop.call_count) == (1, 1)
     os.kill(os.getpid(), signal.SIGTERM)

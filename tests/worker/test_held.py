@@ -275,7 +275,7 @@ def test_nothing_more_comes_where_too_much_was_put_off_or_that_is_closed() -> No
 
 def test_those_that_are_settled_together_share_a_bell() -> None:
     first = joining()
-    other = Backlog(first._consumer, first.settle_event)
+    other = Backlog(first._consumer)
     other.refuse(claimed(1)[0], LEASE, None)
     assert first.settle_event.was_set
 

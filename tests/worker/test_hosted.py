@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.worker.signals import listening
+from mongoq.worker.signals import stop_on_signals
 from tests.waiting import PATIENCE
 from tests.worker.hosted import CODE
 
@@ -101,7 +101,7 @@ def heard() -> Iterator[list[int]]:
 
 def test_a_block_within_a_block_calls_the_handler_below_once(heard: list[int]) -> None:
     told: list[str] = []
-    with listening(lambda: told.append("outer")), listening(lambda: told.append("inner")):
+    with stop_on_signals(lambda: told.append("outer")), stop_on_signals(lambda: told.append("inner")):
         os.kill(os.getpid(), signal.SIGTERM)
     assert sorted(told) == ["inner", "outer"]
     assert heard == [signal.SIGTERM]
@@ -111,7 +111,7 @@ def test_a_block_within_a_block_calls_the_handler_below_once(heard: list[int]) -
 def test_what_would_only_end_the_process_is_not_called_and_put_back(heard: list[int], handler: Any) -> None:
     signal.signal(signal.SIGINT, handler)
     told: list[str] = []
-    with listening(lambda: told.append("stop")):
+    with stop_on_signals(lambda: told.append("stop")):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)
     assert told == ["stop"]
@@ -123,7 +123,7 @@ def test_a_handler_that_is_not_of_python_stays(heard: list[int], monkeypatch: py
     installed: list[int] = []
     monkeypatch.setattr(signal, "getsignal", lambda number: None)
     monkeypatch.setattr(signal, "signal", lambda number, _: installed.append(number))
-    with listening(lambda: None):
+    with stop_on_signals(lambda: None):
         pass
     monkeypatch.undo()
     assert installed == []
@@ -133,7 +133,7 @@ def test_a_handler_that_is_not_of_python_stays(heard: list[int], monkeypatch: py
 def test_a_listener_that_is_put_back_after_its_end_swallows_nothing(heard: list[int]) -> None:
     """A server that starts within the worker's block, and ends later, puts back what stood there at its start."""
     told: list[str] = []
-    with listening(lambda: told.append("stop")):
+    with stop_on_signals(lambda: told.append("stop")):
         stood = signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the server's
     signal.signal(signal.SIGTERM, stood)
@@ -143,7 +143,7 @@ def test_a_listener_that_is_put_back_after_its_end_swallows_nothing(heard: list[
 
 def test_with_signals_false_nothing_is_installed(heard: list[int]) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with listening(lambda: None, signals=False):
+    with stop_on_signals(lambda: None, signals=False):
         assert signal.getsignal(signal.SIGTERM) is before
 
 

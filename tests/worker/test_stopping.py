@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import mongoq
@@ -197,6 +198,58 @@ def test_a_cancelled_run_gives_back_what_it_holds(uri: str, database: str, queue
 
     asyncio.run(work())
     assert queue.counts() == mongoq.Counts(ready=10)
+
+
+def test_a_worker_in_a_cancel_scope_has_given_back_all_it_held_when_it_ends(
+    uri: str, database: str, queue: mongoq.Queue[Any]
+) -> None:
+    """Such a scope cancels again whatever is awaited before its end, unlike ``task.cancel``."""
+    queue.push_many(range(10))
+
+    async def work() -> None:
+        async with mongoq.connect_async(uri, database=database) as opened:
+            worker = mongoq.AsyncWorker(opened)
+            with anyio.CancelScope() as scope:
+
+                @worker.consumer("orders", concurrency=2, prefetch=4)
+                async def handle(payload: Any) -> None:
+                    scope.cancel()
+                    await asyncio.sleep(60)
+
+                await worker.run()
+            assert scope.cancelled_caught
+            assert await opened.queue("orders").counts() == mongoq.Counts(ready=10)
+            assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("mongoq-")]
+
+    asyncio.run(work())
+
+
+def test_a_handler_that_resists_its_cancellation_keeps_nobody_from_stopping(
+    uri: str, database: str, queue: mongoq.Queue[Any]
+) -> None:
+    queue.push(1)
+
+    async def work() -> None:
+        resisting, free = 0, asyncio.Event()
+        async with mongoq.connect_async(uri, database=database) as opened:
+            worker = mongoq.AsyncWorker(opened, grace=0.1)
+
+            @worker.consumer("orders")
+            async def handle(payload: Any) -> None:
+                nonlocal resisting
+                worker.stop()
+                while not free.is_set():
+                    try:
+                        await free.wait()
+                    except asyncio.CancelledError:
+                        resisting += 1
+
+            await asyncio.wait_for(worker.run(), PATIENCE)
+            assert resisting
+            free.set()
+
+    asyncio.run(work())
+    assert queue.counts() == mongoq.Counts(ready=1)
 
 
 def test_a_broker_that_is_closed_ends_its_worker(uri: str, database: str) -> None:

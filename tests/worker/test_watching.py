@@ -193,7 +193,7 @@ def test_idle_runners_are_neither_forgotten_nor_counted_twice(
     broker: mongoq.Broker, queue: mongoq.Queue[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After long idleness a burst still gets as many runners as it may."""
-    monkeypatch.setattr("mongoq.worker.threads.consumer_loop.POLL_SECONDS", 0.002)
+    monkeypatch.setattr("mongoq.worker.threads.item_runner.POLL_SECONDS", 0.002)
     most, running, lock = [0], [0], threading.Lock()
     worker = mongoq.Worker(broker)
 

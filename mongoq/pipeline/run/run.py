@@ -26,7 +26,7 @@ from mongoq.protocol.state.context import BrokerContext
 from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.signals import listening
+from mongoq.worker.signals import stop_on_signals
 from mongoq.worker.threads.engine import Engine
 
 __all__ = ["AsyncRun", "Run", "ThreadedRun"]
@@ -89,7 +89,7 @@ class ThreadedRun(Local):
         Other errors are those that end a worker.
         """
         deadline = None if timeout is None else time.monotonic() + wait_seconds(timeout)
-        with listening(self._hear, signals=self._signals):
+        with stop_on_signals(self._hear, signals=self._signals):
             while self._thread is not None and not self.ended:
                 # Short joins: a signal handler runs only between them, in the main thread.
                 left = LOOK if deadline is None else min(LOOK, deadline - time.monotonic())

@@ -6,15 +6,18 @@ import logging
 import math
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from mongoq.errors import PayloadInvalid
-from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Failed, Release
+from mongoq.model.item import Item
 from mongoq.protocol.claim.worker_claims import claim_batch, claim_exclusive
-from mongoq.protocol.settle.apply_outcomes import commit_before_run
 from mongoq.protocol.state.context import QueueContext
-from mongoq.worker.aio.consumer_state import POLL_SECONDS, AsyncConsumerState
+from mongoq.worker.aio.item_runner import AsyncItemRunner
+from mongoq.worker.backlog import Backlog, SettledCounts
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
+from mongoq.worker.executor_aio import AioExecutor
 
 __all__ = ["AsyncFetcher"]
 
@@ -28,64 +31,56 @@ SINGLE_CLAIMS_LEASE_SHARE = 1 / 4
 """Share of a lease that the first of these may have waited by then: its extension is not due yet."""
 
 
-class AsyncFetcher(AsyncConsumerState):
-    """Part of a consumer loop that claims items."""
+@dataclass(eq=False, repr=False)
+class AsyncFetcher:
+    """Claims items for a backlog while it has room, and has the item runner run them."""
 
-    async def _fetch(self) -> None:
-        self.claiming = True
+    consumer: Consumer
+    backlog: Backlog
+    runner: AsyncItemRunner
+    counts: SettledCounts
+    coordinator: Coordinator
+    executor: AioExecutor
+
+    async def run(self) -> None:
+        """Claim until the backlog is closed."""
+        self.backlog.claiming = True
         try:
             while not self.backlog.closed:
                 try:
                     await self._fetch_once()
                 except PayloadInvalid as invalid:
-                    await self._refuse(invalid)
+                    await self.runner.refuse(invalid)
                 except Exception as error:
-                    await self._back_off("claim", error, self.backlog.fetch_event)
+                    await self._back_off(error)
         finally:
-            self.claiming = False
+            self.backlog.claiming = False
             self.backlog.settle_event.set()
-            self._coordinator.emptied.set()
+            self.coordinator.emptied.set()
 
-    async def _refuse(self, invalid: PayloadInvalid) -> None:
-        """Settle as failed an item that does not fit the model and has no dead queue to go to."""
-        item: Any = invalid.item
-        if self.consumer.pops and not await self._take_for_good(item):
-            logger.error("item %s of %s cannot be run: %s", item.id, self.consumer.title, invalid)
-            self.backlog.refuse(item, self.lease(), Release())
-            return
-        verdict = self.consumer.resolver.failure(self.consumer, item, invalid)
-        if isinstance(verdict, Failed):
-            self._log_failure(item, verdict)
-        self.backlog.refuse(item, self.lease(), verdict)
-        self._halt_for(item, verdict)
-
-    async def _take_for_good(self, item: Item[Any]) -> bool:
-        """Take an item that runs at most once out of its queue; returns whether this worker certainly did."""
-        try:
-            failed = await self._driver.run(commit_before_run(self.context, [item]))
-        except BaseException as error:  # a handler that has ended may still cancel the task that awaits this
-            if self._coordinator.halted and not isinstance(error, Exception):
-                raise
-            failed = {id_key(item.id): error}
-        if failed:
-            logger.warning("item %s of %s is not run, since it may be gone: %r", item.id, self.consumer.title, failed)
-        return not failed
+    async def _back_off(self, error: Exception) -> None:
+        """Rest after an error; claim no more if another try is useless."""
+        pause = self.coordinator.report_error("claim", error)
+        if pause is None:
+            self.backlog.close()
+        else:
+            await self.executor.rest(self.backlog.fetch_event, pause)
 
     async def _fetch_once(self) -> None:
-        n = 0 if self._coordinator.is_paused(self) else min(self.backlog.room(), MAX_CLAIM)
+        n = 0 if self.coordinator.is_paused(self.consumer) else min(self.backlog.room(), MAX_CLAIM)
         if n == 0:
-            await self._executor.rest(self.backlog.fetch_event, self.backlog.pause(POLL_SECONDS))
+            await self.executor.rest(self.backlog.fetch_event, self.backlog.pause(POLL_SECONDS))
             return
         consumer = self.consumer
         claim = claim_batch(
-            consumer.claims or self.context,
+            consumer.claims or self.consumer.context,
             n,
             consumer.lease,
             over=self._is_interrupted,
             screen=consumer.screen,
         )
-        taken = await self._driver.run(claim)
-        self._coordinator.report_recovery("claim")
+        taken = await self.consumer.driver.run(claim)
+        self.coordinator.report_recovery("claim")
         if taken is None:
             return
         if taken.screened:
@@ -95,10 +90,10 @@ class AsyncFetcher(AsyncConsumerState):
             return
         if consumer.claims is not None:
             found = await self._claim_lapsed(consumer.claims, min(n - len(taken.items), MAX_SINGLE_CLAIMS))
-        elif found := not self._coordinator.is_turn_of_others():
+        elif found := not self.coordinator.is_turn_of_others():
             await self._run_exclusively()
         if not (found or taken.items):
-            await self._executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
+            await self.executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
 
     async def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:
         """Claim lapsed items where no handler runs, one by one; returns whether there were any.
@@ -107,10 +102,10 @@ class AsyncFetcher(AsyncConsumerState):
         the rest is left for the next time: otherwise the first item would lapse again before the last is claimed.
         """
         found: list[Item[Any]] = []
-        deadline = time.monotonic() + self.lease().total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
+        deadline = time.monotonic() + self.consumer.lease_length.total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
         try:
             while len(found) < room and not self._is_interrupted():
-                claimed = await self._driver.run(claim_exclusive(context, self.consumer.lease))
+                claimed = await self.consumer.driver.run(claim_exclusive(context, self.consumer.lease))
                 if claimed is None or claimed[0] is None:
                     break
                 found.append(claimed[0])
@@ -121,53 +116,44 @@ class AsyncFetcher(AsyncConsumerState):
         return bool(found)
 
     def _count_filtered(self, number: int) -> None:
-        self._coordinator.settled += number
+        self.coordinator.settled += number
         self.counts.add(["screened"] * number)
 
     def _is_interrupted(self) -> bool:
-        return self.backlog.closed or self._coordinator.is_paused(self)
+        return self.backlog.closed or self.coordinator.is_paused(self.consumer)
 
     def _accept(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
         if not items:
             return
         self._measure_sizes(items)
-        back = self._coordinator.is_paused(self)
-        enough = self.backlog.add(items, self.lease(), asked=asked, seconds=seconds, back=back)
+        back = self.coordinator.is_paused(self.consumer)
+        enough = self.backlog.add(items, self.consumer.lease_length, asked=asked, seconds=seconds, back=back)
         # Checked again: the pause may have begun meanwhile, and the exclusive consumer waits for running calls.
-        if self._coordinator.is_paused(self):
+        if self.coordinator.is_paused(self.consumer):
             self.backlog.release_waiting()
             return
-        missing = self.backlog.wake(enough)
-        for _ in range(min(missing, self.consumer.concurrency - self._runners)):
-            self._executor.start(
-                self._work, f"mongoq-run-{self.consumer.name}-{self._runners + 1}", calls_handlers=True
-            )
-            self._runners += 1
+        self.runner.wake(enough)
 
     def _measure_sizes(self, items: list[Item[Any]]) -> None:
         """Measure the items that have no size yet: those claimed one by one."""
         for item in items:
             if not item._size:
                 with suppress(Exception):  # another program may have written a document that cannot be encoded again
-                    item._size = self.context.broker.encoding.size(item._document)
-
-    async def _work(self) -> None:
-        """Run claimed items; implemented by the consumer loop."""
-        raise NotImplementedError
+                    item._size = self.consumer.context.broker.encoding.size(item._document)
 
     async def _run_exclusively(self) -> None:
         """Run items that may have killed a worker, one at a time, while nothing else of this worker runs or waits.
 
         A crash is then the fault of the one item, and counts as its attempt.
         """
-        if not self._coordinator.pause_others(self):
+        if not self.coordinator.pause_others(self.consumer):
             return  # another consumer has the worker; the turn of this one comes
         in_vain = False
         try:
-            in_vain = not await self._wait_until_quiet(self._coordinator.quiet_wait)
-            while not (in_vain or self.backlog.closed or self._coordinator.is_turn_of_others()):
-                taking = claim_exclusive(self.context, self.consumer.lease, screen=self.consumer.screen)
-                claimed = await self._driver.run(taking)
+            in_vain = not await self._wait_until_quiet(self.coordinator.quiet_wait)
+            while not (in_vain or self.backlog.closed or self.coordinator.is_turn_of_others()):
+                taking = claim_exclusive(self.consumer.context, self.consumer.lease, screen=self.consumer.screen)
+                claimed = await self.consumer.driver.run(taking)
                 if claimed is None:
                     return
                 item, lapsed = claimed
@@ -178,7 +164,7 @@ class AsyncFetcher(AsyncConsumerState):
                 if not lapsed:
                     return
         finally:
-            self._coordinator.resume_others(in_vain=in_vain)
+            self.coordinator.resume_others(in_vain=in_vain)
 
     async def _run_one_exclusively(self, item: Item[Any], *, lapsed: bool) -> None:
         if lapsed:
@@ -189,8 +175,8 @@ class AsyncFetcher(AsyncConsumerState):
     async def _wait_until_quiet(self, seconds: float) -> bool:
         """Wait up to ``seconds`` until this worker holds nothing; returns whether that was reached."""
         deadline = time.monotonic() + seconds
-        while self._coordinator.holds_anything():
-            if self._coordinator.halted or time.monotonic() > deadline:
+        while self.coordinator.holds_anything():
+            if self.coordinator.halted or time.monotonic() > deadline:
                 return False
-            await self._executor.rest(self._coordinator.emptied, POLL_SECONDS / 10)
+            await self.executor.rest(self.coordinator.emptied, POLL_SECONDS / 10)
         return True

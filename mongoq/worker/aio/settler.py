@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
-from mongoq.model.item import Item, id_key, reservation_key
+from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, name_ending
 from mongoq.protocol.settle.apply_outcomes import (
     ItemOutcome,
@@ -16,7 +17,12 @@ from mongoq.protocol.settle.apply_outcomes import (
 )
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
-from mongoq.worker.aio.consumer_state import POLL_SECONDS, AsyncConsumerState
+from mongoq.worker.backlog import Backlog, SettledCounts
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
+from mongoq.worker.executor_aio import AioExecutor
+from mongoq.worker.failure_log import FailureReporter
+from mongoq.worker.handler_call import HandlerSettlements
 
 __all__ = ["AsyncSettler"]
 
@@ -28,28 +34,53 @@ MAX_LOGGED_IDS = 5
 """Maximum number of item ids in a log line."""
 
 
-class AsyncSettler(AsyncConsumerState):
-    """Part of a consumer loop that settles items."""
+@dataclass(eq=False, repr=False)
+class AsyncSettler:
+    """Settles the items of a backlog that have outcomes; the first settler of a settle group does it for all of them.
 
-    async def _settle(self) -> None:
+    Attributes:
+        is_first: True if this settler settles, for its group or for itself.
+    """
+
+    consumer: Consumer
+    backlog: Backlog
+    settlements: HandlerSettlements
+    counts: SettledCounts
+    failures: FailureReporter
+    coordinator: Coordinator
+    executor: AioExecutor
+
+    def __post_init__(self) -> None:
+        group = self.consumer.settle_group
+        self._members: Collection[AsyncSettler] = [self] if group is None else group.join(self.consumer.name, self)
+        self.is_first = next(iter(self._members)) is self
+        self._ended = False
+
+    def is_expecting_items(self) -> bool:
+        """Return whether more items are about to come to this consumer."""
+        return not self.coordinator.is_paused(self.consumer) and self.backlog.is_filling()
+
+    def end(self) -> None:
+        """Have the loop end as soon as everything is settled."""
+        self._ended = True
+        self.backlog.settle_event.set()
+
+    async def run(self) -> None:
         """Settle the finished items of all members of the group, until the loops end."""
         event = self.backlog.settle_event
+        backlogs = [one.backlog for one in self._members]
         while True:
             event.was_set = False
-            parts = [(one, outcomes) for one in self.members if (outcomes := one.backlog.take_outcomes())]
+            parts = [(one, outcomes) for one in self._members if (outcomes := one.backlog.take_outcomes())]
             if parts:
                 if await self._settle_batch(parts):
-                    await self._executor.rest(event, PUT_OFF_REST_SECONDS)
-                if self._ended and any(one.backlog.outcomes for one in self.members):
+                    await self.executor.rest(event, PUT_OFF_REST_SECONDS)
+                if self._ended and any(one.outcomes for one in backlogs):
                     return  # the last try failed after the end; the leases bring these items back
-            elif self._ended or all(one.is_over() for one in self.members):
+            elif self._ended or all(one.is_over for one in backlogs):
                 return
             else:
-                await self._executor.rest(event, POLL_SECONDS)
-
-    def is_over(self) -> bool:
-        """Return whether this consumer will have nothing more to settle."""
-        return self.backlog.closed and not self.backlog.held and not self.claiming
+                await self.executor.rest(event, POLL_SECONDS)
 
     async def _settle_batch(self, parts: list[tuple[AsyncSettler, list[ItemOutcome]]]) -> bool:
         """Settle outcomes, and return whether all of them were put off."""
@@ -60,18 +91,27 @@ class AsyncSettler(AsyncConsumerState):
                 one.backlog.put_back(outcomes)
             if not isinstance(error, Exception):
                 raise
-            await self._back_off("settle", error, self.backlog.settle_event)
+            await self._back_off(error)
             return False
         if not failed:
-            self._coordinator.report_recovery("settle")
-        again = [entry for one, outcomes in parts for entry in one.apply_results(outcomes, failed)]
+            self.coordinator.report_recovery("settle")
+        again = [entry for one, outcomes in parts for entry in one._apply_results(outcomes, failed)]
         errors = [error for error in again if error is not None]
         if errors:
-            await self._back_off("settle", errors[0], self.backlog.settle_event)
+            await self._back_off(errors[0])
         put_off = sum(isinstance(error, PutOff) for error in failed.values())
         return put_off == sum(len(outcomes) for _, outcomes in parts)
 
-    def apply_results(self, outcomes: list[ItemOutcome], failed: Mapping[Any, Exception]) -> list[Exception | None]:
+    async def _back_off(self, error: Exception) -> None:
+        """Rest after an error; end the loop if another try is useless."""
+        pause = self.coordinator.report_error("settle", error)
+        if pause is None:
+            self.backlog.close()
+            self._ended = True
+        else:
+            await self.executor.rest(self.backlog.settle_event, pause)
+
+    def _apply_results(self, outcomes: list[ItemOutcome], failed: Mapping[Any, Exception]) -> list[Exception | None]:
         """Record the results of a settlement; returns one entry per retry: the server's error, or ``None``."""
         if not failed:
             self.backlog.put_off = 0
@@ -100,8 +140,7 @@ class AsyncSettler(AsyncConsumerState):
             elif isinstance(error, ReservationLost):
                 lost.append(item)
                 if error.certain:
-                    known = reservation_key(item) in self.settled_by_handlers
-                    level = logging.DEBUG if known else logging.WARNING
+                    level = logging.DEBUG if item in self.settlements else logging.WARNING
                     logger.log(level, "item %s of queue %r was not settled: %s", item.id, item.queue, error)
                 else:
                     unknown.append(item.id)
@@ -113,14 +152,12 @@ class AsyncSettler(AsyncConsumerState):
             else:
                 logger.error("what became of item %s of queue %r cannot be: %s", item.id, item.queue, error)
                 failure = self.consumer.resolver.failure(self.consumer, item, error)
-                if isinstance(failure, Failed):
-                    self._log_failure(item, failure)
-                self._halt_for(item, failure)
+                self.failures.report(item, failure)
                 again.append(((item, failure), None))
         if unknown:
             self._report_unknown(unknown)
         self.backlog.drop(lost)
-        self.settled_by_handlers.difference_update(map(reservation_key, lost))
+        self.settlements.discard(lost)
         self._drop_settled(gone)
         return again
 
@@ -129,27 +166,27 @@ class AsyncSettler(AsyncConsumerState):
         named = ", ".join(map(str, ids[:MAX_LOGGED_IDS])) + ("…" if len(ids) > MAX_LOGGED_IDS else "")
         logger.warning(
             "a reply was lost, and whether %d items of queue %r were settled here cannot be told; none is lost: %s",
-            *(len(ids), self.context.name, named),
+            *(len(ids), self.consumer.context.name, named),
         )
 
     async def _apply_outcomes(self, parts: list[tuple[AsyncSettler, list[ItemOutcome]]]) -> Mapping[Any, Exception]:
         """Send the outcomes, and return the errors of items that were not settled, by ``id_key``."""
-        if self.consumer.pops:
+        consumer = self.consumer
+        if consumer.pops:
             [(_, outcomes)] = parts
-            flow = apply_outcomes_at_most_once(self.context, outcomes, context_of)
+            flow = apply_outcomes_at_most_once(consumer.context, outcomes, context_of)
         else:
-            flow = apply_outcomes_of_queues([(one.context, outcomes) for one, outcomes in parts], context_of)
-        failed: Mapping[Any, Exception] = await self._driver.run(flow)
+            flow = apply_outcomes_of_queues([(one.consumer.context, outcomes) for one, outcomes in parts], context_of)
+        failed: Mapping[Any, Exception] = await consumer.driver.run(flow)
         return failed
 
     def _drop_settled(self, outcomes: list[ItemOutcome]) -> None:
         """Drop settled items, and count them by result."""
         items = [item for item, _ in outcomes]
         self.backlog.drop(items)
-        if self.settled_by_handlers:
-            self.settled_by_handlers.difference_update(map(reservation_key, items))
-        self._coordinator.settled += len(outcomes)
-        is_spent, pops = self.context.settings.is_spent, self.consumer.pops
+        self.settlements.discard(items)
+        self.coordinator.settled += len(outcomes)
+        is_spent, pops = self.consumer.context.settings.is_spent, self.consumer.pops
         self.counts.add([name_ending(outcome, spent=pops or is_spent(item.attempts)) for item, outcome in outcomes])
         if not self.backlog.held:
-            self._coordinator.emptied.set()
+            self.coordinator.emptied.set()

@@ -20,11 +20,11 @@ from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.flow import Flow, WakeEvent
 from mongoq.protocol.settle.extend_leases import extend_leases, record_timeout
 from mongoq.protocol.wait.wait import is_drained
-from mongoq.worker.backlog import HandlerCall
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.failure_log import error_line
+from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
 from mongoq.worker.threads.consumer_loop import ConsumerLoop
@@ -105,7 +105,7 @@ class Engine:
 
     def _overdue(self) -> Iterator[tuple[str, HandlerCall]]:
         for loop in self.loops:
-            for run in loop.take_overdue():
+            for run in loop.time_limit.take_overdue():
                 yield loop.consumer.name, run
 
     @property
@@ -152,7 +152,7 @@ class Engine:
                 else:
                     self._work(drain=drain)
         finally:
-            self._end_all()
+            self._executor.shield(self._end_all)
         if self._coordinator.failure is not None:
             raise self._coordinator.failure
         for loop in self.loops:
@@ -232,7 +232,6 @@ class Engine:
         """End all loops, after any kind of end of the main loop."""
         self._coordinator.halted = self._ended = True
         for loop in self.loops:
-            loop.close()
             loop.end()
         for runner in self.source_runners:
             runner.abandon()
@@ -248,7 +247,7 @@ class Engine:
     def _wind_down(self) -> None:
         """Stop claims, release waiting items, let calls finish during the grace, then release the rest."""
         for loop in self.loops:
-            loop.close()
+            loop.backlog.close()
         for runner in self.source_runners:
             runner.stop()
         self._context.registry.wake()
@@ -306,7 +305,7 @@ class Engine:
                 self._coordinator.report_error("extend leases", error)
             else:
                 self._coordinator.report_recovery("extend leases")
-            shortest = min(loop.lease() for loop in self.loops)
+            shortest = min(loop.consumer.lease_length for loop in self.loops)
             self._executor.rest(event, min(TICK_SECONDS, shortest.total_seconds() / 6))
 
     def _extend_due_leases(self) -> None:
@@ -325,9 +324,9 @@ class Engine:
         """Give up overdue calls of the consumers that say so."""
         event = self._new_end_event()
         while not self._ended:
-            for loop, items in [(one, items) for one in self.loops for items in one.time_out()]:
+            for loop, items in [(one, items) for one in self.loops for items in one.time_limit.give_up_overdue()]:
                 try:
-                    self._driver.run(record_timeout(loop.context, items, loop.timeout_error()))
+                    self._driver.run(record_timeout(loop.context, items, loop.consumer.timeout_error()))
                 except Exception as error:  # only the error text on the items is lost; their leases end all the same
                     logger.debug("that a run took too long is not kept on its items: %r", error)
             self._executor.rest(event, self._check_interval)
@@ -381,7 +380,7 @@ class Engine:
         that run at most once are in no queue, so the held items are checked as well.
         """
         event, pause = self._new_end_event(), EMPTY_POLL_SECONDS[0]
-        while not (self._signals or self._ended):
+        while not (self._signals or self._ended or self._is_idle()):  # an idle worker stops by itself
             settled = self._coordinator.settled
             # Checked twice: an item may move from a queue not checked yet to one that was already found empty.
             fed = all(runner.over for runner in self.source_runners)
@@ -399,7 +398,7 @@ class Engine:
     def _is_empty(self) -> bool:
         try:
             for loop in self.loops:
-                own = is_drained(loop.context, loop.lease(), lingers=loop.consumer.lingers)
+                own = is_drained(loop.context, loop.consumer.lease_length, lingers=loop.consumer.lingers)
                 if loop.halted is None and not self._driver.run(own):
                     return False
         except Exception as error:

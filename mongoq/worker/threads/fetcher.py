@@ -7,15 +7,18 @@ import logging
 import math
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from mongoq.errors import PayloadInvalid
-from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Failed, Release
+from mongoq.model.item import Item
 from mongoq.protocol.claim.worker_claims import claim_batch, claim_exclusive
-from mongoq.protocol.settle.apply_outcomes import commit_before_run
 from mongoq.protocol.state.context import QueueContext
-from mongoq.worker.threads.consumer_state import POLL_SECONDS, ConsumerState
+from mongoq.worker.backlog import Backlog, SettledCounts
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
+from mongoq.worker.executor_threads import ThreadExecutor
+from mongoq.worker.threads.item_runner import ItemRunner
 
 __all__ = ["Fetcher"]
 
@@ -29,64 +32,56 @@ SINGLE_CLAIMS_LEASE_SHARE = 1 / 4
 """Share of a lease that the first of these may have waited by then: its extension is not due yet."""
 
 
-class Fetcher(ConsumerState):
-    """Part of a consumer loop that claims items."""
+@dataclass(eq=False, repr=False)
+class Fetcher:
+    """Claims items for a backlog while it has room, and has the item runner run them."""
 
-    def _fetch(self) -> None:
-        self.claiming = True
+    consumer: Consumer
+    backlog: Backlog
+    runner: ItemRunner
+    counts: SettledCounts
+    coordinator: Coordinator
+    executor: ThreadExecutor
+
+    def run(self) -> None:
+        """Claim until the backlog is closed."""
+        self.backlog.claiming = True
         try:
             while not self.backlog.closed:
                 try:
                     self._fetch_once()
                 except PayloadInvalid as invalid:
-                    self._refuse(invalid)
+                    self.runner.refuse(invalid)
                 except Exception as error:
-                    self._back_off("claim", error, self.backlog.fetch_event)
+                    self._back_off(error)
         finally:
-            self.claiming = False
+            self.backlog.claiming = False
             self.backlog.settle_event.set()
-            self._coordinator.emptied.set()
+            self.coordinator.emptied.set()
 
-    def _refuse(self, invalid: PayloadInvalid) -> None:
-        """Settle as failed an item that does not fit the model and has no dead queue to go to."""
-        item: Any = invalid.item
-        if self.consumer.pops and not self._take_for_good(item):
-            logger.error("item %s of %s cannot be run: %s", item.id, self.consumer.title, invalid)
-            self.backlog.refuse(item, self.lease(), Release())
-            return
-        verdict = self.consumer.resolver.failure(self.consumer, item, invalid)
-        if isinstance(verdict, Failed):
-            self._log_failure(item, verdict)
-        self.backlog.refuse(item, self.lease(), verdict)
-        self._halt_for(item, verdict)
-
-    def _take_for_good(self, item: Item[Any]) -> bool:
-        """Take an item that runs at most once out of its queue; returns whether this worker certainly did."""
-        try:
-            failed = self._driver.run(commit_before_run(self.context, [item]))
-        except BaseException as error:  # a handler that has ended may still cancel the task that awaits this
-            if self._coordinator.halted and not isinstance(error, Exception):
-                raise
-            failed = {id_key(item.id): error}
-        if failed:
-            logger.warning("item %s of %s is not run, since it may be gone: %r", item.id, self.consumer.title, failed)
-        return not failed
+    def _back_off(self, error: Exception) -> None:
+        """Rest after an error; claim no more if another try is useless."""
+        pause = self.coordinator.report_error("claim", error)
+        if pause is None:
+            self.backlog.close()
+        else:
+            self.executor.rest(self.backlog.fetch_event, pause)
 
     def _fetch_once(self) -> None:
-        n = 0 if self._coordinator.is_paused(self) else min(self.backlog.room(), MAX_CLAIM)
+        n = 0 if self.coordinator.is_paused(self.consumer) else min(self.backlog.room(), MAX_CLAIM)
         if n == 0:
-            self._executor.rest(self.backlog.fetch_event, self.backlog.pause(POLL_SECONDS))
+            self.executor.rest(self.backlog.fetch_event, self.backlog.pause(POLL_SECONDS))
             return
         consumer = self.consumer
         claim = claim_batch(
-            consumer.claims or self.context,
+            consumer.claims or self.consumer.context,
             n,
             consumer.lease,
             over=self._is_interrupted,
             screen=consumer.screen,
         )
-        taken = self._driver.run(claim)
-        self._coordinator.report_recovery("claim")
+        taken = self.consumer.driver.run(claim)
+        self.coordinator.report_recovery("claim")
         if taken is None:
             return
         if taken.screened:
@@ -96,10 +91,10 @@ class Fetcher(ConsumerState):
             return
         if consumer.claims is not None:
             found = self._claim_lapsed(consumer.claims, min(n - len(taken.items), MAX_SINGLE_CLAIMS))
-        elif found := not self._coordinator.is_turn_of_others():
+        elif found := not self.coordinator.is_turn_of_others():
             self._run_exclusively()
         if not (found or taken.items):
-            self._executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
+            self.executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
 
     def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:
         """Claim lapsed items where no handler runs, one by one; returns whether there were any.
@@ -108,10 +103,10 @@ class Fetcher(ConsumerState):
         the rest is left for the next time: otherwise the first item would lapse again before the last is claimed.
         """
         found: list[Item[Any]] = []
-        deadline = time.monotonic() + self.lease().total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
+        deadline = time.monotonic() + self.consumer.lease_length.total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
         try:
             while len(found) < room and not self._is_interrupted():
-                claimed = self._driver.run(claim_exclusive(context, self.consumer.lease))
+                claimed = self.consumer.driver.run(claim_exclusive(context, self.consumer.lease))
                 if claimed is None or claimed[0] is None:
                     break
                 found.append(claimed[0])
@@ -122,53 +117,44 @@ class Fetcher(ConsumerState):
         return bool(found)
 
     def _count_filtered(self, number: int) -> None:
-        self._coordinator.settled += number
+        self.coordinator.settled += number
         self.counts.add(["screened"] * number)
 
     def _is_interrupted(self) -> bool:
-        return self.backlog.closed or self._coordinator.is_paused(self)
+        return self.backlog.closed or self.coordinator.is_paused(self.consumer)
 
     def _accept(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
         if not items:
             return
         self._measure_sizes(items)
-        back = self._coordinator.is_paused(self)
-        enough = self.backlog.add(items, self.lease(), asked=asked, seconds=seconds, back=back)
+        back = self.coordinator.is_paused(self.consumer)
+        enough = self.backlog.add(items, self.consumer.lease_length, asked=asked, seconds=seconds, back=back)
         # Checked again: the pause may have begun meanwhile, and the exclusive consumer waits for running calls.
-        if self._coordinator.is_paused(self):
+        if self.coordinator.is_paused(self.consumer):
             self.backlog.release_waiting()
             return
-        missing = self.backlog.wake(enough)
-        for _ in range(min(missing, self.consumer.concurrency - self._runners)):
-            self._executor.start(
-                self._work, f"mongoq-run-{self.consumer.name}-{self._runners + 1}", calls_handlers=True
-            )
-            self._runners += 1
+        self.runner.wake(enough)
 
     def _measure_sizes(self, items: list[Item[Any]]) -> None:
         """Measure the items that have no size yet: those claimed one by one."""
         for item in items:
             if not item._size:
                 with suppress(Exception):  # another program may have written a document that cannot be encoded again
-                    item._size = self.context.broker.encoding.size(item._document)
-
-    def _work(self) -> None:
-        """Run claimed items; implemented by the consumer loop."""
-        raise NotImplementedError
+                    item._size = self.consumer.context.broker.encoding.size(item._document)
 
     def _run_exclusively(self) -> None:
         """Run items that may have killed a worker, one at a time, while nothing else of this worker runs or waits.
 
         A crash is then the fault of the one item, and counts as its attempt.
         """
-        if not self._coordinator.pause_others(self):
+        if not self.coordinator.pause_others(self.consumer):
             return  # another consumer has the worker; the turn of this one comes
         in_vain = False
         try:
-            in_vain = not self._wait_until_quiet(self._coordinator.quiet_wait)
-            while not (in_vain or self.backlog.closed or self._coordinator.is_turn_of_others()):
-                taking = claim_exclusive(self.context, self.consumer.lease, screen=self.consumer.screen)
-                claimed = self._driver.run(taking)
+            in_vain = not self._wait_until_quiet(self.coordinator.quiet_wait)
+            while not (in_vain or self.backlog.closed or self.coordinator.is_turn_of_others()):
+                taking = claim_exclusive(self.consumer.context, self.consumer.lease, screen=self.consumer.screen)
+                claimed = self.consumer.driver.run(taking)
                 if claimed is None:
                     return
                 item, lapsed = claimed
@@ -179,7 +165,7 @@ class Fetcher(ConsumerState):
                 if not lapsed:
                     return
         finally:
-            self._coordinator.resume_others(in_vain=in_vain)
+            self.coordinator.resume_others(in_vain=in_vain)
 
     def _run_one_exclusively(self, item: Item[Any], *, lapsed: bool) -> None:
         if lapsed:
@@ -190,8 +176,8 @@ class Fetcher(ConsumerState):
     def _wait_until_quiet(self, seconds: float) -> bool:
         """Wait up to ``seconds`` until this worker holds nothing; returns whether that was reached."""
         deadline = time.monotonic() + seconds
-        while self._coordinator.holds_anything():
-            if self._coordinator.halted or time.monotonic() > deadline:
+        while self.coordinator.holds_anything():
+            if self.coordinator.halted or time.monotonic() > deadline:
                 return False
-            self._executor.rest(self._coordinator.emptied, POLL_SECONDS / 10)
+            self.executor.rest(self.coordinator.emptied, POLL_SECONDS / 10)
         return True

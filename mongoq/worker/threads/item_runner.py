@@ -1,0 +1,176 @@
+# Generated from mongoq/worker/aio/item_runner.py by scripts/unasync.py. Do not edit.
+"""Item runner of a consumer: calls the handler for claimed items, and finds out their outcomes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mongoq.errors import PayloadInvalid
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Dead, Failed, Release, ResolvedOutcome
+from mongoq.protocol.flow import WakeEvent
+from mongoq.protocol.settle.apply_outcomes import commit_before_run
+from mongoq.worker.backlog import Backlog
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
+from mongoq.worker.executor_threads import ThreadExecutor
+from mongoq.worker.failure_log import FailureReporter
+from mongoq.worker.handler_call import HandlerCall, HandlerSettlements
+from mongoq.worker.threads.job import Job
+
+__all__ = ["ItemRunner"]
+
+logger = logging.getLogger("mongoq.worker")
+
+NEVER_ENDS = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+"""End of the lease of an item that has left its queue."""
+
+
+@dataclass(eq=False, repr=False)
+class ItemRunner:
+    """Runs the waiting items of a backlog, and returns them to it with their outcomes, to be settled."""
+
+    consumer: Consumer
+    backlog: Backlog
+    settlements: HandlerSettlements
+    failures: FailureReporter
+    coordinator: Coordinator
+    executor: ThreadExecutor
+    _started: int = field(default=0, init=False)
+
+    def wake(self, number: int) -> None:
+        """Wake this many idle runners; missing ones are started, within the concurrency of the consumer."""
+        missing = self.backlog.wake(number)
+        for _ in range(min(missing, self.consumer.concurrency - self._started)):
+            self._started += 1
+            self.executor.start(self._run, f"mongoq-run-{self.consumer.name}-{self._started}", calls_handlers=True)
+
+    def _run(self) -> None:
+        event = WakeEvent()
+        try:
+            while True:
+                run = self.backlog.next_call(event)
+                if run is not None:
+                    self._process(run)
+                elif self.backlog.closed:
+                    return
+                else:
+                    self.executor.rest(event, POLL_SECONDS * 60)
+        finally:
+            self.backlog.idle.pop(event, None)
+
+    def _process(self, run: HandlerCall) -> None:
+        consumer, items = self.consumer, run.items
+        outcomes = consumer.resolver.refusal(consumer, items)
+        if outcomes is None and consumer.pops:
+            outcomes = self._take_out(run)
+        if outcomes is None:
+            outcomes = self._call_handler(run)
+        cancelled = run.timed_out and consumer.on_timeout == "cancel" and not run.pops
+        if cancelled or not run.timed_out:
+            self._report(run, outcomes)
+        if self.backlog.finish(run, outcomes):
+            self._report_lost(run)
+        elif cancelled and not run.abandoned:
+            self._fail_cancelled(run, outcomes)
+        else:
+            words = consumer.title, time.monotonic() - run.started, items[0].id
+            logger.warning("a run of %s that was given up has ended late, after %.1f s; ignored: %s", *words)
+            self.settlements.discard(items)
+
+    # --- the call --------------------------------------------------------------------------------
+
+    def _call_handler(self, run: HandlerCall) -> list[ResolvedOutcome]:
+        """Call the handler, and return the outcomes of the items."""
+        consumer, items = self.consumer, run.items
+        if consumer.takes_job:
+            self.settlements.watch(run)
+            extended, gone = self.backlog.split_leases, consumer.pops
+            run.job = Job(consumer.queue, items, extended, name=consumer.label, gone=gone)
+        payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
+        run.context = context = self.executor.context.copy()
+        try:
+            returned = self.executor.call(consumer, run, payload)
+            if run.timed_out:
+                return consumer.resolver.failures(consumer, items, consumer.timeout_error())
+            outcomes: list[ResolvedOutcome] = context.call(consumer.resolver.outcomes, consumer, items, returned)
+            return outcomes
+        except BaseException as error:  # an error of a handler concerns its own call alone
+            if self.coordinator.halted and not issubclass(type(error), Exception):
+                raise
+            error = consumer.timeout_error(error) if run.timed_out else error
+            return consumer.resolver.failures(consumer, items, error)
+        finally:
+            if consumer.takes_job:
+                self.settlements.record(run)
+
+    # --- items that run at most once -------------------------------------------------------------
+
+    def _take_out(self, run: HandlerCall) -> list[ResolvedOutcome] | None:
+        """Take the item of a call out of the queue for good; returns its outcome if that fails, else ``None``."""
+        [item] = run.items
+        run.pops = True
+        if not self._take_for_good(item):
+            return [Release()]
+        run.items[:] = [self.consumer.context.preserved(item)]
+        self.backlog.split_leases([item.held_until(NEVER_ENDS)])
+        return None
+
+    def _take_for_good(self, item: Item[Any]) -> bool:
+        """Take an item that runs at most once out of its queue; returns whether this worker certainly did."""
+        consumer = self.consumer
+        try:
+            failed = consumer.driver.run(commit_before_run(consumer.context, [item]))
+        except BaseException as error:  # a handler that has ended may still cancel the task that awaits this
+            if self.coordinator.halted and not isinstance(error, Exception):
+                raise
+            failed = {id_key(item.id): error}
+        if failed:
+            logger.warning("item %s of %s is not run, since it may be gone: %r", item.id, consumer.title, failed)
+        return not failed
+
+    # --- failures --------------------------------------------------------------------------------
+
+    def refuse(self, invalid: PayloadInvalid) -> None:
+        """Fail an item that does not fit the model and has no dead queue to go to, without a run."""
+        item: Any = invalid.item
+        consumer = self.consumer
+        if consumer.pops and not self._take_for_good(item):
+            logger.error("item %s of %s cannot be run: %s", item.id, consumer.title, invalid)
+            self.backlog.refuse(item, consumer.lease_length, Release())
+            return
+        outcome = consumer.resolver.failure(consumer, item, invalid)
+        self.backlog.refuse(item, consumer.lease_length, outcome)
+        self.failures.report(item, outcome)
+
+    def _fail_cancelled(self, run: HandlerCall, outcomes: list[ResolvedOutcome]) -> None:
+        """Settle the items of a cancelled call at once, instead of leaving them until their leases end."""
+        for item, outcome in zip(run.items, outcomes, strict=True):
+            if id_key(item.id) not in run.lost:
+                self.backlog.refuse(item, self.consumer.lease_length, outcome)
+
+    def _report(self, run: HandlerCall, outcomes: list[ResolvedOutcome]) -> None:
+        """Log failures, each error with its traceback once, and stop the consumer after a failure for good."""
+        previous: object = None
+        for item, outcome in zip(run.items, outcomes, strict=True):
+            if run.abandoned or (run.lost and id_key(item.id) in run.lost):
+                continue  # the result of a lost item is ignored
+            if isinstance(outcome, Failed):
+                self.failures.report(item, outcome, traced=outcome.error is not previous)
+                previous = outcome.error
+            elif isinstance(outcome, Dead):
+                dead = self.consumer.context.settings.dead
+                words = item.id, self.consumer.title, item.attempts, outcome.reason, dead
+                logger.warning("item %s of %s was declared dead in run %d: %s; it goes to queue %r", *words)
+
+    def _report_lost(self, run: HandlerCall) -> None:
+        """Log the loss of items that the handler has not settled itself."""
+        lost = [item for item in run.items if run.lost and id_key(item.id) in run.lost]
+        others = [item for item in lost if item not in self.settlements]
+        if others:
+            logger.warning("a run of %s ended after its item %s was lost; ignored", self.consumer.title, others[0].id)
+        self.settlements.discard(lost)
