@@ -15,7 +15,7 @@ from mongoq.model.arguments import duration
 from mongoq.model.encoding.error_text import printable, text_of, trace_of
 from mongoq.model.envelope import error_document, shorten
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Failed, Outcome
+from mongoq.model.outcomes import Failed, ResolvedOutcome
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
@@ -68,12 +68,12 @@ class FailureReporter:
     backlog: Backlog
     coordinator: Coordinator
 
-    def report(self, item: Item[Any], failure: Outcome | None, *, traced: bool = True) -> None:
+    def report(self, item: Item[Any], outcome: ResolvedOutcome, *, traced: bool = True) -> None:
         """Log the outcome of an item if it is a failure, and stop the consumer if the item has no queue to go to."""
-        if isinstance(failure, Failed):
-            self.log(item, failure, traced=traced)
-            if failure.halts:
-                self.coordinator.halt(self.consumer, item, failure.error)
+        if isinstance(outcome, Failed):
+            self.log(item, outcome, traced=traced)
+            if outcome.halts:
+                self.coordinator.halt(self.consumer, item, outcome.error)
 
     def log(self, item: Item[Any], failure: Failed, *, traced: bool = True) -> None:
         """Log a failed run: the error and the next step of the item; ``traced`` adds the traceback."""
