@@ -295,7 +295,7 @@ def _resolve_refused(context: QueueContext[Any], sent: list[Wanted], tally: Bulk
 def mark_done(context: QueueContext[Any], done: Iterable[Group], tally: BulkResult) -> None:
     """Record settled items, as ``run_fenced`` does for a single item."""
     events: Counter[Event] = Counter()
-    puts: Counter[Put] = Counter()
+    puts: dict[Put, list[Item[Any]]] = {}
     for group in done:
         settlement, number = group.settlement, len(group.items)
         tally.done += group.ids
@@ -304,20 +304,12 @@ def mark_done(context: QueueContext[Any], done: Iterable[Group], tally: BulkResu
                 context.broker.unsettled.difference_update(map(reservation_key, group.items))
             events[settlement.event] += number
         if settlement.put is not None:
-            puts.update(_count_puts(settlement.put, group.items))
-    for (queue, when, priority), number in puts.items():
-        context.broker.record_put(queue, when, priority, number=number, is_new=False)
+            puts.setdefault(settlement.put, []).extend(group.items)
+    for (queue, when, priority), items in puts.items():
+        priorities = [item.priority for item in items] if priority is None else [priority]
+        context.broker.record_put(queue, when, *priorities, number=len(items), is_new=False)
     for event, number in events.items():
         context.count(event, number)
-
-
-def _count_puts(put: Put, items: list[Item[Any]]) -> Mapping[Put, int]:
-    """Count items by the place they were put in; another program's priority that is no number is left out."""
-    if put.priority is not None:
-        return {put: len(items)}
-    stored: Iterable[Any] = (item.priority for item in items)
-    priorities = Counter(one if isinstance(one, int) else None for one in stored)
-    return {put._replace(priority=priority): number for priority, number in priorities.items()}
 
 
 METHODS = {

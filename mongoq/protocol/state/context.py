@@ -226,7 +226,7 @@ class BrokerContext:
         Args:
             queue: the queue.
             when: the time from which on the items are eligible.
-            priorities: their priorities, each once; none when they are not known.
+            priorities: their priorities, in any order and number; none when they are not known.
             number: the number of items.
             id: the id of a single item, by which waiters recognise its event of the change stream.
             is_new: the items count as put. False for items that stay in the queue or come from another one.
@@ -239,11 +239,11 @@ class BrokerContext:
         state = self.states.get(queue)
         if state is not None and state.has_hints:
             is_due = when <= self.clock.now()
-            for priority in priorities or (None,):
-                known = priority if isinstance(priority, int) else None  # another program may have written any value
-                state.claim_hints.note(known, when)
+            # Another program may have written any value, even one that has no hash.
+            for priority in {one if isinstance(one, int) else None for one in priorities} or {None}:
+                state.claim_hints.note(priority, when)
                 if is_due:
-                    state.prefetch.placed(known, when)
+                    state.prefetch.placed(priority, when)
         wait_queue = self.registry.wait_queues.get(queue)
         if wait_queue is not None:
             due = (when - self.clock.now()).total_seconds()
