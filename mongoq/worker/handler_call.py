@@ -74,7 +74,7 @@ class HandlerSettlements:
     def record_loss(self, item: Item[Any]) -> bool:
         """Return whether a running handler has settled its lost item, or is about to in a transaction."""
         key = reservation_key(item)
-        if key in self._unsettled and not self._driver.sessions.knows(key):
+        if key in self._unsettled and not self._driver.sessions.has_tentative(key):
             return False
         self._settled.add(key)
         return True
