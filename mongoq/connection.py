@@ -27,7 +27,7 @@ from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, describe_mis
 from mongoq.drivers.sessions import take_sessions
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
-from mongoq.model.settings import SettingsFrom, checked_source
+from mongoq.model.settings import SettingsFrom, check_source
 from mongoq.sync import Broker
 
 __all__ = ["connect", "connect_async"]
@@ -69,7 +69,7 @@ def connect(
         AuthenticationFailed: the server refused the credentials, or the user lacks a right; the message names it.
         CollectionSharded, SchemaTooNew: the collection cannot be used.
     """
-    source = checked_source(settings)
+    source = check_source(settings)
     client: MongoClient[Any] = _client(MongoClient, uri, timeout)
     trial = _Trial(client, uri, timeout)
     try:
@@ -117,7 +117,7 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         self._collection = collection
         self._timeout = timeout
         self._group_commit = group_commit
-        self._settings: SettingsFrom = checked_source(settings)
+        self._settings: SettingsFrom = check_source(settings)
         self._broker: AsyncBroker | None = None
 
     def __repr__(self) -> str:

@@ -219,7 +219,7 @@ class DuplicateItem(MongoqError):
     def __init__(self, queue: str, key: str | None, item_id: Any, *, id: Any = None, to: str = "") -> None:
         which = "an item" if item_id is None else f"item {item_id}"
         super().__init__(
-            _taken_sentence(id, queue, to)
+            _duplicate_sentence(id, queue, to)
             if key is None
             else f"{which} with key {key!r} is live in queue {queue!r}; leave it at that, or push with "
             "on_duplicate='replace'; a move needs another key, or none"
@@ -230,7 +230,7 @@ class DuplicateItem(MongoqError):
         self.id = id
 
 
-def _taken_sentence(id: Any, queue: str, to: str) -> str:
+def _duplicate_sentence(id: Any, queue: str, to: str) -> str:
     return (
         f"id {id} is taken: queue {queue!r} has it, live, in its history or remembered, from another push than this "
         f"one to {to!r}; ids are unique in a collection, so give each push an id of its own"
@@ -262,7 +262,7 @@ class ReservationLost(MongoqError):
         certain: bool = True,
         reserved: bool = True,
     ) -> None:
-        sentence = _lost_sentence(item_id, queue, held_by, held_until, certain=certain)
+        sentence = _loss_sentence(item_id, queue, held_by, held_until, certain=certain)
         if not reserved:
             sentence = f"item {item_id} of queue {queue!r} was not reserved; settle what reserve() returned"
         super().__init__(sentence)
@@ -273,7 +273,7 @@ class ReservationLost(MongoqError):
         self.certain = certain
 
 
-def _lost_sentence(item_id: Any, queue: str, held_by: str | None, until: datetime | None, *, certain: bool) -> str:
+def _loss_sentence(item_id: Any, queue: str, held_by: str | None, until: datetime | None, *, certain: bool) -> str:
     if not certain:
         return (
             f"whether this operation has settled item {item_id} of queue {queue!r} cannot be told: "

@@ -195,9 +195,9 @@ class AsyncBatches(Generic[M]):
                 as ``moves[3].priority``, and nothing was sent.
             ItemForeign, ReservationLost: as for ``commit_many``.
         """
-        await self._driver.run(move_many.move_many(self._context, moves, _resolved))
+        await self._driver.run(move_many.move_many(self._context, moves, _resolve_target))
 
 
-def _resolved(to: Any) -> Any:
+def _resolve_target(to: Any) -> Any:
     # A handle brings its model, which checks the payload.
     return to._context if isinstance(to, AsyncBatches) else to

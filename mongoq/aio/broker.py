@@ -22,7 +22,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.process import Local
-from mongoq.model.settings import DEFAULT, Default, SettingsFrom, checked_source, queue_options
+from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin
 from mongoq.protocol import admin as drop
@@ -90,7 +90,7 @@ class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Lo
     ) -> None:
         if group_commit is not None and not isinstance(group_commit, bool):
             raise ArgumentInvalid("group_commit", f"True, False or None, not {group_commit!r}")
-        source = checked_source(settings)
+        source = check_source(settings)
         backend = open_backend(collection, asynchronous=AioDriver.asynchronous)
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         self._driver = AioDriver(backend, own_clock)
@@ -266,7 +266,7 @@ class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Lo
         Raises:
             ArgumentInvalid: no consumer can have this name.
         """
-        return await self._driver.run(streams.released(self._context, consumer))
+        return await self._driver.run(streams.release_consumer(self._context, consumer))
 
     async def ensure_indexes(self) -> None:
         """Create the indexes and the schema document; the first write does this by itself.

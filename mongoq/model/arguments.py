@@ -19,11 +19,11 @@ __all__ = [
     "Duration",
     "count",
     "duration",
-    "listed",
     "moment",
     "object_id",
     "priority",
     "queue_name",
+    "read_list",
     "text",
     "wait_seconds",
 ]
@@ -146,7 +146,7 @@ def object_id(value: Any, argument: str = "id") -> ObjectId:
     return value
 
 
-def listed(value: Any, argument: str) -> list[Any]:
+def read_list(value: Any, argument: str) -> list[Any]:
     """Return the values of an iterable, read once; refuse a text, bytes or a mapping, most likely a mistake."""
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | Mapping):
         raise ArgumentInvalid(argument, f"a list or another iterable, not {type(value).__name__}")

@@ -43,7 +43,7 @@ class Clock(Protocol):
         """Return a time that no other process can still see in the future; never runs backwards."""
         ...
 
-    def stamped(self) -> int:
+    def now_milliseconds(self) -> int:
         """Return a ``stamp`` in milliseconds since 1970, as BSON holds it: a ``datetime`` takes long to make."""
         ...
 
@@ -148,11 +148,11 @@ class ServerClock:
         """Request a measurement before the next command: another server may be primary now."""
         self._disturbed = True
 
-    def put_off(self) -> None:
+    def postpone(self) -> None:
         """Keep the known offset for a moment after a failed measurement."""
         self._not_before = self.local() + REMEASURE_SECONDS
 
-    def measured(self, samples: Sequence[Sample]) -> None:
+    def adopt(self, samples: Sequence[Sample]) -> None:
         """Use the offset of the sample with the shortest round trip from now on."""
         best = min(samples, key=lambda sample: sample.round_trip)
         local = self.local()
@@ -173,9 +173,9 @@ class ServerClock:
 
     def stamp(self) -> datetime:
         """Return ``now`` minus the uncertainty of both ends, so that a consumer woken by a push finds the item."""
-        return time_of(self.stamped())
+        return time_of(self.now_milliseconds())
 
-    def stamped(self) -> int:
+    def now_milliseconds(self) -> int:
         """Return ``stamp`` in milliseconds since 1970."""
         reckoning, local = self._reckoning or self._reckoned(), self.local()
         milliseconds = reckoning.milliseconds(local) if reckoning.ahead else (local + reckoning.offset) * 1000
@@ -195,11 +195,11 @@ class LocalClock:
 
     def now(self) -> datetime:
         """Return the machine's time."""
-        return time_of(self.stamped())
+        return time_of(self.now_milliseconds())
 
     stamp = now
 
-    def stamped(self) -> int:
+    def now_milliseconds(self) -> int:
         """Return the machine's time in milliseconds since 1970."""
         return int(time.time() * 1000)
 
@@ -220,7 +220,7 @@ class VirtualClock:
 
     stamp = now
 
-    def stamped(self) -> int:
+    def now_milliseconds(self) -> int:
         """Return that time in milliseconds since 1970."""
         return milliseconds(self._now)
 

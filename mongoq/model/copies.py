@@ -29,8 +29,8 @@ __all__ = [
     "Replayed",
     "copy_envelope",
     "is_publication",
-    "published",
-    "published_id",
+    "make_bound_copy",
+    "make_copy_id",
 ]
 
 PUBLISHED = "published"
@@ -39,7 +39,7 @@ PRODUCER = slice(4, 9)
 """Position of the random part of an ObjectId, drawn by its process: after the seconds, before the counter."""
 
 
-def published_id(id: ObjectId, queue: str) -> ObjectId:
+def make_copy_id(id: ObjectId, queue: str) -> ObjectId:
     """Return the id of the copy that the push with this id makes for a bound queue; always the same.
 
     Seconds and counter stay, so that within a queue the copies of one producer sort in the order of its pushes.
@@ -54,7 +54,7 @@ def is_publication(origin: Document) -> bool:
     return origin.get("reason") == PUBLISHED and origin.get("attempts") == 0
 
 
-def published(envelope: Document, queue: str, at: datetime) -> dict[str, Any]:
+def make_bound_copy(envelope: Document, queue: str, at: datetime) -> dict[str, Any]:
     """Return the copy for a bound queue of an envelope that was pushed to a topic."""
     origin = {
         "queue": envelope["q"],
@@ -64,7 +64,7 @@ def published(envelope: Document, queue: str, at: datetime) -> dict[str, Any]:
         "key": None,
         "at": at,
     }
-    return {**envelope, "_id": published_id(envelope["_id"], queue), "q": queue, "origin": origin}
+    return {**envelope, "_id": make_copy_id(envelope["_id"], queue), "q": queue, "origin": origin}
 
 
 COPY_MARK = "replayed"

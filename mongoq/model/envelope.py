@@ -16,7 +16,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.encoding.codec import Encoding
-from mongoq.model.encoding.error_text import name_of, plain, shortened, text_of, trace_of, type_name
+from mongoq.model.encoding.error_text import name_of, plain, shorten_trace, text_of, trace_of, type_name
 from mongoq.model.encoding.ids import bytes_of
 from mongoq.model.item import Document, Item, delivery_hash
 
@@ -31,7 +31,7 @@ __all__ = [
     "new_envelope",
     "origin_document",
     "queue_field",
-    "spliced",
+    "splice",
 ]
 
 ERROR_BYTES = 4096
@@ -136,7 +136,7 @@ class Stencil:
         return RawBSONDocument(raw)
 
 
-def spliced(document: bytes, wrapped: bytes) -> bytes:
+def splice(document: bytes, wrapped: bytes) -> bytes:
     """Return a document in BSON with the fields of another one after its own."""
     size = len(document) + len(wrapped) - 5
     return b"".join((size.to_bytes(4, "little"), document[4:-1], wrapped[4:]))
@@ -161,7 +161,7 @@ def error_document(error: Any, at: datetime, argument: str = "error") -> dict[st
 
 def _trace(error: BaseException) -> str:
     try:
-        return shortened(trace_of(error), ERROR_BYTES, hidden=WORKER)
+        return shorten_trace(trace_of(error), ERROR_BYTES, hidden=WORKER)
     except BaseException:
         # Python reads a module's source lines by its loader, which may be the user's and raise anything.
         return ""

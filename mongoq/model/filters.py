@@ -134,13 +134,13 @@ class _Builder:
         except PayloadTooLarge as large:
             raise FilterInvalid(large.argument, large.problem) from large
 
-    def compared(self, value: Any, at: str, _depth: int) -> Any:
+    def build_comparison(self, value: Any, at: str, _depth: int) -> Any:
         """Return the operand of a comparison; refuse a pattern, which the server would refuse or match by."""
         if isinstance(value, re.Pattern | Regex):
             raise FilterInvalid(at, _PATTERN_HINT)
         return self.literal(value, at)
 
-    def listed(self, value: Any, at: str, depth: int) -> list[Any]:
+    def build_list(self, value: Any, at: str, depth: int) -> list[Any]:
         """Return a list of values; patterns and documents with ``$`` are refused, because the server evaluates them."""
         if not isinstance(value, list | tuple):
             raise FilterInvalid(at, f"a list of values, not {type(value).__name__}")
@@ -148,9 +148,9 @@ class _Builder:
             first = next(iter(part), "") if isinstance(part, Mapping) else ""
             if isinstance(first, str) and first.startswith("$"):
                 raise FilterInvalid(f"{at}[{place}]", f"begins with {first!r}; {_LITERAL_HINT}, joined by $or or $and")
-        return [self.compared(part, f"{at}[{place}]", depth) for place, part in enumerate(value)]
+        return [self.build_comparison(part, f"{at}[{place}]", depth) for place, part in enumerate(value)]
 
-    def negated(self, value: Any, at: str, depth: int) -> dict[str, Any]:
+    def build_negation(self, value: Any, at: str, depth: int) -> dict[str, Any]:
         return self.operators(value, at, depth + 1)
 
     def element(self, value: Any, at: str, depth: int) -> dict[str, Any]:
@@ -237,15 +237,15 @@ def _remainder(_builder: _Builder, value: Any, at: str, _depth: int) -> list[int
 
 OPERATORS: dict[str, Callable[[_Builder, Any, str, int], Any]] = {
     "$eq": _equal,
-    **dict.fromkeys(("$ne", "$gt", "$gte", "$lt", "$lte"), _Builder.compared),
-    **dict.fromkeys(("$in", "$nin", "$all"), _Builder.listed),
+    **dict.fromkeys(("$ne", "$gt", "$gte", "$lt", "$lte"), _Builder.build_comparison),
+    **dict.fromkeys(("$in", "$nin", "$all"), _Builder.build_list),
     "$exists": _exists,
     "$type": _type,
     "$regex": _pattern,
     "$options": _options,
     "$size": _size,
     "$mod": _remainder,
-    "$not": _Builder.negated,
+    "$not": _Builder.build_negation,
     "$elemMatch": _Builder.element,
 }
 """Operators on one value, each with the function that checks and translates its operand."""

@@ -19,10 +19,10 @@ import bson
 from bson import Decimal128, ObjectId
 from bson.binary import UuidRepresentation
 
-__all__ = ["JoinState", "Place", "Unjoinable", "qualified", "rendezvous_id", "value_key"]
+__all__ = ["JoinState", "Place", "Unjoinable", "qualify", "rendezvous_id", "value_key"]
 
 
-def qualified(pipeline: str, part: str, by: str) -> str:
+def qualify(pipeline: str, part: str, by: str) -> str:
     """Return the name of a pipeline and a part; in the pipeline's name the separator and ``%`` are escaped."""
     escaped = pipeline.replace("%", "%25").replace(by, f"%{ord(by):X}")
     return f"{escaped}{by}{part}"
@@ -204,7 +204,7 @@ class JoinState:
             for other in self._others(place.queue):
                 other.missed += 1
 
-    def come_back(self, queue: str) -> None:
+    def record_return(self, queue: str) -> None:
         """Record that a given-up item looks for its partners again: they will not be late."""
         for other in self._others(queue):
             other.missed = max(other.missed - 1, 0)

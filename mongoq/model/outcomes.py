@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Never
 
 from mongoq.errors import ArgumentInvalid, OutcomeInvalid
-from mongoq.model.arguments import REASON_BYTES, Duration, duration, listed, text
+from mongoq.model.arguments import REASON_BYTES, Duration, duration, read_list, text
 from mongoq.model.encoding.error_text import name_of
 from mongoq.model.settings import KEEP
 
@@ -195,7 +195,7 @@ class Fork(Outcome):
     outputs: Sequence[Move | None]
 
     def __post_init__(self) -> None:
-        outputs = tuple(listed(self.outputs, "outputs"))
+        outputs = tuple(read_list(self.outputs, "outputs"))
         for place, output in enumerate(outputs):
             if output is None:
                 continue

@@ -78,13 +78,13 @@ class Counters:
     def take(self) -> dict[str, Counter[str]]:
         """Remove all events counted so far, and return their sums by queue."""
         # Counted in C: a busy process has 100,000 events.
-        taken: Counter[tuple[str, str, int]] = Counter(self._popped())
+        taken: Counter[tuple[str, str, int]] = Counter(self._take_events())
         sums: dict[str, Counter[str]] = defaultdict(Counter)
         for (queue, event, number), times in taken.items():
             sums[queue][event] += number * times
         return dict(sums)
 
-    def _popped(self) -> Iterator[tuple[str, str, int]]:
+    def _take_events(self) -> Iterator[tuple[str, str, int]]:
         for _ in range(len(self._events)):
             try:
                 yield self._events.popleft()
@@ -92,7 +92,7 @@ class Counters:
                 # Another thread takes events as well.
                 return
 
-    def put_back(self, sums: dict[str, Counter[str]]) -> None:
+    def restore(self, sums: dict[str, Counter[str]]) -> None:
         """Keep events that could not be written for the next time."""
         for queue, events in sums.items():
             for event, number in events.items():

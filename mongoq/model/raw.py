@@ -37,7 +37,7 @@ __all__ = [
     "ids_of",
     "is_fresh",
     "one_due",
-    "opened",
+    "open_fresh",
     "remembers",
 ]
 
@@ -185,7 +185,7 @@ def _end(raw: bytes, kind: int, start: int) -> int:
 
 
 def _by_its_fields(raw: bytes, encoding: Encoding) -> RawEnvelope | None:
-    (document,) = encoding.opened([raw])
+    (document,) = encoding.decode_many([raw])
     if not is_fresh(document):
         return None
     return RawEnvelope(id_key(document["_id"]), document["priority"], milliseconds(document["when"]), raw)
@@ -205,7 +205,7 @@ def is_fresh(document: Document) -> bool:
     )
 
 
-def opened(
+def open_fresh(
     items: Sequence[RawEnvelope], queue: str, ids: Sequence[ObjectId], encoding: Encoding
 ) -> list[dict[str, Any]]:
     """Return the envelopes of fresh items, given their ids, without the fields that a claim of them sets.
@@ -213,7 +213,7 @@ def opened(
     Raises:
         InvalidBSON: one of them cannot be decoded.
     """
-    rests = encoding.opened([item.rest for item in items])
+    rests = encoding.decode_many([item.rest for item in items])
     return [
         {"_id": id, "q": queue, "priority": item.priority, **rest}
         for id, item, rest in zip(ids, items, rests, strict=True)

@@ -18,12 +18,12 @@ __all__ = [
     "QueueSettings",
     "SettingsFrom",
     "check_limit",
-    "checked_options",
-    "checked_source",
+    "check_options",
+    "check_source",
     "from_stored",
-    "given",
+    "only_given",
     "queue_options",
-    "resolved",
+    "resolve_settings",
     "to_stored",
 ]
 
@@ -51,7 +51,7 @@ class Default:
 DEFAULT: Final = Default()
 
 
-def given(**options: Any) -> dict[str, Any]:
+def only_given(**options: Any) -> dict[str, Any]:
     """Return the options that were given."""
     return {name: value for name, value in options.items() if not isinstance(value, Default)}
 
@@ -109,12 +109,12 @@ class QueueOptions:
 def queue_options(name: Any, **options: Any) -> QueueOptions:
     """Check the options of ``broker.queue``."""
     name = queue_name(name)
-    given = checked_options(name, **options)
+    given = check_options(name, **options)
     check_limit(name, given, dead=_default_dead(name))
     return QueueOptions(name, given)
 
 
-def checked_source(settings: Any) -> SettingsFrom:
+def check_source(settings: Any) -> SettingsFrom:
     """Check the option ``settings`` of brokers and workers."""
     if settings not in get_args(SettingsFrom):
         raise ArgumentInvalid("settings", f"'stored' or 'code', not {settings!r:.60}")
@@ -127,7 +127,7 @@ def check_limit(name: str, given: Mapping[str, Any], *, dead: str | None) -> Non
         raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
 
 
-def checked_options(
+def check_options(
     name: str,
     *,
     lease: Duration | Default | None = DEFAULT,
@@ -158,7 +158,7 @@ def _dead_queue(name: str, dead: str) -> str:
     return dead
 
 
-def resolved(options: QueueOptions, stored: Mapping[str, Any]) -> QueueSettings:
+def resolve_settings(options: QueueOptions, stored: Mapping[str, Any]) -> QueueSettings:
     """Return the settings in effect: stored ones first, then the options of the handle, then the defaults."""
     values = {"dead": _default_dead(options.name), **options.given, **stored}
     if values["dead"] is None:
@@ -184,4 +184,4 @@ def from_stored(name: str, settings: Any) -> dict[str, Any]:
     # A shell writes every number as a float.
     if isinstance(most, float) and most.is_integer():
         known["max_retries"] = int(most)
-    return checked_options(name, **known)
+    return check_options(name, **known)

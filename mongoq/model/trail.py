@@ -21,7 +21,7 @@ __all__ = [
     "hop_before",
     "hops_counted",
     "is_countable",
-    "kept",
+    "keep_payload",
     "most_hops",
     "trail_of",
     "without_payloads",
@@ -182,7 +182,7 @@ class ClaimedPayload:
     wrapped: bytes | None
 
 
-def kept(payload: Any, encoding: Encoding) -> ClaimedPayload:
+def keep_payload(payload: Any, encoding: Encoding) -> ClaimedPayload:
     """Encode a payload for a trail; a value decoded by the caller's own codec may fail to encode again."""
     try:
         raw = bytes(encoding.raw({"payload": payload}).raw)

@@ -10,7 +10,7 @@ from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
-from mongoq.model.settings import DEFAULT, Default, given
+from mongoq.model.settings import DEFAULT, Default, only_given
 from mongoq.pipeline.graph.graph import BATCH, ITEMS, LEASE, Frame, Graph, Join, OnNone, Source, Stage
 from mongoq.pipeline.graph.handlers import decorator_names, handler_name, names
 from mongoq.pipeline.graph.routes import Waiting, queues_of, waiting
@@ -175,7 +175,7 @@ class Declarations:
                 the job if it takes two arguments; it returns a list with an entry for each pair.
             probe: while the handler keeps failing, one item at a time is tried.
         """
-        options = given(
+        options = only_given(
             concurrency=concurrency,
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
@@ -279,7 +279,7 @@ class Declarations:
             on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
             probe: while the handler keeps failing, one item at a time is tried.
         """
-        options = given(
+        options = only_given(
             concurrency=concurrency,
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
@@ -363,7 +363,7 @@ class Declarations:
             retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
             max_retries: further runs of an item after its first; ``None`` for no limit.
         """
-        options = given(lease=lease, retry=retry, max_retries=max_retries)
+        options = only_given(lease=lease, retry=retry, max_retries=max_retries)
         frame = Frame(schema, items, partitions)
 
         sources = decorator_names(source, "frame_stage")

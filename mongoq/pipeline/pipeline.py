@@ -10,7 +10,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
-from mongoq.model.settings import DEFAULT, Default, given
+from mongoq.model.settings import DEFAULT, Default, only_given
 from mongoq.pipeline.graph.comparison import Difference, differences
 from mongoq.pipeline.graph.graph import Delivery, Graph, OnNone, Source, Stage, Trail
 from mongoq.pipeline.graph.handlers import decorator_names, names, quote_if_odd
@@ -133,7 +133,7 @@ class Pipeline(Starting):
             batch: the handler takes a list of up to this many payloads, and returns a list with an entry for each.
             probe: while the handler keeps failing, one item at a time is tried.
         """
-        options = given(
+        options = only_given(
             concurrency=concurrency,
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
@@ -193,7 +193,7 @@ class Pipeline(Starting):
 
         The arguments are those of ``stage``, without ``to`` and ``none``.
         """
-        options = given(
+        options = only_given(
             concurrency=concurrency,
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,

@@ -19,7 +19,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid, QueueNotEmpty
-from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, count, listed, object_id, queue_name, text
+from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, count, object_id, queue_name, read_list, text
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.model.trail import STAGE_BYTES
@@ -32,7 +32,7 @@ from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
 from mongoq.protocol.history import read
 from mongoq.protocol.history.pages import Range, history_range, is_refused_filter, refusal
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
-from mongoq.protocol.history.stats import HORIZON, MOST, flush, prefixed
+from mongoq.protocol.history.stats import HORIZON, MOST, flush, prefix_filter
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["drop", "purge", "sweep", "upkeep"]
@@ -62,17 +62,17 @@ def purge(
     room = math.inf if limit is None else count(limit, "limit")
     wanted = history_range(context, since=None, until=None, where=where, state=state, page=PAGE)
     if stage is not None:
-        wanted = wanted.narrowed({"origin.stage": text(stage, "stage", STAGE_BYTES)})
+        wanted = wanted.narrow({"origin.stage": text(stage, "stage", STAGE_BYTES)})
     groups = _groups(ids, where=where, stage=stage)
     yield from ensure_ready(context, fresh=False)
     now = context.broker.clock.now()
     if state is None:
-        wanted = wanted.narrowed({"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]})
+        wanted = wanted.narrow({"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]})
     deleted = 0
     for group in groups:
-        chosen = replace(wanted.narrowed(group) if group else wanted, started=now)
+        chosen = replace(wanted.narrow(group) if group else wanted, started=now)
         try:
-            deleted += yield from _purged(context, chosen, room - deleted)
+            deleted += yield from _purge_page(context, chosen, room - deleted)
         except Exception as error:
             if where is not None and is_refused_filter(error):
                 raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
@@ -86,12 +86,12 @@ def _groups(ids: Any, **others: Any) -> list[Mapping[str, Any]]:
         return [{}]
     if any(value is not None for value in others.values()):
         raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
-    checked = [object_id(id, f"ids[{place}]") for place, id in enumerate(listed(ids, "ids"))]
+    checked = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
     chosen = list(dict.fromkeys(checked))
     return [{"_id": {"$in": chosen[start : start + PAGE]}} for start in range(0, len(chosen), PAGE)]
 
 
-def _purged(context: QueueContext[Any], chosen: Range, room: float) -> Flow[int]:
+def _purge_page(context: QueueContext[Any], chosen: Range, room: float) -> Flow[int]:
     if room == math.inf:
         return (yield from delete_many(chosen.filter(context.name)))
     deleted, rest = 0, chosen
@@ -102,7 +102,7 @@ def _purged(context: QueueContext[Any], chosen: Range, room: float) -> Flow[int]
         if not found:
             break
         # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
-        named = chosen.narrowed({"_id": {"$in": [document["_id"] for document in found]}})
+        named = chosen.narrow({"_id": {"$in": [document["_id"] for document in found]}})
         deleted += yield from delete_many(named.filter(context.name))
         # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
         rest = replace(rest, after=found[-1])
@@ -139,10 +139,10 @@ def _forget(broker: BrokerContext, queue: str) -> None:
     broker.stats = None
     state = broker.states.get(queue)
     if state is not None:
-        state.put(paused=False, stored={})
+        state.store(paused=False, stored={})
         state.asserted.clear()
         state.fenced_off.clear()
-        state.prefetch.placed(None, None)
+        state.prefetch.drop_behind(None, None)
         broker.wake(queue)
 
 
@@ -216,7 +216,7 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
     )
     # Read after the documents: a push in between is either seen here, or its process removes the notes.
     held = set((yield from queues(broker)))
-    in_use = held.union(found.dead_queues(held), (yield from _bound(broker)), (yield from _consumed(broker, now)))
+    in_use = held.union(found.dead_queues(held), (yield from _bound(broker)), (yield from _find_consumed(broker, now)))
     yield from _sweep_settings(found.settings, in_use, now)
     yield from _sweep_others(COUNTERS_PREFIX, found.counters, held, now)
     idle = {id: document for id, document in found.marks.items() if document.get("q") not in held}
@@ -226,7 +226,7 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
 
 def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> Flow[dict[str, Mapping[str, Any]]]:
     projection = dict.fromkeys(fields, 1)
-    found = yield from find_few(broker, prefixed(prefix), [("_id", 1)], MOST, projection=projection)
+    found = yield from find_few(broker, prefix_filter(prefix), [("_id", 1)], MOST, projection=projection)
     return {document["_id"].removeprefix(prefix): document for document in found}
 
 
@@ -236,7 +236,7 @@ def _bound(broker: BrokerContext) -> Flow[set[str]]:
     return set(bound).union(*bound.values())
 
 
-def _consumed(broker: BrokerContext, now: datetime) -> Flow[set[str]]:
+def _find_consumed(broker: BrokerContext, now: datetime) -> Flow[set[str]]:
     """Return the queues that workers, and streams of Spark, consume."""
     names: set[str] = set()
     for record in (yield from workers(broker)):

@@ -40,9 +40,9 @@ __all__ = [
     "chunks",
     "finish",
     "hands_over",
-    "matched",
+    "has_matched",
     "own_error",
-    "placed",
+    "with_place",
 ]
 
 
@@ -228,7 +228,7 @@ SENDS = 4
 """Attempts of a command that is sent without the driver's retry, the first one included."""
 
 
-def matched(reply: Any) -> bool:
+def has_matched(reply: Any) -> bool:
     """Return whether an update found its document; a ``parse``."""
     return bool(reply.matched_count)
 
@@ -333,7 +333,7 @@ def own_error(error: Exception) -> Exception:
     return error.cause if isinstance(error, Interruption) else error
 
 
-def placed(error: ArgumentInvalid, place: str, root: str = "") -> ArgumentInvalid:
+def with_place(error: ArgumentInvalid, place: str, root: str = "") -> ArgumentInvalid:
     """Return the error with its place in the caller's argument: ``payloads[3].a`` instead of ``payload.a``."""
     if isinstance(error, PayloadInvalid):
         return PayloadInvalid(place + error.path.removeprefix(root), error.problem, item=error.item, raw=error.raw)

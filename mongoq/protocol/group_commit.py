@@ -64,22 +64,22 @@ def reserve(
     context: QueueContext[M], *, lease: Duration | None, wait: Duration | None, on_invalid: claim.OnInvalid
 ) -> Flow[Item[M] | None]:
     """Claim the first eligible item, or one of the first, when other callers claim at the same time."""
-    take = None if context.broker.batchers is None else _asked
+    take = None if context.broker.batchers is None else _share_claim
     return claim.reserve(context, lease=lease, wait=wait, on_invalid=on_invalid, take=take)
 
 
-def _asked(context: QueueContext[Any], lease: timedelta) -> Shared[Item[Any] | None]:
+def _share_claim(context: QueueContext[Any], lease: timedelta) -> Shared[Item[Any] | None]:
     assert context.broker.batchers is not None
-    batcher = context.broker.batchers.batcher(("reserve", context.name), _claimed, max_in_flight=2, shares=3)
+    batcher = context.broker.batchers.batcher(("reserve", context.name), _claim_for_all, max_in_flight=2, shares=3)
     # Positional arguments: keyword arguments would take twice as long.
-    return Shared(batcher, (context, lease), lease, _released)
+    return Shared(batcher, (context, lease), lease, _undo_claim)
 
 
-def _released(item: Item[Any] | None) -> Command[Any] | None:
+def _undo_claim(item: Item[Any] | None) -> Command[Any] | None:
     return None if item is None or item.due is None else settle.release_command(item.id, item.token, item.due)
 
 
-def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[Item[Any] | NotYet | None]]:
+def _claim_for_all(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[Item[Any] | NotYet | None]]:
     """Claim an item for each caller: the earliest callers get the first items, the others ask again."""
     context, lease = entries[0]
     if len(entries) == 1:
@@ -90,24 +90,24 @@ def _claimed(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[list[It
     return [*items, *[NotYet() if items else None] * (len(entries) - len(items))]
 
 
-def _settled(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any]:
+def _share_settlement(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any]:
     yield from begin_settle(context, item)
     # Near the end of its lease the answer must be exact, so the item goes alone; other callers need not wait for it.
     if ends_by(item, context.state.calm_at + LEASE_MARGIN):
         return (yield from way.alone(context, item))
     assert context.broker.batchers is not None
-    batcher = context.broker.batchers.batcher(("settle", context.name), _tallied, shares=3)
+    batcher = context.broker.batchers.batcher(("settle", context.name), _settle_for_all, shares=3)
     return (yield Shared(batcher, _Settling(context, item, way)))
 
 
-def _tallied(entries: list[_Settling]) -> Flow[list[Any]]:
+def _settle_for_all(entries: list[_Settling]) -> Flow[list[Any]]:
     """Settle the items of several callers; if two callers settle the same item, the second one is sent by itself."""
     if len(entries) == 1:
         return [(yield from entries[0].alone())]
     context = entries[0].context
     batch = Batch(context.broker.clock)
     items = [entry.item for entry in entries]
-    held = _held_alike(context, items) if all(map(partial(_commits, context), entries)) else None
+    held = _find_common_facts(context, items) if all(map(partial(_commits, context), entries)) else None
     if held is not None:
         tally = yield from run_bulk_alike(context, items, make_commit(context, items[0], batch), held)
         return [_answer(tally, id_key(item.id)) for item in items] if tally.failed else [None] * len(items)
@@ -138,7 +138,7 @@ def _commits(context: QueueContext[Any], settling: _Settling) -> bool:
     return settling.way is _COMMIT and settling.context is context
 
 
-def _held_alike(context: QueueContext[Any], items: list[Item[Any]]) -> RawBatch | None:
+def _find_common_facts(context: QueueContext[Any], items: list[Item[Any]]) -> RawBatch | None:
     """Return the common facts of items that are all committed alike, else ``None``; checking each item takes longer."""
     held = all_held(items, context.broker.namespace, context.name)
     return held if held is not None and are_committed_alike(context, items, held) else None
@@ -162,7 +162,7 @@ def commit(
     """Settle an item as done; with a payload or a patch, by a command of its own."""
     if context.broker.batchers is None or replace_payload or patch is not None or session is not None:
         return settle.commit(context, item, payload=payload, replace_payload=replace_payload, patch=patch)
-    return _settled(context, item, _COMMIT)
+    return _share_settlement(context, item, _COMMIT)
 
 
 def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
@@ -173,7 +173,7 @@ def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, er
     # Called for its check only: it raises when ``error`` is not an error.
     error_document(error, BEGINNING)
     alone = partial(settle.rollback, delay=delay, error=error, begun=True)
-    return _settled(context, item, _Way(partial(make_rollback, length=length, error=error), alone))
+    return _share_settlement(context, item, _Way(partial(make_rollback, length=length, error=error), alone))
 
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[Any]:
@@ -185,7 +185,7 @@ def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | Non
     def within(context: QueueContext[Any], _: Item[Any], batch: Batch) -> Settlement:
         return make_extension(context, batch, lease=length)
 
-    return _settled(context, item, _Way(within, partial(settle.extend, lease=lease, begun=True)))
+    return _share_settlement(context, item, _Way(within, partial(settle.extend, lease=lease, begun=True)))
 
 
 def move(
@@ -199,4 +199,4 @@ def move(
     def within(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
         return make_move(context, item, (handed, handed.payload), batch)
 
-    return _settled(context, item, _Way(within, partial(moves.send_move, handed=handed)))
+    return _share_settlement(context, item, _Way(within, partial(moves.send_move, handed=handed)))

@@ -196,9 +196,9 @@ class Batches(Generic[M]):
                 as ``moves[3].priority``, and nothing was sent.
             ItemForeign, ReservationLost: as for ``commit_many``.
         """
-        self._driver.run(move_many.move_many(self._context, moves, _resolved))
+        self._driver.run(move_many.move_many(self._context, moves, _resolve_target))
 
 
-def _resolved(to: Any) -> Any:
+def _resolve_target(to: Any) -> Any:
     # A handle brings its model, which checks the payload.
     return to._context if isinstance(to, Batches) else to

@@ -19,7 +19,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.process import Local
-from mongoq.model.settings import DEFAULT, Default, SettingsFrom, checked_source, queue_options
+from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin
 from mongoq.protocol import admin as drop
@@ -91,7 +91,7 @@ class Broker(Runner[BrokerContext], Transactions, Topics, Local):
     ) -> None:
         if group_commit is not None and not isinstance(group_commit, bool):
             raise ArgumentInvalid("group_commit", f"True, False or None, not {group_commit!r}")
-        source = checked_source(settings)
+        source = check_source(settings)
         backend = open_backend(collection, asynchronous=ThreadDriver.asynchronous)
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         self._driver = ThreadDriver(backend, own_clock)
@@ -267,7 +267,7 @@ class Broker(Runner[BrokerContext], Transactions, Topics, Local):
         Raises:
             ArgumentInvalid: no consumer can have this name.
         """
-        return self._driver.run(streams.released(self._context, consumer))
+        return self._driver.run(streams.release_consumer(self._context, consumer))
 
     def ensure_indexes(self) -> None:
         """Create the indexes and the schema document; the first write does this by itself.

@@ -159,7 +159,7 @@ class VirtualStation:
         refused = consumer.resolver.refusal(consumer, items)
         if refused is None and consumer.pops:
             self._server.driver.run(commit_before_run(self._context, items))
-            items = [self._context.preserved(item) for item in items]
+            items = [self._context.preserve_payload(item) for item in items]
         run.context = RunContext.current()
         try:
             if refused is not None:

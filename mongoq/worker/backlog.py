@@ -265,7 +265,7 @@ class Backlog:
             current = self._leases.current
             return [(current(item), outcome) for item, outcome in first.values()]
 
-    def put_back(self, outcomes: Iterable[ItemOutcome]) -> None:
+    def restore(self, outcomes: Iterable[ItemOutcome]) -> None:
         """Put back outcomes that could not be settled, for another try."""
         with self._lock:
             self.outcomes[:0] = outcomes

@@ -19,7 +19,7 @@ from mongoq.drivers.sleep import rest, rest_aio
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.encoding.error_text import spoken
-from mongoq.protocol.coordination.records import Yielded, yielded
+from mongoq.protocol.coordination.records import Yielded, encode_record
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.outcome_resolver import is_function
@@ -150,7 +150,7 @@ class SourceReader:
         self._check_process()
         if self._closed:
             return False
-        checked = yielded(self._context, record)
+        checked = encode_record(self._context, record)
         if not self._records:
             self._since = time.monotonic()
         self._read_bytes += len(checked.wrapped)

@@ -10,7 +10,7 @@ from bson import ObjectId
 from pydantic import BaseModel
 
 import mongoq
-from mongoq.model.copies import published_id
+from mongoq.model.copies import make_copy_id
 from tests.conformance.test_transactions import Failed, run_transaction, transaction
 from tests.shells import Shell
 
@@ -85,7 +85,7 @@ async def test_a_single_queue_is_a_topics_queue_too(shell: Shell) -> None:
     orders = await topic(shell, "billing")
     id = await orders.push(1)
     item = await shell.queue("billing").reserve()
-    assert (item.origin.id, item.id) == (id, published_id(id, "billing"))
+    assert (item.origin.id, item.id) == (id, make_copy_id(id, "billing"))
     assert await sizes(shell) == [0, 1, 0]
     assert (await orders.push_many([2, 3]))[0] > id
     assert await payloads(shell) == [[2, 3], []]

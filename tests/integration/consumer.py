@@ -22,7 +22,9 @@ def main(uri: str, database: str, batch: int) -> None:
         queue = broker.queue("orders")
         queue.peek(1)
         queue._context.state.claim_hints.fast = True
-        queue._context.state.claim_hints.floors = queue._context.state.claim_hints.seen([], broker._context.clock.now())
+        queue._context.state.claim_hints.floors = queue._context.state.claim_hints.bounds_of(
+            [], broker._context.clock.now()
+        )
         last = time.monotonic()
         while time.monotonic() - last < PATIENCE:
             ids = _step(queue, batch)

@@ -45,7 +45,7 @@ class Process:
         return None
 
     def open(self, consumer: str = "etl", *, queue: str = QUEUE) -> Any:
-        self.run = self.perform(streams.opened(self.broker._context, consumer, queue, timedelta(seconds=RUN)))
+        self.run = self.perform(streams.open_run(self.broker._context, consumer, queue, timedelta(seconds=RUN)))
         return self.run
 
     def claim(self, n: int = 100, *, after: int = 0, commands: int | None = None, **options: Any) -> Any:
@@ -53,7 +53,7 @@ class Process:
         return self.perform(flow, commands=commands)
 
     def settle(self, number: int, *, commands: int | None = None) -> Any:
-        return self.perform(streams.settled(self.context, self.run, number), commands=commands)
+        return self.perform(streams.settle_claim(self.context, self.run, number), commands=commands)
 
     def affirm(self) -> Any:
         claim = self.run.claim

@@ -172,7 +172,7 @@ def replayed(broker: mongoq.Broker) -> None:
 def given_back_by_a_stream(broker: mongoq.Broker) -> None:
     queue = broker.queue("orders")
     queue.push("x", priority=-9)
-    run = broker._driver.run(streams.opened(broker._context, "etl", "orders", timedelta(seconds=60)))
+    run = broker._driver.run(streams.open_run(broker._context, "etl", "orders", timedelta(seconds=60)))
     assert broker._driver.run(streams.next_claim(queue._context, run, 5, None, after=0)) is not None
     hurry(queue)  # as if the item had been pushed elsewhere
     assert broker.release_claims("etl") == 1

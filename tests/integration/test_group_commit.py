@@ -53,7 +53,7 @@ async def test_what_was_claimed_together_is_given_back_when_the_calls_fail_later
 ) -> None:
     queue = crowd.queue()
     await crowd.together(calls(queue.push, range(CALLERS)))
-    monkeypatch.setattr(QueueContext, "decoded", lambda context, item: 1 / 0)
+    monkeypatch.setattr(QueueContext, "decode_payload", lambda context, item: 1 / 0)
     told = await crowd.together([queue.reserve] * CALLERS)
     assert [type(error) for error in told] == [ZeroDivisionError] * CALLERS
     assert raw.count_documents({"q": "orders", "reserved": False, "attempts": 0}) == CALLERS

@@ -92,25 +92,25 @@ def test_a_run_goes_on_as_long_as_it_is_extended_and_ends_when_it_is_given_back(
     first, second = make(), make()
     run = first.open()
     clock.advance(RUN - 1)
-    first.perform(streams.extended(first.broker._context, run))
+    first.perform(streams.extend_lease(first.broker._context, run))
     clock.advance(RUN - 1)
     assert not is_run(second.open())
-    first.perform(streams.given_back(first.broker._context, run))
+    first.perform(streams.give_back(first.broker._context, run))
     assert is_run(second.open())
     with pytest.raises(streams.TakenOver):
-        first.perform(streams.extended(first.broker._context, run))
+        first.perform(streams.extend_lease(first.broker._context, run))
 
 
 def test_a_consumer_keeps_to_its_queue_while_it_holds_items(process: Process, make: Make, raw: Any) -> None:
     process.queue.push(1)
     process.claim()
-    process.perform(streams.given_back(process.broker._context, process.run))
+    process.perform(streams.give_back(process.broker._context, process.run))
     other = make()
     with pytest.raises(mongoq.ArgumentInvalid, match="holds items of queue 'orders'.*release_claims\\('etl'\\)"):
         other.open(queue="refunds")
     process.open()
     process.settle(1)
-    process.perform(streams.given_back(process.broker._context, process.run))
+    process.perform(streams.give_back(process.broker._context, process.run))
     assert other.open(queue="refunds").queue == "refunds"
     assert control(raw)["queue"] == "refunds"
 
@@ -191,7 +191,7 @@ def test_the_number_goes_on_behind_the_one_that_the_caller_knows(process: Proces
     process.queue.push(1)
     assert process.claim(after=41).number == 42
     assert control(raw)["number"] == 42
-    taken = process.perform(streams.taken_up(process.broker._context, process.run, after=50))
+    taken = process.perform(streams.take_up_claim(process.broker._context, process.run, after=50))
     assert taken is not None
     assert (taken.number, control(raw)["number"], control(raw)["claim"]["number"]) == (51, 51, 51)
     assert process.settle(42) == 0
@@ -464,7 +464,7 @@ def test_giving_back_that_dies_on_its_way_is_finished_by_the_next_call(
     dying = make()
     dying.broker.ping()
     dying.broker.ensure_indexes()
-    dying.perform(streams.released(dying.broker._context, "etl"), commands=commands)
+    dying.perform(streams.release_consumer(dying.broker._context, "etl"), commands=commands)
     make().broker.release_claims("etl")
     assert (reserved(raw), attempts(raw)) == (0, [0, 0, 0])
     assert "claim" not in control(raw)

@@ -288,7 +288,9 @@ async def given_back(place: Place) -> None:
 
 async def given_back_by_a_stream(place: Place) -> None:
     await pushed(place)
-    run = await place.broker._driver.run(streams.opened(place.broker._context, "etl", "orders", timedelta(seconds=60)))
+    run = await place.broker._driver.run(
+        streams.open_run(place.broker._context, "etl", "orders", timedelta(seconds=60))
+    )
     claim = await place.broker._driver.run(streams.next_claim(place.queue._context, run, 1, None, after=0))
     assert len(claim.ids) == 1
     await reading_ahead(place)

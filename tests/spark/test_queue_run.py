@@ -112,14 +112,14 @@ def until(fulfilled: Callable[[], Any]) -> None:
 def test_leases_of_the_run_and_of_its_items_go_on(store: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from mongoq.protocol.coordination import streams
 
-    extended, failures = streams.extended, [ConnectionError("the network"), ConnectionError("again")]
+    extended, failures = streams.extend_lease, [ConnectionError("the network"), ConnectionError("again")]
 
     def failing(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
         return extended(*arguments)
 
-    monkeypatch.setattr(streams, "extended", failing)
+    monkeypatch.setattr(streams, "extend_lease", failing)
     store.add_many(2)
     run = run(lease=1)
     assert run.latest(0, 10) == 1

@@ -89,7 +89,7 @@ class Reader(Process):
 
     def give_back(self) -> None:
         """End the run in good order; its claim stays with the consumer."""
-        self.perform(streams.given_back(self.broker._context, self.run))
+        self.perform(streams.give_back(self.broker._context, self.run))
 
     def note(self, text: str) -> None:
         consumer, token = self.run.consumer, self.run.claim.token

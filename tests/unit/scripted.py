@@ -32,8 +32,8 @@ def context(name: str = "orders", *, model: Any = None, serverless: bool = False
     broker = BrokerContext("app.mongoq", VirtualClock(NOW), encoding, serverless, checked=True, indexed=True)
     made = QueueContext(broker, queue_options(name, **options), Codec(broker.encoding, model))
     made.saved = True
-    made.state.put(paused=False)
-    broker.topics.put({}, time.monotonic() + 3600)  # fresh, however slow the machine
+    made.state.store(paused=False)
+    broker.topics.store({}, time.monotonic() + 3600)  # fresh, however slow the machine
     return made
 
 

@@ -34,7 +34,7 @@ class Machine:
         return Sample(sent, self.local, EPOCH + timedelta(milliseconds=milliseconds))
 
     def measure(self, trip: float = 0.002) -> None:
-        self.clock.measured([self.sample(trip)])
+        self.clock.adopt([self.sample(trip)])
 
     def error(self) -> float:
         """Seconds by which the clock is ahead of the server."""
@@ -52,7 +52,7 @@ def test_a_machine_whose_clock_is_off_behaves_like_any_other(ahead: float) -> No
 def test_the_shortest_round_trip_wins() -> None:
     machine = Machine()
     slow = Sample(machine.local, machine.local + 2, EPOCH + timedelta(seconds=machine.server + 1.9))
-    machine.clock.measured([slow, machine.sample(), slow])
+    machine.clock.adopt([slow, machine.sample(), slow])
     assert abs(machine.error()) < 0.003
 
 
@@ -79,11 +79,11 @@ def test_it_is_measured_at_first_every_minute_after_a_jump_and_when_disturbed() 
 
 def test_a_measurement_that_is_put_off_is_due_again_in_a_moment() -> None:
     machine = Machine()
-    machine.clock.put_off()
+    machine.clock.postpone()
     assert machine.clock.due(), "the first one is not put off"
     machine.measure()
     machine.clock.disturb()
-    machine.clock.put_off()
+    machine.clock.postpone()
     assert not machine.clock.due()
     machine.pass_time(REMEASURE_SECONDS / 2)
     assert not machine.clock.due()

@@ -41,13 +41,13 @@ VALUES: list[Any] = [
 
 
 def wrapped(values: list[Any], limit: int = SIZE_LIMIT) -> list[bytes]:
-    return ENCODING.wrapped_many("payload", values, limit=limit)
+    return ENCODING.wrap_many("payload", values, limit=limit)
 
 
 @pytest.mark.parametrize("times", [1, 30])
 def test_many_values_become_the_bytes_of_each(times: int) -> None:
     values = VALUES * times
-    alone = [ENCODING.wrapped("payload", value, limit=SIZE_LIMIT) for value in values]
+    alone = [ENCODING.wrap("payload", value, limit=SIZE_LIMIT) for value in values]
     assert wrapped(values) == alone
     assert alone[0] == bson.encode({"payload": VALUES[0]})
 
@@ -102,4 +102,4 @@ def test_payloads_that_were_encoded_before_are_for_one_at_a_time() -> None:
     before = codec.Wrapped(payloads.wrapped(1))
     assert payloads.wrapped(before) == before.raw
     with pytest.raises(mongoq.PayloadInvalid):
-        payloads.wrapped_many([before])
+        payloads.wrap_many([before])

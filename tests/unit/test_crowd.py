@@ -8,20 +8,20 @@ from mongoq.protocol.state.contention import FORGET, MOST, Contention
 def test_who_loses_nothing_stays_at_the_head() -> None:
     crowd = Contention()
     for at in range(100):
-        crowd.tried(10, 0, at=at / 100)
+        crowd.record_batch(10, 0, at=at / 100)
         assert crowd.skip(10, at=at / 100) == 0
 
 
 def test_one_loss_is_no_crowd() -> None:
     crowd = Contention()
-    crowd.tried(10, 10, at=0.0)
+    crowd.record_batch(10, 10, at=0.0)
     assert (crowd.width, crowd.skip(10, at=0.0)) == (1, 0)
 
 
 def test_who_keeps_losing_keeps_away_more_and_more() -> None:
     crowd, widths = Contention(), []
     for _ in range(40):
-        crowd.tried(10, 9, at=0.0)
+        crowd.record_batch(10, 9, at=0.0)
         widths.append(crowd.width)
     assert widths == sorted(widths)
     assert widths[-1] == MOST
@@ -30,14 +30,14 @@ def test_who_keeps_losing_keeps_away_more_and_more() -> None:
 def test_who_loses_no_more_comes_back_to_the_head() -> None:
     crowd = Contention(width=32, lost=0.1, at=0.0)
     for _ in range(400):
-        crowd.tried(10, 0, at=0.0)
+        crowd.record_batch(10, 0, at=0.0)
     assert (crowd.width, crowd.lost) == (1, 0.0)
 
 
 def test_some_loss_is_kept() -> None:
     crowd = Contention(width=8, lost=0.1, at=0.0)
     for _ in range(400):
-        crowd.tried(10, 1, at=0.0)
+        crowd.record_batch(10, 1, at=0.0)
     assert crowd.width == 8
 
 

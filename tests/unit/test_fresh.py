@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mongoq.model.clock import time_of
 from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.envelope import REST, new_envelope
-from mongoq.model.raw import RawEnvelope, fresh, is_fresh, opened
+from mongoq.model.raw import RawEnvelope, fresh, is_fresh, open_fresh
 from tests.unit.scripted import ID, NOW
 
 ENCODING = Encoding(codec_options())
@@ -59,7 +59,7 @@ def comes_back(document: dict[str, Any]) -> bool:
         return False
     (item,), id = items, decoded["_id"]
     assert (item.id, item.priority, time_of(item.at)) == (id.binary, decoded["priority"], decoded["when"])
-    (again,) = opened(items, "orders", [id], ENCODING)
+    (again,) = open_fresh(items, "orders", [id], ENCODING)
     set_by_a_claim = {name: decoded[name] for name in ("when", "attempts", "reserved") if name in decoded}
     assert {**again, **set_by_a_claim} == decoded
     return True
@@ -135,7 +135,7 @@ def test_what_nobody_can_decode_is_told_when_it_is_opened_or_where_its_form_says
     raw = encoded(pushed("ABC")).replace(b"ABC", b"\xff\xfe\xfd")
     items = fresh([raw], "orders", ENCODING)
     with pytest.raises(InvalidBSON):
-        opened(items, "orders", [ObjectId()], ENCODING)
+        open_fresh(items, "orders", [ObjectId()], ENCODING)
     with pytest.raises(InvalidBSON):
         fresh([encoded(pushed("ABC", other=1)).replace(b"ABC", b"\xff\xfe\xfd")], "orders", ENCODING)
 

@@ -28,7 +28,7 @@ def document(priority: Any, when: datetime, id: Any = ID) -> dict[str, Any]:
 def test_claims_begin_at_the_beginning_until_that_is_slow() -> None:
     heads = ClaimHints()
     assert heads.start("orders", NOW).filter == eligible("orders", NOW) == {"q": "orders", "when": {"$lte": NOW}}
-    heads.found(heads.start("orders", NOW), document(0, OLD))
+    heads.raise_bounds(heads.start("orders", NOW), document(0, OLD))
     heads.note(-5, OLD)
     assert heads.start("orders", NOW).filter == eligible("orders", NOW)
 
@@ -80,13 +80,13 @@ FOUND = [
 @pytest.mark.parametrize(("first", "zero", "five"), FOUND)
 def test_what_a_claim_finds_raises_the_floors(first: Any, zero: LowerBound, five: LowerBound) -> None:
     heads = fast(p0=LowerBound(OLDER), p5=LowerBound(OLDER))
-    heads.found(heads.start("orders", NOW), first)
+    heads.raise_bounds(heads.start("orders", NOW), first)
     assert heads.floors == {0: zero, 5: five}
 
 
 def test_a_claim_never_lowers_a_floor() -> None:
     heads = fast(p0=LowerBound(RECENT))
-    heads.found(heads.start("orders", NOW), document(0, OLD))
+    heads.raise_bounds(heads.start("orders", NOW), document(0, OLD))
     assert heads.floors == {0: LowerBound(RECENT)}
 
 
@@ -110,7 +110,7 @@ def test_a_claim_that_was_sent_before_a_push_says_nothing_about_it() -> None:
     heads = fast(p0=LowerBound(RECENT))
     start = heads.start("orders", NOW)
     heads.note(0, OLD)
-    heads.found(start, None)
+    heads.raise_bounds(start, None)
     assert heads.floors == {0: LowerBound(OLD)}
 
 
@@ -119,7 +119,7 @@ def test_a_look_that_was_sent_before_a_push_does_not_raise_the_floor_over_it() -
     heads.begin(0.0)
     heads.note(0, OLD)
     heads.note(2, OLDER)
-    heads.looked({0: LowerBound(RECENT)}, slow=True, at=0.1)
+    heads.record_refresh({0: LowerBound(RECENT)}, slow=True, at=0.1)
     assert heads.floors == {0: LowerBound(OLD), 2: LowerBound(OLDER)}
 
 
@@ -145,25 +145,25 @@ SEEN = [
 
 @pytest.mark.parametrize(("heads", "floors"), SEEN)
 def test_what_a_look_sees_becomes_floors(heads: Any, floors: Any) -> None:
-    assert fast(p9=LowerBound(OLDER)).seen(list(heads.items()), NOW) == floors
+    assert fast(p9=LowerBound(OLDER)).bounds_of(list(heads.items()), NOW) == floors
 
 
 def test_a_slow_look_makes_claims_fast_and_many_cheap_ones_end_it() -> None:
     heads = ClaimHints()
-    heads.looked({0: LowerBound(OLD)}, slow=False, at=1.0)
+    heads.record_refresh({0: LowerBound(OLD)}, slow=False, at=1.0)
     assert (heads.fast, heads.floors) == (False, {})
-    heads.looked({0: LowerBound(OLD)}, slow=True, at=2.0)
+    heads.record_refresh({0: LowerBound(OLD)}, slow=True, at=2.0)
     assert (heads.fast, heads.floors) == (True, {0: LowerBound(OLD)})
     for _ in range(CALM - 1):
-        heads.looked({0: LowerBound(OLD)}, slow=False, at=3.0)
+        heads.record_refresh({0: LowerBound(OLD)}, slow=False, at=3.0)
         assert heads.fast
-    heads.looked({0: LowerBound(OLD)}, slow=False, at=4.0)
+    heads.record_refresh({0: LowerBound(OLD)}, slow=False, at=4.0)
     assert (heads.fast, heads.floors) == (False, {})
 
 
 def test_a_look_that_can_make_no_floors_ends_it_too() -> None:
     heads = fast(p0=LowerBound(OLD))
-    heads.looked(None, slow=True, at=1.0)
+    heads.record_refresh(None, slow=True, at=1.0)
     assert not heads.fast
 
 
@@ -204,7 +204,7 @@ def test_who_looks_takes_the_turn() -> None:
     assert heads.due(10.0)
     heads.begin(10.0)
     assert not heads.due(10.0)
-    heads.looked({0: LowerBound(OLD)}, slow=True, at=10.25)
+    heads.record_refresh({0: LowerBound(OLD)}, slow=True, at=10.25)
     assert heads.cost == 0.25
 
 
@@ -218,8 +218,8 @@ def test_a_walk_is_slow_by_what_it_costs_and_beside_a_fast_claim(full: float, qu
 
 def test_time_that_claims_take_adds_up_whatever_they_find() -> None:
     heads = ClaimHints()
-    heads.found(heads.start("orders", NOW), None)
+    heads.raise_bounds(heads.start("orders", NOW), None)
     once = heads.spent
     assert once > 0
-    heads.found(heads.start("orders", NOW), {"_id": ObjectId(), "when": NOW})
+    heads.raise_bounds(heads.start("orders", NOW), {"_id": ObjectId(), "when": NOW})
     assert heads.spent > once

@@ -87,7 +87,7 @@ def test_an_envelope_that_is_made_of_bytes_is_what_the_driver_would_make_of_it(
     queue: str, payload: Any, priority: int, delay: timedelta | None
 ) -> None:
     handle = context(queue)
-    wrapped = handle.codec.wrapped(payload)
+    wrapped = handle.codec.wrap(payload)
     draft = Draft(handle, wrapped, priority, None, delay, None, None, timedelta(days=7))
     draft.stamp()
     assert draft.encode().raw == bson.encode(draft.envelope(), codec_options=codec_options())

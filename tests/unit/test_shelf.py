@@ -24,7 +24,7 @@ def items(number: int) -> list[RawEnvelope]:
 
 def filled(number: int = 3) -> PrefetchBuffer:
     made = PrefetchBuffer()
-    made.put(items(number), 10.0, SMALL)
+    made.refill(items(number), 10.0, SMALL)
     return made
 
 
@@ -44,7 +44,7 @@ def coming() -> PendingRead:
 )
 def test_a_few_batches_are_read_at_once_unless_they_are_few_or_large(size: int, n: int, most: int) -> None:
     made = PrefetchBuffer(busy=True)
-    made.put((), 0.0, size)
+    made.refill((), 0.0, size)
     assert made.most(n) == most
 
 
@@ -56,7 +56,7 @@ def test_nothing_is_read_ahead_that_the_next_claim_would_find_too_old() -> None:
     made = filled()
     asked = []
     for at in (1.0, 1.01, 1.01 + FRESH, 1.02 + FRESH):
-        made.asked(at)
+        made.record_claim(at)
         asked.append(made.most(20) > 20)
     assert asked == [False, True, False, True]
 
@@ -83,16 +83,16 @@ def test_what_comes_behind_an_item_of_this_process_is_read_again(
 ) -> None:
     made = filled()
     before = made.items
-    made.placed(priority, NOW + timedelta(seconds=seconds))
+    made.drop_behind(priority, NOW + timedelta(seconds=seconds))
     assert made.items == before[:kept]
 
 
 @PLACES
 def test_so_it_is_when_it_was_being_read_at_that_moment(priority: int | None, seconds: float, kept: int) -> None:
     made, read = PrefetchBuffer(coming=coming()), items(3)
-    made.placed(5, NOW)
-    made.placed(priority, NOW + timedelta(seconds=seconds))
-    made.placed(5, NOW)
+    made.drop_behind(5, NOW)
+    made.drop_behind(priority, NOW + timedelta(seconds=seconds))
+    made.drop_behind(5, NOW)
     assert made.coming is not None
     assert made.coming.before(read) == read[:kept]
 
@@ -103,7 +103,7 @@ def test_a_read_under_way_knows_what_was_claimed_meanwhile() -> None:
     made.begin_claim(keys)  # nothing is under way
     made.coming = coming()
     made.begin_claim(keys[:2])
-    assert made.coming.unclaimed(made.items) == made.items[2:]
+    assert made.coming.drop_claimed(made.items) == made.items[2:]
 
 
 def test_a_read_to_come_will_know_what_is_being_claimed_until_that_is_over() -> None:
@@ -136,9 +136,9 @@ def test_what_was_no_use_is_not_tried_again_for_a_while() -> None:
 
 def test_what_is_put_there_at_no_known_time_comes_first_of_its_priority() -> None:
     made = filled()
-    made.placed(1, None)
+    made.drop_behind(1, None)
     assert len(made.items) == 3
-    made.placed(0, None)
+    made.drop_behind(0, None)
     assert not made.items
 
 
@@ -148,7 +148,7 @@ def test_what_another_claim_has_taken_is_gone_from_it_and_from_a_read_under_way(
     made.coming = coming()
     made.remove({second.id})
     assert made.items == [first, third]
-    assert made.coming.unclaimed(read) == [first, third]
+    assert made.coming.drop_claimed(read) == [first, third]
 
 
 def test_a_forked_child_knows_that_what_was_under_way_is_the_parents(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_those_for_whom_others_left_nothing_ask_again() -> None:
         mine = command.arguments["update"]["$set"]
         return [{**reserved_item(_id=id)._document, **mine} for id in ids]
 
-    flow = group_commit._claimed([(queue, LEASE)] * 3)
+    flow = group_commit._claim_for_all([(queue, LEASE)] * 3)
     next(flow)
     had: list[Any] = [bson.encode(reserved_item(_id=id)._document) for id in IDS]  # they are read again
     claim: Any = flow.send((had, 0))
@@ -58,9 +58,9 @@ def pushed(id: ObjectId) -> bytes:
 def test_only_what_another_process_takes_ends_reading_ahead(beside: str) -> None:
     """Of a claim of a single item of this one nobody knows what it takes, until it has it."""
     queue = shared_context()
-    flow: Any = group_commit._claimed([(queue, LEASE)] * 2)
+    flow: Any = group_commit._claim_for_all([(queue, LEASE)] * 2)
     next(flow)
-    single = group_commit._claimed([(queue, LEASE)])
+    single = group_commit._claim_for_all([(queue, LEASE)])
     if beside != "nothing":
         next(single)
     claim = flow.send(([pushed(id) for id in IDS[:2]], 0))
@@ -76,7 +76,7 @@ def test_only_what_another_process_takes_ends_reading_ahead(beside: str) -> None
 
 def test_what_is_put_first_while_the_head_is_read_takes_nothing_from_those_who_wait() -> None:
     queue = shared_context()
-    flow: Any = group_commit._claimed([(queue, LEASE)] * 2)
+    flow: Any = group_commit._claim_for_all([(queue, LEASE)] * 2)
     next(flow)
     queue.state.prefetch.placed(-5, NOW)
     claim = flow.send(([pushed(id) for id in IDS], 0))
@@ -89,7 +89,7 @@ def test_where_all_that_was_read_is_about_to_be_taken_nobody_is_told_that_there_
     """Not all fits into a reply, and what is under way may fail: a claim of a single item finds out."""
     queue = shared_context()
     queue.state.prefetch.begin_claim([id.binary for id in IDS])
-    flow: Any = group_commit._claimed([(queue, LEASE)] * 2)
+    flow: Any = group_commit._claim_for_all([(queue, LEASE)] * 2)
     next(flow)
     flow.send(([pushed(id) for id in IDS], 0))
     single = flow.send({"firstBatch": [{"_id": id, "priority": 0, "when": NOW} for id in IDS], "id": 0})
@@ -105,7 +105,7 @@ def test_where_all_that_was_read_is_about_to_be_taken_nobody_is_told_that_there_
 
 def test_a_claim_that_the_server_ended_halfway_gives_back_what_it_took() -> None:
     queue, interrupted = shared_context(), OperationFailure("interrupted", 237)
-    flow: Any = group_commit._claimed([(queue, LEASE)] * 2)
+    flow: Any = group_commit._claim_for_all([(queue, LEASE)] * 2)
     next(flow)
     claim = flow.send(([pushed(id) for id in IDS[:2]], 0))
     back = flow.throw(interrupted)
@@ -118,7 +118,7 @@ def test_a_claim_that_the_server_ended_halfway_gives_back_what_it_took() -> None
 
 
 def test_an_empty_queue_is_told_to_all() -> None:
-    _, told = play(group_commit._claimed([(shared_context(), LEASE)] * 3), [found_raw()])
+    _, told = play(group_commit._claim_for_all([(shared_context(), LEASE)] * 3), [found_raw()])
     assert told == [None] * 3
 
 
@@ -134,7 +134,7 @@ def test_a_caller_asks_again_until_it_is_told() -> None:
 
 
 def test_a_lone_caller_sends_the_command_it_would_send_anyway() -> None:
-    (claim,), told = play(group_commit._claimed([(shared_context(), LEASE)]), [None])
+    (claim,), told = play(group_commit._claim_for_all([(shared_context(), LEASE)]), [None])
     assert (claim.method, told) == ("find_one_and_update", [None])
 
 

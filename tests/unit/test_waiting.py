@@ -30,7 +30,7 @@ def measured() -> Any:
     """A queue on the server's clock."""
     queue = context()
     clock = queue.broker.clock = ServerClock()
-    clock.measured([Sample(clock.local(), clock.local(), datetime.now(UTC))])
+    clock.adopt([Sample(clock.local(), clock.local(), datetime.now(UTC))])
     return queue
 
 
@@ -277,11 +277,11 @@ def test_on_a_clock_that_stands_still_looks_stay_frequent() -> None:
 def test_who_is_always_too_late_lets_others_go_first() -> None:
     queue = measured()
     wait_queue: WaitQueue = queue.broker.registry.wait_queue(queue.name)
-    assert wait_queue.held_back() == 0
+    assert wait_queue.seconds_to_hold_back() == 0
     wait_queue.in_vain = 5000
-    assert 0 <= wait_queue.held_back() <= 0.01
-    wait_queue.found()
-    assert wait_queue.held_back() == 0
+    assert 0 <= wait_queue.seconds_to_hold_back() <= 0.01
+    wait_queue.record_found()
+    assert wait_queue.seconds_to_hold_back() == 0
 
 
 def test_without_a_stream_nothing_is_known_before_it_is_told() -> None:

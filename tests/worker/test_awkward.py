@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.model.encoding.error_text import printable, printed, spoken, type_name
+from mongoq.model.encoding.error_text import print_exception, printable, spoken, type_name
 from mongoq.testing import VirtualBroker
 from mongoq.worker.outcome_resolver import is_success
 from tests.awkward import AWKWARD, awkward
@@ -127,7 +127,7 @@ def test_each_can_be_printed(name: str) -> None:
         raise error
     except BaseException:
         pass
-    for text in (printed(error), spoken(error), "".join(traceback.format_exception(printable(error)))):
+    for text in (print_exception(error), spoken(error), "".join(traceback.format_exception(printable(error)))):
         assert text.encode()
         assert len(text) < 500_000
 

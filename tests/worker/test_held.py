@@ -111,7 +111,7 @@ def test_what_ends_is_held_until_it_is_settled() -> None:
     verdicts = held.take_outcomes()
     assert payloads(verdicts) == [0]
     assert held.held == 1
-    held.put_back(verdicts)
+    held.restore(verdicts)
     assert held.take_outcomes() == verdicts
     held.drop([item for item, _ in verdicts])
     assert held.held == 0
@@ -216,7 +216,7 @@ def test_a_server_that_settles_slowly_gets_no_more_claims() -> None:
     assert held.room() == 0
     verdicts = held.take_outcomes()
     assert held.room() == 0, "they are on their way"
-    held.put_back(verdicts[:3_000])
+    held.restore(verdicts[:3_000])
     held.drop(item for item, _ in verdicts[3_000:])
     assert held.room() == 0
     held.drop(item for item, _ in held.take_outcomes())

@@ -103,9 +103,9 @@ class Encoding:
             PayloadInvalid: BSON cannot hold it, or would give it back as something else; names the place.
             PayloadTooLarge: more than ``limit`` bytes.
         """
-        return self.unwrapped(name, self.wrapped(name, value, limit=limit))
+        return self.unwrap(name, self.wrap(name, value, limit=limit))
 
-    def wrapped(self, name: str, value: Any, *, limit: int) -> bytes:
+    def wrap(self, name: str, value: Any, *, limit: int) -> bytes:
         """Check, encode and measure a value like ``encode``, and return ``{name: value}`` as BSON."""
         try:
             _CHECKS.get(type(value), _check)(value, 1)
@@ -119,7 +119,7 @@ class Encoding:
             raise PayloadTooLarge(name, len(raw), limit)
         return raw
 
-    def wrapped_many(self, name: str, values: Sequence[Any], *, limit: int) -> list[bytes]:
+    def wrap_many(self, name: str, values: Sequence[Any], *, limit: int) -> list[bytes]:
         """Do the same as ``wrapped`` for many values, in half the time; an error does not name the value."""
         wrapped: list[bytes] = []
         try:
@@ -138,13 +138,13 @@ class Encoding:
             raise PayloadTooLarge(name, largest, limit)
         return wrapped
 
-    def unwrapped(self, name: str, raw: bytes) -> Any:
+    def unwrap(self, name: str, raw: bytes) -> Any:
         """Return a value from the bytes of ``wrapped``, in a form that is sent as exactly these bytes."""
         if raw[4] == DOCUMENT:
             return RawBSONDocument(raw[raw.index(0, 5) + 1 : -1], self.undecoded)
         return self.of_bytes(raw)[name]
 
-    def decoded(self, value: Any) -> Any:
+    def decode_sendable(self, value: Any) -> Any:
         """Return a value in the form to send as a read would return it."""
         return bson.decode(bson.encode({"": value}, codec_options=self.options), codec_options=self.options)[""]
 
@@ -156,7 +156,7 @@ class Encoding:
         """Return the document with these bytes."""
         return RawBSONDocument(raw, self.undecoded)
 
-    def opened(self, documents: Sequence[bytes]) -> list[dict[str, Any]]:
+    def decode_many(self, documents: Sequence[bytes]) -> list[dict[str, Any]]:
         """Decode documents that were left as bytes, many at a time.
 
         Raises:
@@ -377,28 +377,28 @@ class Codec(Generic[M]):
             PayloadInvalid: the model refuses it, or BSON cannot give it back equal.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        return self._encoding.unwrapped("payload", self.wrapped(payload))
+        return self._encoding.unwrap("payload", self.wrap(payload))
 
-    def wrapped(self, payload: Any) -> bytes:
+    def wrap(self, payload: Any) -> bytes:
         """Check and measure a payload like ``encode``, and return ``{"payload": payload}`` as BSON."""
         if type(payload) is Wrapped:
             return payload.raw
         if self._typed is None and type(payload) is dict:
-            return self._encoding.wrapped("payload", payload, limit=SIZE_LIMIT)
-        dumped = self._dumped(payload)
-        raw = self._encoding.wrapped("payload", _to_store(dumped), limit=SIZE_LIMIT)
+            return self._encoding.wrap("payload", payload, limit=SIZE_LIMIT)
+        dumped = self._dump(payload)
+        raw = self._encoding.wrap("payload", _to_store(dumped), limit=SIZE_LIMIT)
         self._verify(dumped, raw)
         return raw
 
-    def wrapped_many(self, payloads: Sequence[Any]) -> list[bytes]:
+    def wrap_many(self, payloads: Sequence[Any]) -> list[bytes]:
         """Do the same as ``wrapped`` for many payloads, in half the time; an error does not name the payload."""
-        dumped = list(map(self._dumped, payloads))
-        raws = self._encoding.wrapped_many("payload", list(map(_to_store, dumped)), limit=SIZE_LIMIT)
+        dumped = list(map(self._dump, payloads))
+        raws = self._encoding.wrap_many("payload", list(map(_to_store, dumped)), limit=SIZE_LIMIT)
         for each, raw in zip(dumped, raws, strict=True):
             self._verify(each, raw)
         return raws
 
-    def _dumped(self, payload: Any) -> Any:
+    def _dump(self, payload: Any) -> Any:
         if self._typed is not None:
             return self._typed.dump(payload, "payload")
         if type(payload) is dict:
@@ -410,7 +410,7 @@ class Codec(Generic[M]):
     def _verify(self, dumped: Any, raw: bytes) -> None:
         """Refuse a payload that these bytes would not give back."""
         if type(dumped) is Dumped:
-            dumped.verify(self._encoding.opened([raw])[0]["payload"])
+            dumped.verify(self._encoding.decode_many([raw])[0]["payload"])
 
     def load(self, value: Any) -> M:
         """Return the payload that is stored as ``value``; raises ``PayloadInvalid``."""

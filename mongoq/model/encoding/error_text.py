@@ -6,7 +6,17 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-__all__ = ["name_of", "plain", "printable", "printed", "shortened", "spoken", "text_of", "trace_of", "type_name"]
+__all__ = [
+    "name_of",
+    "plain",
+    "print_exception",
+    "printable",
+    "shorten_trace",
+    "spoken",
+    "text_of",
+    "trace_of",
+    "type_name",
+]
 
 LONGEST = 64 * 1024
 """Characters of a text that is logged, or sent from an executor, at most."""
@@ -54,7 +64,7 @@ def trace_of(error: BaseException) -> TracebackType | None:
     return _TRACE.__get__(error)  # type: ignore[no-any-return]
 
 
-def printed(error: BaseException) -> str:
+def print_exception(error: BaseException) -> str:
     """Return an exception as Python prints it, with its traceback."""
     return "".join(traceback.format_exception(printable(error)))
 
@@ -88,7 +98,7 @@ FIRST, LAST = 2, 8
 """Frames kept at most: the outermost ones, and the ones nearest to the error."""
 
 
-def shortened(trace: TracebackType | None, limit: int, *, hidden: str = "") -> str:
+def shorten_trace(trace: TracebackType | None, limit: int, *, hidden: str = "") -> str:
     """Return a traceback in at most ``limit`` bytes of UTF-8, a long one without its middle; ``""`` without a trace.
 
     The outermost frames of files with a path that begins with ``hidden`` are left out: they only call.

@@ -52,11 +52,11 @@ def new_ids(number: int) -> list[bytes]:
     """
     with suppress(AttributeError):
         # Another version of the driver may count in another way.
-        return _counted(number)
+        return _count_up(number)
     return sorted(ObjectId().binary for _ in range(number))
 
 
-def _counted(number: int) -> list[bytes]:
+def _count_up(number: int) -> list[bytes]:
     with ObjectId._inc_lock:
         first = ObjectId._inc
         if first + number > NUMBERS:

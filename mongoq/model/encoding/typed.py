@@ -62,22 +62,22 @@ class TypedValues(Generic[M]):
         """Validate a payload, and return it in a form that BSON can hold; raises ``PayloadInvalid``."""
         try:
             value = self._adapter.validate_python(payload, by_name=True, by_alias=True)
-            return Dumped(self, value, self.stored(value), argument)
+            return Dumped(self, value, self.to_stored(value), argument)
         except _Unstorable as error:
             raise PayloadInvalid(argument + error.path, error.problem) from error.__cause__
         except Exception as error:
             # Validators and serializers are the user's, and may raise anything.
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
 
-    def stored(self, value: M) -> Any:
+    def to_stored(self, value: M) -> Any:
         """Return the stored form of a validated value."""
-        dumped = self._dumped(value)
+        dumped = self._dump_python(value)
         try:
-            return _stored(dumped)
+            return _convert_dumped(dumped)
         except Exception as error:
             raise _culprit("", dumped, error) from error
 
-    def _dumped(self, value: M) -> Any:
+    def _dump_python(self, value: M) -> Any:
         try:
             return self._adapter.dump_python(value, round_trip=True, by_alias=False)
         except TypeError:
@@ -87,13 +87,13 @@ class TypedValues(Generic[M]):
     def load(self, value: Any, argument: str) -> M:
         """Validate a stored value; raises ``PayloadInvalid``."""
         try:
-            return self.loaded(value)
+            return self.from_stored(value)
         except Exception as error:  # a validator of the user's may raise anything
             raise PayloadInvalid(argument, f"does not fit the queue's model: {explain(error)}") from error
 
-    def loaded(self, value: Any) -> M:
+    def from_stored(self, value: Any) -> M:
         """Validate a stored value; raises the errors of the model."""
-        restored = _restored(value)
+        restored = _convert_read(value)
         refusal: ValidationError | None = None
         for _ in range(MOST_KINDS):
             try:
@@ -122,7 +122,7 @@ class Dumped(Generic[M]):
     def verify(self, returned: Any) -> None:
         """Raise ``PayloadInvalid`` unless the value that BSON returns is equal: the next reserve would bury it."""
         try:
-            again = self._values.loaded(returned)
+            again = self._values.from_stored(returned)
             unsure: list[Any] = []
             different = None if _same(self._value, again, unsure) else _difference(self._value, again)
             if different is None and unsure:
@@ -141,7 +141,7 @@ class Dumped(Generic[M]):
 
     def _is_stored_alike(self, again: M, returned: Any) -> bool:
         """Return whether the value that came back has the same stored bytes, for values that cannot be compared."""
-        dumped = {"": self._values.stored(again)}
+        dumped = {"": self._values.to_stored(again)}
         return bson.encode(dumped, codec_options=_OPTIONS) == bson.encode({"": returned}, codec_options=_OPTIONS)
 
 
@@ -278,7 +278,7 @@ def _culprit(path: str, value: Any, error: Exception) -> _Unstorable:
     """Find the part that cannot be stored, by trying ever smaller parts."""
     for step, part in parts(value):
         try:
-            _stored(part)
+            _convert_dumped(part)
         except Exception as smaller:
             return _culprit(path + step, part, smaller)
     if isinstance(value, Decimal):
@@ -288,21 +288,21 @@ def _culprit(path: str, value: Any, error: Exception) -> _Unstorable:
     return _Unstorable(path, f"does not fit the queue's model: {explain(error)}")
 
 
-def _stored(value: Any) -> Any:
+def _convert_dumped(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, Enum):
-        return _stored(value.value)
+        return _convert_dumped(value.value)
     if isinstance(value, Mapping):
-        return {_key(key): _stored(part) for key, part in value.items()}
+        return {_key(key): _convert_dumped(part) for key, part in value.items()}
     if isinstance(value, _ARRAYS):
-        return [_stored(part) for part in value]
+        return [_convert_dumped(part) for part in value]
     if isinstance(value, _PLAIN) or type(value).__module__.partition(".")[0] == "bson":
         return value
     if isinstance(value, Decimal):
         return Decimal128(value)
     if isinstance(value, BaseModel):
-        return _stored(value.model_dump(round_trip=True))
+        return _convert_dumped(value.model_dump(round_trip=True))
     if isinstance(value, _SECRETS):
         raise TypeError("a secret")
     return to_jsonable_python(value)
@@ -315,7 +315,7 @@ def _key(key: Any) -> str:
     return str(next(iter(to_jsonable_python({key: None}))))
 
 
-def _restored(value: Any) -> Any:
+def _convert_read(value: Any) -> Any:
     if isinstance(value, Mapping):
         return _rebuilt(value, value.items(), dict)
     if isinstance(value, list):
@@ -324,6 +324,6 @@ def _restored(value: Any) -> Any:
 
 
 def _rebuilt(value: Any, parts: Iterable[tuple[Any, Any]], build: Callable[[list[tuple[Any, Any]]], Any]) -> Any:
-    restored = [(key, _restored(part)) for key, part in parts]
+    restored = [(key, _convert_read(part)) for key, part in parts]
     changed = any(new is not value[key] for key, new in restored)
     return build(restored) if changed else value

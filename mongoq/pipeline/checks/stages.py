@@ -11,7 +11,7 @@ from mongoq.model.arguments import count, duration, priority, queue_name
 from mongoq.model.encoding.codec import Codec, Encoding, codec_options
 from mongoq.model.filters import where_filter
 from mongoq.model.outcomes import Drop, Move, Outcome
-from mongoq.model.settings import KEEP, Default, checked_options
+from mongoq.model.settings import KEEP, Default, check_options
 from mongoq.model.stream_claim import MOST
 from mongoq.pipeline.checks.joins import join_faults
 from mongoq.pipeline.frames.handler import FORMATS, frames_of, kind_name
@@ -82,7 +82,7 @@ def _yield_fault(check: Callable[[], Any]) -> Iterator[str]:
 def _check_option(option: str, value: Any) -> None:
     if option == "max_retries":
         # max_retries is a setting of the queue, which the consumer's own check does not know.
-        checked_options("", max_retries=value)
+        check_options("", max_retries=value)
     else:
         max_time = 1 if option == "on_timeout" else None  # a missing max_time is reported by _timeout_faults
         # Each option alone, beside valid defaults: the check raises at the first fault, and all are reported.

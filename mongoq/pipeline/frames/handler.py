@@ -76,7 +76,7 @@ class _Frames:
         if self.model is None:
             return payloads
         adapter = self.model if isinstance(self.model, TypeAdapter) else TypeAdapter(self.model)
-        return [TypedValues(adapter).stored(payload) for payload in payloads]
+        return [TypedValues(adapter).to_stored(payload) for payload in payloads]
 
 
 class FrameHandler(_Frames):

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from mongoq.model.item import Item
-from mongoq.model.join_state import qualified
+from mongoq.model.join_state import qualify
 from mongoq.model.outcomes import Move
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.protocol.join.spec import FOREVER
@@ -51,12 +51,12 @@ class Waiting:
 
 def waiting_queue(graph: Graph, stage: Stage) -> str:
     """Return the name of the queue where items wait for their partners."""
-    return f"{qualified(graph.name, stage.name, '.')}.waiting"
+    return f"{qualify(graph.name, stage.name, '.')}.waiting"
 
 
 def pairs_queue(graph: Graph, stage: Stage) -> str:
     """Return the name of the queue of joined items."""
-    return f"{qualified(graph.name, stage.name, '.')}.joined"
+    return f"{qualify(graph.name, stage.name, '.')}.joined"
 
 
 def queues_of(graph: Graph) -> Iterator[tuple[Stage, str]]:

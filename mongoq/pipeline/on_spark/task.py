@@ -16,7 +16,7 @@ from bson import ObjectId
 
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import StageStopped
-from mongoq.model.encoding.error_text import printed
+from mongoq.model.encoding.error_text import print_exception
 from mongoq.pipeline.frames.handler import frames_of
 from mongoq.pipeline.on_spark.serialization import SerializedGraph
 from mongoq.pipeline.run.consumers import machinery
@@ -223,5 +223,5 @@ def _source_stops(engine: Engine) -> list[Stop]:
 def _text(error: BaseException | str | None) -> str | None:
     """Return an error as text, because its type may exist in the executor only."""
     if isinstance(error, BaseException):
-        return printed(error).rstrip()
+        return print_exception(error).rstrip()
     return error

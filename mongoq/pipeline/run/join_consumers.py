@@ -13,12 +13,12 @@ from pydantic import TypeAdapter
 from mongoq.errors import ArgumentInvalid, PartnerMissing, PayloadInvalid
 from mongoq.model.arguments import duration
 from mongoq.model.item import Item, id_key
-from mongoq.model.join_state import Unjoinable, qualified, value_key
+from mongoq.model.join_state import Unjoinable, qualify, value_key
 from mongoq.model.outcomes import Failed, Release, ResolvedOutcome, SettledElsewhere
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.graph.routes import pairs_queue, waiting_queue
 from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver, make_resolver, make_stage_handle
-from mongoq.protocol.join.join import arrived, given_up
+from mongoq.protocol.join.join import join_arrivals, settle_expired
 from mongoq.protocol.join.match import Arrival
 from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
 from mongoq.worker.consumer import Consumer, SettleGroup, consumer
@@ -54,13 +54,13 @@ def joining(
     resolver = make_resolver(
         graph, stage, broker.queue(pairs_queue(graph, stage), model=_model(stage)), broker, kind=_PairResolver
     )
-    joins = partial(arrived, spec)  # shared by all sides, so that their items are settled together
+    joins = partial(join_arrivals, spec)  # shared by all sides, so that their items are settled together
     found = [
         replace(own(handle, _Arrivals(resolver, stage, handle.name, spec, joins)), settle_group=gathering)
         for handle in sides
     ]
     if spec.timeout is not None:
-        found.append(replace(own(parked, _GivenUp(resolver, spec, partial(given_up, spec))), lingers=True))
+        found.append(replace(own(parked, _GivenUp(resolver, spec, partial(settle_expired, spec))), lingers=True))
     pairs = make_stage_handle(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
     handler = stage.handler if options.get("batch") is not None else spread(stage.handler, stage)
     runs = consumer(pairs, handler, **{**defaults, **options}, coroutines=coroutines)
@@ -73,7 +73,7 @@ def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tu
     sides = [make_stage_handle(graph, stage, broker.queue(source)) for source in stage.sources]
     parked = _without_limit(make_stage_handle(graph, stage, broker.queue(waiting_queue(graph, stage))))
     spec = JoinSpec(
-        name=qualified(graph.name, stage.name, "/"),
+        name=qualify(graph.name, stage.name, "/"),
         sides=tuple(side._context for side in sides),
         parked=parked._context,
         pairs=pairs_queue(graph, stage),

@@ -26,7 +26,7 @@ from mongoq.model.outcomes import (
     Retry,
     make_unknown_error,
 )
-from mongoq.model.settings import KEEP, checked_options
+from mongoq.model.settings import KEEP, check_options
 from mongoq.model.trail import StageMark
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.worker.consumer import Consumer
@@ -121,7 +121,7 @@ class StageOutcomeResolver(OutcomeResolver):
 
     def _encode(self, to: Any, payload: Any) -> Wrapped:
         """Encode a payload at once: a handler may change the object before the item is settled."""
-        return Wrapped((self._untyped if isinstance(to, str) else to._context.codec).wrapped(payload))
+        return Wrapped((self._untyped if isinstance(to, str) else to._context.codec).wrap(payload))
 
     def _choose_destination(self, target: str, payload: Any) -> Any:
         """Return the destination of a payload. A payload of another model goes without the target's model.
@@ -201,7 +201,7 @@ def make_stage_handle(graph: Graph, stage: Stage, handle: Any) -> Any:
     """Return a handle that has the stage's own settings and marks its settlements with the stage."""
     overriding = {"dead": graph.errors_of(stage)}
     if "max_retries" in stage.options and overriding["dead"] is not None:
-        overriding |= checked_options(handle.name, max_retries=stage.options["max_retries"])
+        overriding |= check_options(handle.name, max_retries=stage.options["max_retries"])
     mark = StageMark(stage.name, trail=bool(graph.trail), payloads=graph.trail == "payloads")
     return handle._with(overriding=overriding, stage=mark)
 

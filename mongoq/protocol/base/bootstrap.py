@@ -170,12 +170,12 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
         for _ in range(CLOCK_SAMPLES):
             sample, _ = yield from retry_and_report(partial(_sample, clock))
             samples.append(sample)
-        clock.measured(samples)
+        clock.adopt(samples)
         broker.measured = True
     except Exception as error:
         if not broker.measured or not _is_answer(error):
             raise
-        clock.put_off()
+        clock.postpone()
         logger.info("the server's clock could not be read, and is reckoned as before: %s", error)
     finally:
         broker.measuring = False

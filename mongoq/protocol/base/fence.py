@@ -18,7 +18,7 @@ from mongoq.model.process import Event
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_and_report
-from mongoq.protocol.flow import Command, Flow, matched
+from mongoq.protocol.flow import Command, Flow, has_matched
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = [
@@ -50,7 +50,7 @@ def has_deleted(reply: Any) -> bool:
 
 def update_command(id: ObjectId, token: ObjectId | None, update: Mapping[str, Any]) -> Command[bool]:
     """Return an update of an item that only the holder of the token can make."""
-    return Command("update_one", {"filter": {"_id": id, "token": token}, "update": update}, matched)
+    return Command("update_one", {"filter": {"_id": id, "token": token}, "update": update}, has_matched)
 
 
 def run_fenced(

@@ -126,7 +126,7 @@ def find_sized(
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
     raw = yield from retry_once(Command("command", arguments, _read_raw_cursor, target="database"))
     try:
-        (cursor,) = broker.encoding.opened([raw])
+        (cursor,) = broker.encoding.decode_many([raw])
     except InvalidBSON as error:
         raise Unreadable(error) from error
     if cursor["id"]:

@@ -62,13 +62,13 @@ def _read_first_due(context: QueueContext[Any]) -> Flow[bool]:
     groups: Any = yield from retry_once(first_due_command(context.name))
     walked, now = time.monotonic() - began, context.broker.clock.now()
     first = [(group["_id"], group["when"]) for group in groups]
-    floors = heads.seen(first, now)
+    floors = heads.bounds_of(first, now)
     slow = False
     if floors is not None and heads.fast:
         slow = heads.is_slow(walked, (yield from _time_find(context, claimable(context.name, now, floors))))
     elif floors is not None:
         slow = yield from _is_slow(context, floors, now)
-    heads.looked(floors, slow=slow, at=time.monotonic())
+    heads.record_refresh(floors, slow=slow, at=time.monotonic())
     if heads.fast:
         yield from _write_end_markers(context)
     return any(isinstance(when, datetime) and when <= now for _, when in first)

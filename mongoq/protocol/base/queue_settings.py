@@ -12,7 +12,7 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.indexes import BEGINNING
-from mongoq.model.settings import QueueSettings, check_limit, checked_options, from_stored, to_stored
+from mongoq.model.settings import QueueSettings, check_limit, check_options, from_stored, to_stored
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
@@ -124,7 +124,7 @@ def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
     except ArgumentInvalid as error:
         problem = f"holds settings of queue {context.name!r} that cannot be used ({error}); mend {_id(context)!r} in it"
         raise CollectionUnsuitable(context.broker.namespace, problem) from error
-    context.state.put(paused=bool(found.get("paused")), stored=stored, asked_at=asked_at)
+    context.state.store(paused=bool(found.get("paused")), stored=stored, asked_at=asked_at)
     return document
 
 
@@ -223,7 +223,7 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
 
     A crash between the two commands leaves the retention of kept items as it was: configure again.
     """
-    given = checked_options(context.name, **options)
+    given = check_options(context.name, **options)
     if not isinstance(existing, bool):
         raise ArgumentInvalid("existing", f"a bool, not {type(existing).__name__}")
     if existing and "history" not in given:
@@ -265,6 +265,6 @@ def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
     """Pause or resume the queue (``update`` of one control document, upsert)."""
     yield from ensure_ready(context)
     yield from _write(context, {"$set": {"paused": paused}, **IN_USE})
-    context.state.put(paused=paused)
+    context.state.store(paused=paused)
     if not paused:
         context.broker.wake(context.name)

@@ -74,7 +74,7 @@ def read_bindings(broker: BrokerContext) -> Flow[Bound]:
     """Read the bindings (``find`` of one control document)."""
     asked_at = time.monotonic()
     bound = bindings_in(broker, (yield from find_one(broker, {"_id": TOPICS_ID})))
-    broker.topics.put(bound, asked_at)
+    broker.topics.store(bound, asked_at)
     return bound
 
 

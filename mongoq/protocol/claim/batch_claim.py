@@ -22,7 +22,7 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item, id_key, id_keys
-from mongoq.model.raw import opened
+from mongoq.model.raw import open_fresh
 from mongoq.model.stream_claim import ENTRY, entry_time
 from mongoq.protocol.base.find import find_few, find_sized
 from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
@@ -175,7 +175,7 @@ class BatchClaim:
         """Return untouched items as they are once the claim has all of them; none if they cannot be decoded."""
         ids, encoding = list(self.ids.values()), self.context.broker.encoding
         try:
-            documents = opened(self.candidates.untouched, self.context.name, ids, encoding)
+            documents = open_fresh(self.candidates.untouched, self.context.name, ids, encoding)
         except Exception:  # the caller's codec options may raise any error; reading again finds the item
             return {}
         marks = {**self._marks, "attempts": 1}
@@ -215,7 +215,7 @@ def send_claim(claim: BatchClaim, tried: int, *, projection: Mapping[str, Any] |
     if prefetch.is_filled:
         prefetch.remove(items)
     if len(items) == tried:
-        claim.context.state.contention.tried(tried, 0)
+        claim.context.state.contention.record_batch(tried, 0)
     elif all_read:  # otherwise, items that cannot be returned to the caller are left to the next claim
         items |= yield from _claim_leftovers(claim, items, tried)
     return [items[key] for key in claim.ids if key in items]
@@ -291,7 +291,7 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "pushed", "token", "when"), 1)
     found = yield from find_few(context.broker, claim.filter(ids), CLAIM_ORDER, len(ids), projection=fields)
     if not claim.candidates.untouched:  # missing ones of an old read do not mean that others compete now
-        context.state.contention.tried(tried, max(tried - len(items) - len(found), 0))
+        context.state.contention.record_batch(tried, max(tried - len(items) - len(found), 0))
     if claim.sparing:
         found = _set_lapsed_aside(claim, found)
     suspects = [document for document in found if is_spent(attempts_of(document)) and is_suspect(document)]

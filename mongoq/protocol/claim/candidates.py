@@ -110,7 +110,7 @@ def read_ids(
         start, skip = hints.start(context.name, now if due is None else min(due, now)), contention.skip(n)
         read = yield from find_few(context.broker, start.filter, CLAIM_ORDER, n, projection=fields, skip=skip)
         if not skip:
-            hints.found(start, read[0] if read else None)
+            hints.raise_bounds(start, read[0] if read else None)
         if read:
             return _select_ordinary(read)
         if skip:
@@ -146,7 +146,7 @@ def _read_whole(context: QueueContext[Any], n: int, *, shared: bool) -> Flow[Can
     """
     prefetch = context.state.prefetch
     if shared:
-        prefetch.asked(time.monotonic())
+        prefetch.record_claim(time.monotonic())
     while True:
         yield from refresh_hints(context)
         try:
@@ -174,17 +174,17 @@ def _sort_out(
         yield from close_cursor(context.broker, cursor)
         prefetch.close(time.monotonic())
         return NONE_ORDINARY
-    context.state.claim_hints.found(pending.start, encoding.opened(read[:1])[0] if read else None)
+    context.state.claim_hints.raise_bounds(pending.start, encoding.decode_many(read[:1])[0] if read else None)
     if not read:
         return None
     found = fresh(read, context.name, encoding)
-    left = pending.unclaimed(found)
+    left = pending.drop_claimed(found)
     prefetch.size = sum(map(len, read)) // len(read)
     if ahead:
-        prefetch.put(pending.before(left[n:]), pending.start.at, prefetch.size)
+        prefetch.refill(pending.before(left[n:]), pending.start.at, prefetch.size)
     if len(left) >= n or len(found) == len(read):
         return Candidates(left[:n])
-    whole: list[Document] = [*encoding.opened(read[: n + len(pending.claimed)])]
+    whole: list[Document] = [*encoding.decode_many(read[: n + len(pending.claimed)])]
     first = [document for document in whole if id_key(document["_id"]) not in pending.claimed][:n]
     if sum(map(is_fresh, first)) * 2 < len(first):
         prefetch.close(time.monotonic())

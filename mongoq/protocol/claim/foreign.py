@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import CLAIM_ORDER
-from mongoq.protocol.flow import Command, Duplicate, Flow, matched
+from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
 from mongoq.protocol.settle.move import dead_queue
 from mongoq.protocol.settle.settle import HISTORY_FIELDS
 from mongoq.protocol.state.context import QueueContext
@@ -45,7 +45,7 @@ def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
     now = context.broker.clock.now()
     filter = {"q": context.name, "when": {"$lte": now}, "$or": UNCOUNTABLE_FILTER}
     if context.settings.dead is None:
-        return (yield from Command("update_one", {"filter": filter, "update": {"$set": {"attempts": 0}}}, matched))
+        return (yield from Command("update_one", {"filter": filter, "update": {"$set": {"attempts": 0}}}, has_matched))
     return (yield from _bury(context, filter, "its attempts are no number that can be counted", now))
 
 

@@ -93,7 +93,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
             yield from _bury_popped(context, popped, move.reason_exhausted(runs), None, runs)
             continue
         try:
-            decoded = context.decoded(item)
+            decoded = context.decode_payload(item)
         except PayloadInvalid as error:
             burial = partial(_bury_popped, context, popped, invalid_reason(error), error, item.attempts)
             yield from bury_or_raise(context, item, error, on_invalid, burial)
@@ -129,7 +129,7 @@ def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) 
     if isinstance(before, UnreadableDocument):
         yield from foreign.bury_popped_unreadable(context, before, q=context.name, processed=now, settled=token)
         raise Unreadable(InvalidBSON(before.problem))
-    state.claimed(start, before)
+    state.record_claim(start, before)
     if before is None:
         return None
     if updates:
@@ -203,10 +203,10 @@ def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps:
 def _undo_command(context: QueueContext[Any], before: Document, now: datetime, token: ObjectId) -> Command[Any]:
     if isinstance(before, UnreadableDocument):
         return foreign.restore_command(before, {"q": context.name, "processed": now, "settled": token})
-    return _put_back_command(before, token)
+    return _restore_command(before, token)
 
 
-def _put_back_command(document: Document, token: ObjectId) -> Command[Any]:
+def _restore_command(document: Document, token: ObjectId) -> Command[Any]:
     """Return the command that undoes a pop, in place of its stub if any; it leaves an item that was pushed since."""
     filter = {"_id": document["_id"], "settled": token}
     return Command("replace_one", {"filter": filter, "replacement": document, "upsert": True})
@@ -271,7 +271,7 @@ def _bury_popped(
     kept = {name: value for name, value in before.items() if name not in burial["$unset"]}
     dead = {**kept, **burial["$set"], **marks.in_document(before)}
     try:
-        yield from _put_back_command(dead, token)
+        yield from _restore_command(dead, token)
     except Duplicate:
         dead["_id"] = new_id()
         yield from Command("insert_one", {"document": dead})

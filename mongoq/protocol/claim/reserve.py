@@ -28,7 +28,7 @@ from mongoq.protocol.flow import (
     ReplyLost,
     Shared,
     Unreadable,
-    matched,
+    has_matched,
 )
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext
@@ -106,7 +106,7 @@ def reserve_now(
         if claimed is None:
             return None
         try:
-            decoded = context.decoded(claimed)
+            decoded = context.decode_payload(claimed)
         except PayloadInvalid as invalid:
             yield from refuse_or_bury(context, claimed, invalid, on_invalid)
             continue
@@ -162,7 +162,7 @@ def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> 
     fence = {"_id": item.id, "token": item.token}
     update = {"$set": {"when": now + lease}}
     held = yield from retry_once(
-        Command("update_one", {"filter": fence, "update": update}, matched, undo=lambda _: given_back)
+        Command("update_one", {"filter": fence, "update": update}, has_matched, undo=lambda _: given_back)
     )
     return item.held_until(now + lease) if held else None
 
@@ -205,7 +205,7 @@ def _claim(
     except Unreadable:
         yield from foreign.bury_unreadable(context, q=context.name, when=mine["when"], token=token)
         raise
-    context.state.claimed(start, before)
+    context.state.record_claim(start, before)
     if before is None:
         return None, False, False
     attempts = attempts_of(before)

@@ -177,7 +177,7 @@ def _decode(context: QueueContext[Any], items: list[Item[Any]], on_invalid: OnIn
     decoded = []
     for item in items:
         try:
-            decoded.append(context.decoded(item))
+            decoded.append(context.decode_payload(item))
         except PayloadInvalid as invalid:
             if on_invalid == "raise" or context.settings.dead is None:
                 others = [other for other in items if other is not item]

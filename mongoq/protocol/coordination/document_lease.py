@@ -19,21 +19,21 @@ from bson import ObjectId
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, Flow, matched
+from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = [
     "DocumentLease",
     "ForeignLease",
     "TakenOver",
-    "begun",
-    "extended",
-    "given_back",
+    "extend_lease",
+    "give_back",
     "halt",
     "holder",
     "is_halted",
+    "take_lease",
     "under",
-    "written",
+    "write_under_lease",
 ]
 
 
@@ -77,7 +77,7 @@ class TakenOver(Exception):
         self.held = held
 
 
-def begun(
+def take_lease(
     broker: BrokerContext, id: str, length: timedelta, first: Mapping[str, Any]
 ) -> Flow[tuple[ObjectId, dict[str, Any]] | ForeignLease]:
     """Take the lease if it is free (``findAndModify``, upsert), or return the lease of its holder.
@@ -108,26 +108,26 @@ def begun(
     return token, found
 
 
-def extended(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
+def extend_lease(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
     """Extend the lease to its full length from now (``update``); raises ``TakenOver`` when it is lost."""
-    yield from written(broker, tenure, {"$set": {"until": broker.clock.now() + tenure.length}})
+    yield from write_under_lease(broker, tenure, {"$set": {"until": broker.clock.now() + tenure.length}})
 
 
-def written(broker: BrokerContext, tenure: DocumentLease, update: Mapping[str, Any]) -> Flow[None]:
+def write_under_lease(broker: BrokerContext, tenure: DocumentLease, update: Mapping[str, Any]) -> Flow[None]:
     """Change the document under the lease (``update``); raises ``TakenOver`` when it is lost.
 
     The update must be safe to apply twice: the driver sends it again when its reply is lost.
     """
-    command = Command("update_one", {"filter": under(tenure), "update": update}, matched, resolved=True)
+    command = Command("update_one", {"filter": under(tenure), "update": update}, has_matched, resolved=True)
     found = yield from retry_until_reply(command)
     if not found:
         raise TakenOver(holder((yield from find_one(broker, {"_id": tenure.id}, {"by": 1, "until": 1}))))
 
 
-def given_back(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
+def give_back(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
     """End the lease at once, so that another process can take it; does nothing if it is lost already (``update``)."""
     update = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
-    command = Command("update_one", {"filter": under(tenure), "update": update}, matched, resolved=True)
+    command = Command("update_one", {"filter": under(tenure), "update": update}, has_matched, resolved=True)
     yield from retry_until_reply(command)
 
 

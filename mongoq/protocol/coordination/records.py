@@ -19,7 +19,7 @@ from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy
 from mongoq.protocol.push.push import check_due, check_headers, due
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["EncodedRecord", "Yielded", "documents", "yielded"]
+__all__ = ["EncodedRecord", "Yielded", "documents", "encode_record"]
 
 POSITION_LIMIT = 64 * 1024
 """Bytes of a position as BSON, at most: it is written with every batch."""
@@ -47,7 +47,7 @@ class Yielded(NamedTuple):
     headers: Any
 
 
-def yielded(context: QueueContext[Any], record: Any) -> Yielded:
+def encode_record(context: QueueContext[Any], record: Any) -> Yielded:
     """Encode a record of a source; raises ``ArgumentInvalid`` when it cannot be pushed."""
     if not isinstance(record, Record):
         raise ArgumentInvalid("yield", f"a mongoq.Record(payload, position=…), not {type(record).__name__}")
@@ -58,7 +58,7 @@ def yielded(context: QueueContext[Any], record: Any) -> Yielded:
         check_due(record.delay, None)
     position = _position(context.broker.encoding, record.position)
     return Yielded(
-        context.codec.wrapped(record.payload), position, checked_priority(record.priority), record.delay, headers
+        context.codec.wrap(record.payload), position, checked_priority(record.priority), record.delay, headers
     )
 
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from mongoq.model.join_state import qualified
+from mongoq.model.join_state import qualify
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.base.transaction import run_in_transaction
@@ -23,17 +23,26 @@ from mongoq.protocol.coordination.document_lease import DocumentLease as Lease
 from mongoq.protocol.coordination.document_lease import (
     ForeignLease,
     TakenOver,
-    begun,
-    extended,
-    given_back,
+    extend_lease,
+    give_back,
     holder,
+    take_lease,
     under,
 )
 from mongoq.protocol.coordination.records import EncodedRecord, Yielded, documents
-from mongoq.protocol.flow import Command, Flow, chunks, matched
+from mongoq.protocol.flow import Command, Flow, chunks, has_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["DocumentLease", "ForeignLease", "TakenOver", "extended", "given_back", "pushed", "source_id", "taken"]
+__all__ = [
+    "DocumentLease",
+    "ForeignLease",
+    "TakenOver",
+    "extend_lease",
+    "give_back",
+    "push_records",
+    "source_id",
+    "take_source",
+]
 
 SOURCE_PREFIX = "source:"
 """Prefix of the ``_id`` of a source's control document."""
@@ -41,7 +50,7 @@ SOURCE_PREFIX = "source:"
 
 def source_id(pipeline: str, name: str) -> str:
     """Return the ``_id`` of a source's control document; it is unique for each pair of names."""
-    return f"{SOURCE_PREFIX}{qualified(pipeline, name, '/')}"
+    return f"{SOURCE_PREFIX}{qualify(pipeline, name, '/')}"
 
 
 @dataclass(slots=True)
@@ -61,19 +70,19 @@ class _Unmatched(Exception):
     """Raised when no control document has both the token and the count."""
 
 
-def taken(broker: BrokerContext, id: str, length: timedelta) -> Flow[DocumentLease | ForeignLease]:
+def take_source(broker: BrokerContext, id: str, length: timedelta) -> Flow[DocumentLease | ForeignLease]:
     """Take the lease of a source if it is free (``findAndModify``, upsert), or return the lease of its holder.
 
     A crash afterwards leaves the lease taken until it ends.
     """
-    lease = yield from begun(broker, id, length, {"pushed": 0})
+    lease = yield from take_lease(broker, id, length, {"pushed": 0})
     if isinstance(lease, ForeignLease):
         return lease
     token, found = lease
     return DocumentLease(id, token, length, found["pushed"], found.get("position"))
 
 
-def pushed(context: QueueContext[Any], tenure: DocumentLease, batch: Sequence[Yielded]) -> Flow[int]:
+def push_records(context: QueueContext[Any], tenure: DocumentLease, batch: Sequence[Yielded]) -> Flow[int]:
     """Push at least the first record of a batch, and return how many; each queue bound to a topic gets a copy.
 
     One transaction (``update``, ``insert``) writes the items, the position of the last one and the new end of the
@@ -89,9 +98,9 @@ def pushed(context: QueueContext[Any], tenure: DocumentLease, batch: Sequence[Yi
     try:
         yield from run_in_transaction(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, made))
     except _Unmatched:
-        yield from _resolved(broker, tenure, len(part))
+        yield from _resolve_lost_reply(broker, tenure, len(part))
     tenure.pushed += len(part)
-    tenure.position = broker.encoding.decoded(part[-1].position)
+    tenure.position = broker.encoding.decode_sendable(part[-1].position)
     numbers = Counter((one.queue, one.priority, one.when) for one in made)
     for (queue, priority, when), number in numbers.items():
         broker.record_put(queue, when, priority, number=number)
@@ -105,14 +114,14 @@ def _attempt(
     told = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
     # The count makes the batch safe to send again: after a commit it has changed, and the filter matches nothing.
     filter = {**under(tenure), "pushed": tenure.pushed}
-    if not (yield from Command("update_one", {"filter": filter, "update": {"$set": told}}, matched)):
+    if not (yield from Command("update_one", {"filter": filter, "update": {"$set": told}}, has_matched)):
         raise _Unmatched
     documents = [one.document for one in made]
     for chunk in chunks(documents, lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
 
 
-def _resolved(broker: BrokerContext, tenure: DocumentLease, number: int) -> Flow[None]:
+def _resolve_lost_reply(broker: BrokerContext, tenure: DocumentLease, number: int) -> Flow[None]:
     """Return if an earlier attempt with a lost reply has committed the batch; else raise ``TakenOver``."""
     found = yield from find_one(broker, {"_id": tenure.id})
     if found is None or found.get("token") != tenure.token or found.get("pushed") != tenure.pushed + number:

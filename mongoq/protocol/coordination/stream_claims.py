@@ -22,7 +22,7 @@ from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
 from mongoq.protocol.claim.candidates import Candidates, read_ids
 from mongoq.protocol.claim.reserve import claim_one
-from mongoq.protocol.flow import IDS, Command, Flow, matched
+from mongoq.protocol.flow import IDS, Command, Flow, has_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["ClaimNotes", "StreamClaimer", "read_notes", "write_note"]
@@ -45,7 +45,7 @@ def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text: str)
     """Write a note on the claim with this token (``update``), and return whether the consumer still has that claim."""
     yield from ensure_broker_ready(broker, write=True)
     filter, update = _claim_filter(consumer, token), {"$set": {"claim.note": text}}
-    command = Command("update_one", {"filter": filter, "update": update}, matched, resolved=True)
+    command = Command("update_one", {"filter": filter, "update": update}, has_matched, resolved=True)
     found = yield from retry_until_reply(command)
     return bool(found)
 
@@ -136,5 +136,5 @@ class StreamClaimer:
         filter = {"_id": one.id, "token": one.token}
         mine = {**self._mine, "pushed": one.due}
         # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
-        kept = yield from Command("update_one", {"filter": filter, "update": {"$set": mine}}, matched)
+        kept = yield from Command("update_one", {"filter": filter, "update": {"$set": mine}}, has_matched)
         return [one] if kept else []

@@ -28,10 +28,10 @@ from mongoq.protocol.coordination.document_lease import (
     DocumentLease,
     ForeignLease,
     TakenOver,
-    begun,
-    extended,
-    given_back,
-    written,
+    extend_lease,
+    give_back,
+    take_lease,
+    write_under_lease,
 )
 from mongoq.protocol.coordination.stream_claims import StreamClaimer
 from mongoq.protocol.flow import Command, Flow
@@ -43,14 +43,14 @@ __all__ = [
     "ForeignLease",
     "StreamRun",
     "TakenOver",
-    "extended",
-    "given_back",
+    "extend_lease",
+    "give_back",
     "next_claim",
-    "opened",
-    "released",
+    "open_run",
+    "release_consumer",
     "server_time",
-    "settled",
-    "taken_up",
+    "settle_claim",
+    "take_up_claim",
 ]
 
 
@@ -77,7 +77,7 @@ def server_time(broker: BrokerContext) -> Flow[datetime]:
     return broker.clock.now()
 
 
-def opened(broker: BrokerContext, consumer: str, queue: str, length: timedelta) -> Flow[StreamRun | ForeignLease]:
+def open_run(broker: BrokerContext, consumer: str, queue: str, length: timedelta) -> Flow[StreamRun | ForeignLease]:
     """Begin a run (``findAndModify``, upsert), or return the lease of the consumer's run that is under way.
 
     The new run inherits the items that the last run claimed and did not settle. A crash afterwards leaves the run begun
@@ -86,13 +86,13 @@ def opened(broker: BrokerContext, consumer: str, queue: str, length: timedelta) 
     Raises:
         ArgumentInvalid: the consumer holds items of another queue.
     """
-    begin = yield from begun(broker, stream_id(consumer), length, {"queue": queue, "number": 0})
+    begin = yield from take_lease(broker, stream_id(consumer), length, {"queue": queue, "number": 0})
     if isinstance(begin, ForeignLease):
         return begin
     token, found = begin
     claim = StreamClaim.of(found["claim"]) if "claim" in found else None
     run = StreamRun(stream_id(consumer), token, length, consumer, found["queue"], found["number"], claim)
-    yield from _cleared(broker, run)
+    yield from _clear_claim(broker, run)
     if run.queue != queue:
         yield from _bound(broker, run, queue)
     return run
@@ -101,18 +101,18 @@ def opened(broker: BrokerContext, consumer: str, queue: str, length: timedelta) 
 def _bound(broker: BrokerContext, run: StreamRun, queue: str) -> Flow[None]:
     if run.claim is not None:
         # The lease was taken to read the claim. Without this the consumer would be blocked until the lease ends.
-        yield from given_back(broker, run)
+        yield from give_back(broker, run)
         problem = f"{run.consumer!r} still holds items of queue {run.queue!r}; let its query end, give them back by "
         raise ArgumentInvalid("consumer", f"{problem}broker.release_claims({run.consumer!r}), or choose another name")
-    yield from written(broker, run, {"$set": {"queue": queue}})
+    yield from write_under_lease(broker, run, {"$set": {"queue": queue}})
     run.queue = queue
 
 
-def _cleared(broker: BrokerContext, run: StreamRun) -> Flow[None]:
+def _clear_claim(broker: BrokerContext, run: StreamRun) -> Flow[None]:
     """Give back the items of an unfinished claim, left by a crash or an error: no caller has seen them."""
     if run.claim is not None and run.claim.ids is None:
-        yield from _given_up(broker, run.queue, run.claim)
-        yield from written(broker, run, {"$unset": {"claim": ""}})
+        yield from _give_up(broker, run.queue, run.claim)
+        yield from write_under_lease(broker, run, {"$unset": {"claim": ""}})
         run.claim = None
 
 
@@ -143,21 +143,21 @@ def next_claim(
         TakenOver: the lease of the run is lost.
     """
     yield from ensure_ready(context)
-    yield from _cleared(context.broker, run)
+    yield from _clear_claim(context.broker, run)
     taking = StreamClaimer(context, n, lease or context.settings.lease, due)
     if not (yield from taking.find_first()):
         return None
     intent = StreamClaim(max(run.number, after) + 1, taking.token, taking.until, taking.first_due)
     run.claim = intent
     # Written before the items are reserved: after a crash the next run finds them by this token and gives them back.
-    yield from written(context.broker, run, {"$set": {"claim": intent.document()}})
+    yield from write_under_lease(context.broker, run, {"$set": {"claim": intent.document()}})
     items = yield from taking.reserve()
     if not items:
-        yield from _cleared(context.broker, run)
+        yield from _clear_claim(context.broker, run)
         return None
     claim = replace(intent, ids=_ids(items), remembers=any(item.once is not None for item in items))
     change = {"claim": claim.document(), "number": claim.number}
-    yield from written(context.broker, run, {"$set": change})
+    yield from write_under_lease(context.broker, run, {"$set": change})
     run.claim, run.number = claim, claim.number
     context.count("reserve", len(items))
     return claim
@@ -168,19 +168,19 @@ def _ids(items: Sequence[Item[Any]]) -> list[Any]:
     return sorted((item.id for item in items), key=lambda id: type(id) is not ObjectId)
 
 
-def taken_up(broker: BrokerContext, run: StreamRun, *, after: int) -> Flow[StreamClaim | None]:
+def take_up_claim(broker: BrokerContext, run: StreamRun, *, after: int) -> Flow[StreamClaim | None]:
     """Return the claim that is not settled yet, if any, with a number after the caller's (``update``)."""
     claim = run.claim
     if claim is None or claim.ids is None:
         return None
     if claim.number <= after:
         claim = replace(claim, number=after + 1)
-        yield from written(broker, run, {"$set": {"claim.number": claim.number, "number": claim.number}})
+        yield from write_under_lease(broker, run, {"$set": {"claim.number": claim.number, "number": claim.number}})
         run.claim, run.number = claim, claim.number
     return claim
 
 
-def settled(context: QueueContext[Any], run: StreamRun, number: int) -> Flow[int]:
+def settle_claim(context: QueueContext[Any], run: StreamRun, number: int) -> Flow[int]:
     """Commit the items that the claim of this number still holds (``delete`` or ``update`` of many); return how many.
 
     Items that were moved, committed or lost since stay as they are. Does nothing when the claim of this number is gone.
@@ -199,7 +199,7 @@ def settled(context: QueueContext[Any], run: StreamRun, number: int) -> Flow[int
             done = yield from retry_until_reply(command)
             total += done
     context.count("commit", total)
-    yield from written(context.broker, run, {"$unset": {"claim": ""}})
+    yield from write_under_lease(context.broker, run, {"$unset": {"claim": ""}})
     run.claim = None
     return total
 
@@ -208,17 +208,17 @@ def _commits(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any])
     """Return the commands that commit the held items of some ids; items with remembered ids go first."""
     now, held = context.broker.clock.now(), {"_id": {"$in": list(ids)}, "token": claim.token}
     if claim.remembers:
-        remembered = _kept(context, claim, now, now + timedelta(days=1))
+        remembered = _retention_of(context, claim, now, now + timedelta(days=1))
         assert remembered is not None
         yield update_many_command({**held, "once": {"$gt": now}}, _lasting(context, remembered, now))
-    kept = _kept(context, claim, now, None)
+    kept = _retention_of(context, claim, now, None)
     if kept is None:
-        yield Command("delete_many", {"filter": held}, _deleted, resolved=True)
+        yield Command("delete_many", {"filter": held}, _count_deleted, resolved=True)
     else:
         yield update_many_command(held, kept)
 
 
-def _kept(
+def _retention_of(
     context: QueueContext[Any], claim: StreamClaim, now: datetime, once: datetime | None
 ) -> Mapping[str, Any] | None:
     item: Item[Any] = context.raw_item({"q": context.name, "token": claim.token, "once": once}, now)
@@ -236,11 +236,11 @@ def _lasting(context: QueueContext[Any], kept: Mapping[str, Any], now: datetime)
     return [{"$set": {**marks, "expires": until}}, {"$unset": list(kept["$unset"])}]
 
 
-def _deleted(reply: Any) -> int:
+def _count_deleted(reply: Any) -> int:
     return int(reply.deleted_count)
 
 
-def released(broker: BrokerContext, consumer: Any) -> Flow[int]:
+def release_consumer(broker: BrokerContext, consumer: Any) -> Flow[int]:
     """Give back all items that a consumer holds, end its run, and return how many items that were.
 
     A crash in between leaves some: call it again. A run that begins meanwhile does not find them.
@@ -252,7 +252,7 @@ def released(broker: BrokerContext, consumer: Any) -> Flow[int]:
     if found is None or "claim" not in found:
         return 0
     claim = StreamClaim.of(found["claim"])
-    number = yield from _given_up(broker, found["queue"], claim)
+    number = yield from _give_up(broker, found["queue"], claim)
     broker.counters.add(found["queue"], "release", number)
     # A run that has begun meanwhile has a token, and its claim must stay.
     gone = {"_id": id, "token": {"$exists": False}, "claim.token": claim.token}
@@ -260,7 +260,7 @@ def released(broker: BrokerContext, consumer: Any) -> Flow[int]:
     return number
 
 
-def _given_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int]:
+def _give_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int]:
     """Return the unused items of a claim to the place of its first item, and count them (``update`` of many)."""
     # Without ids the claim is unfinished; its items are found by the end of their lease and the token.
     filters: list[dict[str, Any]] = [{"q": queue, "when": claim.until}]

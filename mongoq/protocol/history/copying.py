@@ -22,12 +22,12 @@ from mongoq.model.item import Document, Item
 from mongoq.model.raw import Cutter, fields_of
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.flow import Begin, Begun, Command, Flow, own_error
-from mongoq.protocol.history.pages import opened
+from mongoq.protocol.history.pages import open_document
 from mongoq.protocol.history.replay_source import payload_at
 from mongoq.protocol.settle.move import Destination
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["Copies", "Sent", "Task", "Transform", "copies_of", "received", "send"]
+__all__ = ["Copies", "Sent", "Task", "Transform", "copies_of", "receive", "send"]
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """Bytes of one insert, at most."""
@@ -113,8 +113,8 @@ def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
         batch.add(task, document, now)
     end = broker.clock.stamp() + task.delay
     whens = task.line.places([copy.id for copy in batch.copies], end)
-    ids, copies = _sized(broker, batch, whens)
-    last = opened(broker, documents[-1])
+    ids, copies = _fit_to_size(broker, batch, whens)
+    last = open_document(broker, documents[-1])
     told = Replayed(
         found=len(documents),
         skipped=batch.skipped,
@@ -125,7 +125,9 @@ def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
     return Copies(ids, list(_parts(copies)), told, min(whens, default=end), batch.priorities)
 
 
-def _sized(broker: BrokerContext, batch: _Batch, whens: list[datetime]) -> tuple[list[bytes], list[RawBSONDocument]]:
+def _fit_to_size(
+    broker: BrokerContext, batch: _Batch, whens: list[datetime]
+) -> tuple[list[bytes], list[RawBSONDocument]]:
     """Return the copies in the form to send, without copies too large for the server.
 
     Other programs may fill a document up to the server's limit; the marks of a copy then no longer fit.
@@ -137,7 +139,7 @@ def _sized(broker: BrokerContext, batch: _Batch, whens: list[datetime]) -> tuple
             ids.append(copy.id)
             sent.append(made)
         else:
-            original = opened(broker, copy.original)["_id"]
+            original = open_document(broker, copy.original)["_id"]
             batch.refusals.append((original, str(PayloadTooLarge("payload", len(made.raw), LARGEST))))
     return ids, sent
 
@@ -154,18 +156,18 @@ def send(task: Task, copies: Copies) -> Flow[Sent]:
     *first, last = copies.parts
     pushed = 0
     for part in first:
-        pushed += yield from _inserted(part)
+        pushed += yield from _insert_copies(part)
     if task.context.broker.serverless:
-        return Sent(copies, pushed + (yield from _inserted(last)))
+        return Sent(copies, pushed + (yield from _insert_copies(last)))
     return Sent(copies, pushed, (yield from Begin(_insert(last))))
 
 
-def received(task: Task, sent: Sent) -> Flow[Replayed]:
+def receive(task: Task, sent: Sent) -> Flow[Replayed]:
     """Wait for copies that were sent, and return the result."""
     pushed = sent.pushed
     if sent.begun is not None:
         # The earlier inserts were waited for in ``send``; only the last one may still be under way.
-        pushed += yield from _inserted(sent.copies.parts[-1], sent.begun)
+        pushed += yield from _insert_copies(sent.copies.parts[-1], sent.begun)
     if not task.dry_run:
         copies = sent.copies
         task.context.broker.record_put(task.target.name, copies.due, *copies.priorities, number=pushed)
@@ -208,7 +210,7 @@ class _Batch:
             make = partial(self.stencils[rest].copy, copy, payload, id)
             self.copies.append(_Copy(copy, document, make))
             return
-        document = opened(task.context.broker, document)
+        document = open_document(task.context.broker, document)
         if isinstance(document, UnreadableDocument):
             self.refusals.append((document["_id"], shorten(document.problem, REASON_BYTES)))
             return
@@ -257,7 +259,7 @@ def _payload(task: Task, item: Item[Any]) -> Any:
         return item.payload
     with _fitting():
         # The payload at a hop belongs to another queue, so this queue's type does not apply to it.
-        typed = task.context.decoded(item) if task.hop is None else item
+        typed = task.context.decode_payload(item) if task.hop is None else item
     payload = task.transform(typed.payload, typed)
     if payload is None:
         hint = "return the payload, or mongoq.SKIP to leave the item out"
@@ -317,7 +319,7 @@ def _insert(envelopes: list[RawBSONDocument]) -> Command[Any]:
     return Command("insert_many", {"documents": envelopes, "ordered": False})
 
 
-def _inserted(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> Flow[int]:
+def _insert_copies(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> Flow[int]:
     """Insert new copies, or wait for an insert under way; return how many are new. Send again after a lost reply."""
     try:
         yield from retry_once(_insert(envelopes), begun)

@@ -11,7 +11,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import REASON_BYTES, count, listed, object_id, queue_name, text
+from mongoq.model.arguments import REASON_BYTES, count, object_id, queue_name, read_list, text
 from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, shorten
@@ -61,7 +61,7 @@ def revive(
     pages = _All(context, chosen) if isinstance(chosen, Range) else _Chosen(context, chosen)
     done = Replayed()
     while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):
-        done += yield from _handed_back(context, documents, target, by_hop=hop is not None)
+        done += yield from _hand_back(context, documents, target, by_hop=hop is not None)
     if not done.found and chosen != []:
         yield from refuse_mistake(context, letters=True)
     return replace(done, missing=pages.missing)
@@ -75,8 +75,8 @@ def selection(
         raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
     if ids is None:
         wanted = history_range(context, since=None, until=None, where=where, state=None, page=PAGE)
-        return wanted if stage is None else wanted.narrowed({"origin.stage": text(stage, "stage", STAGE_BYTES)})
-    return [object_id(id, f"ids[{place}]") for place, id in enumerate(listed(ids, "ids"))]
+        return wanted if stage is None else wanted.narrow({"origin.stage": text(stage, "stage", STAGE_BYTES)})
+    return [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
 
 
 class _All:
@@ -121,13 +121,13 @@ class _Chosen:
         return found
 
 
-def _handed_back(
+def _hand_back(
     context: QueueContext[Any], documents: Sequence[Document], target: str | None, *, by_hop: bool
 ) -> Flow[Replayed]:
     """Hand back one page, and count the results."""
     refusals: list[tuple[ObjectId, str]] = []
     statements = list(_statements(context, documents, target, refusals, by_hop=by_hop))
-    moved = yield from _sent(context, statements, refusals)
+    moved = yield from _send_statements(context, statements, refusals)
     context.count("move", moved)
     priorities = [document.get("priority") for document in documents]
     for queue, when in {(there["q"], there["when"]) for there in (each[1]["update"]["$set"] for each in statements)}:
@@ -215,7 +215,9 @@ def _update(
     }
 
 
-def _sent(context: QueueContext[Any], statements: list[Statement], refusals: list[tuple[ObjectId, str]]) -> Flow[int]:
+def _send_statements(
+    context: QueueContext[Any], statements: list[Statement], refusals: list[tuple[ObjectId, str]]
+) -> Flow[int]:
     """Send the statements, again after a lost reply: letters that have gone no longer match. Return how many went."""
     if not statements:
         return 0
@@ -224,7 +226,7 @@ def _sent(context: QueueContext[Any], statements: list[Statement], refusals: lis
     command = Command("bulk_write", {"requests": statements, "ordered": False}, number_matched)
     moved, was_lost = yield from retry_and_report(lambda: _tolerant(command, statements, refusals))
     # A later reply does not count letters that an earlier command moved, so the total is counted by what is left.
-    return (yield from _gone(context, statements)) if was_lost else moved
+    return (yield from _count_gone(context, statements)) if was_lost else moved
 
 
 def _tolerant(command: Command[int], statements: list[Statement], refusals: list[tuple[ObjectId, str]]) -> Flow[int]:
@@ -238,7 +240,7 @@ def _tolerant(command: Command[int], statements: list[Statement], refusals: list
         return refused.total
 
 
-def _gone(context: QueueContext[Any], statements: list[Statement]) -> Flow[int]:
+def _count_gone(context: QueueContext[Any], statements: list[Statement]) -> Flow[int]:
     which = [arguments["filter"]["_id"] for _, arguments in statements]
     ids = [id for each in which for id in (each["$in"] if isinstance(each, dict) else [each])]
     left: int = yield from Command("count_documents", {"filter": {"_id": {"$in": ids}, "q": context.name}})

@@ -15,7 +15,7 @@ from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.history.read import in_state, queues
-from mongoq.protocol.history.stats import MOST, prefixed
+from mongoq.protocol.history.stats import MOST, prefix_filter
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["refuse_mistake"]
@@ -39,7 +39,7 @@ def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
         yield from _refuse_other_dead_queue(broker, name, dead)
     elif name.endswith(DEAD_SUFFIX) or name in dead.values():
         yield from _refuse_copying_letters(broker, name)
-    names = yield from _known(broker, dead)
+    names = yield from _find_known_queues(broker, dead)
     if not names & {name, _other(name)}:
         near = _nearest(name, names)
         if near:
@@ -79,16 +79,16 @@ def _holds(broker: BrokerContext, queue: str, state: Any) -> Flow[bool]:
 
 def _dead_queues(broker: BrokerContext) -> Flow[dict[str, str]]:
     """Return the dead queue of each queue that stores the name of its dead queue."""
-    filter = {**prefixed(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
+    filter = {**prefix_filter(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
     found = yield from find_few(broker, filter, [("_id", 1)], MOST, projection={"settings.dead": 1})
     return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in found}
 
 
-def _known(broker: BrokerContext, dead: dict[str, str]) -> Flow[set[str]]:
+def _find_known_queues(broker: BrokerContext, dead: dict[str, str]) -> Flow[set[str]]:
     """Return the names of all queues that hold an item, or that a control document names."""
     names = set((yield from queues(broker))) | dead.keys() | set(dead.values())
     for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX):
-        found = yield from find_few(broker, prefixed(prefix), [("_id", 1)], MOST, projection={"_id": 1})
+        found = yield from find_few(broker, prefix_filter(prefix), [("_id", 1)], MOST, projection={"_id": 1})
         names |= {document["_id"].removeprefix(prefix) for document in found}
     bound = yield from read_topics(broker)
     return names.union(bound, *bound.values())

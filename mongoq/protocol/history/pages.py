@@ -27,7 +27,16 @@ from mongoq.protocol.flow import Begin, Begun, Command, Flow, Unreadable, own_er
 from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["Page", "Range", "documents_page", "history_page", "history_range", "is_refused_filter", "opened", "refusal"]
+__all__ = [
+    "Page",
+    "Range",
+    "documents_page",
+    "history_page",
+    "history_range",
+    "is_refused_filter",
+    "open_document",
+    "refusal",
+]
 
 M = TypeVar("M")
 REFUSED_FILTERS = (2, 9, 51091)
@@ -75,7 +84,7 @@ class Range:
             raise ArgumentInvalid("after[1]", f"the id of an item, not {position[1]!r:.100}: {error}") from error
         return replace(self, after=last)
 
-    def narrowed(self, filter: Mapping[str, Any]) -> Range:
+    def narrow(self, filter: Mapping[str, Any]) -> Range:
         """Return the range of the items that match a filter of envelopes as well."""
         return replace(self, where={"$and": [self.where, filter]} if self.where else filter)
 
@@ -184,7 +193,7 @@ def documents_page(
     With ``as_stored`` subdocuments stay undecoded bytes, and fields that no copy needs are left out. Trails are among
     those fields unless ``trails`` asks for them.
     """
-    asked = yield from _asked(context, wanted, as_stored=as_stored, trails=trails)
+    asked = yield from _make_request(context, wanted, as_stored=as_stored, trails=trails)
     return (yield from page_read(context.broker, asked))
 
 
@@ -207,14 +216,14 @@ class PageRequest:
 
 def page_begun(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
     """Request a page without waiting for it; without a server the command is not sent yet."""
-    asked = yield from _asked(context, wanted, as_stored=as_stored, trails=trails)
+    asked = yield from _make_request(context, wanted, as_stored=as_stored, trails=trails)
     # mongomock answers at once: there is nothing to run in parallel.
     if context.broker.serverless:
         return asked
     return replace(asked, begun=(yield from Begin(asked.command)))
 
 
-def _asked(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
+def _make_request(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
     broker = context.broker
     yield from ensure_broker_ready(broker, write=False)
     if wanted.started is None:
@@ -242,10 +251,10 @@ def page_read(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any]
         if wanted.where and is_refused_filter(error):
             raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
         raise
-    return found, replace(wanted, after=opened(broker, found[-1])) if more else None
+    return found, replace(wanted, after=open_document(broker, found[-1])) if more else None
 
 
-def opened(broker: BrokerContext, document: Document | bytes) -> Document:
+def open_document(broker: BrokerContext, document: Document | bytes) -> Document:
     """Decode a document that may still be bytes; return an ``UnreadableDocument`` if that fails."""
     if not isinstance(document, bytes):
         return document

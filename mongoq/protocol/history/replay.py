@@ -13,17 +13,17 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, count, duration, listed, object_id, text
+from mongoq.model.arguments import Duration, count, duration, object_id, read_list, text
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Document
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow, Wait
-from mongoq.protocol.history.copying import Sent, Task, Transform, copies_of, received, send
+from mongoq.protocol.history.copying import Sent, Task, Transform, copies_of, receive, send
 from mongoq.protocol.history.mistaken import refuse_mistake
 from mongoq.protocol.history.pages import history_range
-from mongoq.protocol.history.replay_source import ByIds, InRange, hop_destination, located
+from mongoq.protocol.history.replay_source import ByIds, InRange, hop_destination, locate
 from mongoq.protocol.settle.move import destination
 from mongoq.protocol.state.context import QueueContext
 
@@ -80,13 +80,13 @@ def replay(
         raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
     if after is not None:
         wanted = wanted.behind(after, context.broker.encoding)
-    chosen = None if ids is None else _checked_ids(ids, since=since, until=until, after=after, where=where)
-    yield from _begun(task, to)
+    chosen = None if ids is None else _check_ids(ids, since=since, until=until, after=after, where=where)
+    yield from _prepare(task, to)
     if chosen is None:
         source: InRange | ByIds = InRange(context, wanted, as_stored=task.as_stored, trails=hop is not None)
     else:
-        source = yield from located(context, chosen, page)
-    done = yield from _copied(task, source, pace, room, progress or _ignore)
+        source = yield from locate(context, chosen, page)
+    done = yield from _copy_all(task, source, pace, room, progress or _ignore)
     if not done.found and chosen != []:
         yield from refuse_mistake(context, letters=False)
     return done
@@ -108,14 +108,14 @@ def _flag(value: Any, argument: str) -> bool:
     return value
 
 
-def _checked_ids(ids: Any, **others: Any) -> list[ObjectId]:
+def _check_ids(ids: Any, **others: Any) -> list[ObjectId]:
     for name, value in others.items():
         if value is not None:
             raise ArgumentInvalid(name, "choose by ids=, or by since=, until=, after= and where=, not by both")
-    return list(dict.fromkeys(object_id(id, f"ids[{n}]") for n, id in enumerate(listed(ids, "ids"))))
+    return list(dict.fromkeys(object_id(id, f"ids[{n}]") for n, id in enumerate(read_list(ids, "ids"))))
 
 
-def _begun(task: Task, to: Any) -> Flow[None]:
+def _prepare(task: Task, to: Any) -> Flow[None]:
     """Prepare the queues: a dry run writes nothing, not even the options of a handle."""
     broker = task.context.broker
     if task.dry_run:
@@ -148,7 +148,7 @@ class _Pace:
             yield from Wait(pause)
         self._free = time.monotonic()
 
-    def added(self, copies: int) -> None:
+    def record_copies(self, copies: int) -> None:
         if self._rate is not None:
             self._free += copies / self._rate
 
@@ -170,14 +170,14 @@ class _Chunks:
         return chunk
 
 
-def _copied(task: Task, source: InRange | ByIds, pace: _Pace, room: float, progress: Progress) -> Flow[Replayed]:
+def _copy_all(task: Task, source: InRange | ByIds, pace: _Pace, room: float, progress: Progress) -> Flow[Replayed]:
     """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next."""
     done, chunks = Replayed(), _Chunks(source, pace, room)
     sent: Sent | None = None
 
     def finished(sent: Sent) -> Flow[Replayed]:
-        more = yield from received(task, sent)
-        pace.added(more.pushed)
+        more = yield from receive(task, sent)
+        pace.record_copies(more.pushed)
         so_far = replace(done + more, missing=source.missing)
         progress(so_far)
         return so_far

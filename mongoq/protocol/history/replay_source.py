@@ -20,7 +20,7 @@ from mongoq.protocol.history.pages import PageRequest, Range, page_begun, page_r
 from mongoq.protocol.settle.move import Destination, destination
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["ByIds", "InRange", "hop_destination", "located", "payload_at"]
+__all__ = ["ByIds", "InRange", "hop_destination", "locate", "payload_at"]
 
 
 def hop_destination(
@@ -126,7 +126,7 @@ class ByIds:
         return found
 
 
-def located(context: QueueContext[Any], ids: list[ObjectId], page: int) -> Flow[ByIds]:
+def locate(context: QueueContext[Any], ids: list[ObjectId], page: int) -> Flow[ByIds]:
     """Read which of the ids are in the history, and their order (``find`` by ``_id``)."""
     found = []
     for start in range(0, len(ids), IDS_PER_FIND):

@@ -73,12 +73,12 @@ def flush(broker: BrokerContext) -> Flow[None]:
         names = list(sums)
         for start in range(0, len(names), STATEMENTS):
             chunk = {name: sums[name] for name in names[start : start + STATEMENTS]}
-            emptied = yield from _emptied(broker, chunk)
+            emptied = yield from _find_empty(broker, chunk)
             for name in (yield from _add(broker, chunk, emptied)):
                 del sums[name]
     finally:
         # Counts that were not written yet: the next flush adds them.
-        broker.counters.put_back(sums)
+        broker.counters.restore(sums)
 
 
 def _newly_used(broker: BrokerContext, sums: Mapping[str, Any]) -> list[str]:
@@ -94,7 +94,7 @@ def _newly_used(broker: BrokerContext, sums: Mapping[str, Any]) -> list[str]:
     return [name for name, state in states.items() if not state.told_used or now >= state.used_until]
 
 
-def _emptied(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> Flow[set[str]]:
+def _find_empty(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) -> Flow[set[str]]:
     """Return the queues that are empty now, of the queues that items have left.
 
     The check takes at most a hundredth of the time. After a queue was drained, the index is full of deleted entries,
@@ -123,7 +123,7 @@ def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: 
         date = {"$set": {"expires": expires}} if name in emptied else {"$unset": {"expires": ""}}
         update = {"$inc": dict(sums[name]), **date}
         statements.append(("UpdateOne", {"filter": {"_id": COUNTERS_PREFIX + name}, "update": update, "upsert": True}))
-    refused = yield from (_sent_singly(statements) if broker.serverless else _sent_together(statements))
+    refused = yield from (_send_singly(statements) if broker.serverless else _send_together(statements))
     for place, error in refused.items():
         # Two processes inserted the document at the same time; the next flush finds it and adds to it.
         if not isinstance(error, Duplicate):
@@ -132,7 +132,7 @@ def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: 
     return [name for place, name in enumerate(names) if not isinstance(refused.get(place), Duplicate)]
 
 
-def _sent_together(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
+def _send_together(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
     if statements:
         try:
             yield from Command("bulk_write", {"requests": statements, "ordered": False})
@@ -141,7 +141,7 @@ def _sent_together(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
     return {}
 
 
-def _sent_singly(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
+def _send_singly(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
     """Send the statements one by one: mongomock has no ``bulkWrite``."""
     refused: dict[int, Exception] = {}
     for place, (_, arguments) in enumerate(statements):
@@ -158,7 +158,7 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
         return dict(broker.stats[1])
     yield from ensure_broker_ready(broker, write=False)
     yield from flush(broker)
-    documents = yield from find_few(broker, prefixed(COUNTERS_PREFIX), [("_id", 1)], MOST)
+    documents = yield from find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MOST)
     counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
     depths = yield from _depths(broker)
     found = {name: _read(counted.get(name, {}), name, depths) for name in sorted(counted.keys() | depths.keys())}
@@ -166,7 +166,7 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
     return dict(found)
 
 
-def prefixed(prefix: str) -> dict[str, Any]:
+def prefix_filter(prefix: str) -> dict[str, Any]:
     """Return the filter of control documents of one kind, by the prefix of their ``_id`` up to a colon."""
     return {"_id": {"$gte": prefix, "$lt": prefix[:-1] + chr(ord(":") + 1)}}
 

@@ -19,21 +19,21 @@ from mongoq.model.item import Document, Item, id_key, with_stored
 from mongoq.model.join_state import JoinState, Place
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow, chunks
-from mongoq.protocol.join.match import Arrival, by_value, come, foreseen
-from mongoq.protocol.join.pair import MISSED, Member, buried, pair, priority_of
+from mongoq.protocol.join.match import Arrival, by_value, count_arrivals, foreseen
+from mongoq.protocol.join.pair import MISSED, Member, bury_statement, pair, priority_of
 from mongoq.protocol.join.spec import (
     ARRIVALS,
     FOREVER,
     JoinSpec,
     JoinTransaction,
     record_results,
-    remembered,
     rendezvous,
-    sent,
+    send_results,
+    write_states,
 )
 from mongoq.protocol.settle.exchange import Exchange, PutOff, run_exchange
 
-__all__ = ["arrived", "given_up"]
+__all__ = ["join_arrivals", "settle_expired"]
 
 TAKEN = dict.fromkeys(("token", "error", "batch", MISSED), "")
 """Fields of a reservation, or of an earlier give-up; an item that waits no longer has them."""
@@ -41,14 +41,14 @@ TOGETHER = 1_000
 """Items of one transaction, at most."""
 
 
-def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Exception]]:
+def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Exception]]:
     """Join items with parked partners and with each other, or park them.
 
     The items may have come by different queues. An item is put off when its partners are about to arrive in this
     process: items that meet here need not be parked. Returns by ``id_key`` the errors of items that were not settled;
     the error is ``PutOff`` for an item that was put off. A crash leaves each item where it was, or joined, or parked.
     """
-    come(spec, arrivals)
+    count_arrivals(spec, arrivals)
     for queue in {arrival.queue for arrival in arrivals}:
         yield from ensure_ready(spec.side(queue))
     failed: dict[Any, Exception] = {}
@@ -57,7 +57,7 @@ def arrived(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any, Excep
         record_results(spec, done)
         failed.update((id_key(item.id), PutOff()) for item in done.put_off)
 
-    way = Exchange(spec.sides[0], partial(_met, spec), _item_of, noted)
+    way = Exchange(spec.sides[0], partial(_settle_arrivals, spec), _item_of, noted)
     for chunk in chunks(by_value(arrivals), lambda _: 0, most=TOGETHER):
         failed |= yield from run_exchange(way, chunk)
     return failed
@@ -67,7 +67,7 @@ def _item_of(arrival: Arrival) -> Item[Any]:
     return arrival.item
 
 
-def _met(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTransaction]:
+def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTransaction]:
     """Settle arrivals, inside a transaction."""
     broker = spec.parked.broker
     plan = yield from foreseen(spec, arrivals)
@@ -80,8 +80,8 @@ def _met(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTransaction]:
     for arrival in plan.late:
         _settle_late(spec, doing, arrival)
     doing.put_off += map(_item_of, plan.put_off)
-    yield from remembered(spec, plan.known.values(), {one.key: one.value for one in arrivals}, doing)
-    yield from sent(broker, doing)
+    yield from write_states(spec, plan.known.values(), {one.key: one.value for one in arrivals}, doing)
+    yield from send_results(broker, doing)
     return doing
 
 
@@ -95,7 +95,7 @@ def _join(
         if members[0].context.settings.dead is None:
             raise
         for member in members:
-            doing.bury(buried(member, doing.now, reason=str(error), error=error), str(error))
+            doing.bury(bury_statement(member, doing.now, reason=str(error), error=error), str(error))
             # A reserved member belongs to this process, which reads its fate; a parked one has no caller here.
             if "token" in member.where:
                 doing.end(member.item, "dead")
@@ -150,14 +150,14 @@ def _settle_late(spec: JoinSpec, doing: JoinTransaction, arrival: Arrival) -> No
         doing.members.append(member)
         doing.end(arrival.item, "dropped")
         return
-    reason = f"it came too late: its partner of {spec.named(arrival.queue)} was given up before"
+    reason = f"it came too late: its partner of {spec.others_as_text(arrival.queue)} was given up before"
     if member.context.settings.dead is None:
         raise PartnerMissing(arrival.item.id, arrival.item.queue, reason)
-    doing.bury(buried(member, doing.now, reason=reason, error=None), reason)
+    doing.bury(bury_statement(member, doing.now, reason=reason, error=None), reason)
     doing.end(arrival.item, "dead")
 
 
-def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Exception]]:
+def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Exception]]:
     """Settle parked items after their timeout, as the join is configured; return errors of the others by ``id_key``.
 
     A crash leaves each item where it was, or settled. A partner that arrives at the same moment takes the item, or is
@@ -165,14 +165,14 @@ def given_up(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any, Excep
     """
     context = spec.parked
     yield from ensure_ready(context)
-    way = Exchange(context, partial(_parted, spec), lambda item: item, partial(record_results, spec))
+    way = Exchange(context, partial(_settle_expired, spec), lambda item: item, partial(record_results, spec))
     failed: dict[Any, Exception] = {}
     for chunk in chunks(items, lambda _: 0, most=ARRIVALS):
         failed |= yield from run_exchange(way, chunk)
     return failed
 
 
-def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[JoinTransaction]:
+def _settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[JoinTransaction]:
     """Settle expired parked items, inside a transaction."""
     broker = spec.parked.broker
     places = [Place.of(item.key, spec.queues) for item in items]
@@ -187,8 +187,8 @@ def _parted(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[JoinTransaction]
             values[place.key] = _note(item).get("value")
     for item in items:
         _part(spec, doing, item, when)
-    yield from remembered(spec, known.values(), values, doing)
-    yield from sent(broker, doing)
+    yield from write_states(spec, known.values(), values, doing)
+    yield from send_results(broker, doing)
     return doing
 
 
@@ -200,7 +200,7 @@ def _part(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetim
     """Send one item on without partners, or to the error queue."""
     member = _parking(spec, item)
     queue = member.item.queue
-    reason, error = spec.missed(queue), None
+    reason, error = spec.missing_reason(queue), None
     if spec.missing == "pass" and queue in spec.queues:
         members = [member if side.name == queue else None for side in spec.sides]
         try:
@@ -213,7 +213,7 @@ def _part(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetim
             return
     if member.context.settings.dead is None:
         raise PartnerMissing(item.id, queue, reason)
-    statement = buried(member, doing.now, reason=reason, error=error, missed=spec.late != "wait")
+    statement = bury_statement(member, doing.now, reason=reason, error=error, missed=spec.late != "wait")
     doing.bury(statement, reason)
     doing.end(item, "dead")
 

@@ -14,7 +14,7 @@ from mongoq.protocol.flow import Flow
 from mongoq.protocol.join.pair import MISSED
 from mongoq.protocol.join.spec import JoinSpec, rendezvous
 
-__all__ = ["Arrival", "Plan", "by_value", "come", "foreseen"]
+__all__ = ["Arrival", "Plan", "by_value", "count_arrivals", "foreseen"]
 
 PATIENCE = 3
 """Times that items of a queue arrive before an item waiting for one of them is parked: a claim comes in two parts."""
@@ -44,7 +44,7 @@ class Arrival:
         return self.item.queue
 
 
-def come(spec: JoinSpec, arrivals: Sequence[Arrival]) -> None:
+def count_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> None:
     """Count the arrivals that come for the first time."""
     new = [arrival for arrival in arrivals if arrival.turns is None]
     spec.turns.update({arrival.queue for arrival in new})
@@ -98,10 +98,10 @@ def foreseen(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
     gone: set[str] = set()
     ahead = 0
     while True:
-        plan = _planned(spec, arrivals, stored, gone)
+        plan = _make_plan(spec, arrivals, stored, gone)
         places = plan.places
         wanted = places.keys() - waiting.keys()
-        found = (yield from _parked(spec, wanted)) if wanted else {}
+        found = (yield from _find_waiting(spec, wanted)) if wanted else {}
         waiting |= found
         # A rendezvous may count places of items that were purged. Plan again without the empty places until all are
         # found.
@@ -110,19 +110,19 @@ def foreseen(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
         missing = wanted - found.keys()
         # Ever more places in one command: after a purge of the whole queue all of them are empty.
         ahead = min(ahead * 8 + 8, AHEAD)
-        gone |= missing | (yield from _gone(spec, plan.known, map(places.__getitem__, missing), ahead))
+        gone |= missing | (yield from _find_empty_places(spec, plan.known, map(places.__getitem__, missing), ahead))
     plan.waiting = waiting
-    _put_off(spec, plan, coming, gone)
+    _postpone(spec, plan, coming, gone)
     return plan
 
 
-def _planned(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[str, Document], gone: set[str]) -> Plan:
+def _make_plan(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[str, Document], gone: set[str]) -> Plan:
     keys = {arrival.key for arrival in arrivals}
     plan = Plan({key: JoinState(key, spec.queues, stored.get(key)) for key in keys})
     for arrival in arrivals:
         meeting, queue = plan.known[arrival.key], arrival.queue
         if arrival.item.stored(MISSED):
-            meeting.come_back(queue)
+            meeting.record_return(queue)
         places = {other: meeting.first(other, gone) for other in spec.others(queue)}
         there = {other: place for other, place in places.items() if place is not None}
         if len(there) == len(places):
@@ -136,7 +136,7 @@ def _planned(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[str, D
     return plan
 
 
-def _put_off(spec: JoinSpec, plan: Plan, coming: set[str], gone: set[str]) -> None:
+def _postpone(spec: JoinSpec, plan: Plan, coming: set[str], gone: set[str]) -> None:
     """Put off arrivals with partners that are about to arrive.
 
     Nothing is written for an arrival that is alone with its value.
@@ -147,7 +147,7 @@ def _put_off(spec: JoinSpec, plan: Plan, coming: set[str], gone: set[str]) -> No
         # ``unpark`` succeeds only for the last place of a line: no item is parked after it.
         if _is_patient(spec, arrival, missing, coming) and meeting.unpark(place):
             plan.put_off.append(plan.parking.pop(place))
-    for key in {one.key for one in plan.put_off} - {one.key for one in _concerned(plan)}:
+    for key in {one.key for one in plan.put_off} - {one.key for one in _arrivals_to_write(plan)}:
         del plan.known[key]
 
 
@@ -160,7 +160,7 @@ def _is_patient(spec: JoinSpec, arrival: Arrival, missing: Iterable[str], coming
     return all(queue in coming and spec.turns[queue] - turns.get(queue, 0) < PATIENCE for queue in missing)
 
 
-def _concerned(plan: Plan) -> Iterator[Arrival]:
+def _arrivals_to_write(plan: Plan) -> Iterator[Arrival]:
     """Yield the arrivals that need a write."""
     yield from plan.parking.values()
     yield from plan.late
@@ -168,7 +168,7 @@ def _concerned(plan: Plan) -> Iterator[Arrival]:
         yield arrival
 
 
-def _parked(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
+def _find_waiting(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
     """Find the items that wait at some places (by the index of keys)."""
     found = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts))
     return {document["key"]: document for document in found if isinstance(document.get("parked"), Mapping)}
@@ -178,7 +178,7 @@ def _at(spec: JoinSpec, texts: set[str]) -> dict[str, Any]:
     return {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
 
 
-def _gone(spec: JoinSpec, known: Known, places: Iterable[Place], ahead: int) -> Flow[set[str]]:
+def _find_empty_places(spec: JoinSpec, known: Known, places: Iterable[Place], ahead: int) -> Flow[set[str]]:
     """Return the empty places after some empty ones; a whole queue may have been purged."""
     behind = (other.text for place in places for other in known[place.key].following(place, ahead))
     texts = set(islice(behind, AHEAD))

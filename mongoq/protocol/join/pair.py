@@ -21,7 +21,7 @@ from mongoq.protocol.settle.settle import retention_update
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["MISSED", "Member", "Pair", "buried", "leaving", "pair", "priority_of"]
+__all__ = ["MISSED", "Member", "Pair", "bury_statement", "leaving", "pair", "priority_of"]
 
 PARKED = ("key", "parked")
 """Fields that an item has while it waits for its partners."""
@@ -103,7 +103,7 @@ def _trail(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
         marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
         entries += marks.in_document(own).get("trail", own["trail"])
     told = [{**entry, "joined": True} if isinstance(entry, Mapping) else entry for entry in entries]
-    return sorted(told, key=_settled)[-HOPS:]
+    return sorted(told, key=_settlement_time)[-HOPS:]
 
 
 def _is_recorded(member: Member) -> bool:
@@ -111,7 +111,7 @@ def _is_recorded(member: Member) -> bool:
     return (mark is not None and mark.trail) or member.item.stored("trail") is not None
 
 
-def _settled(entry: Any) -> float:
+def _settlement_time(entry: Any) -> float:
     at = entry.get("settled") if isinstance(entry, Mapping) else None
     return at.timestamp() if isinstance(at, datetime) else 0.0
 
@@ -135,7 +135,7 @@ def leaving(members: Iterable[Member], now: datetime) -> list[Statement]:
     return statements
 
 
-def buried(
+def bury_statement(
     member: Member, now: datetime, *, reason: str | None, error: Exception | None, missed: bool = False
 ) -> Statement:
     """Return the statement that sends an item to the error queue, as if from the queue that it arrived by."""

@@ -25,9 +25,9 @@ __all__ = [
     "JoinTransaction",
     "Late",
     "record_results",
-    "remembered",
     "rendezvous",
-    "sent",
+    "send_results",
+    "write_states",
 ]
 
 logger = logging.getLogger("mongoq.joining")
@@ -85,14 +85,14 @@ class JoinSpec:
         """Return the names of the other queues."""
         return self._others[queue]
 
-    def named(self, queue: str) -> str:
+    def others_as_text(self, queue: str) -> str:
         """Return the names of the other queues, as text for a sentence."""
         return ", ".join(map(repr, self.others(queue)))
 
-    def missed(self, queue: str) -> str:
+    def missing_reason(self, queue: str) -> str:
         """Return the reason why an item of this queue is given up."""
         wanted = "no item" if len(self.queues) == 2 else "not one of each"
-        return f"{wanted} of {self.named(queue)} came within {self.timeout}"
+        return f"{wanted} of {self.others_as_text(queue)} came within {self.timeout}"
 
     def side(self, queue: str) -> QueueContext[Any]:
         """Return one of the queues by its name."""
@@ -164,7 +164,7 @@ def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]
     return {ids[document["_id"]]: document for document in found}
 
 
-def remembered(
+def write_states(
     spec: JoinSpec, known: Iterable[JoinState], values: Mapping[str, Any], doing: JoinTransaction
 ) -> Flow[None]:
     """Write the state of each rendezvous; an empty one with nothing to remember is deleted, a new one is inserted.
@@ -191,7 +191,7 @@ def remembered(
         yield from count_found(spec.parked.broker, requests)
 
 
-def sent(broker: BrokerContext, doing: JoinTransaction) -> Flow[None]:
+def send_results(broker: BrokerContext, doing: JoinTransaction) -> Flow[None]:
     """Write all results; raises ``FenceMiss`` when another process has taken an item."""
     expected = doing.settled + len(doing.members)
     requests = [*doing.own, *leaving(doing.members, doing.now)]

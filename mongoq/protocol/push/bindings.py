@@ -84,7 +84,7 @@ def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any
         yield from read_bindings(broker)  # raises an error that names the malformed binding
         raise
     bound = bindings_in(broker, document)
-    broker.topics.put(bound, asked_at, written=True)
+    broker.topics.store(bound, asked_at, written=True)
     return bound
 
 

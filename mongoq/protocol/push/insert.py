@@ -11,7 +11,7 @@ from mongoq.errors import DuplicateItem
 from mongoq.model.envelope import Document, is_same_push
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_once
-from mongoq.protocol.flow import Command, Duplicate, Flow, ReplyLost, matched
+from mongoq.protocol.flow import Command, Duplicate, Flow, ReplyLost, has_matched
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["confirm_insert", "find_pushed", "id_taken_error", "insert_command", "insert_item", "is_new", "is_pushed"]
@@ -86,5 +86,5 @@ def confirm_insert(broker: BrokerContext, envelope: Mapping[str, Any], *, given:
     """
     id = envelope["_id"]
     filter = {"_id": id, "into": envelope["into"]} if given else {"_id": id}
-    command = Command("update_one", {"filter": filter, "update": {"$set": {"_id": id}}}, matched)
+    command = Command("update_one", {"filter": filter, "update": {"$set": {"_id": id}}}, has_matched)
     return (yield from retry_once(command)) or (given and (yield from is_pushed(broker, envelope)))

@@ -11,8 +11,8 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
-from mongoq.model.copies import published
-from mongoq.model.envelope import Document, is_same_push, spliced
+from mongoq.model.copies import make_bound_copy
+from mongoq.model.envelope import Document, is_same_push, splice
 from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.push.insert import find_pushed, id_taken_error, insert_item
@@ -51,7 +51,7 @@ def publish(
     A single copy needs no transaction. Without a server there are no transactions, and the copies are put one by one.
     """
     at = broker.clock.now()
-    copies = [published(envelope, queue, at) for queue in queues]
+    copies = [make_bound_copy(envelope, queue, at) for queue in queues]
     make = partial(_insert_one_by_one, broker, copies, keyed, given=given)
     if len(copies) > 1 and not broker.serverless:
         size = broker.encoding.size(copies[0]) * len(copies)
@@ -112,9 +112,9 @@ def _check_transaction_size(number: int, size: int, what: str) -> None:
 
 def copy_for_queue(broker: BrokerContext, envelope: Document, wrapped: bytes, queue: str, at: datetime) -> Copy:
     """Return the copy of an envelope for a bound queue; the payload is ``{"payload": payload}`` in BSON."""
-    head = published(envelope, queue, at)
+    head = make_bound_copy(envelope, queue, at)
     del head["payload"]
-    raw = spliced(bytes(broker.encoding.raw(head).raw), wrapped)
+    raw = splice(bytes(broker.encoding.raw(head).raw), wrapped)
     return Copy(queue, head["_id"], broker.encoding.of_bytes(raw))
 
 

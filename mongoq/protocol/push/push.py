@@ -64,7 +64,7 @@ class Draft:
         clock = self.context.broker.clock
         self.id = self.given or new_id()
         undelayed = self.delay is None and self.when is None
-        self.at = clock.stamped() if undelayed else milliseconds(due(clock, self.delay, self.when))
+        self.at = clock.now_milliseconds() if undelayed else milliseconds(due(clock, self.delay, self.when))
 
     @property
     def kind(self) -> Kind:
@@ -90,7 +90,7 @@ class Draft:
         """Return the envelope as a document with readable fields."""
         return new_envelope(
             self.context.name,
-            self.context.broker.encoding.unwrapped("payload", self.wrapped),
+            self.context.broker.encoding.unwrap("payload", self.wrapped),
             id=self.id,
             when=time_of(self.at),
             priority=self.priority,
@@ -167,7 +167,7 @@ def _make_draft(
     once: Duration | None,
 ) -> Draft:
     """Check the arguments of a push."""
-    wrapped = context.codec.wrapped(payload)
+    wrapped = context.codec.wrap(payload)
     stored_headers = None if headers is None else check_headers(headers, context.broker.encoding)
     given = None if id is None else object_id(id)
     remember = DEFAULT_REMEMBER if once is None else remember_time(once, given is not None)

@@ -14,7 +14,7 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
-from mongoq.model.arguments import Duration, listed, object_id
+from mongoq.model.arguments import Duration, object_id, read_list
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, is_same_push, new_envelope
@@ -33,7 +33,7 @@ from mongoq.protocol.flow import (
     finish,
     number_matched,
     own_error,
-    placed,
+    with_place,
 )
 from mongoq.protocol.push.insert import find_pushed
 from mongoq.protocol.push.keyed import Keyed, push_keyed
@@ -113,20 +113,20 @@ def push_many(
 
 def _encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:
     """Check and encode each payload, as ``{"payload": payload}``."""
-    given = listed(payloads, "payloads")
+    given = read_list(payloads, "payloads")
     with suppress(ArgumentInvalid):
-        return context.codec.wrapped_many(given)
+        return context.codec.wrap_many(given)
     values = []
     for place, payload in enumerate(given):  # one payload is refused: find out which, for the error
         try:
-            values.append(context.codec.wrapped(payload))
+            values.append(context.codec.wrap(payload))
         except ArgumentInvalid as error:
-            raise placed(error, f"payloads[{place}]", "payload") from error
+            raise with_place(error, f"payloads[{place}]", "payload") from error
     return values
 
 
 def _check_ids(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
-    given = [object_id(id, f"ids[{place}]") for place, id in enumerate(listed(ids, "ids"))]
+    given = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
     if len(given) != number:
         raise ArgumentInvalid("ids", f"{len(given)} ids for {number} payloads; give one for each")
     if len({id.binary for id in given}) != number:
@@ -384,7 +384,7 @@ def _transactions(pushes: Iterable[Push], queues: int) -> Iterator[list[Push]]:
 
 def _push_with_key(context: QueueContext[Any], push: Push, key: str, envelopes: _Envelopes) -> Flow[None]:
     broker, keyed = context.broker, Keyed(key, "keep")
-    envelope = envelopes.document(push, broker.encoding.unwrapped("payload", push[1]))
+    envelope = envelopes.document(push, broker.encoding.unwrap("payload", push[1]))
     if bound := broker.topics.bound.get(context.name):
         yield from publish(broker, envelope, bound, keyed, given=True, joined=False)
     else:

@@ -43,7 +43,7 @@ def make_output(
         raise OutcomeInvalid("what comes of an item is a new one, and has nothing to patch; give payload=")
     return new_envelope(
         handed.queue,
-        item.stored("payload") if payload is None else context.broker.encoding.unwrapped("payload", payload),
+        item.stored("payload") if payload is None else context.broker.encoding.unwrap("payload", payload),
         id=id,
         when=due(context.broker.clock, handed.delay, handed.when),
         priority=handed.changes.get("priority", item.priority),

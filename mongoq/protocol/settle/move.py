@@ -124,7 +124,7 @@ def check_move(
     """Check the options of a move."""
     changes: dict[str, Any] = {"q": to.name, "reserved": False, "attempts": 0}
     patched = {} if patch is None else check_patch(context, patch, replaces_payload=replace_payload)
-    wrapped = to.codec.wrapped(payload) if replace_payload else None
+    wrapped = to.codec.wrap(payload) if replace_payload else None
     if key is not None:
         changes["key"] = check_key(key)
     if priority is not None:
@@ -146,7 +146,7 @@ def send_move(context: QueueContext[Any], item: Item[Any], handed: Handover) -> 
     until = due(broker.clock, handed.delay, handed.when)
     update = handed.update(until)
     if payload is not None:
-        update["$set"]["payload"] = broker.encoding.unwrapped("payload", payload)
+        update["$set"]["payload"] = broker.encoding.unwrap("payload", payload)
     marker = Marker(context, "moved", at=broker.clock.now(), to=to)
     marks = marker.marks(item, payload=payload, added=max_growth(context, handed.patch))
     key, fixed = handed.changes.get("key"), handed.when is not None

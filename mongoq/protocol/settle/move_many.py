@@ -12,15 +12,15 @@ from operator import attrgetter, is_
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid
-from mongoq.model.arguments import listed, moment
+from mongoq.model.arguments import moment, read_list
 from mongoq.model.encoding.error_text import spoken
-from mongoq.model.envelope import Document, spliced
+from mongoq.model.envelope import Document, splice
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import is_gone
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Flow, placed
+from mongoq.protocol.flow import Flow, with_place
 from mongoq.protocol.settle.bulk import Put, Settlement, settle_bulk
 from mongoq.protocol.settle.move import Destination, Handover, check_move, destination, send_move
 from mongoq.protocol.settle.patch import max_growth, merge_patch
@@ -57,7 +57,7 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
 
 def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
     """Return the items and the moves of the given pairs, and refuse other values."""
-    pairs = listed(moves, "moves")
+    pairs = read_list(moves, "moves")
     if {tuple}.issuperset(map(type, pairs)) and {2}.issuperset(map(len, pairs)):
         given = [move for _, move in pairs]
         if {Move}.issuperset(map(type, given)):
@@ -76,7 +76,7 @@ def _check_moves(context: QueueContext[Any], given: list[Move], resolve: Resolve
         try:
             told.append(moves.check(move))
         except ArgumentInvalid as error:
-            raise placed(error, f"moves[{place}].") from error
+            raise with_place(error, f"moves[{place}].") from error
     return told
 
 
@@ -122,7 +122,7 @@ class Moves:
         key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
         if key in self._known:
             handed, queue, _ = self._known[key]
-            return handed, queue.codec.wrapped(move.payload) if own else None
+            return handed, queue.codec.wrap(move.payload) if own else None
         queue = destination(self._context, self._resolve(to))
         handed = _check_move(self._context, queue, move)
         self._known[key] = handed, queue, move  # which keeps what it was told, and so the identities
@@ -161,7 +161,7 @@ def _plain_move_maker(context: QueueContext[Any], handed: Handover, batch: Batch
     taken, shared = tuple(gone), bytes(encoding.raw(update["$set"]).raw)
 
     def one(item: Item[Any], payload: bytes | None) -> Settlement:
-        raw = shared if payload is None else spliced(shared, payload)
+        raw = shared if payload is None else splice(shared, payload)
         marks = marker.marks(item, payload=payload)
         key = raw, taken, marks
         if key not in equal:

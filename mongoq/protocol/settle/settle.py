@@ -12,7 +12,7 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.item import Item
 from mongoq.protocol.base.fence import begin_settle, has_deleted, is_back, run_fenced, update_command
-from mongoq.protocol.flow import Command, Flow, matched
+from mongoq.protocol.flow import Command, Flow, has_matched
 from mongoq.protocol.settle.move import bury, reason_exhausted
 from mongoq.protocol.settle.patch import check_patch, max_growth, settle_with_patch
 from mongoq.protocol.settle.trail import Marker
@@ -66,12 +66,12 @@ def commit(
     Here and below ``begun`` means that the caller has run ``begin_settle`` for this item, before sharing commands.
     """
     broker = context.broker
-    value = context.codec.wrapped(payload) if replace_payload else None
+    value = context.codec.wrap(payload) if replace_payload else None
     patched = {} if patch is None else check_patch(context, patch, replaces_payload=replace_payload)
     if not begun:
         yield from begin_settle(context, item)
     now = broker.clock.now()
-    changes = {} if value is None else {"payload": broker.encoding.unwrapped("payload", value)}
+    changes = {} if value is None else {"payload": broker.encoding.unwrap("payload", value)}
     update = retention_update(context, item, now, changes)
     if update is None:
         command = Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, has_deleted)
@@ -194,5 +194,5 @@ def unprocess_command(before: Document, token: ObjectId) -> Command[bool]:
                 "$inc": {"attempts": -1},
             },
         },
-        matched,
+        has_matched,
     )

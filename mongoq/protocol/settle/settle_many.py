@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, duration, listed
+from mongoq.model.arguments import Duration, duration, read_list
 from mongoq.model.clock import Clock
 from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.indexes import BEGINNING
@@ -51,7 +51,7 @@ def check_items(
     context: QueueContext[Any], items: Any, argument: str = "items"
 ) -> tuple[list[Item[Any]], RawBatch | None]:
     """Return the items, each once, all reserved from this queue, and their common facts, if known."""
-    found, namespace, queue = listed(items, argument), context.broker.namespace, context.name
+    found, namespace, queue = read_list(items, argument), context.broker.namespace, context.name
     held = all_held(found, namespace, queue)
     if held is not None:
         return found, held

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from mongoq.model.envelope import shorten, spliced
+from mongoq.model.envelope import shorten, splice
 from mongoq.model.item import Item
 from mongoq.model.trail import LARGE, ClaimedPayload, StageMark, is_countable, most_hops, without_payloads
 from mongoq.protocol.state.context import QueueContext
@@ -97,9 +97,9 @@ class Marker:
         """Return whether the item's next payload leaves no room for payloads in its trail."""
         if payload is not None:
             return len(payload) > LARGE
-        return added > 0 and self._claimed_payload(item).size + added > LARGE
+        return added > 0 and self._payload_at_claim(item).size + added > LARGE
 
-    def _claimed_payload(self, item: Item[Any]) -> ClaimedPayload:
+    def _payload_at_claim(self, item: Item[Any]) -> ClaimedPayload:
         return item.kept or self._context.as_claimed(item.stored("payload"))
 
     def _make(
@@ -116,9 +116,9 @@ class Marker:
         size = 0
         if mark.trail:
             keeps = mark.keeps and item.stored("payload", NO_MARKS) is not NO_MARKS  # or settled unseen
-            payload = self._claimed_payload(item).wrapped if keeps and not large else None
+            payload = self._payload_at_claim(item).wrapped if keeps and not large else None
             bare = self._entry(mark, item, attempts, large=keeps and payload is None)
-            entry = self._context.broker.encoding.of_bytes(bare if payload is None else spliced(bare, payload))
+            entry = self._context.broker.encoding.of_bytes(bare if payload is None else splice(bare, payload))
             most, size = most_hops(bare), len(entry.raw)
             if cleared is None:
                 operators["$push"] = {"trail": {"$each": [entry], "$slice": -most}}

@@ -120,7 +120,7 @@ class ClaimHints:
             return ScanStart(claimable(queue, now, floors), now, time.monotonic(), version)
         return ScanStart(eligible(queue, now), now, time.monotonic(), None)
 
-    def found(self, start: ScanStart, first: Document | None) -> None:
+    def raise_bounds(self, start: ScanStart, first: Document | None) -> None:
         """Raise the bounds to the first item that a claim found; ``None`` when it found nothing."""
         self.spent += time.monotonic() - start.at
         if start.version is None or start.version != self.version:
@@ -130,11 +130,11 @@ class ClaimHints:
         until = None if first is None else first["priority"]
         for priority, floor in floors.items():
             if until is None or priority < until:
-                floors[priority] = _raised(floor, LowerBound(recent))
+                floors[priority] = _later_bound(floor, LowerBound(recent))
         if first is not None and until in floors and isinstance(when := first["when"], datetime):
             id = first["_id"]
             head = LowerBound(when, id if isinstance(id, ObjectId) else None) if when < recent else LowerBound(recent)
-            floors[until] = _raised(floors[until], head)
+            floors[until] = _later_bound(floors[until], head)
         self.floors = floors
 
     def note(self, priority: Any, when: datetime) -> None:
@@ -164,7 +164,7 @@ class ClaimHints:
         """Record that this thread refreshes the bounds, so that others do not."""
         self.looked_at, self.spent, self.asked, self.outdated = at, 0.0, self.version, False
 
-    def seen(self, heads: Sequence[tuple[Any, Any]], now: datetime) -> Mapping[int, LowerBound] | None:
+    def bounds_of(self, heads: Sequence[tuple[Any, Any]], now: datetime) -> Mapping[int, LowerBound] | None:
         """Return the bounds made of each priority's first date; ``None`` with too many priorities or foreign values.
 
         Priorities that have become empty stay, and 0 is always among them, since most items have it.
@@ -180,7 +180,7 @@ class ClaimHints:
                 floors.setdefault(priority, LowerBound(recent))
         return floors
 
-    def looked(self, floors: Mapping[int, LowerBound] | None, *, slow: bool, at: float) -> None:
+    def record_refresh(self, floors: Mapping[int, LowerBound] | None, *, slow: bool, at: float) -> None:
         """Record a refresh: its bounds, and whether the walk from the start of the index was slow."""
         self.cost = at - self.looked_at
         self.calm = 0 if slow else self.calm + 1
@@ -206,6 +206,6 @@ def _lower(floor: LowerBound, other: LowerBound | None) -> LowerBound:
     return floor if other is None or floor.when <= other.when else other
 
 
-def _raised(floor: LowerBound, to: LowerBound) -> LowerBound:
+def _later_bound(floor: LowerBound, to: LowerBound) -> LowerBound:
     """Return the later bound; of two on one date the one with an id, which is newer."""
     return to if to.when >= floor.when else floor

@@ -54,7 +54,7 @@ class Contention:
         self.turns = turns[1:]
         return n * turns[0]
 
-    def tried(self, n: int, lost: int, at: float | None = None) -> None:
+    def record_batch(self, n: int, lost: int, at: float | None = None) -> None:
         """Record a batch: of ``n`` items, ``lost`` had been claimed by others."""
         if not lost and self.width == 1:
             return

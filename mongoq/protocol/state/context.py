@@ -17,8 +17,8 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, id_key, items_of, with_stored
 from mongoq.model.process import EVENTS, Counters, Event, Identity
-from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolved
-from mongoq.model.trail import ClaimedPayload, StageMark, kept
+from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolve_settings
+from mongoq.model.trail import ClaimedPayload, StageMark, keep_payload
 from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.claim_hints import ClaimHints, ScanStart
 from mongoq.protocol.state.contention import Contention
@@ -74,7 +74,7 @@ class Topics(Known):
     bound: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     written_at: float = float("-inf")
 
-    def put(self, bound: Mapping[str, tuple[str, ...]], asked_at: float, *, written: bool = False) -> None:
+    def store(self, bound: Mapping[str, tuple[str, ...]], asked_at: float, *, written: bool = False) -> None:
         """Store the bindings that were read or ``written``; a write says nothing about changes since it was sent."""
         if written:
             self.written_at = time.monotonic()
@@ -131,9 +131,9 @@ class QueueState(Known):
         until = time.monotonic() + min(remember, REMEMBERS).total_seconds()
         self.remembers_until = max(self.remembers_until, until)
 
-    def claimed(self, start: ScanStart, first: Document | None) -> None:
+    def record_claim(self, start: ScanStart, first: Document | None) -> None:
         """Record the first item that a claim of one item found; ``None`` when it found nothing."""
-        self.claim_hints.found(start, first)
+        self.claim_hints.raise_bounds(start, first)
         if first is not None and self.prefetch.is_filled:
             self.prefetch.remove({id_key(first["_id"])})
 
@@ -143,7 +143,7 @@ class QueueState(Known):
         prefetch = self.prefetch  # every push asks: its own property would take as long as all of this
         return self.claim_hints.fast or bool(prefetch.items) or prefetch.coming is not None
 
-    def put(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
+    def store(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
         """Store what was read or written; equal options keep their identity."""
         self.paused, self.read_at = paused, time.monotonic() if asked_at is None else asked_at
         if stored is not None and stored != self.stored:
@@ -243,7 +243,7 @@ class BrokerContext:
             for priority in {one if isinstance(one, int) else None for one in priorities} or {None}:
                 state.claim_hints.note(priority, when)
                 if is_due:
-                    state.prefetch.placed(priority, when)
+                    state.prefetch.drop_behind(priority, when)
         wait_queue = self.registry.wait_queues.get(queue)
         if wait_queue is not None:
             due = (when - self.clock.now()).total_seconds()
@@ -308,7 +308,7 @@ class QueueContext(Generic[M]):
         """The settings in force, as far as this process knows."""
         options, stored = self.options, self.state.stored
         if self._resolved_from[0] is not options or self._resolved_from[1] is not stored:
-            self._settings = resolved(options, {**stored, **self.overriding})
+            self._settings = resolve_settings(options, {**stored, **self.overriding})
             self._resolved_from = options, stored
         return self._settings
 
@@ -342,9 +342,9 @@ class QueueContext(Generic[M]):
 
     def as_claimed(self, payload: Any) -> ClaimedPayload:
         """Return a copy of a payload for the trail."""
-        return kept(payload, self.broker.encoding)
+        return keep_payload(payload, self.broker.encoding)
 
-    def preserved(self, item: Item[M]) -> Item[M]:
+    def preserve_payload(self, item: Item[M]) -> Item[M]:
         """Return an item with a copy of its stored payload, which a handler cannot change."""
         try:
             raw = self.broker.encoding.raw({"payload": item.stored("payload")})
@@ -361,7 +361,7 @@ class QueueContext(Generic[M]):
         if self.codec.untyped:
             return item
         try:
-            return self.decoded(item)
+            return self.decode_payload(item)
         except PayloadInvalid as invalid:
             hint = f"{invalid.problem} (item {item.id}); a queue handle without a model shows it as it is"
             raise PayloadInvalid(invalid.path, hint, item=item) from invalid
@@ -378,7 +378,7 @@ class QueueContext(Generic[M]):
         logger.warning("left out document %s of queue %r: %s; %s", id, self.name, document.problem, hint)
         return False
 
-    def decoded(self, item: Item[Any]) -> Item[M]:
+    def decode_payload(self, item: Item[Any]) -> Item[M]:
         """Return the item with its payload validated by the model; raises ``PayloadInvalid``."""
         return item if self._untyped else item.with_payload(self.codec.load(item.payload))
 

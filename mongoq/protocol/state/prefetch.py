@@ -54,7 +54,7 @@ class PendingRead:
         """Return whether its items may still be used."""
         return at - self.start.at <= FRESH
 
-    def unclaimed(self, read: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
+    def drop_claimed(self, read: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
         """Return the items that this process has not claimed since, in the same order."""
         return [item for item in read if item.id not in self.claimed]
 
@@ -98,7 +98,7 @@ class PrefetchBuffer:
         """Return how many items to read for a claim of ``n``."""
         return max(n, min(n * BATCHES, BYTES // max(self.size, 1))) if self.busy and n >= FEW else n
 
-    def asked(self, at: float) -> None:
+    def record_claim(self, at: float) -> None:
         """Record that a claim begins."""
         self.busy, self.asked_at = at - self.asked_at < FRESH / 2, at
 
@@ -110,7 +110,7 @@ class PrefetchBuffer:
         self.items = items[n:]
         return items[:n]
 
-    def put(self, items: Sequence[RawEnvelope], at: float, size: int) -> None:
+    def refill(self, items: Sequence[RawEnvelope], at: float, size: int) -> None:
         """Replace the items by those of a new read."""
         self.items, self.read_at, self.size = items, at, size
 
@@ -152,7 +152,7 @@ class PrefetchBuffer:
         """True when there are items, or a read in flight."""
         return bool(self.items) or self.coming is not None
 
-    def placed(self, priority: int | None, when: datetime | None) -> None:
+    def drop_behind(self, priority: int | None, when: datetime | None) -> None:
         """Drop the items behind a place where this process has put an item: they must be read again."""
         place = claim_place(priority, when)
         if self.items and place < _place(self.items[-1]):

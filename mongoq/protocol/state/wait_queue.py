@@ -122,7 +122,7 @@ class WaitQueue:
                 self.due, self.dry = math.inf, False
             return self._changes
 
-    def known(self, begun: int) -> float | None:
+    def seconds_until_due(self, begun: int) -> float | None:
         """Return the seconds until the next item is due, or ``None`` when something has changed since that was read."""
         with self._registry.lock:
             if not (self.dry and begun == self._changes and self._registry.watches(self.name)):
@@ -149,7 +149,7 @@ class WaitQueue:
         """The number of changes so far; a claim that began before a change may have missed it."""
         return self._changes
 
-    def looked(self, begun: int, due: float) -> None:
+    def record_poll(self, begun: int, due: float) -> None:
         """Record when the next item is due, as a poll for several queues has read it."""
         with self._registry.lock:
             now = time.monotonic()
@@ -161,13 +161,13 @@ class WaitQueue:
                 if self.waiters:
                     self.waiters[0].set()
 
-    def held_back(self) -> float:
+    def seconds_to_hold_back(self) -> float:
         """Return the seconds to wait before asking, so that processes that are always faster ask first."""
         if self.in_vain < 2:
             return 0.0
         return dice.uniform(0, min(HOLD_BACK_FIRST * 2 ** min(self.in_vain, 10), HOLD_BACK))
 
-    def found(self) -> None:
+    def record_found(self) -> None:
         """Record that a waiter has claimed an item."""
         with self._registry.lock:
             self.emptied_at = time.monotonic()

@@ -106,7 +106,7 @@ class WaiterRegistry:
             ]
             return sorted(wait_queues, key=lambda wait_queue: wait_queue.poll)[:TOGETHER]
 
-    def wanted(self) -> frozenset[str]:
+    def wanted_queues(self) -> frozenset[str]:
         """Return the queues that have a waiter, or had one within ``LINGER``."""
         with self.lock:
             recently = time.monotonic() - LINGER
@@ -144,7 +144,7 @@ class WaiterRegistry:
             self.token, self.running = None, 0
             return True
 
-    def ended(self, reader: int) -> None:
+    def record_end(self, reader: int) -> None:
         """Record that a reader has ended; waiters go on by polling."""
         with self.lock:
             self.replaced.discard(reader)
@@ -188,13 +188,13 @@ class WaiterRegistry:
     def begin_reading(self, reader: int, seconds: float) -> bool:
         """Record that a reader waits for the server now; return false when the stream must be reopened first."""
         with self.lock:
-            if self.narrowed or self.running != reader or not self.wanted() <= self.covered:
+            if self.narrowed or self.running != reader or not self.wanted_queues() <= self.covered:
                 return False
             self.reading_until = time.monotonic() + seconds
             self.alive_until = self.reading_until + SLACK
             return True
 
-    def answered(self, reader: int, token: Any) -> bool:
+    def record_answer(self, reader: int, token: Any) -> bool:
         """Record an answer; return false when another reader has taken over."""
         with self.lock:
             if self.running != reader:
@@ -203,7 +203,7 @@ class WaiterRegistry:
             self.alive_until = time.monotonic() + self.patience + SLACK
             return True
 
-    def opened(self, cursor: int, covered: frozenset[str], *, lossless: bool) -> None:
+    def record_open(self, cursor: int, covered: frozenset[str], *, lossless: bool) -> None:
         """Record an open stream, and let waiters ask whose events may have been missed."""
         with self.lock:
             fresh = covered - self.covered if lossless else covered

@@ -84,7 +84,7 @@ def run_change_stream(broker: BrokerContext, number: int) -> Flow[None]:
     except Exception as error:
         logger.debug("the change stream has ended: %r", error)
     finally:
-        broker.registry.ended(number)
+        broker.registry.record_end(number)
 
 
 class _Reader:
@@ -140,7 +140,7 @@ class _Reader:
         return not waiter_arrived.was_set and self._registry.stop()
 
     def _open(self) -> Flow[None]:
-        queues, token = self._registry.wanted(), self._registry.token
+        queues, token = self._registry.wanted_queues(), self._registry.token
         spelled = {"aggregate": self._broker.collection, "pipeline": stream_pipeline(queues, token), "cursor": {}}
         try:
             reply = yield from self._send(spelled)
@@ -153,15 +153,15 @@ class _Reader:
         if cursor["id"] == 0:
             raise _Ended
         self._cursor, self._seconds = cursor["id"], FIRST_AWAIT_SECONDS
-        if self._registry.answered(self._number, cursor["postBatchResumeToken"]):
-            self._registry.opened(cursor["id"], queues, lossless=token is not None)
+        if self._registry.record_answer(self._number, cursor["postBatchResumeToken"]):
+            self._registry.record_open(cursor["id"], queues, lossless=token is not None)
             self._deliver(cursor["firstBatch"])
 
     def _read(self) -> Flow[None]:
         more = {"getMore": self._cursor, "collection": self._broker.collection}
         reply = yield from self._send({**more, "maxTimeMS": int(self._seconds * 1000)})
         cursor = reply["cursor"]
-        if not self._registry.answered(self._number, cursor["postBatchResumeToken"]):
+        if not self._registry.record_answer(self._number, cursor["postBatchResumeToken"]):
             return
         self._pause = PAUSE_SECONDS
         events = cursor["nextBatch"]
@@ -210,7 +210,7 @@ class _Reader:
             elif isinstance(queue, str):
                 queues.add(queue)
                 is_news |= self._deliver_item(queue, id, event.get("when"), now)
-        if queues - self._registry.wanted():  # the open stream still covers queues without waiters
+        if queues - self._registry.wanted_queues():  # the open stream still covers queues without waiters
             self._registry.narrow()
         return is_news
 

@@ -117,7 +117,7 @@ def _take_turn(
     turn = wait_queue.turn(waiter)
     if turn is None:
         return None
-    if turn == "ask" and (pause := wait_queue.held_back()):
+    if turn == "ask" and (pause := wait_queue.seconds_to_hold_back()):
         yield from Wait(pause)  # one claim then takes all items that arrive meanwhile
     begun = wait_queue.begin(waiter)
     if turn == "look" and (due := (yield from _read_next_due(context, wait_queue))) > 0:
@@ -125,7 +125,7 @@ def _take_turn(
         return None
     found = yield from attempt()
     if found is not None:
-        wait_queue.found()
+        wait_queue.record_found()
         wait_queue.took([event_key(item.id, item.due) for item in _items(found) if item.due is not None])
         return found
     wait_queue.nothing(waiter, begun, (yield from _seconds_to_next_try(context, wait_queue, begun)))
@@ -136,7 +136,7 @@ def _seconds_to_next_try(context: QueueContext[Any], wait_queue: WaitQueue, begu
     """Return in how many seconds to ask again: from what this process knows, or else from the server."""
     if wait_queue.glances() or context.state.paused:
         return math.inf
-    known = wait_queue.known(begun)
+    known = wait_queue.seconds_until_due(begun)
     return (yield from _seconds_to_due(context)) if known is None else known
 
 
@@ -150,7 +150,7 @@ def _read_next_due(context: QueueContext[Any], wait_queue: WaitQueue) -> Flow[fl
     now = context.broker.clock.now()
     dues = {queue: (when - now).total_seconds() for queue, when in whens.items()}
     for other, changes in others:
-        other.looked(changes, dues.get(other.name, math.inf))
+        other.record_poll(changes, dues.get(other.name, math.inf))
     return dues.get(wait_queue.name, math.inf)
 
 
@@ -174,9 +174,9 @@ def _ensure_stream(context: QueueContext[Any]) -> Flow[None]:
         reader, cursor = registry.widen(context.name)
     if reader:
         try:
-            yield from Beside(partial(run_change_stream, context.broker, reader), partial(registry.ended, reader))
+            yield from Beside(partial(run_change_stream, context.broker, reader), partial(registry.record_end, reader))
         except RuntimeError:  # no thread can be started now
-            registry.ended(reader)
+            registry.record_end(reader)
     if cursor:
         try:
             yield from kill_command(context.broker, cursor)

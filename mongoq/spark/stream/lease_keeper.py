@@ -112,7 +112,7 @@ class LeaseKeeper:
             except Exception as error:
                 logger.warning("leases of consumer %r could not be extended just now: %r", self._run.consumer, error)
         try:
-            self._broker._run(streams.given_back, self._run)
+            self._broker._run(streams.give_back, self._run)
         except Exception as error:
             logger.debug("the run of consumer %r was not given back: %r", self._run.consumer, error)
 
@@ -138,5 +138,5 @@ class LeaseKeeper:
         self._due = time.monotonic() + third
 
     def _keep_run(self) -> None:
-        self._broker._run(streams.extended, self._run)
+        self._broker._run(streams.extend_lease, self._run)
         self._extended = time.monotonic()

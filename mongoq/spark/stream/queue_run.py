@@ -110,7 +110,7 @@ class QueueRun:
         run = self._open_run()
         if run.claim is not None and run.claim.number == number and self.token != token:
             with self._in_plain_words():
-                self._broker._run(streams.taken_up, run, after=number)
+                self._broker._run(streams.take_up_claim, run, after=number)
 
     def latest(self, start: int, most: int) -> int:
         """Settle the batch that ends with ``start``, and return the end of the next one, or ``start`` when it is empty.
@@ -119,8 +119,8 @@ class QueueRun:
         """
         run = self._open_run()
         with self._in_plain_words():
-            self._queue._run(streams.settled, run, start)
-            claim = self._broker._run(streams.taken_up, run, after=start) or self._next(run, start, most)
+            self._queue._run(streams.settle_claim, run, start)
+            claim = self._broker._run(streams.take_up_claim, run, after=start) or self._next(run, start, most)
         return start if claim is None else claim.number
 
     def _next(self, run: StreamRun, start: int, most: int) -> StreamClaim | None:
@@ -169,7 +169,7 @@ class QueueRun:
         """Settle the batch that ends with this number, unless it is settled."""
         if self._run is not None:
             with self._in_plain_words():
-                self._queue._run(streams.settled, self._open_run(), end)
+                self._queue._run(streams.settle_claim, self._open_run(), end)
 
     def end(self) -> None:
         """Give the run back at once. Its items go to the next run, or wait for their leases."""
@@ -197,7 +197,7 @@ class QueueRun:
         self._check_queue()
         began, until = time.monotonic(), None
         while True:
-            found = self._broker._run(streams.opened, self._options.consumer, self._options.queue, LENGTH)
+            found = self._broker._run(streams.open_run, self._options.consumer, self._options.queue, LENGTH)
             if isinstance(found, StreamRun):
                 return found
             # In the first second an extension may come from a process that is about to end; later it means that it

@@ -179,7 +179,7 @@ def _encode_values(
 
     The caller skips it for types whose values are always valid.
     """
-    encode = ENCODING.wrapped if checked else _wrap_value
+    encode = ENCODING.wrap if checked else _wrap_value
     encoded = []
     for row, value in enumerate(values):
         try:

@@ -115,7 +115,7 @@ class AsyncItemRunner:
         run.pops = True
         if not await self._take_for_good(item):
             return [Release()]
-        run.items[:] = [self.consumer.context.preserved(item)]
+        run.items[:] = [self.consumer.context.preserve_payload(item)]
         self.backlog.split_leases([item.held_until(NEVER_ENDS)])
         return None
 

@@ -88,7 +88,7 @@ class AsyncSettler:
             failed = await self._apply_outcomes(parts)
         except BaseException as error:
             for one, outcomes in parts:
-                one.backlog.put_back(outcomes)
+                one.backlog.restore(outcomes)
             if not isinstance(error, Exception):
                 raise
             await self._back_off(error)
@@ -120,7 +120,7 @@ class AsyncSettler:
         self.backlog.put_off = sum(isinstance(failed.get(id_key(item.id)), PutOff) for item, _ in outcomes)
         again = self._sort_results(outcomes, failed)
         if again:
-            self.backlog.put_back([outcome for outcome, _ in again])
+            self.backlog.restore([outcome for outcome, _ in again])
         return [error for _, error in again]
 
     def _sort_results(

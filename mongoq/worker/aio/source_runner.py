@@ -100,7 +100,7 @@ class AsyncSourceRunner:
         plan = self.plan
         try:
             found: DocumentLease | ForeignLease = await self._driver.run(
-                sources.taken(self._context.broker, plan.id, plan.lease)
+                sources.take_source(self._context.broker, plan.id, plan.lease)
             )
         except Exception as error:
             await self._back_off("lease sources", error)
@@ -128,7 +128,7 @@ class AsyncSourceRunner:
         if time.monotonic() < self._due:
             return
         try:
-            await self._driver.run(sources.extended(self._context.broker, lease))
+            await self._driver.run(sources.extend_lease(self._context.broker, lease))
         except TakenOver:
             raise
         except Exception as error:
@@ -139,7 +139,7 @@ class AsyncSourceRunner:
 
     async def _release_lease(self, lease: DocumentLease) -> None:
         try:
-            await self._driver.run(sources.given_back(self._context.broker, lease))
+            await self._driver.run(sources.give_back(self._context.broker, lease))
         except Exception as error:
             logger.debug("the lease of source %r could not be given back: %r", self.plan.name, error)
 
@@ -216,7 +216,7 @@ class AsyncSourceRunner:
         batch = reader.take()
         while batch and self.failure is None:
             try:
-                number = await self._driver.run(sources.pushed(self._context, lease, batch))
+                number = await self._driver.run(sources.push_records(self._context, lease, batch))
             except TakenOver:
                 raise
             except ArgumentInvalid as error:

@@ -11,7 +11,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.process import Local
-from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, checked_options, checked_source
+from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, check_options, check_source
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.consumer import BROKER_HINT, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
 from mongoq.worker.signals import check_signals
@@ -76,7 +76,7 @@ class AsyncWorker(Local):
         self._broker = broker
         self._grace = duration(grace, "grace")
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
-        self._settings_from = broker._context.settings_from if settings is None else checked_source(settings)
+        self._settings_from = broker._context.settings_from if settings is None else check_source(settings)
         self._consumers: dict[str, Consumer] = {}
         self._engine: AsyncEngine | None = None
 
@@ -162,13 +162,13 @@ class AsyncWorker(Local):
         handle = queue if isinstance(queue, AsyncQueue) else self._broker.queue(queue)
         if handle._context.broker is not self._broker._context:
             raise ArgumentInvalid("queue", f"{handle!r} belongs to another broker than the worker's")
-        overriding = checked_options(handle.name, max_retries=max_retries)
+        overriding = check_options(handle.name, max_retries=max_retries)
         check_limit(handle.name, overriding, dead=handle.settings.dead)
         if self._settings_from == "stored" and not overriding:
             return handle
         options = handle._context.options
         if self._settings_from == "code":
-            own = checked_options(handle.name, lease=lease, max_retries=max_retries)
+            own = check_options(handle.name, lease=lease, max_retries=max_retries)
             options = replace(options, given={**options.given, **own})
         changed = replace(handle._context, options=options, overriding=overriding, settings_from=self._settings_from)
         return AsyncQueue(handle._driver, changed)

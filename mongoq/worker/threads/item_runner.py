@@ -116,7 +116,7 @@ class ItemRunner:
         run.pops = True
         if not self._take_for_good(item):
             return [Release()]
-        run.items[:] = [self.consumer.context.preserved(item)]
+        run.items[:] = [self.consumer.context.preserve_payload(item)]
         self.backlog.split_leases([item.held_until(NEVER_ENDS)])
         return None
 

@@ -101,7 +101,7 @@ class SourceRunner:
         plan = self.plan
         try:
             found: DocumentLease | ForeignLease = self._driver.run(
-                sources.taken(self._context.broker, plan.id, plan.lease)
+                sources.take_source(self._context.broker, plan.id, plan.lease)
             )
         except Exception as error:
             self._back_off("lease sources", error)
@@ -129,7 +129,7 @@ class SourceRunner:
         if time.monotonic() < self._due:
             return
         try:
-            self._driver.run(sources.extended(self._context.broker, lease))
+            self._driver.run(sources.extend_lease(self._context.broker, lease))
         except TakenOver:
             raise
         except Exception as error:
@@ -140,7 +140,7 @@ class SourceRunner:
 
     def _release_lease(self, lease: DocumentLease) -> None:
         try:
-            self._driver.run(sources.given_back(self._context.broker, lease))
+            self._driver.run(sources.give_back(self._context.broker, lease))
         except Exception as error:
             logger.debug("the lease of source %r could not be given back: %r", self.plan.name, error)
 
@@ -217,7 +217,7 @@ class SourceRunner:
         batch = reader.take()
         while batch and self.failure is None:
             try:
-                number = self._driver.run(sources.pushed(self._context, lease, batch))
+                number = self._driver.run(sources.push_records(self._context, lease, batch))
             except TakenOver:
                 raise
             except ArgumentInvalid as error:
