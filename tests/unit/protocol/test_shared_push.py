@@ -21,8 +21,8 @@ from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyL
 from mongoq.protocol.push import push as shared_push
 from mongoq.protocol.push.push import Draft, push
 from mongoq.protocol.state.context import BrokerContext, QueueContext
+from tests.unit.protocol.test_group_commit_flows import OPTIONS, shared_context
 from tests.unit.scripted import NOW, context, matched, play
-from tests.unit.test_together import OPTIONS, shared_context
 
 
 def asking(queue: QueueContext[Any], payload: Any, **told: Any) -> tuple[Flow[ObjectId], Any]:

@@ -15,8 +15,8 @@ from mongoq.protocol.claim import pop, reserve
 from mongoq.protocol.flow import SENDS, Flow, ReplyLost
 from mongoq.protocol.push import push
 from mongoq.protocol.settle import move, settle
+from tests.unit.protocol.test_commands import MOVE, PUSH, STORED
 from tests.unit.scripted import ID, LOST, NOW, TOKEN, context, found, matched, play, reserved_item
-from tests.unit.test_commands import MOVE, PUSH, STORED
 
 OTHER = ObjectId()
 LEASE = NOW + timedelta(seconds=30)

@@ -13,8 +13,8 @@ from mongoq.model.item import id_key
 from mongoq.model.outcomes import Failed, Move
 from mongoq.protocol.settle import move_many, settle_many
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
+from tests.unit.protocol.test_bulk import IDS, MINUTE, stored, taken, updated, verdicts
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
-from tests.unit.test_batches import IDS, MINUTE, stored, taken, updated, verdicts
 
 MOST = 3
 
