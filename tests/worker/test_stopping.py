@@ -218,8 +218,8 @@ def test_a_worker_in_a_cancel_scope_has_given_back_all_it_held_when_it_ends(
 
                 await worker.run()
             assert scope.cancelled_caught
-            assert await opened.queue("orders").counts() == mongoq.Counts(ready=10)
             assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("mongoq-")]
+            assert queue.counts() == mongoq.Counts(ready=10)
 
     asyncio.run(work())
 

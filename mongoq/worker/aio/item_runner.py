@@ -168,7 +168,9 @@ class AsyncItemRunner:
 
     def _report_lost(self, run: HandlerCall) -> None:
         """Log the loss of items that the handler has not settled itself."""
-        lost = [item for item in run.items if run.lost and id_key(item.id) in run.lost]
+        if not run.lost:
+            return
+        lost = [item for item in run.items if id_key(item.id) in run.lost]
         others = [item for item in lost if item not in self.settlements]
         if others:
             logger.warning("a run of %s ended after its item %s was lost; ignored", self.consumer.title, others[0].id)
