@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.item import Document
@@ -17,7 +16,7 @@ from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.flow import Command, Flow, ReplyLost, Target, Unreadable
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "find_sized", "read_stored_batch"]
+__all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "read_stored_batch"]
 
 SERVER_FIRST_BATCH = 101
 """Documents in the server's first reply when the command sets no ``batchSize``."""
@@ -111,32 +110,6 @@ def _find_few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, li
             break
         yield from close_cursor(broker, cursor["id"])
     return found
-
-
-def find_sized(
-    broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int
-) -> Flow[tuple[list[Document], int, bool]]:
-    """Find up to ``limit`` documents in one reply; return them, their average size in bytes, and whether they are all.
-
-    The size is an average: the reply is decoded as a whole, since cutting it into documents takes longer.
-    """
-    if broker.serverless:
-        return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit})), 0, True
-    find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit}
-    arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-    raw = yield from retry_once(Command("command", arguments, _read_raw_cursor, target="database"))
-    try:
-        (cursor,) = broker.encoding.decode_many([raw])
-    except InvalidBSON as error:
-        raise Unreadable(error) from error
-    if cursor["id"]:
-        yield from close_cursor(broker, cursor["id"])
-    found = cursor["firstBatch"]
-    return found, len(raw) // max(len(found), 1), not cursor["id"]
-
-
-def _read_raw_cursor(reply: Any) -> bytes:
-    return bytes(reply["cursor"].raw)
 
 
 def find_reply(

@@ -11,20 +11,20 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 from typing import Any
 
 from bson import ObjectId
+from bson.errors import InvalidBSON
 
 from mongoq.model.clock import time_of
-from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item, id_key, id_keys
 from mongoq.model.raw import open_fresh
 from mongoq.model.stream_claim import ENTRY, entry_time
-from mongoq.protocol.base.find import find_few, find_sized
+from mongoq.protocol.base.find import close_cursor, find_few, find_head
 from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.candidates import Candidates
@@ -103,21 +103,6 @@ class BatchClaim:
         for key, document in zip(id_keys([document["_id"] for document in documents]), documents, strict=True):
             if key not in self.ids:  # an item that was moved meanwhile was read twice
                 self.ids[key], self.dues[key] = document["_id"], document["when"]
-
-    @classmethod
-    def of(
-        cls,
-        context: QueueContext[Any],
-        candidates: Candidates,
-        lease: timedelta,
-        *,
-        sparing: bool = False,
-        where: Mapping[str, Any] | None = None,
-    ) -> BatchClaim:
-        """Return a claim under a token of its own."""
-        now = context.broker.clock.now()
-        mine = {"when": now + lease, "reserved": True, "token": new_id(), "by": str(context.broker.identity)}
-        return cls(context, candidates, mine, now, sparing=sparing, where=where or {})
 
     @property
     def token(self) -> ObjectId:
@@ -246,22 +231,25 @@ def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> Flow
     The size of the items is not known before, and a worker must not hold thousands of large ones at once: it reads one
     reply (16 MB), the first items in the order of claims, and the rest is given back unread.
     """
-    keys, ids, number = list(claim.ids), list(claim.ids.values()), len(claim.ids)
-    if not claim.sparing:
+    keys, ids, broker = list(claim.ids), list(claim.ids.values()), claim.context.broker
+    if not claim.sparing or broker.serverless:
         return claim.items((yield from _read_by_ids(claim, ids, projection))), True
+    number = len(ids)
+    while True:
+        filter = {"_id": {"$in": ids[:number]}, "token": claim.token}
+        read, cursor = yield from retry_once(find_head(broker, filter, [("_id", 1)], number))
+        if not cursor:
+            break
+        yield from close_cursor(broker, cursor)
+        # Halve at least, so that the loop ends after a few reads.
+        number = max(min(len(read), number // 2), 1)
     try:
-        while True:
-            filter = {"_id": {"$in": ids[:number]}, "token": claim.token}
-            documents, size, all_read = yield from find_sized(claim.context.broker, filter, [("_id", 1)], number)
-            if all_read or number == 1:
-                break
-            # The reply held ``len(documents)`` items; halve at least, so that the loop ends after a few reads.
-            number = max(min(len(documents), number // 2), 1)
-    except Unreadable:
+        documents = broker.encoding.decode_many(read)
+    except InvalidBSON:
         return claim.items((yield from _read_by_ids(claim, ids, None))), True
     if number < len(ids):
         yield from retry_once(claim.give_back(keys[number:]))
-    items = claim.items(documents, size)
+    items = claim.items(documents, sum(map(len, read)) // max(len(read), 1))
     return {key: items[key] for key in keys[:number] if key in items}, number == len(ids)
 
 

@@ -58,10 +58,6 @@ class Candidates:
         return len(self.untouched or self.documents)
 
 
-NONE_ORDINARY = Candidates()
-"""Items are eligible, but no batch can hold the ones that were read."""
-
-
 def read_candidates(
     context: QueueContext[Any], n: int, *, shared: bool = False, unreserved: bool = False, filtered: bool = False
 ) -> Flow[Candidates | None]:
@@ -150,17 +146,16 @@ def _read_whole(context: QueueContext[Any], n: int, *, shared: bool) -> Flow[Can
     while True:
         yield from refresh_hints(context)
         try:
-            head = yield from (_take_or_read(context, n) if shared else _read_head(context, n))
+            if shared:
+                head = yield from _take_or_read(context, n)
+            else:
+                pending = _make_pending(context, n)
+                head = yield from _sort_out(context, n, pending, (yield from retry_once(pending.command)))
         except (InvalidBSON, Unreadable):  # a document of another program: a claim by its id finds it, and buries it
             prefetch.close(time.monotonic())
-            return NONE_ORDINARY
+            return Candidates()
         if head is not None or not (yield from has_items_before_bound(context)):
             return head
-
-
-def _read_head(context: QueueContext[Any], n: int) -> Flow[Candidates | None]:
-    pending = _make_pending(context, n)
-    return (yield from _sort_out(context, n, pending, (yield from retry_once(pending.command))))
 
 
 def _sort_out(
@@ -173,7 +168,7 @@ def _sort_out(
         # The items are so large that one reply does not hold them.
         yield from close_cursor(context.broker, cursor)
         prefetch.close(time.monotonic())
-        return NONE_ORDINARY
+        return Candidates()
     context.state.claim_hints.raise_bounds(pending.start, encoding.decode_many(read[:1])[0] if read else None)
     if not read:
         return None
@@ -204,16 +199,11 @@ def _take_or_read(context: QueueContext[Any], n: int) -> Flow[Candidates | None]
 
 def _read_ahead(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow[Candidates | None]:
     """Read the first items and the next ones, without the items that claims of this process are about to take."""
-    prefetch = context.state.prefetch
-    try:
-        if _can_send_beside(context):
-            coming.begun = yield from Begin(coming.command)
-        reply = yield from retry_once(coming.command, coming.begun)
-        if prefetch.coming is not coming:  # another caller that waited for it was faster
-            return (yield from _take_or_read(context, n))
-    finally:
-        if prefetch.coming is coming:
-            prefetch.coming = None
+    if _can_send_beside(context):
+        yield from _begin(context, coming)
+    reply = yield from _finish(context, coming)
+    if reply is None:
+        return (yield from _take_or_read(context, n))
     return (yield from _sort_out(context, n, coming, reply, ahead=True))
 
 
@@ -228,10 +218,25 @@ def begin_read_ahead(context: QueueContext[Any], n: int) -> Flow[None]:
     if not _can_send_beside(context) or not len(prefetch.items) < n < prefetch.most(n) or prefetch.coming is not None:
         return
     coming = prefetch.coming = _make_pending(context, prefetch.most(n), ahead=True)
+    yield from _begin(context, coming)
+
+
+def _begin(context: QueueContext[Any], coming: PendingRead) -> Flow[None]:
     try:
         coming.begun = yield from Begin(coming.command)
     finally:
-        if coming.begun is None and prefetch.coming is coming:
+        if coming.begun is None and context.state.prefetch.coming is coming:
+            context.state.prefetch.coming = None
+
+
+def _finish(context: QueueContext[Any], coming: PendingRead) -> Flow[tuple[list[bytes], int] | None]:
+    """Return the reply of a read under way; ``None`` when another caller that waited for it was faster."""
+    prefetch = context.state.prefetch
+    try:
+        reply = yield from retry_once(coming.command, coming.begun)
+        return reply if prefetch.coming is coming else None
+    finally:
+        if prefetch.coming is coming:
             prefetch.coming = None
 
 
@@ -247,13 +252,10 @@ def _wait_for_pending(context: QueueContext[Any], coming: PendingRead) -> Flow[N
     prefetch = context.state.prefetch
     while prefetch.coming is coming and coming.begun is None:
         yield from Wait(0)  # it is about to be sent
-    try:
-        if not coming.is_fresh(time.monotonic()) or coming.begun is None:
-            return
-        reply = yield from retry_once(coming.command, coming.begun)
-        if prefetch.coming is not coming:
-            return
-    finally:
+    if coming.begun is None or not coming.is_fresh(time.monotonic()):
         if prefetch.coming is coming:
             prefetch.coming = None
-    yield from _sort_out(context, 0, coming, reply, ahead=True)
+        return
+    reply = yield from _finish(context, coming)
+    if reply is not None:
+        yield from _sort_out(context, 0, coming, reply, ahead=True)

@@ -44,6 +44,7 @@ __all__ = [
     "claim_with_lapse",
     "invalid_reason",
     "is_suspect",
+    "make_marks",
     "max_runs",
     "refuse_or_bury",
     "renew_lease",
@@ -84,6 +85,11 @@ def reserve(
     if not patience:
         return reserve_now(context, length, on_invalid, take)
     return wait_for_item(context, partial(reserve_now, context, length, on_invalid, take), patience)
+
+
+def make_marks(context: QueueContext[Any], now: datetime, lease: timedelta) -> dict[str, Any]:
+    """Return the fields that a claim sets, with a token of its own."""
+    return {"when": now + lease, "reserved": True, "token": new_id(), "by": str(context.broker.identity)}
 
 
 def check_on_invalid(value: Any) -> None:
@@ -177,8 +183,9 @@ def _claim(
     first one still arrive, its item waits for the end of that lease.
     """
     broker = context.broker
-    token, now = new_id(), broker.clock.now()
-    mine = {"when": now + lease, "reserved": True, "token": token, "by": str(broker.identity)}
+    now = broker.clock.now()
+    mine = make_marks(context, now, lease)
+    token: ObjectId = mine["token"]
     heads = context.state.claim_hints
     start = heads.start(context.name, now)
     command: Command[Any] = Command(
@@ -189,7 +196,7 @@ def _claim(
             "sort": CLAIM_ORDER,
             **({} if patience is None or broker.serverless else {"maxTimeMS": int(patience * 1000)}),
         },
-        undo=lambda before: before and _unclaim_command(before, token),
+        undo=lambda before: before and settle.release_command(before["_id"], token, before["when"]),
         resolved=True,
     )
     try:
@@ -224,10 +231,6 @@ def is_suspect(before: Document) -> bool:
     """
     batch = before.get("batch")
     return batch is not None and before.get("token") in (None, batch)
-
-
-def _unclaim_command(before: Document, token: ObjectId) -> Command[Any]:
-    return settle.release_command(before["_id"], token, before["when"])
 
 
 def _find_claimed_command(

@@ -20,7 +20,7 @@ from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim, give_back_command, send_claim
 from mongoq.protocol.claim.candidates import Candidates, begin_read_ahead, read_candidates, read_ids
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatched
-from mongoq.protocol.claim.reserve import OnInvalid, check_on_invalid, claim_one, refuse_or_bury
+from mongoq.protocol.claim.reserve import OnInvalid, check_on_invalid, claim_one, make_marks, refuse_or_bury
 from mongoq.protocol.flow import IDS, Command, Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
@@ -130,8 +130,8 @@ def _try_claim(
         return ClaimedBatch([], lapsed=True) if held_up else None
     if not candidates:
         return (yield from _claim_single(context, lease, screen))
-    where = None if screen is None else screen.where
-    claim = BatchClaim.of(context, candidates, lease, sparing=sparing, where=where)
+    now, where = context.broker.clock.now(), {} if screen is None else screen.where
+    claim = BatchClaim(context, candidates, make_marks(context, now, lease), now, sparing=sparing, where=where)
     others, about_to_take = 0, claim.ids if shared else ()
     prefetch.begin_claim(about_to_take)
     try:
@@ -166,7 +166,9 @@ def _settle_unmatched_head(context: QueueContext[Any], screen: ItemFilter) -> Fl
     first = yield from read_ids(context, MAX_CLAIM, filtered=True)
     if not first:
         return 0
-    claim = BatchClaim.of(context, Candidates(documents=first), context.settings.lease, where=screen.where)
+    now = context.broker.clock.now()
+    marks = make_marks(context, now, context.settings.lease)
+    claim = BatchClaim(context, Candidates(documents=first), marks, now, where=screen.where)
     return (yield from settle_unmatched(claim, screen))
 
 

@@ -6,7 +6,6 @@ of its claim: the next claim has none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,7 +20,7 @@ from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
 from mongoq.protocol.claim.candidates import Candidates, read_ids
-from mongoq.protocol.claim.reserve import claim_one
+from mongoq.protocol.claim.reserve import claim_one, make_marks
 from mongoq.protocol.flow import IDS, Command, Flow, has_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -76,10 +75,9 @@ class StreamClaimer:
 
     def __init__(self, context: QueueContext[Any], n: int, lease: timedelta, due: datetime | None) -> None:
         now = context.broker.clock.now()
-        self.token = ObjectId()
-        self.until = now + lease
+        self._mine = make_marks(context, now, lease)
+        self.token, self.until = self._mine["token"], self._mine["when"]
         self._lease = lease
-        self._mine = {"when": self.until, "reserved": True, "token": self.token, "by": str(context.broker.identity)}
         self._now = now if due is None else min(now, due)
         self._context = context
         self._n = n
@@ -110,14 +108,12 @@ class StreamClaimer:
             size = self._size
             some = yield from self._reserve_batch(first)
             self._items += some
-            if self._items and (self._is_odd(some) or len(some) < 2 or len(first) < size or not self._size):
+            # The control document has little room for ids that are not ObjectIds.
+            is_odd = any(type(item.id) is not ObjectId for item in some)
+            if self._items and (is_odd or len(some) < 2 or len(first) < size or not self._size):
                 break
             first = yield from read_ids(self._context, self._size, due=self._due)
         return self._items
-
-    def _is_odd(self, items: Sequence[Item[Any]]) -> bool:
-        """Return whether any id is not an ObjectId: the control document has little room for other ids."""
-        return any(type(item.id) is not ObjectId for item in items)
 
     def _reserve_batch(self, first: list[Document]) -> Flow[list[Item[Any]]]:
         if not first:

@@ -99,7 +99,7 @@ def test_one_large_value_among_many_is_measured_by_itself() -> None:
 
 def test_payloads_that_were_encoded_before_are_for_one_at_a_time() -> None:
     payloads = Codec[Any](ENCODING)
-    before = codec.Wrapped(payloads.wrapped(1))
-    assert payloads.wrapped(before) == before.raw
+    before = codec.Wrapped(payloads.wrap(1))
+    assert payloads.wrap(before) == before.raw
     with pytest.raises(mongoq.PayloadInvalid):
         payloads.wrap_many([before])

@@ -220,8 +220,8 @@ def test_what_another_program_has_dated_is_settled_by_itself(when: Any) -> None:
 def test_what_was_moved_while_the_index_was_read_is_claimed_once_from_its_first_place() -> None:
     later = NOW + timedelta(seconds=1)
     read = [{"_id": IDS[0], "when": NOW}, {"_id": IDS[1], "when": NOW}, {"_id": IDS[0], "when": later}]
-    for where in (None, {"payload.n": 1}):
-        made = BatchClaim.of(context(), Candidates(documents=read), timedelta(seconds=30), where=where)
+    for where in ({}, {"payload.n": 1}):
+        made = BatchClaim(context(), Candidates(documents=read), {}, NOW, where=where)
         assert list(made.ids.values()) == IDS[:2]
         assert set(made.dues.values()) == {NOW}
 

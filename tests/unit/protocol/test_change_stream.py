@@ -130,7 +130,7 @@ def test_a_control_document_is_read_again(reading: Reading) -> None:
     reading.opens()
     reading.is_called()
     state = reading.queue.state
-    state.put(paused=True)
+    state.store(paused=True)
     assert not state.stale(1.0, reading.registry)
     reading.hears({"id": "queue:orders"})
     assert state.stale(1.0, reading.registry)

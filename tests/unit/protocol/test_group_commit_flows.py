@@ -78,7 +78,7 @@ def test_what_is_put_first_while_the_head_is_read_takes_nothing_from_those_who_w
     queue = shared_context()
     flow: Any = group_commit._claim_for_all([(queue, LEASE)] * 2)
     next(flow)
-    queue.state.prefetch.placed(-5, NOW)
+    queue.state.prefetch.drop_behind(-5, NOW)
     claim = flow.send(([pushed(id) for id in IDS], 0))
     assert claim.arguments["filter"]["_id"] == {"$in": IDS[:2]}
     assert not queue.state.prefetch.items, "what stands behind it is read again"

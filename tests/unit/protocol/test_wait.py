@@ -39,9 +39,9 @@ def watched(queue: Any) -> None:
     registry = queue.broker.registry
     number = registry.start()
     registry.wait_queue(queue.name)
-    assert registry.answered(number, None)
-    registry.opened(7, frozenset([queue.name]), lossless=False)
-    queue.state.put(paused=False)
+    assert registry.record_answer(number, None)
+    registry.record_open(7, frozenset([queue.name]), lossless=False)
+    queue.state.store(paused=False)
 
 
 def item(queue: Any, now: datetime) -> dict[str, Any]:
