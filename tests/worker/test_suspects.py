@@ -145,7 +145,9 @@ def test_a_suspect_does_not_stop_the_others_while_a_long_handler_runs(
     desk.consume("others", handle)
     running = desk.start()
     until(lambda: "long" in seen)
+    queue.pause()
     lapsed(raw, queue.push_many(["suspect"], delay=3600))  # nobody can take it before it is one
+    queue.resume()  # wakes the worker
     time.sleep(2.5)
     desk.broker.queue("others").push("other")
     until(lambda: "other" in seen)

@@ -16,10 +16,8 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from operator import itemgetter
 from typing import Any
 
-from bson import ObjectId
 from bson.errors import InvalidBSON
 
 from mongoq.model.indexes import CLAIM_FIELDS, CLAIM_ORDER
@@ -37,8 +35,6 @@ __all__ = ["Candidates", "begin_read_ahead", "read_candidates", "read_ids"]
 
 FILTER_FIELDS = {**CLAIM_FIELDS, "once": 1}
 """Projection of candidates that a filter of a consumer may settle."""
-
-_id, _when = itemgetter("_id"), itemgetter("when")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +113,6 @@ def read_ids(
 
 def _select_ordinary(read: list[Document]) -> list[Document]:
     """Return the documents that can join a batch; another program's odd types are claimed one by one."""
-    if {datetime}.issuperset(map(type, map(_when, read))) and {ObjectId}.issuperset(map(type, map(_id, read))):
-        return read
     return [
         document
         for document in read
@@ -128,10 +122,8 @@ def _select_ordinary(read: list[Document]) -> list[Document]:
 
 def _can_read_whole(context: QueueContext[Any]) -> bool:
     """Return whether to read items whole: not beside other processes, nor after a read that was of no use."""
-    state = context.state
-    return not (
-        state.contention.width > 1 or context.broker.serverless or time.monotonic() < state.prefetch.closed_until
-    )
+    beside = context.state.contention.width > 1
+    return not (beside or context.broker.serverless or time.monotonic() < context.state.prefetch.closed_until)
 
 
 def _read_whole(context: QueueContext[Any], n: int, *, shared: bool) -> Flow[Candidates | None]:
@@ -190,21 +182,17 @@ def _take_or_read(context: QueueContext[Any], n: int) -> Flow[Candidates | None]
     """Take the first items from the prefetch, or read them; a claim beside others waits for what one of them reads."""
     prefetch = context.state.prefetch
     while not (found := prefetch.take(n, time.monotonic())):
-        if prefetch.coming is None or not _can_send_beside(context):
-            coming = prefetch.coming = _make_pending(context, prefetch.most(n), ahead=True)
-            return (yield from _read_ahead(context, n, coming))
-        yield from _wait_for_pending(context, prefetch.coming)
+        beside = _can_send_beside(context)
+        if beside and prefetch.coming is not None:
+            yield from _wait_for_pending(context, prefetch.coming)
+            continue
+        coming = prefetch.coming = _make_pending(context, prefetch.most(n), ahead=True)
+        if beside:
+            yield from _begin(context, coming)
+        reply = yield from _finish(context, coming)
+        if reply is not None:
+            return (yield from _sort_out(context, n, coming, reply, ahead=True))
     return Candidates(found)
-
-
-def _read_ahead(context: QueueContext[Any], n: int, coming: PendingRead) -> Flow[Candidates | None]:
-    """Read the first items and the next ones, without the items that claims of this process are about to take."""
-    if _can_send_beside(context):
-        yield from _begin(context, coming)
-    reply = yield from _finish(context, coming)
-    if reply is None:
-        return (yield from _take_or_read(context, n))
-    return (yield from _sort_out(context, n, coming, reply, ahead=True))
 
 
 def _can_send_beside(context: QueueContext[Any]) -> bool:

@@ -79,14 +79,12 @@ def claim_batch_now(
 ) -> Flow[ClaimedBatch[M] | None]:
     """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none.
 
-    One try is not enough: other consumers may take all candidates.
-
     With ``sparing``, items with expired leases stay where they are, because they may have killed their holders. All
     claimed items are then marked as parts of a batch, even a single one: it will run beside others.
 
     With a ``screen``, items that do not match it are settled as it defines.
     """
-    while not context.state.paused:
+    while not context.state.paused:  # other consumers may take all candidates of a try
         length = lease or context.settings.lease
         claimed = yield from _try_claim(context, n, length, sparing=sparing, screen=screen)
         if claimed is None:
