@@ -206,7 +206,7 @@ def _update(
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
     gone = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
     if changes.keys() & {"key", "payload"}:
-        # ``by`` marks the item as changed: a claim that has read it ahead must read it again (``claim.read_ahead``).
+        # ``by`` marks the item as changed: a claim that has read it ahead must read it again (``claim.candidates``).
         changes = {**changes, "by": str(context.broker.identity)}
     changes = {**changes, "when": when, "reserved": False, "attempts": 0}
     return {

@@ -29,7 +29,7 @@ REPLACED = ("payload", "when", "priority", "attempts", "reserved", "headers", "o
 REMOVED = ("token", "error", "batch", "trail", "pushed", "replayed", "joined")
 """Fields that a replacing push always removes: they tell of the item that was in the place before.
 
-``by`` stays: with it, an item may have changed (``read_ahead``). ``hops`` and ``missed`` stay: with them a stage and a
+``by`` stays: with it, an item may have changed (``candidates``). ``hops`` and ``missed`` stay: with them a stage and a
 join know that this id has been there before.
 """
 
