@@ -69,7 +69,7 @@ def _churn(
 ) -> None:
     """Push and consume in a process of its own."""
     if plain:
-        ClaimHints.due = lambda *_, **__: False  # type: ignore[method-assign]  # as mongoq would be without hints
+        ClaimHints.needs_refresh = lambda *_, **__: False  # type: ignore[method-assign]  # as mongoq would be without hints
     with (
         MongoClient[Any](where.uri) as client,
         Broker(client[where.database][name]) as broker,

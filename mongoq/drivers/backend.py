@@ -30,7 +30,7 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 
 from mongoq.drivers import raw_commands
-from mongoq.drivers.sessions import Numbered, Numbers, Sessions, get_numbers
+from mongoq.drivers.sessions import NumberedSession, SessionPool, Sessions, get_numbers
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.codec import Options, codec_options
 from mongoq.protocol.flow import (
@@ -136,7 +136,7 @@ class Backend:
     asynchronous: bool
     serverless: bool
     namespace: str
-    numbers: Numbers | None = None
+    numbers: SessionPool | None = None
 
     def is_cut_off(self) -> bool:
         """Return whether the client sees no server that takes writes."""
@@ -155,7 +155,7 @@ class Backend:
         """Return whether a command is sent by ``call_raw`` (``mongoq.drivers.raw_commands``)."""
         return command.resolved and not self.serverless and raw_commands.is_raw_command(command)
 
-    def call_raw(self, command: Command[Any], leased: Numbered | None) -> Any:
+    def call_raw(self, command: Command[Any], leased: NumberedSession | None) -> Any:
         """Send a command document, for a reply that ``raw_commands.parse_reply`` understands.
 
         It uses the session ``leased``, with its number unless the flow itself resolves a lost reply.
@@ -168,11 +168,11 @@ class Backend:
             document["txnNumber"] = leased.number
         return self.targets["database"].command(document, codec_options=options, session=leased.session)
 
-    def lend(self) -> Numbered | None:
+    def lend(self) -> NumberedSession | None:
         """Lend a session for a command (``mongoq.drivers.sessions``)."""
         return None if self.numbers is None else self.numbers.lend(self.client)
 
-    def lend_for_write(self, command: Command[Any]) -> Numbered | None:
+    def lend_for_write(self, command: Command[Any]) -> NumberedSession | None:
         """Lend a session and a number for a write by ``call_raw``; ``None`` if the driver's own method sends it."""
         if self.numbers is not None and raw_commands.is_single_write(command):
             return self.numbers.lend(self.client)

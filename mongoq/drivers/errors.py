@@ -1,4 +1,4 @@
-"""Refusals of a server: which right its user lacks, and that it is not the primary; what to do about it."""
+"""Errors of a server as flows and users see them: a missing right, a server that is no primary, and what to do."""
 
 from __future__ import annotations
 

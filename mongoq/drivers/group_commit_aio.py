@@ -83,7 +83,7 @@ class AioGroupCommit:
     async def _send_batches(self, batcher: Batcher) -> bool:
         """Send batches until no caller waits; callers that arrive meanwhile form the next batch.
 
-        Returns whether the batcher knows already that it is over: a lone caller who goes on may then send for itself.
+        Returns whether the batcher has recorded the end already: a lone caller that goes on may then send by itself.
         """
         batch: list[Shared[Any]] = []
         try:

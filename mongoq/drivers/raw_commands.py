@@ -84,7 +84,7 @@ def _make_error(command: Command[Any], reply: Mapping[str, Any]) -> Exception:
 
 
 def _insert(collection: str, documents: Sequence[Any], *, ordered: bool = True) -> dict[str, Any]:
-    """The documents do not count among the 16 MiB of a command: the driver sends them behind it."""
+    """Return an insert. Its documents do not count among the 16 MiB of a command: the driver sends them behind it."""
     return {"insert": collection, "ordered": ordered, "writeConcern": MAJORITY, "documents": documents}
 
 

@@ -22,7 +22,7 @@ from mongoq.errors import VIRTUAL, ArgumentInvalid, TransactionsUnavailable
 from mongoq.protocol.base.transaction import Tentative
 from mongoq.protocol.flow import SENDS
 
-__all__ = ["Numbered", "Numbers", "Sessions", "get_numbers", "take_sessions"]
+__all__ = ["NumberedSession", "SessionPool", "Sessions", "get_numbers", "take_sessions"]
 
 STANDALONE = "Standalone"
 
@@ -121,15 +121,15 @@ class Sessions:
 RETRYABLE_SERVER_TYPES = frozenset({"RSPrimary", "Mongos", "LoadBalancer"})
 """The servers that keep numbers."""
 CLIENT_ATTRIBUTE = "_mongoq_numbers"
-"""Where a client keeps what is its own; a table of ours would keep the client alive."""
+"""Attribute of a client that holds its pool of sessions; a table of mongoq's own would keep the client alive."""
 
 
-class Numbered:
+class NumberedSession:
     """A session, lent to one write at a time, and the number of that write."""
 
     __slots__ = ("_answered", "_lender", "_lost", "_sends", "number", "session")
 
-    def __init__(self, lender: Numbers, session: Any) -> None:
+    def __init__(self, lender: SessionPool, session: Any) -> None:
         self._lender = lender
         self.session = session
         self.number = Int64(time.time_ns())  # above what the driver has given it: one more with each write
@@ -137,7 +137,7 @@ class Numbered:
         self._lost: Exception | None = None
         self._answered = False
 
-    def __enter__(self) -> Numbered:
+    def __enter__(self) -> NumberedSession:
         """Send a write under the number."""
         return self
 
@@ -160,7 +160,7 @@ class Numbered:
     def retry_or_raise(self, error: Exception, *, lost: bool) -> None:
         """Return to send a write again when its reply was ``lost``, or raise its final error.
 
-        What comes to no answer then stays lost.
+        If no later send gets an exact answer, the error of the first lost reply is raised.
         """
         self._answered = not lost and isinstance(error, OperationFailure)
         if lost and self._sends < SENDS:
@@ -174,22 +174,22 @@ class Numbered:
         self._lender.free.append(self)
 
 
-class Numbers:
+class SessionPool:
     """The sessions of a client in which writes are numbered.
 
-    They do not go back to the driver, whose lower numbers the server would refuse, but for the moment before a broker
-    closes the client that is its own. As many as there were writes at a time stay with the client; the server forgets
-    one that is not used for half an hour.
+    The driver gets them back only when a broker closes its own client, because the server would refuse the driver's
+    lower numbers. The pool is as large as the number of writes at the same time was; the server forgets a session that
+    is not used for half an hour.
 
     Attributes:
-        free: those that no write has.
+        free: the sessions that no write uses.
     """
 
     def __init__(self) -> None:
-        self.free: list[Numbered] = []
+        self.free: list[NumberedSession] = []
         backend.register(self)
 
-    def lend(self, client: Any) -> Numbered | None:
+    def lend(self, client: Any) -> NumberedSession | None:
         """Return a session and a number for a write; ``None`` when no server is seen that keeps them."""
         try:
             return self.free.pop()
@@ -198,23 +198,23 @@ class Numbers:
         servers = client.topology_description.server_descriptions().values()
         if not any(server.server_type_name in RETRYABLE_SERVER_TYPES for server in servers):
             return None
-        return Numbered(self, client.start_session(causal_consistency=False))
+        return NumberedSession(self, client.start_session(causal_consistency=False))
 
     def forget(self) -> None:
         """Drop the sessions in a forked child: the server would take the child's writes for the parent's."""
         self.free = []
 
 
-def get_numbers(client: Any) -> Numbers | None:
+def get_numbers(client: Any) -> SessionPool | None:
     """Return the numbers of a PyMongo client; ``None`` for a client with ``retryWrites=false``."""
     if not client.options.retry_writes:
         return None
     own = vars(client)
-    numbers: Numbers = own.get(CLIENT_ATTRIBUTE) or own.setdefault(CLIENT_ATTRIBUTE, Numbers())
+    numbers: SessionPool = own.get(CLIENT_ATTRIBUTE) or own.setdefault(CLIENT_ATTRIBUTE, SessionPool())
     return numbers
 
 
 def take_sessions(client: Any) -> list[Any]:
     """Take all sessions in which a client numbers writes, to be ended before it closes."""
-    numbers: Numbers | None = vars(client).pop(CLIENT_ATTRIBUTE, None)
+    numbers: SessionPool | None = vars(client).pop(CLIENT_ATTRIBUTE, None)
     return [] if numbers is None else [one.session for one in numbers.free]

@@ -200,7 +200,7 @@ class JoinState:
         line = self._lines[place.queue]
         if line.taken == place.number:
             line.taken += 1
-        if remembered and not self.is_late(place.queue):
+        if remembered and not self.take_late_mark(place.queue):
             for other in self._others(place.queue):
                 other.missed += 1
 
@@ -212,7 +212,7 @@ class JoinState:
     def _others(self, queue: str) -> Iterator[_Line]:
         return (self._lines[other] for other in self._queues if other != queue)
 
-    def is_late(self, queue: str) -> bool:
+    def take_late_mark(self, queue: str) -> bool:
         """Return whether a partner of an arrival by this queue was given up; each given-up partner counts once."""
         line = self._lines[queue]
         if not line.missed:

@@ -1,8 +1,8 @@
 """Flows: an operation yields commands and pauses, and a driver sends them. Many items are cut into several commands.
 
-Requests and flows: an operation describes what to send, and a driver sends it. A flow is a generator that yields
-requests and returns the operation's result. A driver (``mongoq.drivers``) runs it: it performs each request and sends
-the parsed reply into the flow, or throws the error into it. One flow serves both threads and asyncio.
+A flow is a generator that yields requests and returns the operation's result. A driver (``mongoq.drivers``) runs it:
+it performs each request and sends the parsed reply into the flow, or throws the error into it. One flow serves both
+threads and asyncio.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ Flow = Generator[Request, Any, T]
 
 
 SENDS = 4
-"""Attempts of a command that is sent without the driver's retry, the first one included."""
+"""Attempts of a command that is sent without the driver's retry, and of a numbered write; the first one included."""
 
 
 def has_matched(reply: Any) -> bool:

@@ -138,11 +138,11 @@ class VirtualStation:
 
     def _keeps(self, item: Item[Any]) -> bool:
         """Return whether the item's stage takes it; otherwise the item is settled now."""
-        screen = self.consumer.screen
+        screen = self.consumer.item_filter
         return screen is None or self._server.driver.run(is_kept(self._context, screen, item))
 
     def _screened(self, item: Item[Any]) -> Result:
-        rest = self.consumer.screen and self.consumer.screen.rest
+        rest = self.consumer.item_filter and self.consumer.item_filter.rest
         return Result(item, "screened", to=_target_of(rest))
 
     def _give_back(self, items: Sequence[Item[Any]]) -> None:

@@ -318,7 +318,7 @@ class Backlog:
         with self._lock:
             return self._leases.is_due(now)
 
-    def due(self, now: datetime) -> list[tuple[Lease, ExtendedItems]]:
+    def leases_to_extend(self, now: datetime) -> list[tuple[Lease, ExtendedItems]]:
         """Return the leases to extend now, or soon."""
         with self._lock:
             return self._leases.due(now)

@@ -84,10 +84,10 @@ class Consumer:
         batch: maximum number of items per call; ``None`` for one item, without a list.
         probe: True for a circuit breaker: while the handler keeps failing, one item at a time is tried.
         stage: name of the pipeline stage, ``None`` outside of pipelines.
-        screen: filter of the items, and the outcome of the others; ``None`` to take all.
+        item_filter: filter of the items, and the outcome of the others; ``None`` to take all.
         resolver: maps the result of a call to outcomes.
         pops: True if an item leaves the queue before its run, which therefore happens at most once.
-        lingers: True if scheduled items of the queue do not keep a draining worker running.
+        drains_with_scheduled: True if scheduled items of the queue do not keep a draining worker running.
         claims: context to claim from where no handler runs that could kill the worker: lapsed items are settled along
             with the others. ``None`` for the queue, where a lapsed item runs alone.
         settle_group: consumers whose items are settled together with this one's; ``None`` without others.
@@ -108,10 +108,10 @@ class Consumer:
     on_timeout: OnTimeout = "log"
     prefetch_bytes: int | None = PREFETCH_BYTES
     stage: str | None = None
-    screen: ItemFilter | None = None
+    item_filter: ItemFilter | None = None
     resolver: OutcomeResolver = DEFAULT_RESOLVER
     pops: bool = False
-    lingers: bool = False
+    drains_with_scheduled: bool = False
     claims: QueueContext[Any] | None = None
     settle_group: SettleGroup | None = None
 

@@ -13,9 +13,9 @@ __all__ = ["ByteLimit", "CircuitBreaker", "PrefetchSizer"]
 MAX_PREFETCH = 2_000
 """Maximum number of waiting items, unless the consumer sets one: two claims, so that one can be under way."""
 FAST_SECONDS = 0.2
-"""Seconds: a batch that lasted for less should have been larger; so should one that lasted less than its claim took."""
+"""The target grows when a full claim was used up within this time, in seconds, or within the time of its claim."""
 SLOW_SECONDS = 1.0
-"""Seconds: a batch of which items still wait after this time should have been smaller."""
+"""The target shrinks when items of a claim still wait after this time in seconds."""
 GROWTH_FACTOR = 4
 
 

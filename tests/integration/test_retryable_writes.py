@@ -19,7 +19,7 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError, OperationFailure, P
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
-from mongoq.drivers.sessions import Numbered, Numbers, get_numbers
+from mongoq.drivers.sessions import NumberedSession, SessionPool, get_numbers
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.flow import SENDS
 from mongoq.protocol.state.batcher import Batcher
@@ -365,7 +365,7 @@ async def test_a_broker_that_closes_waits_for_a_lone_caller(uri: str, database: 
 
 
 def test_what_was_lost_is_sent_again_and_what_was_answered_is_told() -> None:
-    numbers, client = Numbers(), MongoClient[Any]("mongodb://127.0.0.1:1", connect=False)
+    numbers, client = SessionPool(), MongoClient[Any]("mongodb://127.0.0.1:1", connect=False)
     assert numbers.lend(client) is None, "no server is seen"
     lost, refused, denied = AutoReconnect("gone"), DuplicateKeyError("dup"), OperationFailure("denied")
     one = lent(numbers, client)
@@ -383,7 +383,7 @@ def test_what_was_lost_is_sent_again_and_what_was_answered_is_told() -> None:
     assert [numbers.lend(client), numbers.lend(client)] == [one, other], "what may be under way is waited for"
 
 
-def told(one: Numbered, lost: list[Exception], answers: list[Exception]) -> Exception | None:
+def told(one: NumberedSession, lost: list[Exception], answers: list[Exception]) -> Exception | None:
     """What a write comes to under a number: replies lost, and then the errors that it was answered with."""
     try:
         with one:
@@ -396,5 +396,5 @@ def told(one: Numbered, lost: list[Exception], answers: list[Exception]) -> Exce
     return None
 
 
-def lent(numbers: Numbers, client: Any) -> Numbered:
-    return Numbered(numbers, client.start_session())
+def lent(numbers: SessionPool, client: Any) -> NumberedSession:
+    return NumberedSession(numbers, client.start_session())

@@ -124,7 +124,7 @@ def test_an_item_is_settled_with_the_end_of_its_lease_as_it_is_now() -> None:
     later = NOW + timedelta(seconds=50)
     assert held.is_due(NOW + timedelta(seconds=11))
     assert not held.is_due(NOW + timedelta(seconds=9))
-    for lease, wanted in held.due(NOW + timedelta(seconds=11)):
+    for lease, wanted in held.leases_to_extend(NOW + timedelta(seconds=11)):
         assert len(wanted.ids) == 2
         held.set_lease_end(lease, later)
     run = held.next_call(WakeEvent())
@@ -142,7 +142,7 @@ def test_what_a_handler_has_extended_by_itself_ends_when_it_says() -> None:
     later = NOW + timedelta(hours=1)
     held.split_leases([items[0].held_until(later)])
     assert held.held == 2
-    ((lease, wanted),) = held.due(NOW + timedelta(seconds=20))
+    ((lease, wanted),) = held.leases_to_extend(NOW + timedelta(seconds=20))
     assert wanted.ids == [items[1].id]
     held.set_lease_end(lease, NOW + timedelta(seconds=50))
     for _ in range(2):

@@ -9,7 +9,7 @@ from typing import Any
 
 from mongoq.drivers import raw_commands
 from mongoq.drivers.backend import Backend, classify_error
-from mongoq.drivers.sessions import Numbered
+from mongoq.drivers.sessions import NumberedSession
 from mongoq.protocol.flow import SENDS, Command, ReplyLost, Shared
 
 __all__ = ["AioSender"]
@@ -39,7 +39,7 @@ class AioSender:
             if leased is not None:
                 leased.give_back()
 
-    async def _send_numbered(self, command: Command[Any], leased: Numbered) -> Any:
+    async def _send_numbered(self, command: Command[Any], leased: NumberedSession) -> Any:
         with leased:
             while True:
                 try:

@@ -60,9 +60,9 @@ class Monitor:
         """Return whether nothing is left. It checks twice: an item may have gone back to a queue checked before."""
         try:
             return all(
-                queue._run_within(SERVER_SECONDS, is_drained, lease, lingers=lingers)
+                queue._run_within(SERVER_SECONDS, is_drained, lease, keeps_scheduled=keeps_scheduled)
                 for _ in range(2)
-                for queue, lease, lingers in self._find_watched(stopped)
+                for queue, lease, keeps_scheduled in self._find_watched(stopped)
             )
         except Exception as error:
             return self._pause_after(error)
@@ -71,7 +71,7 @@ class Monitor:
         """Yield the queues that have to be empty at the end, their leases, and True if scheduled items may stay."""
         for one in self._consumers:
             if one.stage not in stopped:
-                yield one.queue, one.lease or one.queue.settings.lease, one.lingers
+                yield one.queue, one.lease or one.queue.settings.lease, one.drains_with_scheduled
         for stage, queue in self._frames:
             if stage.name not in stopped:
                 yield queue, queue.settings.lease, False

@@ -126,8 +126,8 @@ class SparkRun(ThreadedRun):
         self._broker._run(check_server, self._graph)
         self._broker._run(begin)
         for one in consumers:
-            if one.screen is not None:
-                one.queue._run(check_on_server, one.screen)
+            if one.item_filter is not None:
+                one.queue._run(check_on_server, one.item_filter)
         return consumers, sources
 
     def _check_before_start(self) -> None:
@@ -250,7 +250,7 @@ class SparkRun(ThreadedRun):
                 return
             stopped = self._scheduler.stops.keys() | self._frame_queries.stops.keys()
             due = self._monitor.is_due(stopped)
-            self._scheduler.want(due and self._trigger.is_open())
+            self._scheduler.set_wanted(due and self._trigger.is_open())
             if due or self._scheduler.is_at_work:
                 pause = CHECK_SECONDS
                 continue

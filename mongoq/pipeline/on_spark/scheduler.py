@@ -103,7 +103,7 @@ class TaskSlot:
         self._pause = min(max(self._pause * 2, IDLE[0]), IDLE[1]) if idle else 0.0
         self._again = time.monotonic() + self._pause
 
-    def lasting(self, counts: PipelineCounts) -> PipelineCounts:
+    def as_run_counts(self, counts: PipelineCounts) -> PipelineCounts:
         """Return a task's counts as they hold for the run: a source that is called again has not ended."""
         if self.source is None or self._every is None:
             return counts
@@ -146,7 +146,7 @@ class Scheduler:
         for thread in self._threads:
             thread.start()
 
-    def want(self, more: bool) -> None:
+    def set_wanted(self, more: bool) -> None:
         """Report whether there is work for stages: each call with ``more`` lets one more slot begin.
 
         So a single item does not start tasks in all slots.
@@ -216,7 +216,7 @@ class Scheduler:
     def _record(self, slot: TaskSlot, reports: Sequence[Report]) -> None:
         with self._changed:
             counts = PipelineCounts.sum(report.counts for report in reports)
-            self._counts = PipelineCounts.sum([self._counts, slot.lasting(counts)])
+            self._counts = PipelineCounts.sum([self._counts, slot.as_run_counts(counts)])
             for stop in (stop for report in reports for stop in report.stops):
                 self.stops.setdefault(stop.stage, stop)
                 details = stop.stage, stop.queue, stop.cause

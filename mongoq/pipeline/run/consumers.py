@@ -10,7 +10,7 @@ from mongoq.model.outcomes import Fork
 from mongoq.pipeline.frames.handler import wrap_frame_handler
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
-from mongoq.pipeline.run.join_consumers import joining
+from mongoq.pipeline.run.join_consumers import make_join_consumers
 from mongoq.pipeline.run.outcome_resolver import find_model, make_resolver, make_stage_handle
 from mongoq.protocol.base.transaction import ensure_transactional
 from mongoq.protocol.claim.filtering import ItemFilter, make_filter
@@ -54,7 +54,7 @@ def consumers(graph: Graph, broker: Any, *, coroutines: bool) -> list[Consumer]:
         try:
             if stage.join is not None:
                 # A join becomes several consumers: its items wait in a queue of their own, and so do its pairs.
-                found += joining(graph, stage, broker, DEFAULTS, coroutines=coroutines)
+                found += make_join_consumers(graph, stage, broker, DEFAULTS, coroutines=coroutines)
             else:
                 found += [_consumer(graph, stage, source, broker, coroutines=coroutines) for source in stage.sources]
         except ArgumentInvalid as error:
@@ -72,7 +72,7 @@ def _consumer(graph: Graph, stage: Stage, source: str, broker: Any, *, coroutine
         wrap_frame_handler(consumer(own, stage.handler, **{**DEFAULTS, **options}, coroutines=coroutines), stage),
         stage=stage.name,
         resolver=make_resolver(graph, stage, handle, broker),
-        screen=_screen(graph, stage, handle, broker),
+        item_filter=_screen(graph, stage, handle, broker),
         pops=stage.delivery == "at-most-once",
     )
 

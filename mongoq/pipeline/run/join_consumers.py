@@ -24,13 +24,13 @@ from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
 from mongoq.worker.consumer import Consumer, SettleGroup, consumer
 from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
 
-__all__ = ["joining", "takes_job"]
+__all__ = ["make_join_consumers", "takes_job"]
 
 ANY = "*"
 """Key of all items where the first items of all queues belong together."""
 
 
-def joining(
+def make_join_consumers(
     graph: Graph, stage: Stage, broker: Any, defaults: Mapping[str, Any], *, coroutines: bool
 ) -> list[Consumer]:
     """Return the consumers of a join that was checked."""
@@ -60,7 +60,9 @@ def joining(
         for handle in sides
     ]
     if spec.timeout is not None:
-        found.append(replace(own(parked, _GivenUp(resolver, spec, partial(settle_expired, spec))), lingers=True))
+        found.append(
+            replace(own(parked, _GivenUp(resolver, spec, partial(settle_expired, spec))), drains_with_scheduled=True)
+        )
     pairs = make_stage_handle(graph, stage, broker.queue(spec.pairs, model=_model(stage)))
     handler = stage.handler if options.get("batch") is not None else spread(stage.handler, stage)
     runs = consumer(pairs, handler, **{**defaults, **options}, coroutines=coroutines)
@@ -86,7 +88,7 @@ def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tu
 
 
 def _without_limit(handle: Any) -> Any:
-    """Return a handle of a queue without runs: its items come again, however often their leases expire."""
+    """Return a handle without a limit of retries: its items come again, however often their leases expire."""
     return handle._with(overriding={**handle._context.overriding, "max_retries": None})
 
 
@@ -176,7 +178,7 @@ def _oddity(payload: Any, number: int) -> PayloadInvalid | None:
     return None
 
 
-class _Quiet(OutcomeResolver):
+class _NotRunResolver(OutcomeResolver):
     """Outcome resolver of items that are not run; their failures count as the stage's."""
 
     def __init__(self, resolver: StageOutcomeResolver, spec: JoinSpec, settle: Callable[..., Any]) -> None:
@@ -194,7 +196,7 @@ class _Quiet(OutcomeResolver):
         return self._resolver.failure(consumer, item, error)
 
 
-class _Arrivals(_Quiet):
+class _Arrivals(_NotRunResolver):
     def __init__(
         self, resolver: StageOutcomeResolver, stage: Stage, source: str, spec: JoinSpec, joins: Callable[..., Any]
     ) -> None:
@@ -217,7 +219,7 @@ class _Arrivals(_Quiet):
         return self._settle_elsewhere(item, Arrival(item, key, value))
 
 
-class _GivenUp(_Quiet):
+class _GivenUp(_NotRunResolver):
     def outcomes(self, consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> list[ResolvedOutcome]:
         return [self._settle_elsewhere(item, item) for item in items]
 

@@ -299,5 +299,7 @@ def _progress(graph: Graph, engine: Any, told: Mapping[str, QueueStats], *, ende
 
 def _checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
     """Return the checks before a run begins, the checks that must come before any write first."""
-    screens = [partial(check_on_server, one.queue._context, one.screen) for one in own if one.screen is not None]
-    return [partial(check_server, broker, graph), partial(begin, broker), *screens]
+    filters = [
+        partial(check_on_server, one.queue._context, one.item_filter) for one in own if one.item_filter is not None
+    ]
+    return [partial(check_server, broker, graph), partial(begin, broker), *filters]

@@ -1,6 +1,7 @@
 """The fence: commands that only the holder of a token can make, and the meaning of an empty or lost reply.
 
-``run_fenced`` is the one place that decides about an update that matched nothing, or whose reply was lost.
+``run_fenced`` decides about a single update that matched nothing, or whose reply was lost; ``settle.bulk`` and
+``settle.exchange`` decide about many.
 """
 
 from __future__ import annotations

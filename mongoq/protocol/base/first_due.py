@@ -42,7 +42,7 @@ def first_due_pipeline(queue: str) -> list[dict[str, Any]]:
 
 def refresh_hints(context: QueueContext[Any]) -> Flow[bool] | tuple[()]:
     """Refresh the claim hints when they are due. Almost always they are not, and no flow is made."""
-    if context.broker.serverless or not context.state.claim_hints.due(time.monotonic()):
+    if context.broker.serverless or not context.state.claim_hints.needs_refresh(time.monotonic()):
         return ()
     return _read_first_due(context)
 
@@ -50,7 +50,7 @@ def refresh_hints(context: QueueContext[Any]) -> Flow[bool] | tuple[()]:
 def has_items_before_bound(context: QueueContext[Any]) -> Flow[bool]:
     """Return whether to repeat a claim that found nothing: it started from lower bounds, and an item is eligible."""
     heads = context.state.claim_hints
-    if not heads.fast or not heads.due(time.monotonic(), empty=True):
+    if not heads.fast or not heads.needs_refresh(time.monotonic(), empty=True):
         return False
     return (yield from _read_first_due(context))
 

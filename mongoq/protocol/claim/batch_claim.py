@@ -73,9 +73,9 @@ class BatchClaim:
         candidates: the items that it tries to reserve.
         mine: the fields that the claim sets.
         now: the server's time of the claim; of a stream's claim, the time at which its items were eligible.
-        sparing: the claim leaves items with an expired lease where they are.
-        beside: other items were claimed under the same token before.
-        noting: the claim writes when each item came to its queue, into ``pushed`` (``entry_time``).
+        skips_lapsed: the claim leaves items with an expired lease where they are.
+        adds_to_token: other items were claimed under the same token before.
+        writes_entry_time: the claim writes when each item came to its queue, into ``pushed`` (``entry_time``).
         where: a further condition on the items; items that do not match were settled before.
         ids: the ids, by ``id_key``, in the order of claims; other programs may have used any value as an id.
         dues: when each item became eligible, by ``id_key``. An item claimed and released by another process between
@@ -87,9 +87,9 @@ class BatchClaim:
     candidates: Candidates
     mine: Mapping[str, Any]
     now: datetime
-    sparing: bool = False
-    beside: bool = False
-    noting: bool = False
+    skips_lapsed: bool = False
+    adds_to_token: bool = False
+    writes_entry_time: bool = False
     where: Mapping[str, Any] = field(default_factory=dict)
     ids: dict[Any, Any] = field(default_factory=dict)
     dues: dict[Any, datetime] = field(default_factory=dict)
@@ -109,9 +109,9 @@ class BatchClaim:
         return self.mine["token"]  # type: ignore[no-any-return]
 
     @property
-    def is_beside(self) -> bool:
+    def runs_with_others(self) -> bool:
         """True when its items run beside other items, even a single one."""
-        return self.sparing or self.beside
+        return self.skips_lapsed or self.adds_to_token
 
     def filter(self, ids: Sequence[Any]) -> dict[str, Any]:
         """Return the filter of items that are still eligible, and are to be claimed."""
@@ -124,7 +124,7 @@ class BatchClaim:
     def command(self) -> Command[Any]:
         """Return the claim of all that have runs left; alone, an item is not one of a batch."""
         most = self.context.settings.most_attempts
-        kept = {"reserved": {"$ne": True}} if self.sparing else {}
+        kept = {"reserved": {"$ne": True}} if self.skips_lapsed else {}
         return Command(
             "update_many",
             {
@@ -143,14 +143,14 @@ class BatchClaim:
 
     @property
     def _update(self) -> Any:
-        if not self.noting:
+        if not self.writes_entry_time:
             return {"$set": self._marks, "$inc": {"attempts": 1}}
         marks = {name: {"$literal": value} for name, value in self._marks.items()}
         return [{"$set": {**marks, "attempts": {"$add": ["$attempts", 1]}, "pushed": ENTRY}}]
 
     @property
     def _marks(self) -> dict[str, Any]:
-        return {**self.mine, "batch": self.token} if len(self.ids) > 1 or self.is_beside else {**self.mine}
+        return {**self.mine, "batch": self.token} if len(self.ids) > 1 or self.runs_with_others else {**self.mine}
 
     def give_back(self, keys: Iterable[Any]) -> Command[Any]:
         """Return the command that hands back what this claim holds of these, unused."""
@@ -232,7 +232,7 @@ def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> Flow
     reply (16 MB), the first items in the order of claims, and the rest is given back unread.
     """
     keys, ids, broker = list(claim.ids), list(claim.ids.values()), claim.context.broker
-    if not claim.sparing or broker.serverless:
+    if not claim.skips_lapsed or broker.serverless:
         return claim.items((yield from _read_by_ids(claim, ids, projection))), True
     number = len(ids)
     while True:
@@ -274,16 +274,17 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
     batch get one more run, alone: the first of them if nothing else was claimed, else they go after the ready items.
     """
     context, is_spent = claim.context, claim.context.settings.is_spent
-    alone = not items and not claim.beside
+    alone = not items and not claim.adds_to_token
     ids = [id for key, id in claim.ids.items() if key not in items]
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "pushed", "token", "when"), 1)
     found = yield from find_few(context.broker, claim.filter(ids), CLAIM_ORDER, len(ids), projection=fields)
     if not claim.candidates.untouched:  # missing ones of an old read do not mean that others compete now
         context.state.contention.record_batch(tried, max(tried - len(items) - len(found), 0))
-    if claim.sparing:
+    if claim.skips_lapsed:
         found = _set_lapsed_aside(claim, found)
     suspects = [document for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
-    together = claim.is_beside or sum(not is_spent(attempts_of(document)) for document in found) > (1 if alone else 0)
+    left = sum(not is_spent(attempts_of(document)) for document in found)
+    together = claim.runs_with_others or left > (1 if alone else 0)
     others: list[Item[Any]] = []
     for document in found:
         spent = is_spent(attempts_of(document))
@@ -299,7 +300,7 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
         update = {"$set": {"when": claim.now}}
         ids = [document["_id"] for document in suspects]
         yield from retry_until_reply(Command("update_many", {"filter": claim.filter(ids), "update": update}))
-    if len(items) == 1 and not others and not claim.is_beside:
+    if len(items) == 1 and not others and not claim.runs_with_others:
         yield from _unmark(claim, *items.values())
     return {id_key(item.id): item for item in others}
 
@@ -322,7 +323,7 @@ def _claim_or_bury(claim: BatchClaim, found: Document, *, together: bool) -> Flo
     With ``together`` it may be returned with other items, and one of them may kill the holder.
     """
     mine = {**claim.mine, "batch": claim.token} if together else claim.mine
-    if claim.noting:
+    if claim.writes_entry_time:
         mine = {**mine, "pushed": entry_time(found)}
     command: Command[Any] = Command(
         "find_one_and_update",

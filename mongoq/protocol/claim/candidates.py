@@ -57,7 +57,7 @@ class Candidates:
 def read_candidates(
     context: QueueContext[Any], n: int, *, shared: bool = False, unreserved: bool = False, filtered: bool = False
 ) -> Flow[Candidates | None]:
-    """Read the first ``n`` items; ``None`` when nothing is eligible, none of them when a single claim has to look.
+    """Read the first ``n`` items; ``None`` when nothing is eligible; empty when the caller must claim singly.
 
     Args:
         context: the queue.
@@ -127,7 +127,7 @@ def _can_read_whole(context: QueueContext[Any]) -> bool:
 
 
 def _read_whole(context: QueueContext[Any], n: int, *, shared: bool) -> Flow[Candidates | None]:
-    """Read the first items whole (``find``); ``None`` when nothing is eligible, none of them when the ids are to do.
+    """Read the first items whole (``find``); ``None`` when nothing is eligible; empty when only ids may be read.
 
     When shared claims follow each other closely, the items of the next claim are read with them, and used for
     ``prefetch.FRESH`` seconds.

@@ -21,7 +21,7 @@ from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.flow import Command, Flow, PartlyRefused
 from mongoq.protocol.history.pages import is_refused_filter, refusal
-from mongoq.protocol.push.push import due
+from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from mongoq.protocol.settle.bulk import Statement, number_found
 from mongoq.protocol.settle.move import Handover
@@ -101,7 +101,7 @@ def _record_settled(claim: BatchClaim, wanted: ItemFilter, total: int) -> None:
         context.count("commit", total)
         return
     context.count("move", total)
-    to, when = wanted.handed.queue, due(context.broker.clock, wanted.handed.delay, wanted.handed.when)
+    to, when = wanted.handed.queue, due_time(context.broker.clock, wanted.handed.delay, wanted.handed.when)
     # Items of another program may have a priority that cannot be hashed.
     found = {one for document in claim.candidates.documents if isinstance(one := document.get("priority"), int)}
     priorities = {wanted.handed.changes.get("priority", one) for one in found}
@@ -133,7 +133,7 @@ def _make_update(claim: BatchClaim, wanted: ItemFilter, once: Any, *, marked: bo
         update = retention_update(context, item, claim.now, {})
         marked = marked and context.settings.history is not None
     else:
-        update = dict(handed.update(due(context.broker.clock, handed.delay, handed.when)))
+        update = dict(handed.update(due_time(context.broker.clock, handed.delay, handed.when)))
         # `by` tells other processes that have read the item ahead that it was claimed.
         update["$set"] = {**update["$set"], "by": claim.mine["by"]}
     if update is None or not marked:

@@ -63,7 +63,7 @@ OnInvalid = Literal["bury", "raise"]
 Take = Callable[[QueueContext[Any], timedelta], "Shared[Item[Any] | None] | Flow[Item[Any] | None]"]
 """Claims an item that can be returned to the caller, undecoded.
 
-Alternatively it returns a part of a shared claim; that claim then holds the item for half of the lease at least."""
+Alternatively it returns a part of a shared claim, whose items come with at least half of their lease left."""
 
 
 class NotYet(Exception):

@@ -74,19 +74,19 @@ def claim_batch_now(
     lease: timedelta | None,
     on_invalid: OnInvalid,
     *,
-    sparing: bool = False,
+    skips_lapsed: bool = False,
     screen: ItemFilter | None = None,
 ) -> Flow[ClaimedBatch[M] | None]:
     """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none.
 
-    With ``sparing``, items with expired leases stay where they are, because they may have killed their holders. All
-    claimed items are then marked as parts of a batch, even a single one: it will run beside others.
+    With ``skips_lapsed``, items with expired leases stay where they are, because they may have killed their holders.
+    All claimed items are then marked as parts of a batch, even a single one: it will run beside others.
 
     With a ``screen``, items that do not match it are settled as it defines.
     """
     while not context.state.paused:  # other consumers may take all candidates of a try
         length = lease or context.settings.lease
-        claimed = yield from _try_claim(context, n, length, sparing=sparing, screen=screen)
+        claimed = yield from _try_claim(context, n, length, skips_lapsed=skips_lapsed, screen=screen)
         if claimed is None:
             return None
         decoded = yield from _decode(context, claimed.items, on_invalid)
@@ -113,7 +113,7 @@ def _try_claim(
     lease: timedelta,
     *,
     shared: bool = False,
-    sparing: bool = False,
+    skips_lapsed: bool = False,
     screen: ItemFilter | None = None,
 ) -> Flow[ClaimedBatch[Any] | None]:
     """Claim up to ``n`` items once, undecoded; ``None`` when nothing is eligible.
@@ -122,14 +122,16 @@ def _try_claim(
     """
     prefetch, filtered = context.state.prefetch, screen is not None
     prefetch.here()
-    held_up = sparing and time.monotonic() < context.state.held_up
+    held_up = skips_lapsed and time.monotonic() < context.state.held_up
     candidates = yield from read_candidates(context, n, shared=shared, unreserved=held_up, filtered=filtered)
     if candidates is None:
         return ClaimedBatch([], lapsed=True) if held_up else None
     if not candidates:
         return (yield from _claim_single(context, lease, screen))
     now, where = context.broker.clock.now(), {} if screen is None else screen.where
-    claim = BatchClaim(context, candidates, make_marks(context, now, lease), now, sparing=sparing, where=where)
+    claim = BatchClaim(
+        context, candidates, make_marks(context, now, lease), now, skips_lapsed=skips_lapsed, where=where
+    )
     others, about_to_take = 0, claim.ids if shared else ()
     prefetch.begin_claim(about_to_take)
     try:

@@ -46,7 +46,7 @@ def claim_batch(
             return None
         yield from ensure_ready(context)
         began = time.monotonic()
-        claimed = yield from claim_batch_now(context, n, lease, "bury", sparing=True, screen=screen)
+        claimed = yield from claim_batch_now(context, n, lease, "bury", skips_lapsed=True, screen=screen)
         if claimed is not None:
             claimed.seconds = time.monotonic() - began
         return claimed

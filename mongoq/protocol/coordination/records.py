@@ -16,7 +16,7 @@ from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.model.outcomes import Record
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
-from mongoq.protocol.push.push import check_due, check_headers, due
+from mongoq.protocol.push.push import check_due, check_headers, due_time
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["EncodedRecord", "Yielded", "documents", "encode_record"]
@@ -121,7 +121,7 @@ def _stencil(context: QueueContext[Any], one: Yielded, id: bytes) -> tuple[Stenc
 
 
 def _envelope(context: QueueContext[Any], one: Yielded, id: bytes) -> dict[str, Any]:
-    when = due(context.broker.clock, one.delay, None)
+    when = due_time(context.broker.clock, one.delay, None)
     return new_envelope(
         context.name, None, id=ObjectId(id), when=when, priority=one.priority, headers=one.headers, once=None
     )

@@ -119,7 +119,9 @@ class StreamClaimer:
         if not first:
             return (yield from self._reserve_single())
         candidates, beside = Candidates(documents=first), bool(self._items)
-        claim = BatchClaim(self._context, candidates, self._mine, self._now, beside=beside, noting=True)
+        claim = BatchClaim(
+            self._context, candidates, self._mine, self._now, adds_to_token=beside, writes_entry_time=True
+        )
         return (yield from send_claim(claim, len(first), projection=FIELDS))
 
     def _reserve_single(self) -> Flow[list[Item[Any]]]:

@@ -19,7 +19,7 @@ from mongoq.model.item import Document, Item, id_key, with_stored
 from mongoq.model.join_state import JoinState, Place
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow, chunks
-from mongoq.protocol.join.match import Arrival, by_value, count_arrivals, foreseen
+from mongoq.protocol.join.match import Arrival, by_value, count_arrivals, make_plan
 from mongoq.protocol.join.pair import MISSED, Member, bury_statement, pair, priority_of
 from mongoq.protocol.join.spec import (
     ARRIVALS,
@@ -70,7 +70,7 @@ def _item_of(arrival: Arrival) -> Item[Any]:
 def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTransaction]:
     """Settle arrivals, inside a transaction."""
     broker = spec.parked.broker
-    plan = yield from foreseen(spec, arrivals)
+    plan = yield from make_plan(spec, arrivals)
     doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
     for arrival, met in plan.meetings:
         partners = {queue: _partner(spec, queue, one, plan.waiting) for queue, one in met.items()}

@@ -14,10 +14,10 @@ from mongoq.protocol.flow import Flow
 from mongoq.protocol.join.pair import MISSED
 from mongoq.protocol.join.spec import JoinSpec, rendezvous
 
-__all__ = ["Arrival", "Plan", "by_value", "count_arrivals", "foreseen"]
+__all__ = ["Arrival", "Plan", "by_value", "count_arrivals", "make_plan"]
 
 PATIENCE = 3
-"""Times that items of a queue arrive before an item waiting for one of them is parked: a claim comes in two parts."""
+"""Arrivals of a queue's items before an item that waits for one is parked: its partner may be in a later arrival."""
 AHEAD = 50_000
 """Places that one command reads, at most, once some places are empty."""
 
@@ -30,7 +30,8 @@ class Arrival:
         item: the item as it was claimed.
         key: key that its value is stored under.
         value: value that the join compares.
-        turns: times that items of each queue had arrived when it first arrived; ``None`` before, set by ``come``.
+        turns: times that items of each queue had arrived when it first arrived; ``None`` before, set by
+            ``count_arrivals``.
     """
 
     item: Item[Any]
@@ -90,7 +91,7 @@ class Plan:
         return {one.text: one for _, met in self.meetings for one in met.values() if isinstance(one, Place)}
 
 
-def foreseen(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
+def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
     """Read the parked partners of arrivals, and return the plan."""
     coming = {queue for queue in spec.queues if spec.coming(queue)}
     stored = yield from rendezvous(spec, {arrival.key for arrival in arrivals})
@@ -98,7 +99,7 @@ def foreseen(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
     gone: set[str] = set()
     ahead = 0
     while True:
-        plan = _make_plan(spec, arrivals, stored, gone)
+        plan = _plan_arrivals(spec, arrivals, stored, gone)
         places = plan.places
         wanted = places.keys() - waiting.keys()
         found = (yield from _find_waiting(spec, wanted)) if wanted else {}
@@ -116,7 +117,7 @@ def foreseen(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
     return plan
 
 
-def _make_plan(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[str, Document], gone: set[str]) -> Plan:
+def _plan_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[str, Document], gone: set[str]) -> Plan:
     keys = {arrival.key for arrival in arrivals}
     plan = Plan({key: JoinState(key, spec.queues, stored.get(key)) for key in keys})
     for arrival in arrivals:
@@ -129,7 +130,7 @@ def _make_plan(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[str,
             for place in there.values():
                 meeting.take(place)
             plan.meetings.append((arrival, {other: plan.parking.pop(one, one) for other, one in there.items()}))
-        elif spec.late != "wait" and meeting.is_late(queue):
+        elif spec.late != "wait" and meeting.take_late_mark(queue):
             plan.late.append(arrival)
         else:
             plan.parking[meeting.park(queue)] = arrival
@@ -154,7 +155,7 @@ def _postpone(spec: JoinSpec, plan: Plan, coming: set[str], gone: set[str]) -> N
 def _is_patient(spec: JoinSpec, arrival: Arrival, missing: Iterable[str], coming: set[str]) -> bool:
     """Return whether an arrival should wait for another turn of its partners."""
     turns = arrival.turns or {}
-    # ``come_back`` must count its return once, and an arrival that is put off is planned again.
+    # ``record_return`` must count its return once, and an arrival that is put off is planned again.
     if arrival.item.stored(MISSED):
         return False
     return all(queue in coming and spec.turns[queue] - turns.get(queue, 0) < PATIENCE for queue in missing)

@@ -21,7 +21,7 @@ from mongoq.protocol.settle.settle import retention_update
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["MISSED", "Member", "Pair", "bury_statement", "leaving", "pair", "priority_of"]
+__all__ = ["MISSED", "Member", "Pair", "bury_statement", "make_leave_statements", "pair", "priority_of"]
 
 PARKED = ("key", "parked")
 """Fields that an item has while it waits for its partners."""
@@ -116,7 +116,7 @@ def _settlement_time(entry: Any) -> float:
     return at.timestamp() if isinstance(at, datetime) else 0.0
 
 
-def leaving(members: Iterable[Member], now: datetime) -> list[Statement]:
+def make_leave_statements(members: Iterable[Member], now: datetime) -> list[Statement]:
     """Return the statements by which items leave for good.
 
     They are deleted, or kept as history, or kept as ids to be remembered.

@@ -1,4 +1,4 @@
-"""Shared parts of ``join`` and ``expire``: the settings of a join, and the writes of one transaction."""
+"""The settings of a join, and the writes of one transaction, of arrivals or of expired items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mongoq.model.item import Document, Item, id_key
 from mongoq.model.join_state import JoinState, rendezvous_id
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Command, Flow, chunks
-from mongoq.protocol.join.pair import Member, Pair, leaving
+from mongoq.protocol.join.pair import Member, Pair, make_leave_statements
 from mongoq.protocol.settle.bulk import Statement, count_found
 from mongoq.protocol.settle.exchange import FenceMiss
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -194,7 +194,7 @@ def write_states(
 def send_results(broker: BrokerContext, doing: JoinTransaction) -> Flow[None]:
     """Write all results; raises ``FenceMiss`` when another process has taken an item."""
     expected = doing.settled + len(doing.members)
-    requests = [*doing.own, *leaving(doing.members, doing.now)]
+    requests = [*doing.own, *make_leave_statements(doing.members, doing.now)]
     # One count for all statements: a transaction that finds fewer items is aborted as a whole.
     if requests and (yield from count_found(broker, requests)) < expected:
         raise FenceMiss

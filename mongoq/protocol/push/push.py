@@ -25,7 +25,7 @@ from mongoq.protocol.push.publish import publish
 from mongoq.protocol.state.batcher import Batchers, copies
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["DEFAULT_REMEMBER", "Draft", "Kind", "check_due", "check_headers", "due", "push", "remember_time"]
+__all__ = ["DEFAULT_REMEMBER", "Draft", "Kind", "check_due", "check_headers", "due_time", "push", "remember_time"]
 
 Kind = tuple[str, int, int]
 """Queue, priority and due time of an item, the last in milliseconds since 1970."""
@@ -64,7 +64,7 @@ class Draft:
         clock = self.context.broker.clock
         self.id = self.given or new_id()
         undelayed = self.delay is None and self.when is None
-        self.at = clock.now_milliseconds() if undelayed else milliseconds(due(clock, self.delay, self.when))
+        self.at = clock.now_milliseconds() if undelayed else milliseconds(due_time(clock, self.delay, self.when))
 
     @property
     def kind(self) -> Kind:
@@ -99,7 +99,7 @@ class Draft:
         )
 
 
-def due(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime:
+def due_time(clock: Clock, delay: Duration | None, when: datetime | None) -> datetime:
     """Return the time from which on an item is eligible: now, after ``delay``, or at ``when``."""
     if when is not None:
         return moment(when, "when")

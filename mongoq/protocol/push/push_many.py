@@ -38,7 +38,7 @@ from mongoq.protocol.flow import (
 from mongoq.protocol.push.insert import find_pushed
 from mongoq.protocol.push.keyed import Keyed, push_keyed
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, Copy, insert_joined, publish, publish_many
-from mongoq.protocol.push.push import check_due, check_headers, due, remember_time
+from mongoq.protocol.push.push import check_due, check_headers, due_time, remember_time
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["Push", "PushOptions", "push_each", "push_many"]
@@ -81,7 +81,7 @@ def push_many(
     clock = context.broker.clock
     raw = new_ids(len(values)) if given is None else [id.binary for id in given]
     identities = given or list(map(ObjectId, raw))
-    eligible = due(clock, delay, when)
+    eligible = due_time(clock, delay, when)
     until = None if given is None else clock.now() + remember
     if given is not None:
         context.state.expect_remembered(remember)
@@ -324,7 +324,7 @@ class _Envelopes:
         clock = context.broker.clock
         self._context = context
         self._options = options
-        self._due = [due(clock, chosen.delay, chosen.when) for chosen in options]
+        self._due = [due_time(clock, chosen.delay, chosen.when) for chosen in options]
         self._until = clock.now() + remember
         self._stencils: list[Stencil | None] = [None] * len(options)
 

@@ -1,4 +1,4 @@
-"""Apply the outcomes of handlers: the one place that maps an outcome to what is sent.
+"""Apply the outcomes of handlers: maps each outcome to what is sent. Filters have their own map (``claim.filtering``).
 
 At least once, a reserved item is settled by its outcome; each item of a batch on its own, whichever others fail. At
 most once, an item leaves its queue before it is run, and its outputs are pushed afterwards.

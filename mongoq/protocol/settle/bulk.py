@@ -78,19 +78,19 @@ class Put(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Settlement:
-    """What is to become of items that are treated alike: those of them under one token share a statement.
+    """How items are settled that are treated alike; items under one token share a statement.
 
     Attributes:
         update: the update that does it; ``None`` deletes the items.
-        happened: tells from what is stored of an item whether it was done.
+        happened: returns, from the stored document of an item, whether it was done.
         event: what to count; ``None`` leaves the items reserved.
-        alone: the flow that does it to one item by a command of its own, whose answer is exact.
-        patch: the most bytes that a patch in it adds, or ``None`` without one. What is patched shares no statement: a
+        alone: the flow that settles one item by a command of its own, whose answer is exact.
+        patch: the most bytes that a patch in it adds, or ``None`` without one. Patched items share no statement: a
             patch that does not fit one item must not fail another.
         room: the condition that a patch leaves room.
         size: the bytes of the update, when they count.
         telling: no item looks settled in this way unless this update did it.
-        told: what the caller is told of an item that was settled so, where ``alone`` tells something.
+        told: the answer that the caller gets for an item, where ``alone`` returns one.
         put: where the items are put; ``None`` when they leave the queues.
     """
 
@@ -101,7 +101,7 @@ class Settlement:
     patch: int | None = None
     room: Mapping[str, Any] = field(default_factory=dict)
     size: int = 0
-    telling: bool = True
+    is_proof: bool = True
     told: Any = None
     put: Put | None = None
 
@@ -116,7 +116,7 @@ class Group:
     Attributes:
         settlement: what is to become of them.
         items: reserved under one token.
-        ids: theirs. After a command has been waited for, to ask each item again takes longer than to keep them.
+        ids: ids of the items, kept: to ask each item again after a command takes longer.
     """
 
     settlement: Settlement
@@ -137,7 +137,7 @@ def settle_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[di
     """Settle items, and return the answers of items that were settled by a flow of their own, by ``id_key``.
 
     All are tried; then one ``BatchIncomplete`` names the failed items. Each command is safe to send again, and is sent
-    again once when its reply is lost. An error of the driver's that is about no item in particular ends the bulk.
+    until there is a reply, ``SENDS`` times at most. An error of the driver that concerns no single item ends the bulk.
     """
     tally = yield from run_bulk(context, wanted)
     _raise_failures(context, tally, (item for item, _ in wanted))
@@ -154,7 +154,7 @@ def settle_alike(
 
 
 def _raise_failures(context: QueueContext[Any], tally: BulkResult, items: Iterable[Item[Any]]) -> None:
-    """Raise the failures by item id; another program's id that cannot be a key, a document say, appears as its text."""
+    """Raise the failures by item id; an id that is not hashable (written by another program) is named by its text."""
     ids = {id_key(item.id): item.id for item in items} if tally.failed else {}
     failed = {ids[key] if isinstance(ids[key], Hashable) else key: error for key, error in tally.failed.items()}
     finish(context.name, tally.done, failed)
@@ -371,7 +371,7 @@ def _resolve_by_reading(
         id_key(item.id): _infer_settled(item, settlement, found.get(id_key(item.id))) for item, settlement in sent
     }
     new = {key for item, _ in sent if (key := id_key(item.id)) in found and may_be_new(found[key], item)}
-    verdicts = _reconcile(read_as, new, total, telling=all(settlement.telling for _, settlement in sent))
+    verdicts = _reconcile(read_as, new, total, telling=all(settlement.is_proof for _, settlement in sent))
     for item, settlement in sent:
         verdict, document = verdicts[id_key(item.id)], found.get(id_key(item.id))
         if verdict:

@@ -17,7 +17,7 @@ from mongoq.model.item import Document, Item, id_key
 from mongoq.model.outcomes import Fork, Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.flow import Command, Flow, chunks
-from mongoq.protocol.push.push import due
+from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.bulk import (
     BulkResult,
     Settlement,
@@ -45,7 +45,7 @@ def make_output(
         handed.queue,
         item.stored("payload") if payload is None else context.broker.encoding.unwrap("payload", payload),
         id=id,
-        when=due(context.broker.clock, handed.delay, handed.when),
+        when=due_time(context.broker.clock, handed.delay, handed.when),
         priority=handed.changes.get("priority", item.priority),
         headers=handed.changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
         once=None,

@@ -17,7 +17,7 @@ from mongoq.model.settings import queue_options
 from mongoq.protocol.base.fence import begin_settle, is_gone, run_fenced, update_command
 from mongoq.protocol.flow import Duplicate, Flow
 from mongoq.protocol.push.keyed import check_key, raise_duplicate
-from mongoq.protocol.push.push import check_due, check_headers, due
+from mongoq.protocol.push.push import check_due, check_headers, due_time
 from mongoq.protocol.settle.patch import Patch, check_patch, max_growth, settle_with_patch
 from mongoq.protocol.settle.trail import Marker, Marks
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -143,7 +143,7 @@ def check_move(
 def send_move(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
     """Send the update of a move."""
     broker, to, payload = context.broker, handed.queue, handed.payload
-    until = due(broker.clock, handed.delay, handed.when)
+    until = due_time(broker.clock, handed.delay, handed.when)
     update = handed.update(until)
     if payload is not None:
         update["$set"]["payload"] = broker.encoding.unwrap("payload", payload)

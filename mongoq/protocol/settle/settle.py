@@ -101,7 +101,7 @@ def retention_update(
 
 
 def is_deleted(found: Document, item: Item[Any]) -> bool | None:
-    """A document that is still there was not deleted; under our token the delete may still come."""
+    """Return False for a document that is still there, or ``None`` under our token: the delete may still come."""
     return None if found.get("token") == item.token else False
 
 

@@ -17,7 +17,7 @@ from mongoq.model.raw import RawBatch, all_held, one_due, remembers
 from mongoq.protocol.base.fence import check_owner, is_back, is_gone
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.push.push import due
+from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle import settle
 from mongoq.protocol.settle.bulk import Put, Settlement, settle_alike, settle_bulk
 from mongoq.protocol.settle.move import (
@@ -74,7 +74,7 @@ class Batch:
     def __init__(self, clock: Clock) -> None:
         self.now = clock.now()
         self.alike: dict[Any, Settlement] = {}
-        self.due = cache(partial(due, clock))  # of moments in UTC: two folds of one hour are equal
+        self.due = cache(partial(due_time, clock))  # of moments in UTC: two folds of one hour are equal
         self.ways: dict[Handover, Callable[[Item[Any], bytes | None], Settlement]] = {}
         self._markers: dict[Any, Marker] = {}
 
@@ -136,7 +136,7 @@ def _make_commit(context: QueueContext[Any], item: Item[Any], now: datetime, mar
         return Settlement(update, settle.is_deleted, "commit", alone)
     # committed before, within the same millisecond, an item looks just the same
     happened = partial(_is_kept, now=now)
-    return Settlement(marks.on(update), happened, "commit", alone, size=marks.size, telling=False)
+    return Settlement(marks.on(update), happened, "commit", alone, size=marks.size, is_proof=False)
 
 
 def _is_kept(found: Document, item: Item[Any], *, now: datetime) -> bool | None:
@@ -215,7 +215,7 @@ def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch) -> S
         alone = partial(settle.release, context)
         update, put = settle.release_update(when), Put(context.name, when)
         happened = partial(is_back, when=when, fewer=1)
-        batch.alike[key] = Settlement(update, happened, "release", alone, telling=False, put=put)
+        batch.alike[key] = Settlement(update, happened, "release", alone, is_proof=False, put=put)
     return batch.alike[key]
 
 

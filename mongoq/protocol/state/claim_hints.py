@@ -150,7 +150,7 @@ class ClaimHints:
             self.version += 1
             self.fast = len(self.floors) <= MOST
 
-    def due(self, at: float, *, empty: bool = False) -> bool:
+    def needs_refresh(self, at: float, *, empty: bool = False) -> bool:
         """Return whether to refresh the bounds: they are in use, or claims are so slow that they might help.
 
         ``empty``: a claim with bounds has found nothing.

@@ -102,11 +102,11 @@ class WaitQueue:
             if waiter is not self.waiters[0]:
                 return None
             now = time.monotonic()
-            if now >= self.due or (now >= self.poll and self.glances()):
+            if now >= self.due or (now >= self.poll and self.is_next_poll_soon()):
                 return "ask"
             return "look" if now >= self.poll else None
 
-    def glances(self) -> bool:
+    def is_next_poll_soon(self) -> bool:
         """Return whether the next poll comes so soon that reading the next due time would save nothing."""
         if self._registry.restless():
             return True
@@ -129,7 +129,7 @@ class WaitQueue:
                 return None
             return max(0.0, self.due - time.monotonic())
 
-    def nothing(self, waiter: Waiter, begun: int, due: float) -> None:
+    def record_nothing(self, waiter: Waiter, begun: int, due: float) -> None:
         """Record that a claim found nothing; ``due`` is the seconds until the next item becomes eligible."""
         with self._registry.lock:
             now = time.monotonic()
@@ -181,7 +181,7 @@ class WaitQueue:
         share = (now - self.emptied_at) * POLL_SHARE
         return min(max(share, POLL_FIRST), most) * dice.uniform(0.5, 1.0)
 
-    def doze(self, waiter: Waiter) -> float:
+    def begin_sleep(self, waiter: Waiter) -> float:
         """Return the seconds that a waiter may sleep unless its event is set; 0 when it is to ask now."""
         with self._registry.lock:
             if waiter.called or self.pending:

@@ -102,7 +102,7 @@ class WaiterRegistry:
             wait_queues = [
                 wait_queue
                 for wait_queue in self.wait_queues.values()
-                if wait_queue.waiters and wait_queue.poll < soon and not wait_queue.glances()
+                if wait_queue.waiters and wait_queue.poll < soon and not wait_queue.is_next_poll_soon()
             ]
             return sorted(wait_queues, key=lambda wait_queue: wait_queue.poll)[:TOGETHER]
 
@@ -160,7 +160,7 @@ class WaiterRegistry:
             for wait_queue in self.wait_queues.values():
                 wait_queue.tell()
 
-    def unheard(self) -> None:
+    def record_reader_asleep(self) -> None:
         """Record that the reader sleeps, and reads nothing until a waiter sleeps as well."""
         self.alive_until = min(self.alive_until, time.monotonic() + LINGER)
 

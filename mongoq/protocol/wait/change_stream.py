@@ -135,7 +135,7 @@ class _Reader:
         waiter_arrived.was_set = False  # cleared before the check: a caller that arrives after it sets the event again
         if self._registry.is_awaited():
             return False
-        self._registry.unheard()
+        self._registry.record_reader_asleep()
         yield from Rest(waiter_arrived, LINGER)
         return not waiter_arrived.was_set and self._registry.stop()
 

@@ -49,9 +49,9 @@ def is_at_work(context: QueueContext[Any], lease: timedelta) -> Flow[bool]:
     return (yield from find_one(context.broker, filter, {"_id": 1})) is not None
 
 
-def is_drained(context: QueueContext[Any], lease: timedelta, *, lingers: bool) -> Flow[bool]:
-    """Return whether a queue is empty; with ``lingers`` scheduled items may be left in it."""
-    if lingers:
+def is_drained(context: QueueContext[Any], lease: timedelta, *, keeps_scheduled: bool) -> Flow[bool]:
+    """Return whether a queue is empty; with ``keeps_scheduled`` scheduled items may be left in it."""
+    if keeps_scheduled:
         return not (yield from is_at_work(context, lease))
     return (yield from find_next_due(context)) is None
 
@@ -103,7 +103,7 @@ def wait_for_item(
             if time.monotonic() >= context.state.used_until:
                 yield from mark_used(context.broker, [context.name])
             yield from _ensure_stream(context)
-            seconds = min(wait_queue.doze(waiter), remaining, MAX_REST_SECONDS)
+            seconds = min(wait_queue.begin_sleep(waiter), remaining, MAX_REST_SECONDS)
             if seconds > 0:
                 yield from Rest(waiter, seconds)
     finally:
@@ -121,20 +121,20 @@ def _take_turn(
         yield from Wait(pause)  # one claim then takes all items that arrive meanwhile
     begun = wait_queue.begin(waiter)
     if turn == "look" and (due := (yield from _read_next_due(context, wait_queue))) > 0:
-        wait_queue.nothing(waiter, begun, due)
+        wait_queue.record_nothing(waiter, begun, due)
         return None
     found = yield from attempt()
     if found is not None:
         wait_queue.record_found()
         wait_queue.took([event_key(item.id, item.due) for item in _items(found) if item.due is not None])
         return found
-    wait_queue.nothing(waiter, begun, (yield from _seconds_to_next_try(context, wait_queue, begun)))
+    wait_queue.record_nothing(waiter, begun, (yield from _seconds_to_next_try(context, wait_queue, begun)))
     return None
 
 
 def _seconds_to_next_try(context: QueueContext[Any], wait_queue: WaitQueue, begun: int) -> Flow[float]:
     """Return in how many seconds to ask again: from what this process knows, or else from the server."""
-    if wait_queue.glances() or context.state.paused:
+    if wait_queue.is_next_poll_soon() or context.state.paused:
         return math.inf
     known = wait_queue.seconds_until_due(begun)
     return (yield from _seconds_to_due(context)) if known is None else known

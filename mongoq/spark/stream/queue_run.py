@@ -88,7 +88,7 @@ class QueueRun:
         """Return the server's time."""
         return self._broker._run(streams.server_time)
 
-    def bound(self) -> None:
+    def stop_at_now(self) -> None:
         """Restrict all later batches to items that are eligible now, and never wait for items."""
         self._due = self.now()
 
@@ -102,7 +102,7 @@ class QueueRun:
         """Token of the current claim, in hex."""
         return None if self._run is None or self._run.claim is None else str(self._run.claim.token)
 
-    def tell_apart(self, number: int, token: str | None) -> None:
+    def renumber_foreign_claim(self, number: int, token: str | None) -> None:
         """Give the current claim the next number, if another consumer's checkpoint has its number for another batch.
 
         Otherwise the claim would be settled in place of that batch, unread.

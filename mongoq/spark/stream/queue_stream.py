@@ -73,7 +73,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Restrict the stream to items that are eligible now; later items are left to other runs."""
-        self._run().bound()
+        self._run().stop_at_now()
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the beginning of a new checkpoint: it begins with an unsettled claim, so that no item is skipped.
@@ -140,7 +140,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _find_run(self, offset: Mapping[str, Any]) -> tuple[QueueRun, int]:
         """Return the run, and the number of an offset in it."""
         run, number = self._run(), _number(offset)
-        run.tell_apart(number, offset.get(TOKEN))
+        run.renumber_foreign_claim(number, offset.get(TOKEN))
         return run, number
 
 

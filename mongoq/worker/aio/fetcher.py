@@ -77,7 +77,7 @@ class AsyncFetcher:
             n,
             consumer.lease,
             over=self._is_interrupted,
-            screen=consumer.screen,
+            screen=consumer.item_filter,
         )
         taken = await self.consumer.driver.run(claim)
         self.coordinator.report_recovery("claim")
@@ -152,7 +152,7 @@ class AsyncFetcher:
         try:
             in_vain = not await self._wait_until_quiet(self.coordinator.quiet_wait)
             while not (in_vain or self.backlog.closed or self.coordinator.is_turn_of_others()):
-                taking = claim_exclusive(self.consumer.context, self.consumer.lease, screen=self.consumer.screen)
+                taking = claim_exclusive(self.consumer.context, self.consumer.lease, screen=self.consumer.item_filter)
                 claimed = await self.consumer.driver.run(taking)
                 if claimed is None:
                     return

@@ -312,7 +312,7 @@ class Engine:
         now = self._now()
         if not any(loop.backlog.is_due(now) for loop in self.loops):
             return
-        due = [(loop, *one) for loop in self.loops for one in loop.backlog.due(now)]
+        due = [(loop, *one) for loop in self.loops for one in loop.backlog.leases_to_extend(now)]
         ends, lost = self._driver.run(extend_leases(self._context, [wanted for _, _, wanted in due]))
         for (loop, lease, _), until in zip(due, ends, strict=True):
             loop.backlog.set_lease_end(lease, until)
@@ -398,7 +398,9 @@ class Engine:
     def _is_empty(self) -> bool:
         try:
             for loop in self.loops:
-                own = is_drained(loop.context, loop.consumer.lease_length, lingers=loop.consumer.lingers)
+                own = is_drained(
+                    loop.context, loop.consumer.lease_length, keeps_scheduled=loop.consumer.drains_with_scheduled
+                )
                 if loop.halted is None and not self._driver.run(own):
                     return False
         except Exception as error:

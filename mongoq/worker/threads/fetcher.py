@@ -78,7 +78,7 @@ class Fetcher:
             n,
             consumer.lease,
             over=self._is_interrupted,
-            screen=consumer.screen,
+            screen=consumer.item_filter,
         )
         taken = self.consumer.driver.run(claim)
         self.coordinator.report_recovery("claim")
@@ -153,7 +153,7 @@ class Fetcher:
         try:
             in_vain = not self._wait_until_quiet(self.coordinator.quiet_wait)
             while not (in_vain or self.backlog.closed or self.coordinator.is_turn_of_others()):
-                taking = claim_exclusive(self.consumer.context, self.consumer.lease, screen=self.consumer.screen)
+                taking = claim_exclusive(self.consumer.context, self.consumer.lease, screen=self.consumer.item_filter)
                 claimed = self.consumer.driver.run(taking)
                 if claimed is None:
                     return

@@ -151,7 +151,7 @@ class Settler:
                 logger.error("item %s of queue %r is left to its lease: %s", item.id, item.queue, error)
                 lost.append(item)
             else:
-                logger.error("what became of item %s of queue %r cannot be: %s", item.id, item.queue, error)
+                logger.error("the outcome of item %s of queue %r is impossible: %s", item.id, item.queue, error)
                 failure = self.consumer.resolver.failure(self.consumer, item, error)
                 self.failures.report(item, failure)
                 again.append(((item, failure), None))

@@ -37,10 +37,10 @@ class Reading:
     def sleep(self) -> None:
         self.wait_queue.turn(self.waiter)
         self.wait_queue.begin(self.waiter)
-        self.wait_queue.nothing(self.waiter, self.wait_queue._changes, 1000)
+        self.wait_queue.record_nothing(self.waiter, self.wait_queue._changes, 1000)
         # which would be over at once where this process has to wait for the processor
         self.wait_queue.poll = self.wait_queue.due
-        assert self.wait_queue.doze(self.waiter) > 0
+        assert self.wait_queue.begin_sleep(self.waiter) > 0
 
     def answer(self, reply: Any) -> None:
         try:

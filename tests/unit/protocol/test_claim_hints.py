@@ -196,14 +196,14 @@ def test_looks_come_each_second_and_take_a_twentieth_of_the_time_at_most(
 ) -> None:
     quick, spent, cost, since, empty, due = case
     heads = ClaimHints(fast=quick, spent=spent, cost=cost, looked_at=100.0)
-    assert heads.due(100.0 + since, empty=empty) is due
+    assert heads.needs_refresh(100.0 + since, empty=empty) is due
 
 
 def test_who_looks_takes_the_turn() -> None:
     heads = ClaimHints(fast=True, looked_at=0.0)
-    assert heads.due(10.0)
+    assert heads.needs_refresh(10.0)
     heads.begin(10.0)
-    assert not heads.due(10.0)
+    assert not heads.needs_refresh(10.0)
     heads.record_refresh({0: LowerBound(OLD)}, slow=True, at=10.25)
     assert heads.cost == 0.25
 

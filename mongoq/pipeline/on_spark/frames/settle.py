@@ -78,7 +78,7 @@ class StageSettings:
         graph, stage, handle = part.graph, part.stage, self.broker.queue(part.source)
         own = make_stage_handle(graph, stage, handle)
         self.queue, self.context = own, own._context
-        own._run(_prepared)
+        own._run(_prepare)
         options = {name: value for name, value in stage.options.items() if name in DEFAULTS}
         self.consumer = consumer(own, absent, **{**DEFAULTS, **options, "batch": ITEMS}, coroutines=False)
         self.resolver = make_resolver(graph, stage, handle, self.broker)
@@ -204,11 +204,11 @@ class StageSettings:
             return outcome
         if not isinstance(error, MongoqError) or isinstance(outcome, Failed):
             raise error
-        logger.error("what became of item %s of queue %r cannot be: %s", item.id, item.queue, error)
+        logger.error("the outcome of item %s of queue %r is impossible: %s", item.id, item.queue, error)
         return self.resolver.failure(self.consumer, item, error)
 
 
-def _prepared(context: QueueContext[Any]) -> Flow[None]:
+def _prepare(context: QueueContext[Any]) -> Flow[None]:
     yield from ensure_ready(context)
 
 
