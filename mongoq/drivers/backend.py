@@ -67,13 +67,16 @@ __all__ = [
 OwnRequest = Command[Any] | Wait | Rest | Beside | Begin | Begun
 """Requests of one caller alone, in contrast to ``Shared``."""
 UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]
-"""Requests of a flow that took something, with their replies."""
+"""The last request of a flow that took something, with its reply; empty without one.
+
+One is enough: before a flow takes more, it has handed over or given back what it had. In a queue of unfit items a flow
+may take thousands, one after the other."""
 
 
 def log_reply(command: Command[Any], reply: Any, undo_log: UndoLog) -> Any:
     """Log a command that has an undo, and return its parsed reply for the flow."""
     if command.undo is not None:
-        undo_log.append((command, reply))
+        undo_log[:] = [(command, reply)]
     return reply if command.parse is None else command.parse(reply)
 
 

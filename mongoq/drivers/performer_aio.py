@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from mongoq.drivers import sleep
 from mongoq.drivers.aio.sender import AioSender
-from mongoq.drivers.backend import OwnRequest, UndoLog, log_reply
+from mongoq.drivers.backend import OwnRequest, UndoLog, classify_error, log_reply
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.flow import Begin, Begun, Beside, Command, Flow, Rest, Shared, Wait
+from mongoq.protocol.flow import Begin, Begun, Beside, Command, Flow, ReplyLost, Rest, Shared, Wait
 
 __all__ = ["AioPerformer"]
 
@@ -112,6 +112,9 @@ class AioPerformer:
                 waiter.set_result(reply)
         except Exception as error:
             if waiter.cancelled():
+                # The server may have done it: the undo of a batch, by its token, needs no reply.
+                if isinstance(classify_error(error), ReplyLost):
+                    await self._sender.undo(command, None)
                 logger.debug("a command whose caller was cancelled failed: %r", error)
             else:
                 waiter.set_exception(error)

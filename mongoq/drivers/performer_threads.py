@@ -66,7 +66,7 @@ class ThreadPerformer:
         try:
             reply = self._sender.send(command)
             if command.undo is not None:  # logged before a deferred signal handler may raise
-                undo_log.append((command, reply))
+                undo_log[:] = [(command, reply)]
         finally:
             if deferred is not None:
                 deferred.end()

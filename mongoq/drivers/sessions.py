@@ -37,6 +37,11 @@ class Sessions:
         self._client = client
         self._tentative: dict[Any, Tentative] = {}
         self._callers: set[Any] = set()
+        backend.register(self)
+
+    def forget(self) -> None:
+        """Drop the transactions of the parent in a forked child: a thread of the child may get the ident of theirs."""
+        self._tentative, self._callers = {}, set()
 
     def require(self) -> None:
         """Refuse mongomock and a standalone server, as far as the client knows what it is; sends nothing."""
@@ -99,8 +104,8 @@ class Sessions:
         """Return whether a reservation ends, or has ended, with a transaction."""
         return reservation in self._tentative
 
-    def forget(self, reservation: Any) -> Tentative | None:
-        """Return what is known of a reservation, to the end of its block."""
+    def take_tentative(self, reservation: Any) -> Tentative | None:
+        """Remove and return what is known of a reservation, at the end of its block."""
         return self._tentative.pop(reservation, None)
 
     def _find_tentative(self, session: Any) -> list[Tentative]:

@@ -62,7 +62,7 @@ class Reserved(Generic[M]):
             return
         self._context.broker.unsettled.discard(reservation)
         # A settlement in a transaction counts only if the transaction is committed.
-        tentative = self._driver.sessions.forget(reservation)
+        tentative = self._driver.sessions.take_tentative(reservation)
         if error is None:
             # Shielded below: a cancellation of the caller does not stop the settlement.
             commit = group_commit.commit(self._context, item)

@@ -242,6 +242,8 @@ class Backlog:
 
     def _apply_breaker(self, outcome: ResolvedOutcome) -> ResolvedOutcome:
         assert self._breaker is not None
+        if isinstance(outcome, Release):  # it was not run, or its result does not count
+            return outcome
         if not isinstance(outcome, Failed):
             self._breaker.record_success()
             return outcome

@@ -66,7 +66,7 @@ class HandlerSettlements:
         if run.pops:
             return
         for key in map(reservation_key, run.items):
-            tentative = self._driver.sessions.forget(key)
+            tentative = self._driver.sessions.take_tentative(key)
             if key not in self._unsettled or (tentative is not None and tentative.committed is not False):
                 self._settled.add(key)
             self._unsettled.discard(key)

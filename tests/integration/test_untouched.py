@@ -25,7 +25,7 @@ from tests.integration.test_plans import Plan
 
 CALLERS = 20
 WAYS = ["reserve", "reserve_many"]
-FIELDS = ("payload", "headers", "attempts", "priority", "by", "error")
+FIELDS = ("payload", "headers", "attempts", "priority", "by", "error", "origin")
 
 
 class Meddler(CommandListener):
@@ -179,6 +179,12 @@ def replaced_under_a_key(other: mongoq.Broker) -> None:
     assert dead.replay(to="orders").pushed == 1
 
 
+def buried_by_a_pop_and_sent_back(other: mongoq.Broker) -> None:
+    typed = other.queue("orders", model=dict)
+    assert typed.pop() is None
+    assert typed.dead.replay().pushed == CALLERS
+
+
 def removed(other: mongoq.Broker) -> None:
     queue = other.queue("orders")
     assert queue.remove(queue.peek()[0].id)
@@ -202,6 +208,7 @@ def held(other: mongoq.Broker) -> None:
         (rolled_back, CALLERS),
         (moved_there_and_back, CALLERS),
         (replaced_under_a_key, CALLERS),
+        (buried_by_a_pop_and_sent_back, CALLERS),
         (released, CALLERS),
         (removed, CALLERS - 1),
         (held, CALLERS - 1),

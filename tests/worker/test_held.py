@@ -17,6 +17,7 @@ from mongoq.model.outcomes import Done, Failed, Release
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.backlog import MAX_UNSETTLED, RECENT_CLAIM_SECONDS, Backlog
 from mongoq.worker.consumer import SettleGroup, consumer
+from mongoq.worker.handler_call import HandlerCall
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
@@ -115,6 +116,19 @@ def test_what_ends_is_held_until_it_is_settled() -> None:
     assert held.take_outcomes() == verdicts
     held.drop([item for item, _ in verdicts])
     assert held.held == 0
+
+
+def test_an_item_that_is_released_without_a_run_says_nothing_about_the_handler() -> None:
+    held = backlog(probe=True, retry=mongoq.Fixed(60))
+    outcomes: list[Any] = [Failed(ValueError("down"), 1.0), Release(), Done()]
+    probing = []
+    for item, outcome in zip(claimed(3), outcomes, strict=True):
+        held.add([item], LEASE, asked=1)
+        run = HandlerCall([item], 0.0)
+        held.running.add(run)
+        held.finish(run, [outcome])
+        probing.append(held.is_probing)
+    assert probing == [True, True, False]
 
 
 def test_an_item_is_settled_with_the_end_of_its_lease_as_it_is_now() -> None:

@@ -68,7 +68,7 @@ class AioDriver:
                     if isinstance(request, Shared):
                         reply = await self._group_commit.share(request)
                         if request.undo is not None:
-                            undo_log.append((request, reply))
+                            undo_log[:] = [(request, reply)]
                     else:
                         reply = await self._performer.perform(request, undo_log)
                 except Exception as error:

@@ -63,7 +63,7 @@ class ThreadDriver:
                     if isinstance(request, Shared):
                         reply = self._group_commit.share(request)
                         if request.undo is not None:
-                            undo_log.append((request, reply))
+                            undo_log[:] = [(request, reply)]
                     else:
                         reply = self._performer.perform(request, undo_log)
                 except Exception as error:

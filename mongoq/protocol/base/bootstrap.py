@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from datetime import UTC
 from functools import partial
 from typing import Any
@@ -38,7 +39,7 @@ def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None] | t
     Almost always there is nothing to do, and no flow is made. A crash between the steps leaves indexes that the next
     process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
     """
-    if broker.checked and (broker.indexed or not write) and (broker.measuring or not broker.clock.due()):
+    if broker.checked and (broker.indexed or not write) and (not broker.clock.due() or broker.measuring == os.getpid()):
         return ()
     if broker.batchers is None:
         return _prepare(broker, write=write)
@@ -164,7 +165,7 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
     clock = broker.clock
     assert isinstance(clock, ServerClock)
     # concurrent callers skip a repeated measurement, and wait for the first one: no operation can do without it
-    broker.measuring = broker.measured
+    broker.measuring = os.getpid() if broker.measured else 0
     try:
         samples = []
         for _ in range(CLOCK_SAMPLES):
@@ -178,7 +179,7 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
         clock.postpone()
         logger.info("the server's clock could not be read, and is reckoned as before: %s", error)
     finally:
-        broker.measuring = False
+        broker.measuring = 0
 
 
 def _sample(clock: ServerClock) -> Flow[Sample]:

@@ -205,10 +205,9 @@ def _update(
 ) -> dict[str, Any]:
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
     gone = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
-    if changes.keys() & {"key", "payload"}:
-        # ``by`` marks the item as changed: a claim that has read it ahead must read it again (``claim.candidates``).
-        changes = {**changes, "by": str(context.broker.identity)}
-    changes = {**changes, "when": when, "reserved": False, "attempts": 0}
+    # ``by`` marks the item as changed, by its ``origin`` at least: a claim that has read it before it died must read it
+    # again (``claim.candidates``).
+    changes = {**changes, "by": str(context.broker.identity), "when": when, "reserved": False, "attempts": 0}
     return {
         "filter": {**which, "q": context.name, "when": {"$exists": True}, "$or": free},
         "update": {"$set": changes, "$unset": dict.fromkeys(gone, "")},

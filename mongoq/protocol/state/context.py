@@ -162,7 +162,8 @@ class BrokerContext:
         encoding: encodes values as BSON.
         serverless: the collection is mongomock's: no ``hello``, no partial indexes.
         measured: the server's clock was measured once.
-        measuring: one caller measures it again now; the others use the known offset.
+        measuring: the process in which a caller measures it again now, or 0; the others use the known offset. A child
+            that is forked meanwhile measures for itself.
         checked: the schema and the collection were checked.
         indexed: the indexes and the schema document were written.
         states: the state of each queue.
@@ -187,7 +188,7 @@ class BrokerContext:
     identity: Identity = field(default_factory=Identity)
     checked: bool = False
     measured: bool = False
-    measuring: bool = False
+    measuring: int = 0
     indexed: bool = False
     states: dict[str, QueueState] = field(default_factory=dict)
     topics: Topics = field(default_factory=Topics)

@@ -6,6 +6,7 @@ The buffer reserves nothing: the claim of an item from here finds out whether an
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -117,8 +118,7 @@ class PrefetchBuffer:
     def begin_claim(self, keys: Collection[Any]) -> None:
         """Record items that a claim tries to take; a read may still return them until ``end_claim``."""
         self.claimed_keys.update(keys)
-        if self.coming is not None:
-            self.coming.claimed.update(keys)
+        self._mark_claimed(keys)
 
     def end_claim(self, keys: Collection[Any]) -> None:
         """Record that such a claim has ended."""
@@ -144,8 +144,20 @@ class PrefetchBuffer:
     def remove(self, keys: Collection[Any]) -> None:
         """Remove items that another claim of this process has taken."""
         self.items = [item for item in self.items if item.id not in keys]
-        if self.coming is not None:
-            self.coming.claimed.update(keys)
+        self._mark_claimed(keys)
+
+    def _mark_claimed(self, keys: Collection[Any]) -> None:
+        """Let the read in flight leave out these items; drop a read whose reply is too old for the next claim.
+
+        The crowd that it was begun for may be gone. Without an end, every later claim would add its items to it.
+        """
+        coming = self.coming
+        if coming is None:
+            return
+        if coming.begun is not None and coming.begun.reply.done() and not coming.is_fresh(time.monotonic()):
+            self.coming = None
+        else:
+            coming.claimed.update(keys)
 
     @property
     def is_filled(self) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from bson import ObjectId
 
 from mongoq.model.clock import milliseconds
 from mongoq.model.raw import RawEnvelope
-from mongoq.protocol.flow import Command
+from mongoq.protocol.flow import Begun, Command
 from mongoq.protocol.state import prefetch as shelves
 from mongoq.protocol.state.claim_hints import ScanStart
 from mongoq.protocol.state.prefetch import FRESH, PAUSE, PendingRead, PrefetchBuffer
@@ -104,6 +106,19 @@ def test_a_read_under_way_knows_what_was_claimed_meanwhile() -> None:
     made.coming = coming()
     made.begin_claim(keys[:2])
     assert made.coming.drop_claimed(made.items) == made.items[2:]
+
+
+def test_a_read_whose_reply_came_long_ago_is_dropped_by_the_next_claim() -> None:
+    reply: Future[Any] = Future()
+    made = filled()
+    made.coming = pending = coming()
+    pending.begun = Begun(pending.command, reply)
+    keys = [item.id for item in made.items]
+    made.begin_claim(keys[:1])  # the reply has not come: dropped by its age alone, it would be sent again and again
+    assert made.coming is pending
+    reply.set_result(None)
+    made.remove(keys[:2])
+    assert made.coming is None
 
 
 def test_a_read_to_come_will_know_what_is_being_claimed_until_that_is_over() -> None:
