@@ -216,8 +216,10 @@ def test_a_handler_that_cancels_its_runner_as_it_takes_the_next_item_leaves_nobo
         return payload
 
     site.drain(pipeline)
-    assert [*runs[:2], *runs[-2:]] == [0, 1, 3, 4]
-    assert sorted(site.payloads("out")) == runs
+    assert runs[:2] == [0, 1]
+    # The runner took 2 when it was cancelled: it is gone, or it was released before it had left its queue.
+    assert sorted(runs) in ([0, 1, 3, 4], [0, 1, 2, 3, 4])
+    assert sorted(site.payloads("out")) == sorted(runs)
 
 
 def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lost_reply(

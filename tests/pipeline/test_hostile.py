@@ -15,7 +15,7 @@ from pymongo import MongoClient
 import mongoq
 from mongoq.model.outcomes import Outcome
 from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver
-from mongoq.protocol.wait import wait
+from mongoq.worker.threads import engine
 from mongoq.worker.threads.fetcher import Fetcher
 from tests.pipeline.conftest import QUICK, Site
 from tests.waiting import PATIENCE, until
@@ -274,20 +274,20 @@ def test_a_drain_sees_what_a_filter_sends_back_to_a_queue_that_was_found_empty(
     pipeline.stage("a", to="out", name="a")(lambda payload: payload)
     again = mongoq.Move("a", delay=0.5)
     pipeline.stage("b", to=["a", "out"], name="b", where={"kind": "b"}, otherwise=again)(lambda _: mongoq.Move("out"))
-    counted, look, pushed = Fetcher._count_filtered, wait.find_next_due, []
+    counted, look, pushed = Fetcher._count_filtered, engine.is_drained, []
 
     def late(self: Fetcher, number: int) -> None:
         time.sleep(0.3)
         counted(self, number)
 
-    def looked(context: Any) -> Any:
+    def looked(context: Any, *args: Any, **options: Any) -> Any:
         if context.name == "b" and not pushed:
             pushed.append(broker.queue("b").push({"kind": "a"}))
             until(lambda: raw.count_documents({"q": "a"}) == 1)
-        return look(context)
+        return look(context, *args, **options)
 
     monkeypatch.setattr(Fetcher, "_count_filtered", late)
-    monkeypatch.setattr(wait, "find_next_due", looked)
+    monkeypatch.setattr(engine, "is_drained", looked)
     pipeline.drain(broker)
     assert [item.id for item in broker.queue("out").peek(5)] == pushed
 
