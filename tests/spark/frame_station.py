@@ -99,7 +99,7 @@ def main(options: str, checkpoint: str) -> None:
     pipeline = dropping_pipeline()
     told = json.loads(options)
     stage = pipeline.graph.stages[0]
-    settled = FrameBatches._settled
+    settled = FrameBatches._run_settler
 
     def standing_still(self: Any, spark: Any, settler: Any) -> Any:
         while settler._left:
