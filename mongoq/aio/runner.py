@@ -1,4 +1,4 @@
-"""Runner: the one way by which mongoq's other packages send commands through a broker or a queue."""
+"""Runner: the way by which pipelines and Spark send commands through a broker or a queue; workers hold the driver."""
 
 from __future__ import annotations
 
