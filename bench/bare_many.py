@@ -100,61 +100,63 @@ def reserve_fresh(bare: Bare, n: int) -> Steps:
     return [document | lease for document in first] if claimed.matched_count == len(first) else []
 
 
-def commit_many(bare: Bare, held: HeldMany) -> Any:
-    return bare.collection.bulk_write([DeleteMany(_fence(held))], ordered=False)
+def commit_many(bare: Bare, reservations: HeldMany) -> Any:
+    return bare.collection.bulk_write([DeleteMany(_fence(reservations))], ordered=False)
 
 
-def commit_many_history(bare: Bare, held: HeldMany) -> Any:
+def commit_many_history(bare: Bare, reservations: HeldMany) -> Any:
     now = datetime.now(UTC)
     return _update(
         bare,
-        held,
+        reservations,
         {
-            "$set": {"processed": now, "expires": now + HISTORY, "settled": held.token, "reserved": False},
+            "$set": {"processed": now, "expires": now + HISTORY, "settled": reservations.token, "reserved": False},
             "$unset": {"when": "", "token": ""},
         },
     )
 
 
-def rollback_many(bare: Bare, held: HeldMany) -> Any:
+def rollback_many(bare: Bare, reservations: HeldMany) -> Any:
     now = datetime.now(UTC)
     error = {"type": "", "message": "bench", "at": now}
-    return _update(bare, held, {"$set": {"when": now, "reserved": False, "error": error}, "$unset": {"token": ""}})
+    return _update(
+        bare, reservations, {"$set": {"when": now, "reserved": False, "error": error}, "$unset": {"token": ""}}
+    )
 
 
-def release_many(bare: Bare, held: HeldMany) -> Any:
-    return _update(bare, held, _released(held.dues[0]))
+def release_many(bare: Bare, reservations: HeldMany) -> Any:
+    return _update(bare, reservations, _released(reservations.dues[0]))
 
 
-def release_apart(bare: Bare, held: HeldMany) -> Any:
-    return _update_each(bare, held, [_released(due) for due in held.dues])
+def release_apart(bare: Bare, reservations: HeldMany) -> Any:
+    return _update_each(bare, reservations, [_released(due) for due in reservations.dues])
 
 
-def extend_many(bare: Bare, held: HeldMany) -> Any:
-    return _update(bare, held, {"$set": {"when": datetime.now(UTC) + LEASE}})
+def extend_many(bare: Bare, reservations: HeldMany) -> Any:
+    return _update(bare, reservations, {"$set": {"when": datetime.now(UTC) + LEASE}})
 
 
-def move_many(bare: Bare, held: HeldMany) -> Any:
-    return _update(bare, held, _moved(bare, datetime.now(UTC)))
+def move_many(bare: Bare, reservations: HeldMany) -> Any:
+    return _update(bare, reservations, _moved(bare, datetime.now(UTC)))
 
 
 def move_apart(bare: Bare, subject: tuple[HeldMany, list[Any]]) -> Any:
-    held, payloads = subject
+    reservations, payloads = subject
     now = datetime.now(UTC)
-    return _update_each(bare, held, [_moved(bare, now, payload=payload) for payload in payloads])
+    return _update_each(bare, reservations, [_moved(bare, now, payload=payload) for payload in payloads])
 
 
-def _fence(held: HeldMany) -> dict[str, Any]:
-    return {"_id": {"$in": held.ids}, "token": held.token}
+def _fence(reservations: HeldMany) -> dict[str, Any]:
+    return {"_id": {"$in": reservations.ids}, "token": reservations.token}
 
 
-def _update(bare: Bare, held: HeldMany, update: dict[str, Any]) -> Any:
-    return bare.collection.bulk_write([UpdateMany(_fence(held), update)], ordered=False)
+def _update(bare: Bare, reservations: HeldMany, update: dict[str, Any]) -> Any:
+    return bare.collection.bulk_write([UpdateMany(_fence(reservations), update)], ordered=False)
 
 
-def _update_each(bare: Bare, held: HeldMany, updates: list[dict[str, Any]]) -> Any:
-    token = held.token
-    pairs = zip(held.ids, updates, strict=True)
+def _update_each(bare: Bare, reservations: HeldMany, updates: list[dict[str, Any]]) -> Any:
+    token = reservations.token
+    pairs = zip(reservations.ids, updates, strict=True)
     return bare.collection.bulk_write(
         [UpdateOne({"_id": id, "token": token}, update) for id, update in pairs], ordered=False
     )

@@ -113,7 +113,7 @@ def _driver(pairs: Pairs, batch: Batch, size: int, spied: bool) -> Way:
 
 
 def _prepared(
-    pairs: Pairs, batch: Batch, size: int, queue: str, taken: Callable[[list[dict[str, Any]]], Any]
+    pairs: Pairs, batch: Batch, size: int, queue: str, make_subject: Callable[[list[dict[str, Any]]], Any]
 ) -> Callable[[int], list[Any]]:
     def prepare(n: int) -> list[Any]:
         seeded = pairs.seed.batches(batch.state, queue, n, size)
@@ -122,8 +122,8 @@ def _prepared(
         payloads = [[operations.payload(place) for place in range(size)] for _ in range(n)] if batch.payloads else []
         if batch.state == "empty":
             return payloads
-        held = [taken(documents) for documents in seeded]
-        return list(zip(held, payloads, strict=True)) if payloads else held
+        subjects = [make_subject(documents) for documents in seeded]
+        return list(zip(subjects, payloads, strict=True)) if payloads else subjects
 
     return prepare
 

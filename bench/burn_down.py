@@ -83,10 +83,10 @@ def burned(here: Place, subject: Subject, items: int, *, watch: Watch | None = N
     """Let the subject empty a full queue."""
     with filled(here, max(1, round(items * subject.share))) as name:
         command = [sys.executable, "-m", "bench.drain", subject.way, here.uri, here.database, name]
-        told = consumed([command] * subject.processes, watch=watch)
+        results = consumed([command] * subject.processes, watch=watch)
         left = here.client[here.database][name].count_documents({"q": QUEUE, "payload": {"$exists": True}})
-    seconds = max(each["ended"] for each in told) - min(each["began"] for each in told)
-    return Burned(sum(each["items"] for each in told) / seconds, left)
+    seconds = max(each["ended"] for each in results) - min(each["began"] for each in results)
+    return Burned(sum(each["items"] for each in results) / seconds, left)
 
 
 def measure(here: Place, items: int, rounds: int) -> dict[str, Any]:
@@ -106,23 +106,23 @@ def measure(here: Place, items: int, rounds: int) -> dict[str, Any]:
 
 
 def _result(subject: Subject, burns: dict[str, list[Burned]]) -> dict[str, Any]:
-    found = burns[subject.title]
-    left, ratio = sum(burn.left for burn in found), _ratio(found, burns[REFERENCE])
+    results = burns[subject.title]
+    left, ratio = sum(burn.left for burn in results), _ratio(results, burns[REFERENCE])
     result: dict[str, Any] = {
         "processes": subject.processes,
-        "per_second": round(median(burn.per_second for burn in found)),
-        "all": [round(burn.per_second) for burn in found],
+        "per_second": round(median(burn.per_second for burn in results)),
+        "all": [round(burn.per_second) for burn in results],
         "left": left,
         "ratio": ratio,
         "target": subject.target,
         "reached": left == 0 and (subject.target is None or ratio >= subject.target),
     }
     if subject.beyond is not None:
-        result["times_one_process"] = _ratio(found, burns[subject.beyond])
+        result["times_one_process"] = _ratio(results, burns[subject.beyond])
         result["reached"] = left == 0 and result["times_one_process"] > 1
     return result
 
 
-def _ratio(found: list[Burned], others: list[Burned]) -> float:
+def _ratio(results: list[Burned], references: list[Burned]) -> float:
     """Return the median over rounds of how fast it was beside the other one in the same round."""
-    return round(median(a.per_second / b.per_second for a, b in zip(found, others, strict=True)), 3)
+    return round(median(a.per_second / b.per_second for a, b in zip(results, references, strict=True)), 3)

@@ -58,14 +58,14 @@ class Window:
 def _timed(call: Callable[[], Item[Any] | None], into: list[float], *, found: bool) -> Item[Any] | None:
     began = perf_counter()
     item = call()
-    taken = (perf_counter() - began) * 1000
+    milliseconds = (perf_counter() - began) * 1000
     if found is (item is not None):
-        into.append(taken)
+        into.append(milliseconds)
     return item
 
 
 def _churn(
-    where: Address, name: str, *, history: bool, plain: bool, seconds: float, window: float, barrier: Any, told: Any
+    where: Address, name: str, *, history: bool, plain: bool, seconds: float, window: float, barrier: Any, results: Any
 ) -> None:
     """Push and consume in a process of its own."""
     if plain:
@@ -79,7 +79,7 @@ def _churn(
         quiet = apart.queue(QUEUE, history=HISTORY if history else None)
         _turn(queue, quiet, Window())
         barrier.wait(START_WITHIN)
-        told.put(list(_windows(queue, quiet, seconds, window)))
+        results.put(list(_windows(queue, quiet, seconds, window)))
 
 
 def _windows(queue: Queue[Any], quiet: Queue[Any], seconds: float, length: float) -> Iterator[Window]:
@@ -121,16 +121,16 @@ def measure(here: Place, *, history: bool, plain: bool, seconds: float, window: 
     where = Address(here.uri, here.database, here.collection)
     name = f"{here.collection}_{'history' if history else 'bare'}_{'plain' if plain else 'fast'}"
     context = multiprocessing.get_context("spawn")
-    barrier, told = context.Barrier(PROCESSES), context.Queue()
+    barrier, results = context.Barrier(PROCESSES), context.Queue()
     options = {"history": history, "plain": plain, "seconds": seconds, "window": window}
     workers = [
-        context.Process(target=_churn, args=(where, name), kwargs={**options, "barrier": barrier, "told": told})
+        context.Process(target=_churn, args=(where, name), kwargs={**options, "barrier": barrier, "results": results})
         for _ in range(PROCESSES)
     ]
     try:
         for worker in workers:
             worker.start()
-        found = [told.get(timeout=seconds + START_WITHIN) for _ in workers]
+        found = [results.get(timeout=seconds + START_WITHIN) for _ in workers]
         for worker in workers:
             worker.join()
     finally:
@@ -145,10 +145,10 @@ def measure(here: Place, *, history: bool, plain: bool, seconds: float, window: 
 
 def _window(number: int, parts: tuple[Window, ...], length: float) -> dict[str, Any]:
     def times(name: str) -> dict[str, float] | None:
-        taken = [each for part in parts for each in getattr(part, name)]
-        if len(taken) < 2:
+        milliseconds = [each for part in parts for each in getattr(part, name)]
+        if len(milliseconds) < 2:
             return None
-        return {"median_ms": round(median(taken), 3), "p99_ms": round(quantiles(taken, n=100)[-1], 3)}
+        return {"median_ms": round(median(milliseconds), 3), "p99_ms": round(quantiles(milliseconds, n=100)[-1], 3)}
 
     rate = sum(part.items for part in parts) / length
     measured = {name: times(name) for name in ("reserve", "empty", "quiet")}

@@ -80,10 +80,10 @@ def _bare_single(collection: Collection[Any]) -> Claims:
     while True:
         now, token = datetime.now(UTC), ObjectId()
         ready = {"q": QUEUE, "when": {"$lte": now}}
-        taken = collection.find_one_and_update(ready, _claim(now, token), sort=list(ORDER.items()))
-        if taken is None:
+        document = collection.find_one_and_update(ready, _claim(now, token), sort=list(ORDER.items()))
+        if document is None:
             return
-        collection.delete_one({"_id": taken["_id"], "token": token})
+        collection.delete_one({"_id": document["_id"], "token": token})
         yield 1
 
 
@@ -96,11 +96,11 @@ def _bare_batches(collection: Collection[Any], batch: int) -> Claims:
         if not ids:
             return
         collection.update_many({"_id": {"$in": ids}, **ready}, _claim(now, token))
-        held = list(collection.find({"_id": {"$in": ids}, "token": token}, batch_size=batch + 1))
-        if held:
-            taken = [document["_id"] for document in held]
-            collection.bulk_write([DeleteMany({"_id": {"$in": taken}, "token": token})], ordered=False)
-            yield len(held)
+        documents = list(collection.find({"_id": {"$in": ids}, "token": token}, batch_size=batch + 1))
+        if documents:
+            claimed_ids = [document["_id"] for document in documents]
+            collection.bulk_write([DeleteMany({"_id": {"$in": claimed_ids}, "token": token})], ordered=False)
+            yield len(documents)
 
 
 def _claim(now: datetime, token: ObjectId) -> dict[str, Any]:
@@ -136,24 +136,26 @@ def measure(where: Address, client: MongoClient[Any], way: str, *, processes: in
         ]
         for consumer in consumers:
             consumer.start()
-        told = [results.get(timeout=START_WITHIN + 600) for _ in consumers]
+        counts = [results.get(timeout=START_WITHIN + 600) for _ in consumers]
         for consumer in consumers:
             consumer.join()
         conflicts = _conflicts(client) - before
         left = client[where.database][name].count_documents({"q": QUEUE, "payload": {"$exists": True}})
-    return _result(way, told, batch=batch, conflicts=conflicts, left=left)
+    return _result(way, counts, batch=batch, conflicts=conflicts, left=left)
 
 
-def _result(way: str, told: list[dict[str, Any]], *, batch: int, conflicts: int, left: int) -> dict[str, Any]:
-    done, tried = sum(each["done"] for each in told), sum(each["tried"] for each in told)
+def _result(way: str, counts: list[dict[str, Any]], *, batch: int, conflicts: int, left: int) -> dict[str, Any]:
+    done, tried = sum(each["done"] for each in counts), sum(each["tried"] for each in counts)
     if batch == 1:
         tried = done + conflicts  # a single claim tries again within the server
-    rate, share = done / max(each["seconds"] for each in told), done / max(1, tried)
-    least = min(each["done"] for each in told) / fmean(each["done"] for each in told)
+    rate, share = done / max(each["seconds"] for each in counts), done / max(1, tried)
+    least = min(each["done"] for each in counts) / fmean(each["done"] for each in counts)
     size = "single" if batch == 1 else f"batches of {batch}"
-    report.progress(f"{size:15} {way:24} {len(told):2}: {rate:8.0f}/s, {share:.2f} of tried, least {least:.2f} of mean")
+    report.progress(
+        f"{size:15} {way:24} {len(counts):2}: {rate:8.0f}/s, {share:.2f} of tried, least {least:.2f} of mean"
+    )
     return {
-        "processes": len(told),
+        "processes": len(counts),
         "items": done,
         "left": left,
         "items_per_second": round(rate, 1),
@@ -234,8 +236,8 @@ def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return sorted(runs, key=lambda each: each["items_per_second"])[len(runs) // 2]
 
 
-def _missed(found: list[dict[str, Any]]) -> Iterator[str]:
-    for each in found:
+def _missed(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for each in rows:
         for name, least in TARGETS.items():
             if each[name] < least:
                 yield f"{name} of {each['processes']} processes"

@@ -95,8 +95,8 @@ def _told(process: subprocess.Popen[str], errors: IO[str]) -> dict[str, Any]:
         raise _failure(process, errors)
     if last := _last(errors):
         report.progress(f"process {process.pid} wrote to stderr, last: {last}")
-    told: dict[str, Any] = json.loads(line)
-    return told
+    result: dict[str, Any] = json.loads(line)
+    return result
 
 
 def _failure(process: subprocess.Popen[str], errors: IO[str]) -> CrewFailed:

@@ -163,10 +163,10 @@ def _nothing(n: int) -> list[None]:
 
 
 def _all(items: list[Item[Any] | None]) -> list[Item[Any]]:
-    found = [item for item in items if item is not None]
-    if len(found) < len(items):
-        raise RuntimeError(f"{len(items) - len(found)} of {len(items)} claims found nothing")
-    return found
+    items_found = [item for item in items if item is not None]
+    if len(items_found) < len(items):
+        raise RuntimeError(f"{len(items) - len(items_found)} of {len(items)} claims found nothing")
+    return items_found
 
 
 def _measure(place: Place, operation: str, many: str, few: str, rounds: int) -> dict[str, Any]:
@@ -221,9 +221,9 @@ def _plans(make: MakeWay, place: Place, name: str) -> dict[str, Any]:
 
     with client, _opened(client, place.database, name) as (_, broker):
         way = make(broker.queue(QUEUE))
-        taken = caller.block(way.call, way.prepare(1)).replies
+        replies = caller.block(way.call, way.prepare(1)).replies
         first = plan()
-        taken += caller.block(way.call, way.prepare(FEW - 2)).replies
+        replies += caller.block(way.call, way.prepare(FEW - 2)).replies
         last = plan()
-        way.restore(taken)
+        way.restore(replies)
         return {"plan_of_first": first, "plan_of_last": last}

@@ -70,8 +70,8 @@ def bare(drain: Drain) -> float:
         queue = drain.bare(client)
         queue.collection.find_one()
         began = begin()
-        while held := bare_many.reserve_many(queue, CLAIM):
-            queue.collection.delete_many(_fence(held))
+        while documents := bare_many.reserve_many(queue, CLAIM):
+            queue.collection.delete_many(_fence(documents))
         return began
 
 
@@ -81,15 +81,15 @@ def bare_aio(drain: Drain) -> float:
             queue = drain.bare(client)
             await queue.collection.find_one()
             began = begin()
-            while held := await bare_many.reserve_many(queue, CLAIM):
-                await queue.collection.delete_many(_fence(held))
+            while documents := await bare_many.reserve_many(queue, CLAIM):
+                await queue.collection.delete_many(_fence(documents))
             return began
 
     return asyncio.run(run())
 
 
-def _fence(held: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"_id": {"$in": [document["_id"] for document in held]}, "token": held[0]["token"]}
+def _fence(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"_id": {"$in": [document["_id"] for document in documents]}, "token": documents[0]["token"]}
 
 
 def threads(drain: Drain, **options: Any) -> float:

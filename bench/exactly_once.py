@@ -56,26 +56,26 @@ def _taken(here: Place, shape: str, items: int) -> float:
                 for start in range(0, items, PUSHED):
                     broker.queue(queue).push_many(map(payload, numbers[start : start + PUSHED]))
         command = [sys.executable, "-m", "bench.shapes", shape, here.uri, here.database, collection.name, str(items)]
-        [told] = consumed([command])
+        [result] = consumed([command])
         there = collection.count_documents({"q": {"$in": list(OUTPUTS)}})
         if there != items * (2 if shape == "fork" else 1):
             raise RuntimeError(f"{shape}: {there:,} items came out")
-        return float(told["ended"] - told["began"])
+        return float(result["ended"] - result["began"])
     finally:
         collection.drop()
 
 
 def _result(shape: str, taken: dict[str, list[float]], items: int) -> dict[str, Any]:
-    told = {
+    row = {
         "per_second": round(items / median(taken[shape])),
         "all": [round(items / seconds) for seconds in taken[shape]],
     }
     if shape in ("source", INSERTS):
         ratio = round(median(bare / own for own, bare in zip(taken[shape], taken[INSERTS], strict=True)), 2)
-        return {**told, "to_inserts": ratio, "least": LEAST, "reached": ratio >= LEAST}
+        return {**row, "to_inserts": ratio, "least": LEAST, "reached": ratio >= LEAST}
     moves = round(median(own / move for own, move in zip(taken[shape], taken["move"], strict=True)), 2)
     most = MOST.get(shape)
-    return {**told, "moves": moves, "most": most, "reached": most is None or moves <= most}
+    return {**row, "moves": moves, "most": most, "reached": most is None or moves <= most}
 
 
 BENCHMARK = Benchmark("forks of two and joins of two, counted in moves, and a source beside inserts", add_options, run)

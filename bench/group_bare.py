@@ -46,10 +46,10 @@ class GroupBare:
         return [*documents, *callers[len(documents) :]]
 
     async def _commit(self, documents: list[Any]) -> Sequence[Any]:
-        held: dict[ObjectId, list[ObjectId]] = {}
+        ids_by_token: dict[ObjectId, list[ObjectId]] = {}
         for document in documents:
-            held.setdefault(document["token"], []).append(document["_id"])
-        deletes = [DeleteMany({"_id": {"$in": ids}, "token": token}) for token, ids in held.items()]
+            ids_by_token.setdefault(document["token"], []).append(document["_id"])
+        deletes = [DeleteMany({"_id": {"$in": ids}, "token": token}) for token, ids in ids_by_token.items()]
         await self._bare.collection.bulk_write(deletes, ordered=False)
         return documents
 
@@ -79,10 +79,10 @@ class _Lane:
 
     async def _deliver(self, batch: list[tuple[Any, asyncio.Future[Any]]]) -> None:
         try:
-            told = await self._send([entry for entry, _ in batch])
+            replies = await self._send([entry for entry, _ in batch])
         except Exception as error:
             for _, answer in batch:
                 answer.set_exception(error)
         else:
-            for (_, answer), reply in zip(batch, told, strict=True):
+            for (_, answer), reply in zip(batch, replies, strict=True):
                 answer.set_result(reply)

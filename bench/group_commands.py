@@ -40,8 +40,8 @@ async def pushes_rate(bare: Bare, callers: int, seconds: float) -> float:
 async def claims_and_commits_rate(bare: Bare, callers: int, seconds: float) -> float:
     """Return how many items are claimed and deleted a second, of those that are there."""
     parts = MORE if callers >= LARGE else PARTS
-    found = await bare.collection.find({"q": bare.queue}, {"_id": 1}, sort=ORDER).to_list()
-    batches = _cut([document["_id"] for document in found], -(-callers // parts))
+    documents = await bare.collection.find({"q": bare.queue}, {"_id": 1}, sort=ORDER).to_list()
+    batches = _cut([document["_id"] for document in documents], -(-callers // parts))
 
     async def claim_and_commit() -> int:
         ids = next(batches)

@@ -95,7 +95,7 @@ def _measured(
     ways = ("mongoq", *(["keuss"] if keuss else []), *OTHERS, *(THREADS if options.threads else ()))
     rates: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(options.rounds):
-        for way, found in rates.items():
+        for way, series in rates.items():
             if way in THREADS:
                 rate = threads_rate(here, operation, callers, options.seconds, shared=THREADS[way])
             elif way == "keuss" and keuss is not None:
@@ -106,10 +106,10 @@ def _measured(
             else:
                 with asyncio.Runner(loop_factory=LOOPS.get(way)) as runner:
                     rate = runner.run(_rate(here, operation, callers, options.seconds, way))
-            found.append(rate)
+            series.append(rate)
     result: dict[str, Any] = {"operation": operation, "callers": callers}
-    for way, found in rates.items():
-        result[way] = {"per_second": round(statistics.median(found)), "all": [round(rate) for rate in found]}
+    for way, series in rates.items():
+        result[way] = {"per_second": round(statistics.median(series)), "all": [round(rate) for rate in series]}
     for way, times in {way: _times(rates, "mongoq", way) for way in rates if way != "mongoq"}.items():
         result[f"times_{way}"] = times
     if keuss:

@@ -57,8 +57,8 @@ def bare(way: Way) -> float:
         began = begin()
         for source, target in itertools.pairwise(LINE):
             queue = Bare(collection, source, "", "bench")
-            while held := bare_many.reserve_many(queue, CLAIM):
-                collection.bulk_write([_hop(document, target) for document in held], ordered=False)
+            while documents := bare_many.reserve_many(queue, CLAIM):
+                collection.bulk_write([_hop(document, target) for document in documents], ordered=False)
         return began
 
 
@@ -70,15 +70,15 @@ def _hop(document: dict[str, Any], target: str) -> UpdateOne:
         "reserved": False,
         "attempts": 0,
     }
-    gone = dict.fromkeys(("token", "error", "batch", "key"), "")
-    return UpdateOne({"_id": document["_id"], "token": document["token"]}, {"$set": changes, "$unset": gone})
+    unset = dict.fromkeys(("token", "error", "batch", "key"), "")
+    return UpdateOne({"_id": document["_id"], "token": document["token"]}, {"$set": changes, "$unset": unset})
 
 
-def threads(way: Way, **told: Any) -> float:
+def threads(way: Way, **options: Any) -> float:
     with MongoClient[Any](way.uri, event_listeners=[way.moved]) as client:
         broker = Broker(client[way.database][way.collection])
         broker.ping()
-        pipeline = line(_same, **told)
+        pipeline = line(_same, **options)
         began = begin()
         pipeline.drain(broker)
         broker.close()

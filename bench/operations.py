@@ -118,8 +118,8 @@ class Seed:
         now = datetime.now(UTC)
         batches = []
         for token in [ObjectId() for _ in range(n)]:
-            held = {**_lease(now), "token": token, "batch": token} if state == "reserved" else {}
-            batches.append([{**_envelope(queue, now - MINUTE_AGO), **held} for _ in range(size)])
+            lease = {**_lease(now), "token": token, "batch": token} if state == "reserved" else {}
+            batches.append([{**_envelope(queue, now - MINUTE_AGO), **lease} for _ in range(size)])
         self._collection.insert_many([document for batch in batches for document in batch])
         return batches
 

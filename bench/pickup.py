@@ -51,12 +51,12 @@ class _Bare:
 
     def take(self) -> tuple[int, int]:
         self._stream.next()
-        found = bare.reserve(self._queue, None)
+        document = bare.reserve(self._queue, None)
         arrived = time.monotonic_ns()
-        token = self._collection.find_one({"_id": found["_id"]})
+        token = self._collection.find_one({"_id": document["_id"]})
         assert token is not None
-        bare.commit(self._queue, Held(found["_id"], token["token"], found["when"]))
-        return found["payload"], arrived
+        bare.commit(self._queue, Held(document["_id"], token["token"], document["when"]))
+        return document["payload"], arrived
 
     def close(self) -> None:
         self._stream.close()

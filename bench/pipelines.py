@@ -86,23 +86,23 @@ class _Taken:
 
 def _measured(here: Place, items: int, rounds: int) -> dict[str, list[_Taken]]:
     """Let all go in turn, round by round, so that what disturbs the machine hits all alike."""
-    taken: dict[str, list[_Taken]] = {subject.title: [] for subject in SUBJECTS}
+    results: dict[str, list[_Taken]] = {subject.title: [] for subject in SUBJECTS}
     for turn in range(rounds):
         for subject in reversed(SUBJECTS) if turn % 2 else SUBJECTS:
-            one = _taken(here, subject, items)
-            taken[subject.title].append(one)
-            left = f", {one.left} left" if one.left else ""
-            report.progress(f"four hops, {subject.title:26} {one.per_second:9,.0f}/s{left}")
-    return taken
+            result = _taken(here, subject, items)
+            results[subject.title].append(result)
+            left = f", {result.left} left" if result.left else ""
+            report.progress(f"four hops, {subject.title:26} {result.per_second:9,.0f}/s{left}")
+    return results
 
 
 def _taken(here: Place, subject: Subject, items: int) -> _Taken:
     with _filled(here, items) as name:
         command = [sys.executable, "-m", "bench.hops", subject.way, here.uri, here.database, name]
-        told = consumed([command] * subject.processes)
+        results = consumed([command] * subject.processes)
         there = here.client[here.database][name].count_documents({"q": LINE[-1]})
-    seconds = max(each["ended"] for each in told) - min(each["began"] for each in told)
-    return _Taken(sum(each["items"] for each in told) / seconds, items - there)
+    seconds = max(each["ended"] for each in results) - min(each["began"] for each in results)
+    return _Taken(sum(each["items"] for each in results) / seconds, items - there)
 
 
 @contextmanager
@@ -120,13 +120,13 @@ def _filled(here: Place, items: int) -> Iterator[str]:
 
 
 def _result(subject: Subject, hops: dict[str, list[_Taken]]) -> dict[str, Any]:
-    found, bare = hops[subject.title], hops[REFERENCE]
-    ratio = round(median(a.per_second / b.per_second for a, b in zip(found, bare, strict=True)), 3)
-    left = sum(one.left for one in found)
+    results, bare = hops[subject.title], hops[REFERENCE]
+    ratio = round(median(a.per_second / b.per_second for a, b in zip(results, bare, strict=True)), 3)
+    left = sum(one.left for one in results)
     return {
         "processes": subject.processes,
-        "per_second": round(median(one.per_second for one in found)),
-        "all": [round(one.per_second) for one in found],
+        "per_second": round(median(one.per_second for one in results)),
+        "all": [round(one.per_second) for one in results],
         "left": left,
         "ratio": ratio,
         "target": subject.target,

@@ -45,8 +45,8 @@ def threads(uri: str) -> Iterator[Shell]:
     with ExitStack() as opened:
 
         def client(*listeners: CommandListener) -> Any:
-            made: MongoClient[Any] = MongoClient(uri, event_listeners=listeners)
-            return opened.enter_context(made)
+            client: MongoClient[Any] = MongoClient(uri, event_listeners=listeners)
+            return opened.enter_context(client)
 
         def broker(collection: Any) -> Broker:
             return opened.enter_context(Broker(collection))
@@ -59,14 +59,14 @@ def loop(uri: str) -> Iterator[Shell]:
     with asyncio.Runner() as runner, ExitStack() as opened:
 
         def client(*listeners: CommandListener) -> Any:
-            made: AsyncMongoClient[Any] = AsyncMongoClient(uri, event_listeners=listeners)
-            opened.callback(lambda: runner.run(made.close()))
-            return made
+            client: AsyncMongoClient[Any] = AsyncMongoClient(uri, event_listeners=listeners)
+            opened.callback(lambda: runner.run(client.close()))
+            return client
 
         def broker(collection: Any) -> AsyncBroker:
-            made = AsyncBroker(collection)
-            opened.callback(lambda: runner.run(made.close()))
-            return made
+            broker = AsyncBroker(collection)
+            opened.callback(lambda: runner.run(broker.close()))
+            return broker
 
         yield Shell(broker, LoopCaller(runner), client)
 

@@ -109,9 +109,9 @@ def _taken(here: Place, case: Case, side: str) -> float:
     try:
         if case.source is not None:
             filled(collection, case.source, case.items)
-        told = consumed(_commands(here, case, side, name))
-        _check(collection, case, told)
-        return float(max(each["ended"] for each in told) - min(each["began"] for each in told))
+        results = consumed(_commands(here, case, side, name))
+        _check(collection, case, results)
+        return float(max(each["ended"] for each in results) - min(each["began"] for each in results))
     finally:
         if case.name != "read":
             collection.drop()
@@ -136,10 +136,10 @@ def _between(here: Place, collection: str) -> str:
     return ",".join(str(each["$gte"]) for each in ranges if "$gte" in each)
 
 
-def _check(collection: Any, case: Case, told: list[dict[str, Any]]) -> None:
+def _check(collection: Any, case: Case, results: list[dict[str, Any]]) -> None:
     """All was done, and only once."""
     if case.target is None:
-        done = sum(each["done"] for each in told)
+        done = sum(each["done"] for each in results)
     else:
         done = collection.count_documents({"q": case.target})
     if done != case.items:

@@ -84,9 +84,9 @@ def write(collection: Any, share: Share) -> int:
 def stream(collection: Any, share: Share) -> int:
     """Claim and move until nothing is left."""
     bare, done = Bare(collection, SOURCE, TARGET, f"bench:{share.part}"), 0
-    while taken := reserve_many(bare, CLAIMED):
-        move_many(bare, HeldMany([each["_id"] for each in taken], taken[0]["token"], []))
-        done += len(taken)
+    while documents := reserve_many(bare, CLAIMED):
+        move_many(bare, HeldMany([each["_id"] for each in documents], documents[0]["token"], []))
+        done += len(documents)
     return done
 
 

@@ -44,13 +44,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         TemporaryDirectory() as folder,
         session(folder) as spark,
     ):
-        found = [
+        rows = [
             _measured(here, spark, f"{folder}/{partitions}-{joined}", options, partitions, joined=joined)
             for partitions in options.partitions
             for joined in (False, True)
         ]
         machine = report.machine(here.client, write_concern="majority")
-    return {"machine": machine, "settings": {"rounds": options.rounds}, "frames": found}
+    return {"machine": machine, "settings": {"rounds": options.rounds}, "frames": rows}
 
 
 def _measured(
@@ -62,9 +62,11 @@ def _measured(
         first = _under_way(broker, 1)  # of this query; of the first one with Spark's Python processes
         for items in options.items:
             seconds[str(items)] = [_under_way(broker, items) for _ in range(options.rounds)]
-    told = {items: round(median(each), 2) for items, each in seconds.items()}
-    report.progress(f"{partitions:4} partitions, {'joined' if joined else 'plain'}: first {first:.2f} s, then {told}")
-    return {"partitions": partitions, "joined": joined, "first_seconds": round(first, 2), "median_seconds": told}
+    medians = {items: round(median(each), 2) for items, each in seconds.items()}
+    report.progress(
+        f"{partitions:4} partitions, {'joined' if joined else 'plain'}: first {first:.2f} s, then {medians}"
+    )
+    return {"partitions": partitions, "joined": joined, "first_seconds": round(first, 2), "median_seconds": medians}
 
 
 @contextmanager

@@ -90,11 +90,11 @@ def _peak(here: Place, items: int) -> dict[str, float]:
         filled_history(collection, items)
         family = Family()
         where = [here.uri, here.database, collection.name, str(items)]
-        [told] = consumed([[sys.executable, "-m", "bench.spark_side", "read", *where]], seconds=LONGEST, watch=family)
+        [result] = consumed([[sys.executable, "-m", "bench.spark_side", "read", *where]], seconds=LONGEST, watch=family)
     finally:
         collection.drop()
-    if told["done"] != items:
-        raise RuntimeError(f"{told['done']:,} of {items:,} items were read")
+    if result["done"] != items:
+        raise RuntimeError(f"{result['done']:,} of {items:,} items were read")
     report.progress(f"{items:10,}  " + "  ".join(f"{kind} {size:,.0f} MiB" for kind, size in family.peak.items()))
     return family.peak
 

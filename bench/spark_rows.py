@@ -69,5 +69,5 @@ def filled(collection: Any, queue: str, items: int, *, processed: bool = False) 
 
 def _processed(item: dict[str, Any], now: datetime) -> dict[str, Any]:
     del item["when"]
-    kept = {"attempts": 1, "settled": ObjectId(), "processed": now, "expires": now + timedelta(days=7)}
-    return {**item, **kept}
+    history_fields = {"attempts": 1, "settled": ObjectId(), "processed": now, "expires": now + timedelta(days=7)}
+    return {**item, **history_fields}

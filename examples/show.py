@@ -58,21 +58,21 @@ def _watch_lines(console: Console, line: Line, total: int) -> None:
         console.print(f"{time.monotonic() - began:5.0f} s  {parts}; {loaded}", highlight=False, soft_wrap=True)
 
 
-def stages(console: Console, found: mongoq.Progress) -> None:
+def stages(console: Console, progress: mongoq.Progress) -> None:
     """Print what each stage did, and how fast."""
     table = table_of("stages", "stage", *COUNTS, "seconds", "per second")
-    for stage in found.stages.values():
+    for stage in progress.stages.values():
         counts = [counted(getattr(stage, name)) for name in COUNTS]
         table.add_row(stage.stage, *counts, f"{stage.seconds:.1f}", f"{stage.per_second:,.0f}")
     console.print(table)
 
 
-def letters(console: Console, found: Counter[Cause]) -> None:
+def letters(console: Console, letters: Counter[Cause]) -> None:
     """Print which stages have given up how many flights, and why."""
     table = table_of("dead letters", "stage", "reason", "last error", "flights")
     for column in table.columns[:-1]:
         column.justify = "left"
-    for cause, number in found.most_common():
+    for cause, number in letters.most_common():
         table.add_row(cause.stage, cause.reason, cause.error, counted(number))
     console.print(table)
 

@@ -34,14 +34,14 @@ def _measured(here: Place, peer: Peer, folder: Path, *, items: int, rounds: int,
     try:
         start = peer.install(folder.absolute())
         result |= {"version": start.version, "items": wanted}
-        told = [_emptied(here, start, wanted) for _ in range(rounds)]
+        results = [_emptied(here, start, wanted) for _ in range(rounds)]
     except (CrewFailed, KeussUnavailable, OSError, PeerUnavailable, SubprocessError) as error:
         report.progress(f"{peer.name:24} cannot be measured: {error}")
         return result | {"unavailable": str(error)}
-    rates = [each["items"] / each["seconds"] for each in told]
+    rates = [each["items"] / each["seconds"] for each in results]
     result |= {"per_second": round(median(rates)), "all": [round(rate) for rate in rates]}
-    if "seconds_written" in told[0]:
-        written = median(each["items"] / each["seconds_written"] for each in told)
+    if "seconds_written" in results[0]:
+        written = median(each["items"] / each["seconds_written"] for each in results)
         result["per_second_until_written"] = round(written)
     result["mongoq_times"] = round(mongoq / median(rates), 2)
     report.progress(f"{peer.name:24} {median(rates):9,.0f}/s; mongoq is {result['mongoq_times']} times as fast")
@@ -55,10 +55,10 @@ def _emptied(here: Place, start: Start, items: int) -> dict[str, Any]:
     uri = urlunsplit(parts._replace(path=f"/{database}", query=query))
     try:
         command, environment = start.command(uri, items), {"PAYLOAD": json.dumps(payload())}
-        (told,) = consumed([command], environment=environment, folder=start.folder, seconds=LONGEST)
+        (result,) = consumed([command], environment=environment, folder=start.folder, seconds=LONGEST)
     finally:
         here.client.drop_database(database)
         here.client.drop_database(f"{database}_status")
-    if told["items"] != items:
-        raise CrewFailed(f"it consumed {told['items']} of {items} items")
-    return told
+    if result["items"] != items:
+        raise CrewFailed(f"it consumed {result['items']} of {items} items")
+    return result

@@ -123,8 +123,8 @@ def _span(axes: Axes, row: int, times: Times, color: str) -> None:
     low, high = max(times.median, SHORTEST), max(times.most, SHORTEST)
     axes.plot([low, high], [row, row], color=color, linewidth=5, alpha=0.5, solid_capstyle="round")
     axes.plot([low], [row], marker="o", color=color)
-    told = f"{times.median:,.0f} to {times.most:,.0f}"
-    axes.annotate(told, (high, row), (8, 0), textcoords="offset points", va="center", fontsize=8, color=MUTED)
+    label = f"{times.median:,.0f} to {times.most:,.0f}"
+    axes.annotate(label, (high, row), (8, 0), textcoords="offset points", va="center", fontsize=8, color=MUTED)
 
 
 def _titled(axes: Axes, title: str) -> None:

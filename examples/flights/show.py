@@ -36,21 +36,21 @@ def trail(console: Console, id: object, hops: Sequence[mongoq.Hop]) -> None:
     console.print(table)
 
 
-def report(console: Console, found: Report) -> None:
+def report(console: Console, report: Report) -> None:
     """Print what Spark found."""
-    _delays(console, "carrier", found.carriers)
-    _delays(console, "hour", found.hours)
+    _delays(console, "carrier", report.carriers)
+    _delays(console, "hour", report.hours)
     table = _delay_table("delays by weather", "weather", "")
-    for kind, classes in found.weather.items():
+    for kind, classes in report.weather.items():
         for place, delays in enumerate(classes):
             _add(table, delays, kind if place == 0 else "", end=delays is classes[-1])
     console.print(table)
     table = table_of("dead letters", "queue", "reason", "flights")
     table.columns[1].justify = "left"
-    for queue, reason, count in found.dead:
+    for queue, reason, count in report.dead:
         table.add_row(queue, reason, counted(count))
     console.print(table)
-    _stages(console, found.stages)
+    _stages(console, report.stages)
 
 
 def _delays(console: Console, kind: str, groups: Sequence[Delays]) -> None:
@@ -60,10 +60,10 @@ def _delays(console: Console, kind: str, groups: Sequence[Delays]) -> None:
     console.print(table)
 
 
-def _stages(console: Console, found: Sequence[StageTimes]) -> None:
+def _stages(console: Console, times: Sequence[StageTimes]) -> None:
     title = "throughput and latency by the trails: median and 95th percentile"
     table = table_of(title, "stage", "settled", "per second", "waiting", "95 %", "running", "95 %")
-    for stage in found:
+    for stage in times:
         rate = "–" if stage.per_second is None else f"{stage.per_second:,.0f}"
         table.add_row(stage.stage, counted(stage.items), rate, *_told(stage.waiting), *_told(stage.running))
     console.print(table)
@@ -78,12 +78,12 @@ def picture(console: Console, path: Path) -> None:
     console.print(f"the report as a picture: {path.absolute()}", markup=False, highlight=False, soft_wrap=True)
 
 
-def proof(console: Console, found: Proof) -> None:
+def proof(console: Console, proof: Proof) -> None:
     """Print where the rows are, and whether that proves that none was lost."""
-    sign, verdict = ("=", "proven") if found.holds else ("≠", "NOT PROVEN")
-    sums = f"{found.pushed:,} pushed {sign} {found.done:,} done + {found.dead:,} dead"
-    lost = "" if found.holds else f"; {found.elsewhere:,} elsewhere, {found.missing:,} missing"
-    style = "bold green" if found.holds else "bold red"
+    sign, verdict = ("=", "proven") if proof.holds else ("≠", "NOT PROVEN")
+    sums = f"{proof.pushed:,} pushed {sign} {proof.done:,} done + {proof.dead:,} dead"
+    lost = "" if proof.holds else f"; {proof.elsewhere:,} elsewhere, {proof.missing:,} missing"
+    style = "bold green" if proof.holds else "bold red"
     console.print(f"{verdict}: {sums}{lost}", style=style, highlight=False)
 
 

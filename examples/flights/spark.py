@@ -88,9 +88,9 @@ def _was_interrupted(error: BaseException) -> bool:
 
 def _in_short(error: str, log: str) -> str:
     """Leave out the stack frames, which are indented, and of the log all but its errors."""
-    told = [line for line in error.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    lines = [line for line in error.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
     logged = [line for line in log.splitlines() if "ERROR" in line or "Error" in line]
-    return "\n".join([*told[:4], *logged[-4:]])
+    return "\n".join([*lines[:4], *logged[-4:]])
 
 
 def _started(folder: Path) -> SparkSession:
@@ -149,15 +149,15 @@ def _stop(spark: SparkSession, log: Path) -> None:
 def _stderr_into(log: Path) -> Iterator[None]:
     """Send what is written to stderr into a file. A JVM started in the block keeps writing there."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr_copy = os.dup(2)
     try:
         with log.open("ab") as file:
             os.dup2(file.fileno(), 2)
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr_copy, 2)
+        os.close(stderr_copy)
 
 
 @contextmanager

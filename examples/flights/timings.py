@@ -57,7 +57,7 @@ def stage_times(trails: DataFrame) -> list[StageTimes]:
 
     gap = F.when(F.col("gap") <= PAUSE, F.col("gap"))
     sums = _hops(trails).groupBy("stage")
-    found = sums.agg(
+    totals = sums.agg(
         F.count("*").alias("items"),
         (F.count(gap) * 1000 / F.sum(gap)).alias("per_second"),
         F.percentile("waiting", [0.5, 0.95]).alias("waiting"),
@@ -66,7 +66,7 @@ def stage_times(trails: DataFrame) -> list[StageTimes]:
     )
     return [
         StageTimes(row["stage"], row["items"], row["per_second"], _times(row["waiting"]), Times(*row["running"]))
-        for row in found.orderBy("place", "stage").collect()
+        for row in totals.orderBy("place", "stage").collect()
     ]
 
 
@@ -101,5 +101,5 @@ def _milliseconds(moment: Column) -> Column:
     return F.unix_millis(moment)
 
 
-def _times(found: Any) -> Times | None:
-    return None if found is None else Times(*found)
+def _times(totals: Any) -> Times | None:
+    return None if totals is None else Times(*totals)

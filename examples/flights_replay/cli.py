@@ -156,7 +156,7 @@ def _show_found(console: Console, found: Found, sent: Sent) -> None:
     console.print(table)
     console.print(f"Spark picked {sent.picked:,} flights: those of the day, but not from {KENNEDY}", highlight=False)
     first, second, third = sent.pushed
-    told = f"sent back: {first:,} pushed; sent again: {second:,}; sent again when they were done: {third:,}"
-    console.print(told, highlight=False)
+    message = f"sent back: {first:,} pushed; sent again: {second:,}; sent again when they were done: {third:,}"
+    console.print(message, highlight=False)
     flights, before, after = (counts.total() for counts in (found.flights, found.before, found.after))
     console.print(f"{before:,} wrong before, {after:,} after, of {flights:,} departures", style="bold", highlight=False)

@@ -54,12 +54,12 @@ class Place:
 
     def flights(self) -> Counter[str]:
         """Count the departures stored, by airport."""
-        return Counter(stored["origin"] for stored in self.departures.find({}, {"origin": 1}))
+        return Counter(document["origin"] for document in self.departures.find({}, {"origin": 1}))
 
     def wrong(self, tables: Reference) -> Counter[str]:
         """Count those by airport whose weather is not what the table has for their own airport and hour."""
-        stored = map(EnrichedFlight.model_validate, self.departures.find())
-        return Counter(each.origin for each in stored if each.weather != _own_weather(each, tables))
+        flights = map(EnrichedFlight.model_validate, self.departures.find())
+        return Counter(each.origin for each in flights if each.weather != _own_weather(each, tables))
 
 
 def _own_weather(flight: EnrichedFlight, tables: Reference) -> Weather | None:

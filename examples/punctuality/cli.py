@@ -61,15 +61,15 @@ def _run(console: Console, uri: str, options: argparse.Namespace) -> bool:
     with MongoClient[dict[str, Any]](uri) as client:
         items = client[database][collection]
         show.report(console, read_report(items))
-        found = prove(items, facts_of(folder, options.rows))
-    show.source(console, progress, found.rows)
-    show.proof(console, found)
-    return found.holds
+        proof = prove(items, facts_of(folder, options.rows))
+    show.source(console, progress, proof.rows)
+    show.proof(console, proof)
+    return proof.holds
 
 
 def _work(console: Console, site: Site, folder: Path, options: argparse.Namespace) -> mongoq.Progress:
-    told = f"{options.rows:,} flights, late or on time; {options.threads} threads a stage, engine {site.engine}"
-    console.print(told, highlight=False)
+    message = f"{options.rows:,} flights, late or on time; {options.threads} threads a stage, engine {site.engine}"
+    console.print(message, highlight=False)
     pipeline = build(
         folder,
         options.rows,

@@ -81,17 +81,17 @@ class Proof:
 
 def prove(collection: Collection[Document], facts: Facts) -> Proof:
     """Compare what a collection holds with what the files say."""
-    found: dict[str, Counter[int]] = {queue: Counter() for queue in facts}
+    counts: dict[str, Counter[int]] = {queue: Counter() for queue in facts}
     wrong, elsewhere = Counter[str](), collection.count_documents(JOINS)
     for item in collection.find(ITEMS, dict.fromkeys(FIELDS, 1)):
         queue, number, fact = _told(item)
         if queue not in facts:
             elsewhere += 1
             continue
-        found[queue][number] += 1
+        counts[queue][number] += 1
         wrong[queue] += facts[queue].get(number) != fact
     rows = sum(len(facts[queue]) for queue in (*DEPARTURES, ERRORS))
-    return Proof(rows, tuple(_count(queue, facts[queue], found[queue], wrong[queue]) for queue in facts), elsewhere)
+    return Proof(rows, tuple(_count(queue, facts[queue], counts[queue], wrong[queue]) for queue in facts), elsewhere)
 
 
 def _told(item: Document) -> tuple[str, int, Fact]:
@@ -101,14 +101,14 @@ def _told(item: Document) -> tuple[str, int, Fact]:
     return queue, payload.get("number", 0), (payload.get("delay"), payload.get("rain"))
 
 
-def _count(queue: str, facts: dict[int, Fact], found: Counter[int], wrong: int) -> Count:
+def _count(queue: str, facts: dict[int, Fact], counts: Counter[int], wrong: int) -> Count:
     return Count(
         queue,
         expected=len(facts),
-        found=found.total(),
-        twice=found.total() - len(found),
+        found=counts.total(),
+        twice=counts.total() - len(counts),
         wrong=wrong,
-        missing=len(facts.keys() - found.keys()),
+        missing=len(facts.keys() - counts.keys()),
     )
 
 

@@ -16,9 +16,9 @@ from examples.show import counted, table_of
 __all__ = ["proof", "report", "source"]
 
 
-def source(console: Console, found: mongoq.Progress, rows: int) -> None:
+def source(console: Console, progress: mongoq.Progress, rows: int) -> None:
     """Print how many of the rows this run has read; runs before it have read the others."""
-    read = found.sources[SOURCE].pushed
+    read = progress.sources[SOURCE].pushed
     before = f", and {rows - read:,} were read before" if read < rows else ""
     console.print(f"the source has read {read:,} rows{before}", highlight=False)
 
@@ -40,16 +40,16 @@ def _cells(share: Share) -> tuple[str, str, str]:
     return counted(share.all), counted(share.late), str(share)
 
 
-def proof(console: Console, found: Proof) -> None:
+def proof(console: Console, proof: Proof) -> None:
     """Print what has to be in each queue and what is, and whether that proves that nothing was lost or doubled."""
     table = table_of("proof", "queue", "by the file", "found", "twice", "wrong", "missing")
-    for one in found.counts:
+    for one in proof.counts:
         numbers = one.expected, one.found, one.twice, one.wrong, one.missing
         table.add_row(one.queue, *map(counted, numbers))
     console.print(table)
-    verdict, style = ("proven", "bold green") if found.holds else ("NOT PROVEN", "bold red")
-    counts = {one.queue: one.found for one in found.counts}
+    verdict, style = ("proven", "bold green") if proof.holds else ("NOT PROVEN", "bold red")
+    counts = {one.queue: one.found for one in proof.counts}
     late, on_time, dead = counts[DEPARTURES.late], counts[DEPARTURES.on_time], counts[ERRORS]
-    sign = "=" if found.rows == late + on_time + dead else "≠"
-    sums = f"{found.rows:,} rows {sign} {late:,} departed late + {on_time:,} on time + {dead:,} dead"
-    console.print(f"{verdict}: {sums}; {found.elsewhere:,} elsewhere", style=style, highlight=False, soft_wrap=True)
+    sign = "=" if proof.rows == late + on_time + dead else "≠"
+    sums = f"{proof.rows:,} rows {sign} {late:,} departed late + {on_time:,} on time + {dead:,} dead"
+    console.print(f"{verdict}: {sums}; {proof.elsewhere:,} elsewhere", style=style, highlight=False, soft_wrap=True)
