@@ -1,4 +1,4 @@
-"""The bare driver: each operation as the one command that somebody would write who has no library for it."""
+"""The bare driver: each operation as the one command that a user without a library would write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HISTORY = timedelta(days=7)
 
 
 class Held(NamedTuple):
-    """A reservation, as a bare loop would remember it."""
+    """A reservation, as a bare loop keeps it."""
 
     id: ObjectId
     token: ObjectId

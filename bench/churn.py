@@ -1,4 +1,4 @@
-"""``python -m bench churn``: push and consume at full speed, and what that does to claims, window by window."""
+"""``python -m bench churn``: push and consume at full speed, and the times of claims, window by window."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ START_WITHIN = 120
 
 @dataclass(slots=True)
 class Window:
-    """What one process measured in some seconds; times in milliseconds.
+    """The measurements of one process in one window; times in milliseconds.
 
     Attributes:
         items: how many were pushed and consumed.
-        reserve: what each reserve took.
+        reserve: the time of each reserve.
         empty: the same on the queue just emptied.
-        quiet: the same in a collection where little happens: what the machine did meanwhile.
-        fast: claims went by hints at the end.
+        quiet: the same in a collection with little traffic: shows the noise of the machine.
+        fast: claims used hints at the end.
     """
 
     items: int = 0
@@ -55,7 +55,7 @@ class Window:
     fast: bool = False
 
 
-def _timed(call: Callable[[], Item[Any] | None], into: list[float], *, found: bool) -> Item[Any] | None:
+def _time(call: Callable[[], Item[Any] | None], into: list[float], *, found: bool) -> Item[Any] | None:
     began = perf_counter()
     item = call()
     milliseconds = (perf_counter() - began) * 1000
@@ -97,27 +97,27 @@ def _windows(queue: Queue[Any], quiet: Queue[Any], seconds: float, length: float
 
 def _turn(queue: Queue[Any], quiet: Queue[Any], window: Window) -> None:
     queue.push("x" * 100)
-    item = _timed(queue.reserve, window.reserve, found=True)
+    item = _time(queue.reserve, window.reserve, found=True)
     if item is not None:
         queue.commit(item)
         window.items += 1
 
 
 def _drain(queue: Queue[Any], quiet: Queue[Any], window: Window) -> None:
-    """Empty the queue, reserve on it as it is empty then, and where little happens."""
+    """Empty the queue, then reserve on the empty queue and on the quiet one."""
     while items := queue.reserve_many(DRAIN):
         queue.commit_many(items)
         window.items += len(items)
     for _ in range(PROBES):
-        _timed(queue.reserve, window.empty, found=False)
+        _time(queue.reserve, window.empty, found=False)
     for number in range(PROBES):
         quiet.push(number)
-        if item := _timed(quiet.reserve, window.quiet, found=True):
+        if item := _time(quiet.reserve, window.quiet, found=True):
             quiet.commit(item)
 
 
 def measure(here: Place, *, history: bool, plain: bool, seconds: float, window: float) -> dict[str, Any]:
-    """Churn for so long in a fresh collection, and return what each window was like."""
+    """Churn in a fresh collection for ``seconds``, and return the measurements of each window."""
     where = Address(here.uri, here.database, here.collection)
     name = f"{here.collection}_{'history' if history else 'bare'}_{'plain' if plain else 'fast'}"
     context = multiprocessing.get_context("spawn")
@@ -165,7 +165,7 @@ def _line(title: str, window: dict[str, Any]) -> str:
 
 
 def _verdict(windows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Compare the last third of the windows with the first: as it is, and beside what the quiet queue took."""
+    """Compare the last third of the windows with the first: absolute, and relative to the quiet queue."""
     first, last = windows[0], windows[-max(1, len(windows) // 3) :]
 
     def ratio(value: Callable[[dict[str, Any]], float | None]) -> float | None:
@@ -219,10 +219,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             ],
         }
     runs: Any = result["runs"]
-    return {**result, "missed": [missed for each in runs if each["claims"] == "mongoq" for missed in _missed(each)]}
+    return {
+        **result,
+        "missed": [name for each in runs if each["claims"] == "mongoq" for name in _below_target(each)],
+    }
 
 
-def _missed(measured: dict[str, Any]) -> Iterator[str]:
+def _below_target(measured: dict[str, Any]) -> Iterator[str]:
     history = "with history" if measured["history"] else "without history"
     return (f"{history}: {name}" for name, reached in measured["reached"].items() if not reached)
 

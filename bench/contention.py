@@ -1,4 +1,4 @@
-"""``python -m bench contention``: one queue and more and more processes that consume it, beside bare claims."""
+"""``python -m bench contention``: one queue consumed by 1 to 16 processes, beside bare claims."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _mongoq(collection: Collection[Any], batch: int) -> Claims:
 
 
 def _bare(collection: Collection[Any], batch: int) -> Claims:
-    """Claim at the head of the queue, as one does without mongoq."""
+    """Claim at the head of the queue, as a program without mongoq does."""
     return _bare_single(collection) if batch == 1 else _bare_batches(collection, batch)
 
 
@@ -112,7 +112,7 @@ WAYS = {"mongoq": _mongoq, "head of the queue, bare": _bare}
 
 
 def _consume(where: Address, name: str, way: str, batch: int, *, barrier: Any, results: Any) -> None:
-    """Consume in a process of its own, and tell what was done."""
+    """Consume in a process of its own, and report the counts."""
     tried = Tried()
     with MongoClient[Any](where.uri, event_listeners=[tried], tz_aware=True) as client:
         collection = client[where.database][name]
@@ -125,10 +125,10 @@ def _consume(where: Address, name: str, way: str, batch: int, *, barrier: Any, r
 
 
 def measure(where: Address, client: MongoClient[Any], way: str, *, processes: int, batch: int, items: int) -> Any:
-    """Let so many processes consume a queue until it is empty."""
+    """Let ``processes`` processes consume a queue until it is empty."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(processes), context.Queue()
-    with _seeded(where, client, items) as name:
+    with _seed(where, client, items) as name:
         before = _conflicts(client)
         shared = {"barrier": barrier, "results": results}
         consumers = [
@@ -166,7 +166,7 @@ def _result(way: str, counts: list[dict[str, Any]], *, batch: int, conflicts: in
 
 
 @contextmanager
-def _seeded(where: Address, client: MongoClient[Any], items: int) -> Iterator[str]:
+def _seed(where: Address, client: MongoClient[Any], items: int) -> Iterator[str]:
     name = f"{where.collection}_contended"
     collection = client[where.database][name]
     try:
@@ -229,14 +229,14 @@ def _mode(here: Place, processes: list[int], *, batch: int, items: int, rounds: 
     for found in ways.values():
         for each in found:
             each["beside_the_first"] = round(each["items_per_second"] / found[0]["items_per_second"], 3)
-    return {"batch": batch, "items": items, "ways": ways, "missed": list(_missed(ways["mongoq"]))}
+    return {"batch": batch, "items": items, "ways": ways, "missed": list(_below_target(ways["mongoq"]))}
 
 
 def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return sorted(runs, key=lambda each: each["items_per_second"])[len(runs) // 2]
 
 
-def _missed(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _below_target(rows: list[dict[str, Any]]) -> Iterator[str]:
     for each in rows:
         for name, least in TARGETS.items():
             if each[name] < least:

@@ -1,7 +1,7 @@
-"""Group commit by hand: callers share the commands that mongoq sends, in as little code as does it.
+"""Group commit by hand: callers share the commands that mongoq sends, in the least code that does it.
 
-What it leaves out is what a lost reply, a refused document, a cancelled caller and a lease that has ended ask for. With
-one batch of each kind under way at a time, it says what the server and the driver allow.
+It does not handle lost replies, refused documents, cancelled callers or ended leases. One batch of each kind is under
+way at a time. So it shows what the server and the driver allow.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GroupBare:
 
 
 class _Lane:
-    """Callers of one operation: who comes while a batch is under way goes with the next one."""
+    """Callers of one operation: a caller that arrives while a batch is under way joins the next batch."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -1,6 +1,6 @@
 """``python -m bench.hops WAY URI DATABASE COLLECTION``: takes items through four queues in a process of its own.
 
-It tells how many hops were made, and when it began and when the last of them was, by the clock of the machine.
+It prints the number of hops, its start, and the time of the last hop, by the machine's clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLAIM = 1_000
 
 
 def moves(event: Any) -> bool:
-    """Say whether a command moves under a token."""
+    """Return whether a command moves under a token."""
     if event.command_name != "update":
         return False
     first = event.command["updates"][0]
@@ -42,7 +42,7 @@ def moves(event: Any) -> bool:
 
 
 class Way:
-    """Where the queues are, and who is told of commands."""
+    """The place of the queues, and the listener to commands."""
 
     def __init__(self, uri: str, database: str, collection: str) -> None:
         self.moved = Watched(moves)
@@ -50,7 +50,7 @@ class Way:
 
 
 def bare(way: Way) -> float:
-    """Claim and hand on, queue by queue: the two commands and the read between them, and nothing else."""
+    """Claim and move, queue by queue: the two commands and the read between them, nothing else."""
     with MongoClient[Any](way.uri, event_listeners=[way.moved]) as client:
         collection = bare_collection(client, way.database, way.collection)
         collection.find_one()

@@ -1,4 +1,4 @@
-"""Keuss, a queue on MongoDB for Node.js: what mongoq's group commit is measured beside."""
+"""Keuss, a queue on MongoDB for Node.js: the peer of mongoq's group commit."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Shell:
 
 
 def bare_collection(client: Any, database: str, name: str) -> Any:
-    """Return the collection as the bare loops use it: codec options and write concern are those of mongoq."""
+    """Return the collection for bare loops, with the codec options and the write concern of mongoq."""
     return client[database].get_collection(
         name, codec_options=codec_options(), write_concern=WriteConcern(w="majority")
     )

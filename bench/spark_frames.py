@@ -1,6 +1,6 @@
-"""``python -m bench spark-frames``: how long items of a frame stage are under way, from their push to their target.
+"""``python -m bench spark-frames``: the time that items take through a frame stage, from the push to the target.
 
-With and without a join with a table, which is where ``spark.sql.shuffle.partitions`` counts.
+It is measured with and without a join with a table, where ``spark.sql.shuffle.partitions`` matters.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         session(folder) as spark,
     ):
         rows = [
-            _measured(here, spark, f"{folder}/{partitions}-{joined}", options, partitions, joined=joined)
+            _measure(here, spark, f"{folder}/{partitions}-{joined}", options, partitions, joined=joined)
             for partitions in options.partitions
             for joined in (False, True)
         ]
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {"machine": machine, "settings": {"rounds": options.rounds}, "frames": rows}
 
 
-def _measured(
+def _measure(
     here: Place, spark: SparkSession, checkpoint: str, options: argparse.Namespace, partitions: int, *, joined: bool
 ) -> dict[str, Any]:
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
@@ -88,7 +88,7 @@ def _running(here: Place, spark: SparkSession, checkpoint: str, *, joined: bool)
 
 
 def _under_way(broker: mongoq.Broker, items: int) -> float:
-    """Push so many, and return the seconds until all of them are in the target."""
+    """Push the items, and return the seconds until all of them are in the target."""
     out = broker.queue("out")
     out.purge()
     began = time.monotonic()

@@ -17,7 +17,7 @@ from examples.flights.data import DataMissing
 from examples.running import WORKERS
 from examples.servers import server
 
-__all__ = ["FAILED", "INTERRUPTED", "OK", "UNUSABLE", "CannotStart", "ended", "parser", "positive"]
+__all__ = ["FAILED", "INTERRUPTED", "OK", "UNUSABLE", "CannotStart", "parser", "positive", "run_program"]
 
 OK, FAILED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
 
@@ -54,7 +54,7 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def ended(work: Work, options: argparse.Namespace) -> int:
+def run_program(work: Work, options: argparse.Namespace) -> int:
     """Work on the server that the options choose, and return the exit code.
 
     0: the work was as it should be. 1: it was not. 2: it could not be done. 130: interrupted.

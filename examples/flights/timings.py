@@ -1,4 +1,4 @@
-"""How long items were in each stage, and how fast they left it, as their trails tell.
+"""The time of items in each stage, and the throughput of each stage, from their trails.
 
 A hop says when a worker took the item (``taken``) and when it settled it (``settled``). The hop before says when the
 item came to the queue: it waited from then on until it was taken. Nothing tells when items came to the first queue, nor
@@ -34,7 +34,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """What trails tell of a stage.
+    """The times of one stage, from trails.
 
     Attributes:
         stage: its name.

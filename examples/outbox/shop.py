@@ -1,4 +1,4 @@
-"""A shop: a collection of orders, and a queue of those to be shipped."""
+"""A shop: a collection of orders, and a queue of orders to ship."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Found = Counter[tuple[str, bool | None]]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many there are, and how many of them are late."""
+    """The number of movements, and of the late ones."""
 
     all: int
     late: int

@@ -1,4 +1,4 @@
-"""What people see of the source, of the report and of the proof."""
+"""Output for people: the source, the report and the proof."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from examples.punctuality.pipeline import SOURCE
 from examples.punctuality.proof import Proof
 from examples.punctuality.queues import DEPARTURES, ERRORS
 from examples.punctuality.report import Group, Share
-from examples.show import counted, table_of
+from examples.show import format_count, table_of
 
 __all__ = ["proof", "report", "source"]
 
@@ -37,15 +37,15 @@ def report(console: Console, groups: Sequence[Group]) -> None:
 
 
 def _cells(share: Share) -> tuple[str, str, str]:
-    return counted(share.all), counted(share.late), str(share)
+    return format_count(share.all), format_count(share.late), str(share)
 
 
 def proof(console: Console, proof: Proof) -> None:
-    """Print what has to be in each queue and what is, and whether that proves that nothing was lost or doubled."""
+    """Print the expected and actual contents of each queue, and whether they prove that nothing was lost or doubled."""
     table = table_of("proof", "queue", "by the file", "found", "twice", "wrong", "missing")
     for one in proof.counts:
         numbers = one.expected, one.found, one.twice, one.wrong, one.missing
-        table.add_row(one.queue, *map(counted, numbers))
+        table.add_row(one.queue, *map(format_count, numbers))
     console.print(table)
     verdict, style = ("proven", "bold green") if proof.holds else ("NOT PROVEN", "bold red")
     counts = {one.queue: one.found for one in proof.counts}

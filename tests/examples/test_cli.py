@@ -281,7 +281,7 @@ def test_what_is_missing_is_told_to_the_letter(
         raise DataMissing
 
     monkeypatch.setattr(program.signal, "signal", lambda *_: None)
-    assert program.ended(work, argparse.Namespace(uri=own_uri, keep=None)) == program.UNUSABLE
+    assert program.run_program(work, argparse.Namespace(uri=own_uri, keep=None)) == program.UNUSABLE
     assert "pip install 'mongoq-driver[demo]', or make setup" in " ".join(capsys.readouterr().out.split())
 
 
