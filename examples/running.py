@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import mongoq
-from examples.eventloop import as_coroutine, started_on_loop
+from examples.eventloop import as_coroutine, run_on_loop
 
 __all__ = ["ENGINES", "WORKERS", "Engine", "Line", "Run", "Site", "nothing_in"]
 
@@ -82,7 +82,7 @@ def _in_threads(pipeline: mongoq.Pipeline, site: Site) -> AbstractContextManager
 
 
 def _on_loop(pipeline: mongoq.Pipeline, site: Site) -> AbstractContextManager[Run]:
-    return started_on_loop(pipeline, site.uri, site.broker.namespace, grace=GRACE)
+    return run_on_loop(pipeline, site.uri, site.broker.namespace, grace=GRACE)
 
 
 def _on_spark(pipeline: mongoq.Pipeline, site: Site) -> AbstractContextManager[Run]:
