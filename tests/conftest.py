@@ -112,9 +112,9 @@ def raw(client: MongoClient[Any], database: str) -> Any:
 
 
 @pytest.fixture
-def broker(uri: str, database: str) -> Iterator[mongoq.Broker]:
-    """A synchronous broker on the server's clock."""
-    with mongoq.connect(uri, database=database) as opened:
+def broker(client: MongoClient[Any], raw: Any) -> Iterator[mongoq.Broker]:
+    """A synchronous broker on the server's clock; to connect takes longer than most tests, so it shares the client."""
+    with mongoq.Broker(raw) as opened:
         yield opened
 
 
