@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from examples.flights.spark import what_is_missing
 from tests.examples.launching import Launch, launching
+
+
+@pytest.fixture(scope="session")
+def runnable_spark() -> None:
+    """Skip the test where programs could not start Spark."""
+    if missing := what_is_missing():
+        pytest.skip(missing)
 
 
 @pytest.fixture
