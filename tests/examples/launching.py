@@ -66,7 +66,7 @@ def _descendants(mark: str) -> list[psutil.Process]:
     return found
 
 
-ON_SPARK = (pytest.mark.slow, pytest.mark.spark, pytest.mark.usefixtures("runnable_spark"))
+ON_SPARK = (pytest.mark.slow, pytest.mark.spark)
 """Marks of a test whose program starts Spark: it is slow, and skipped where that cannot be."""
 
 
