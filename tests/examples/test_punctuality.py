@@ -252,8 +252,9 @@ def soon_forgotten(client: MongoClient[Any]) -> Iterator[None]:
     client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=60)
 
 
+@pytest.mark.prove
 @pytest.mark.usefixtures("soon_forgotten")
-@pytest.mark.parametrize("engine, begun", [pytest.param("threads", RAW, marks=pytest.mark.prove), ("asyncio", WAITING)])
+@pytest.mark.parametrize("engine, begun", [("threads", RAW), ("asyncio", WAITING)])
 def test_a_killed_run_is_finished_by_the_next(start: Start, raw: Any, own_uri: str, engine: str, begun: str) -> None:
     collection = raw.database["punctuality_400"]
     arguments = "--rows", 400, "--uri", own_uri, "--engine", engine, "--lease", 1

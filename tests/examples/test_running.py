@@ -155,6 +155,7 @@ def test_the_fix_is_all_that_is_different(tables: Reference) -> None:
     assert first.compare(build(tables, broken=True, engine="asyncio")) == []
 
 
+@pytest.mark.prove
 def test_every_engine_makes_the_same_of_the_same_rows(
     raw: Any, rows: list[RawRow], tables: Reference, broker: mongoq.Broker, uri: str
 ) -> None:

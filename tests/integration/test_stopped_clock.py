@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import pymongo.common
 import pytest
 from pymongo import AsyncMongoClient, MongoClient
 
@@ -95,22 +94,20 @@ class Pair:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an error clients look for the server again at once."""
-    monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
+def database(emptied_database: str) -> str:
+    return emptied_database
 
 
 @pytest.fixture(params=SHELLS)
 async def pair(
-    request: pytest.FixtureRequest, proxy: Proxy, uri: str, database: str, impatient: None
+    request: pytest.FixtureRequest, proxy: Proxy, raw: Any, database: str, impatient: None
 ) -> AsyncIterator[Pair]:
     shell: str = request.param
     address = proxy.uri_with(serverMonitoringMode="poll", retryWrites="false" if "without" in shell else "true")
     later = mongoq.VirtualClock(START)
     later.advance(LEASE + 1)
-    with MongoClient[Any](uri) as beside:
-        other = mongoq.Broker(beside[database]["mongoq"], clock=later)
-        stopped = mongoq.VirtualClock(START)
+    stopped = mongoq.VirtualClock(START)
+    with mongoq.Broker(raw, clock=later) as other:
         if shell.startswith("sync"):
             with (
                 MongoClient[Any](address) as client,
@@ -123,7 +120,6 @@ async def pair(
                 mongoq.AsyncBroker(own[database]["mongoq"], clock=stopped) as aio,
             ):
                 yield Pair(shell, proxy, aio, other)
-        other.close()
 
 
 def lost_of(error: BaseException) -> list[Any]:

@@ -27,7 +27,7 @@ SEED = int(os.environ.get("MONGOQ_SEED", "20261121"))
 
 EXAMPLES = int(os.environ.get("MONGOQ_EXAMPLES", "5000"))
 PARTS = 5
-SAMPLE = 40
+SAMPLE = 25
 """Histories of each part where not all of them are told."""
 
 INIT = ObjectId.__init__

@@ -193,19 +193,20 @@ def test_a_drain_tells_whether_it_was_interrupted(
     broker: mongoq.Broker, number: signal.Signals, heard: list[int]
 ) -> None:
     pipeline = mongoq.Pipeline("line", errors="errors")
-    met = threading.Event()
+    met, over = threading.Event(), threading.Event()
 
     @pipeline.sink("raw", prefetch=0)
     def load(n: int) -> None:
         if not met.is_set():
             met.set()
             os.kill(os.getpid(), number)
-        time.sleep(0.05)  # 400 of them last longer than any stop
+        over.wait(0.05)  # 400 of them last longer than any stop
 
     broker.queue("raw").push_many(range(400))
     told = pipeline.drain(broker)
     assert (told.ended, told.interrupted, heard) == (True, True, [number])
     assert broker.queue("raw").size() > 0
+    over.set()
     told = pipeline.drain(broker)
     assert (told.ended, told.interrupted, heard) == (True, False, [number])
     assert broker.queue("raw").size() == 0

@@ -28,7 +28,7 @@ def test_a_lease_is_extended_for_as_long_as_the_handler_runs(desk: Desk, queue: 
 
     async def handle(payload: int) -> None:
         runs[payload] += 1
-        await asyncio.sleep(4)
+        await asyncio.sleep(2.5)
 
     desk.consume("orders", handle, concurrency=3, lease=1.5, prefetch=3)
     running = desk.start()
