@@ -35,8 +35,8 @@ def mark(item: mongoq.Item[Any]) -> dict[str, Any]:
 
 def begin(item: mongoq.Item[Any]) -> dict[str, Any]:
     """Return the document to insert as a run begins."""
-    told = {"queue": item.queue, "attempt": item.attempts, "pid": os.getpid(), "began": time.monotonic()}
-    return {**mark(item), **told}
+    fields = {"queue": item.queue, "attempt": item.attempts, "pid": os.getpid(), "began": time.monotonic()}
+    return {**mark(item), **fields}
 
 
 def end(decision: Decision) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from tests.crash.nursery import Nursery
+from tests.crash.fork_server import ForkServer
 from tests.waiting import until
 
 CREW = ("produce", "hop", "hop", "finish", "finish")
@@ -26,27 +26,27 @@ KILLS, CRASHES = 150, 8
 class Crew:
     """The processes, each with a log of what was acknowledged to it."""
 
-    def __init__(self, server: EmbeddedServer, database: str, logs: Path, nursery: Nursery) -> None:
+    def __init__(self, server: EmbeddedServer, database: str, logs: Path, fork_server: ForkServer) -> None:
         self._told = {"uri": server.uri, "database": database}
-        self._logs, self._nursery = logs, nursery
+        self._logs, self._fork_server = logs, fork_server
         self._chance = random.Random(SEED)
         self._members = [self._start(role) for role in CREW]
 
     def _start(self, role: str) -> tuple[str, int]:
         log = str(self._logs / role)
-        return role, self._nursery.start(role, log=log, seed=self._chance.random(), **self._told)
+        return role, self._fork_server.start(role, log=log, seed=self._chance.random(), **self._told)
 
     def kill_one(self) -> None:
         """Let them work for a moment, kill one, and start another in its place."""
         time.sleep(self._chance.uniform(0.1, 0.5))
         place = self._chance.randrange(len(self._members))
         role, pid = self._members[place]
-        self._nursery.kill(pid)
+        self._fork_server.kill(pid)
         self._members[place] = self._start(role)
 
     def end(self) -> None:
         for _, pid in self._members:
-            self._nursery.kill(pid)
+            self._fork_server.kill(pid)
 
     def acknowledged(self, role: str) -> list[str]:
         log = self._logs / role
@@ -60,20 +60,20 @@ def test_killed_processes_and_servers_lose_nothing_and_double_nothing(tmp_path: 
     print(f"MONGOQ_SEED={SEED}")
     with (
         EmbeddedServer(tmp_path / "data") as server,
-        Nursery(tmp_path / "nursery.log", roles="tests.integration.station") as nursery,
+        ForkServer(tmp_path / "fork_server.log", roles="tests.integration.station") as fork_server,
     ):
-        crew = Crew(server, "killed", tmp_path, nursery)
+        crew = Crew(server, "killed", tmp_path, fork_server)
         for kill in range(KILLS):
             crew.kill_one()
             if kill % (KILLS // CRASHES) == KILLS // CRASHES // 2:
-                crew = _crash(server, crew, tmp_path, nursery)
+                crew = _crash(server, crew, tmp_path, fork_server)
         until(lambda: len(crew.acknowledged("produce")) > 20 and len(crew.acknowledged("finish")) > 5)
         crew.end()
         with MongoClient[Any](server.uri, tz_aware=True) as client:
             _prove(client["killed"]["mongoq"], crew)
 
 
-def _crash(server: EmbeddedServer, crew: Crew, logs: Path, nursery: Nursery) -> Crew:
+def _crash(server: EmbeddedServer, crew: Crew, logs: Path, fork_server: ForkServer) -> Crew:
     """Kill mongod, and start it again on the same data with a new crew, since its port is another one."""
     assert server.pid is not None
     os.kill(server.pid, 9)
@@ -81,7 +81,7 @@ def _crash(server: EmbeddedServer, crew: Crew, logs: Path, nursery: Nursery) -> 
     while server.pid is not None:  # it is still dying, and start() would take it for alive
         time.sleep(0.01)
     server.start()
-    return Crew(server, "killed", logs, nursery)
+    return Crew(server, "killed", logs, fork_server)
 
 
 def _prove(raw: Any, crew: Crew) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import mongoq
-from tests.crash.nursery import Nursery
+from tests.crash.fork_server import ForkServer
 from tests.pipeline.conftest import counted
 from tests.pipeline.graphs import ERRORS, OUT, RAW, graph, inputs, outputs
 from tests.pipeline.working import LEASE
@@ -27,10 +27,10 @@ def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, notes: P
     print(f"MONGOQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
     pushing = inputs(items)
-    with Nursery(notes / "log", roles="tests.pipeline.working") as nursery:
+    with ForkServer(notes / "log", roles="tests.pipeline.working") as fork_server:
 
         def started() -> int:
-            return nursery.start("work", uri=uri, database=database, engine=engine)
+            return fork_server.start("work", uri=uri, database=database, engine=engine)
 
         crew = [started() for _ in range(CREW)]
         for kill in range(kills):
@@ -38,7 +38,7 @@ def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, notes: P
             broker.queue(RAW).push_many(pushing[share])
             time.sleep(chance.uniform(0.05, 0.6))
             place = chance.randrange(CREW)
-            nursery.kill(crew[place])
+            fork_server.kill(crew[place])
             crew[place] = started()
     graph(lease=LEASE).drain(broker)
     out, errors = outputs(items)

@@ -18,7 +18,7 @@ import pytest
 from pymongo import MongoClient
 
 from mongoq.embedded import EmbeddedServer
-from tests.crash.nursery import Nursery
+from tests.crash.fork_server import ForkServer
 from tests.pipeline.conftest import counted
 from tests.pipeline.proof.catalogue import GRAPHS, ROWS
 from tests.pipeline.proof.trial import Laboratory, Place, payloads, written
@@ -41,10 +41,10 @@ def laboratory(memory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with (
         EmbeddedServer(memory / "proof", parameters=parameters) as server,
         MongoClient[Any](server.uri, tz_aware=True) as client,
-        Nursery(notes / "log", roles="tests.pipeline.proof.roles", environment={ROWS: str(rows)}) as nursery,
+        ForkServer(notes / "log", roles="tests.pipeline.proof.roles", environment={ROWS: str(rows)}) as fork_server,
     ):
         spare_the_journal(server)
-        yield Laboratory(server.uri, client, nursery, notes)
+        yield Laboratory(server.uri, client, fork_server, notes)
 
 
 def proven(laboratory: Laboratory, graph: str, engine: str, *, most: int | None) -> None:

@@ -17,7 +17,7 @@ import pytest
 from pymongo import MongoClient, ReadPreference
 
 import mongoq
-from tests.crash.nursery import Nursery
+from tests.crash.fork_server import ForkServer
 from tests.crash.replica_set import ReplicaSet
 from tests.pipeline.conftest import counted
 from tests.pipeline.proof.catalogue import GRAPHS, ROWS
@@ -37,11 +37,11 @@ DOWN = 0.2, 1.5
 class Site:
     """Where a crew works on a graph: a collection."""
 
-    def __init__(self, graph: str, client: MongoClient[Any], nursery: Nursery, uri: str) -> None:
+    def __init__(self, graph: str, client: MongoClient[Any], fork_server: ForkServer, uri: str) -> None:
         self.broker = mongoq.Broker(client[DATABASE][graph])
         self._watched = client[DATABASE].get_collection(graph, read_preference=ReadPreference.SECONDARY_PREFERRED)
         self._done = list(GRAPHS[graph].comes)
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._told = {"uri": uri, "collection": graph, "graph": graph}
         self._crew = [self._started(engine) for engine in CREW]
 
@@ -51,17 +51,17 @@ class Site:
 
     def kill(self, place: int) -> None:
         """Kill one of the crew, and start another in its place."""
-        self._nursery.kill(self._crew[place])
+        self._fork_server.kill(self._crew[place])
         self._crew[place] = self._started(CREW[place])
 
     def end(self) -> int:
         """Kill them all; start another process that brings the graph to its end, and return its id."""
         for pid in self._crew:
-            self._nursery.kill(pid)
-        return self._nursery.start("drain", engine="threads", **self._told)
+            self._fork_server.kill(pid)
+        return self._fork_server.start("drain", engine="threads", **self._told)
 
     def _started(self, engine: str) -> int:
-        return self._nursery.start("work", engine=engine, **self._told)
+        return self._fork_server.start("work", engine=engine, **self._told)
 
 
 def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
@@ -76,9 +76,9 @@ def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
     with (
         ReplicaSet(memory, members=3, parameters={"transactionLifetimeLimitSeconds": 1}) as servers,
         MongoClient[Any](servers.uri, tz_aware=True) as client,
-        Nursery(notes / "log", roles="tests.pipeline.proof.roles", environment={ROWS: str(rows)}) as nursery,
+        ForkServer(notes / "log", roles="tests.pipeline.proof.roles", environment={ROWS: str(rows)}) as fork_server,
     ):
-        sites = {graph: Site(graph, client, nursery, servers.uri) for graph in AT_WORK}
+        sites = {graph: Site(graph, client, fork_server, servers.uri) for graph in AT_WORK}
         for turn, graph in enumerate(turns):
             fed(sites[graph].broker, graph)
             written(rows, graph)
@@ -95,7 +95,7 @@ def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
                 sites[graph].kill(chance.randrange(len(CREW)))
         servers.wait_until_whole()
         for pid in [site.end() for site in sites.values()]:
-            assert nursery.wait(pid, PATIENCE) == 0, nursery.log.read_text()
+            assert fork_server.wait(pid, PATIENCE) == 0, fork_server.log.read_text()
         found = {graph: outcome(site.broker) for graph, site in sites.items()}
     print(f"of {kills} kills in each graph, so many struck something under way: {dict(struck)}")
     assert min(struck.values()) > 0

@@ -17,7 +17,7 @@ from typing import Any
 from pymongo import MongoClient
 
 import mongoq
-from tests.crash.nursery import Nursery
+from tests.crash.fork_server import ForkServer
 from tests.pipeline.proof.catalogue import GRAPHS
 from tests.pipeline.proof.death import Side
 from tests.pipeline.proof.roles import DATABASE
@@ -46,13 +46,13 @@ class Laboratory:
     Attributes:
         uri: of a server that gives up the transactions of the dead soon.
         client: one of our own to that server.
-        nursery: makes the processes.
+        fork_server: makes the processes.
         notes: a directory.
     """
 
     uri: str
     client: MongoClient[Any]
-    nursery: Nursery
+    fork_server: ForkServer
     notes: Path
 
     def clean(self, graph: str, engine: str) -> tuple[list[str], Left]:
@@ -73,7 +73,7 @@ class Laboratory:
             try:
                 with self._fed(graph, bench) as broker:
                     code = self._drained(graph, engine, bench, place=place[0], side=place[1])
-                    assert code in (0, -signal.SIGKILL), f"{place}: {code}\n{self.nursery.log.read_text()}"
+                    assert code in (0, -signal.SIGKILL), f"{place}: {code}\n{self.fork_server.log.read_text()}"
                     assert self._drained(graph, engine, bench) == 0
                     return place, code != 0, left(broker)
             finally:
@@ -92,8 +92,8 @@ class Laboratory:
 
     def _drained(self, graph: str, engine: str, bench: str, **told: Any) -> int:
         """Let a process drain it, and return how that ends."""
-        pid = self.nursery.start("drain", uri=self.uri, graph=graph, engine=engine, collection=bench, **told)
-        return self.nursery.wait(pid, PATIENCE)
+        pid = self.fork_server.start("drain", uri=self.uri, graph=graph, engine=engine, collection=bench, **told)
+        return self.fork_server.wait(pid, PATIENCE)
 
 
 def fed(broker: mongoq.Broker, graph: str) -> None:
