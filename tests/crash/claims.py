@@ -37,8 +37,7 @@ def broken(evidence: Evidence) -> list[Violation]:
 def lost(evidence: Evidence) -> Iterator[Violation]:
     """Every acknowledged push went all the way, each step after a run that ended well, or is a deserved dead letter.
 
-    What is neither, though the processes had all the time they needed when the killing was over, is stuck, and that is lost
-    as well.
+    What is neither, though the processes had all the time they needed after the last kill, is stuck, and so lost.
     """
     for id in evidence.acknowledged:
         if id not in evidence.by_id:

@@ -1,7 +1,7 @@
 """Producers and workers, and the servers under them, killed with SIGKILL at random moments.
 
-What holds afterwards is proven from the pushes that were acknowledged and what the database holds. ``MONGOQ_CRASH_SEED``
-brings a schedule back.
+What holds afterwards is proven from the pushes that were acknowledged and what the database holds.
+``MONGOQ_CRASH_SEED`` brings a schedule back.
 """
 
 from __future__ import annotations
