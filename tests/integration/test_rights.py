@@ -140,9 +140,9 @@ def test_a_worker_that_may_only_read_logs_the_right_that_it_lacks(
         running.stop()
     place = re.escape(store.full_name)
     grant = f"grant the action '(update|insert)' on {place}, or the role 'readWrite' on the database"
-    told = next(one.getMessage() for one in caplog.records if "tries again" in one.getMessage())
+    message = next(record.getMessage() for record in caplog.records if "tries again" in record.getMessage())
     assert re.search(
-        rf"OperationFailure, code 13: the server knows the user, who may not run '\w+' on {place}: {grant}", told
+        rf"OperationFailure, code 13: the server knows the user, who may not run '\w+' on {place}: {grant}", message
     )
     assert not re.search(r"hunter2|\{|lsid|clusterTime|not authorized", caplog.text)
 
@@ -216,7 +216,7 @@ async def test_who_has_not_logged_in_is_told_to(kind: str, guarded: EmbeddedServ
 
 
 @KINDS
-async def test_a_wrong_password_is_still_told(kind: str, guarded: EmbeddedServer, store: Any) -> None:
+async def test_a_wrong_password_is_still_reported(kind: str, guarded: EmbeddedServer, store: Any) -> None:
     uri = uri_of(guarded, READER, store).replace("reader:reader@", "reader:swordfish@")
     with pytest.raises(mongoq.AuthenticationFailed, match="refused the user: check user, password") as caught:
         async with opened(kind, uri, store):

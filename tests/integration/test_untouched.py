@@ -20,7 +20,7 @@ from mongoq.protocol.state import prefetch
 from mongoq.protocol.state.batcher import CROWD
 from mongoq.protocol.state.prefetch import BATCHES, FEW
 from tests.clients import opened
-from tests.integration.crowds import gathered
+from tests.integration.concurrent_callers import gathered
 from tests.integration.test_plans import Plan
 
 CALLERS = 20
@@ -33,13 +33,13 @@ class Meddler(CommandListener):
 
     def __init__(self) -> None:
         self.commands: list[str] = []
-        self.sent: dict[str, Any] = {}
+        self.commands: dict[str, Any] = {}
         self.meddle: Callable[[], Any] | None = None
 
     def started(self, event: CommandStartedEvent) -> None:
         if event.command_name in ("find", "update", "delete", "findAndModify", "aggregate"):
             self.commands.append(event.command_name)
-            self.sent[event.command_name] = dict(event.command)
+            self.commands[event.command_name] = dict(event.command)
         claims = event.command_name == "update" and event.command["updates"][0]["multi"]
         if claims and self.meddle is not None:
             meddle, self.meddle = self.meddle, None
@@ -70,9 +70,9 @@ class Place:
             items = [item for item in await gathered([self.queue.reserve] * number) if item is not None]
         for item in items:
             assert isinstance(item, mongoq.Item), item
-            stored = self.raw.find_one({"_id": item.id, "token": item.token})
-            assert {name: item.stored(name) for name in FIELDS} == {name: stored.get(name) for name in FIELDS}
-            assert item.lease_until == stored["when"].replace(tzinfo=UTC)
+            document = self.raw.find_one({"_id": item.id, "token": item.token})
+            assert {name: item.stored(name) for name in FIELDS} == {name: document.get(name) for name in FIELDS}
+            assert item.lease_until == document["when"].replace(tzinfo=UTC)
         assert len({repr(item.id) for item in items}) == len(items)
         return items
 
@@ -103,8 +103,8 @@ async def test_they_are_not_read_back(place: Place, way: str) -> None:
     assert [item.payload for item in items] == list(range(CALLERS))
     assert place.meddler.commands.count("update") == 1
     assert place.meddler.commands.count("find") <= 3  # the settings may be read, and the next batches
-    assert place.meddler.sent["find"]["limit"] >= CALLERS
-    assert "token" not in place.meddler.sent["find"]["filter"]
+    assert place.meddler.commands["find"]["limit"] >= CALLERS
+    assert "token" not in place.meddler.commands["find"]["filter"]
 
 
 async def test_a_few_that_somebody_has_had_are_read_back_with_the_others(place: Place) -> None:
@@ -123,7 +123,7 @@ async def test_what_waits_and_what_is_done_costs_their_claims_nothing(place: Pla
     await place.queue.push_many(range(CALLERS))
     await place.queue.peek()
     items = await place.reserved()
-    find, update = place.meddler.sent["find"], place.meddler.sent["update"]
+    find, update = place.meddler.commands["find"], place.meddler.commands["update"]
     for item in items:
         await place.queue.release(item)
     read = {name: find[name] for name in ("find", "filter", "sort", "limit")}
@@ -197,13 +197,13 @@ def released(other: mongoq.Broker) -> None:
     queue.release(item)
 
 
-def held(other: mongoq.Broker) -> None:
+def claimed(other: mongoq.Broker) -> None:
     assert other.queue("orders").reserve() is not None
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("meddle", "left"),
+    ("meddle", "remaining"),
     [
         (rolled_back, CALLERS),
         (moved_there_and_back, CALLERS),
@@ -211,11 +211,11 @@ def held(other: mongoq.Broker) -> None:
         (buried_by_a_pop_and_sent_back, CALLERS),
         (released, CALLERS),
         (removed, CALLERS - 1),
-        (held, CALLERS - 1),
+        (claimed, CALLERS - 1),
     ],
 )
 async def test_what_changes_between_the_read_and_the_claim_is_handed_out_as_it_is_then(
-    place: Place, meddle: Callable[[mongoq.Broker], None], left: int, way: str
+    place: Place, meddle: Callable[[mongoq.Broker], None], remaining: int, way: str
 ) -> None:
     await place.queue.push_many(range(CALLERS))
 
@@ -227,7 +227,7 @@ async def test_what_changes_between_the_read_and_the_claim_is_handed_out_as_it_i
     place.meddler.meddle = meanwhile
     items = await place.reserved(way=way)
     assert place.meddler.meddle is None
-    assert len(items) == left
+    assert len(items) == remaining
     if meddle in (moved_there_and_back, replaced_under_a_key):
         assert [item.payload for item in items].count("changed") == 1
 
@@ -307,15 +307,15 @@ async def given_back_by_a_stream(place: Place) -> None:
 PUT = [pushed, pushed_late, pushed_with_others, published, moved, moved_with_others, sent_back, given_back]
 
 
-@pytest.mark.parametrize("put", [*PUT, given_back_by_a_stream])
+@pytest.mark.parametrize("put_first", [*PUT, given_back_by_a_stream])
 async def test_what_this_process_puts_first_is_not_overtaken_by_what_was_read_ahead(
-    place: Place, put: Callable[[Place], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+    place: Place, put_first: Callable[[Place], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch, "FRESH", 60.0)  # however slow the machine
     await reading_ahead(place)
     ahead = place.queue._context.state.prefetch
     assert ahead.is_filled
-    await put(place)
+    await put_first(place)
     assert "first" in [item.payload for item in await place.reserved(FEW)]
 
 
@@ -329,8 +329,8 @@ async def test_an_id_that_was_removed_and_is_pushed_again_is_another_item(
     for id in ids[2 * FEW : 4 * FEW]:
         place.other.queue("orders").remove(id)
         place.other.queue("orders").push("other", id=id)
-    taken = [item.payload for _ in range(8) for item in await place.reserved(FEW)]
-    assert taken.count("other") == 2 * FEW
+    payloads = [item.payload for _ in range(8) for item in await place.reserved(FEW)]
+    assert payloads.count("other") == 2 * FEW
 
 
 @pytest.mark.parametrize("way", ["reserve", "pop", "reserve_many"])
@@ -347,7 +347,7 @@ async def test_what_this_process_claims_in_another_way_is_no_longer_there(
         assert not state.prefetch.closed_until > 0, "it was met again"
 
 
-async def test_what_was_removed_since_it_was_read_is_not_taken_for_a_crowd(
+async def test_what_was_removed_since_it_was_read_is_not_taken_for_contention(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch, "FRESH", 60.0)
@@ -378,24 +378,24 @@ async def test_that_of_another_process_waits_for_a_moment_at_most(place: Place) 
     assert "first" in [item.payload for item in await place.reserved(FEW)]
 
 
-async def test_a_crowd_that_comes_and_goes_gets_each_item_once(place: Place, raw: Any) -> None:
+async def test_many_callers_that_come_and_go_get_each_item_once(place: Place, raw: Any) -> None:
     number = 6 * CROWD
     await place.queue.push_many(range(number))
-    met: list[Any] = []
+    payloads: list[Any] = []
 
     async def worker(place_in_line: int) -> None:
         while (item := await place.queue.reserve()) is not None:
             if place_in_line % 5 == 0 and item.attempts == 1:
                 await place.queue.rollback(item)
                 continue
-            met.append(item.payload)
+            payloads.append(item.payload)
             await place.queue.commit(item)
 
-    await asyncio.gather(*(worker(one) for one in range(2 * CROWD)))
+    await asyncio.gather(*(worker(index) for index in range(2 * CROWD)))
     while (item := await place.queue.reserve()) is not None:  # what was rolled back as the others looked
-        met.append(item.payload)
+        payloads.append(item.payload)
         await place.queue.commit(item)
-    assert sorted(met) == list(range(number))
+    assert sorted(payloads) == list(range(number))
     assert raw.count_documents({"q": "orders"}) == 0
 
 
@@ -436,7 +436,7 @@ async def test_what_nobody_can_decode_is_found_as_it_is_opened(place: Place, raw
     assert await place.queue.dead.size() == 1
 
 
-async def test_a_single_claim_beside_those_of_a_crowd_is_not_taken_for_somebody_else(place: Place) -> None:
+async def test_a_single_claim_beside_those_of_many_callers_is_not_taken_for_somebody_else(place: Place) -> None:
     """Nobody knows which item it takes, until it has it."""
     await place.queue.push_many(range(8 * CROWD))
     state = place.queue._context.state

@@ -201,7 +201,7 @@ def test_an_item_is_handed_out_when_its_lease_is_over(
     queue = other.queue("orders")
     if before:
         queue.push(1)
-        held = queue.reserve(lease=1.5)
+        claimed = queue.reserve(lease=1.5)
         waiter = Waiter(broker)
     else:
         waiter = Waiter(broker)
@@ -210,21 +210,21 @@ def test_an_item_is_handed_out_when_its_lease_is_over(
         queue.push(1)
         raw = other._driver._backend.targets["collection"]  # taken by somebody who was faster
         until_ = broker._context.clock.now() + timedelta(seconds=1.5)
-        taken = {"when": until_, "reserved": True, "token": ObjectId(), "attempts": 1}
-        held = raw.find_one_and_update({"q": "orders"}, {"$set": taken})
+        fields = {"when": until_, "reserved": True, "token": ObjectId(), "attempts": 1}
+        claimed = raw.find_one_and_update({"q": "orders"}, {"$set": fields})
         queue.resume()
-    assert held is not None
+    assert claimed is not None
     assert waiter.result().attempts == 2
 
 
 def test_reserve_many_is_woken_too(broker: mongoq.Broker, other: mongoq.Broker) -> None:
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.extend(broker.queue("orders").reserve_many(10, wait=2 * PATIENCE)))
+    items: list[Any] = []
+    thread = threading.Thread(target=lambda: items.extend(broker.queue("orders").reserve_many(10, wait=2 * PATIENCE)))
     thread.start()
     until(lambda: at_rest(broker, "orders"))
     other.queue("orders").push_many(range(5))
     thread.join(PATIENCE)
-    assert 1 <= len(found) <= 5
+    assert 1 <= len(items) <= 5
 
 
 @pytest.fixture
@@ -322,9 +322,9 @@ def test_a_hundred_waiters_and_one_push_make_few_claims(uri: str, database: str,
         other.queue("orders").push(1)
         until(lambda: any(not waiter.is_waiting() for waiter in waiters))
         time.sleep(0.5)
-        sent = commands.names[before:]
+        names = commands.names[before:]
         assert sum(not waiter.is_waiting() for waiter in waiters) == 1
-        assert sent.count("findAndModify") <= 4, sent
+        assert names.count("findAndModify") <= 4, names
         other.queue("orders").push_many(range(99))
         for waiter in waiters:
             assert waiter.result() is not None
@@ -365,12 +365,12 @@ def test_a_push_before_any_step_of_the_wait_is_found(
     assert queue.pop() is not None
     perform, steps, lock = broker._driver._performer.perform, [0], threading.Lock()
 
-    def pushed_before(request: Any, taken: Any) -> Any:
+    def pushed_before(request: Any, undo_log: Any) -> Any:
         with lock:
             if steps[0] == step:
                 other.queue("orders").push(1)
             steps[0] += 1
-        return perform(request, taken)
+        return perform(request, undo_log)
 
     monkeypatch.setattr(broker._driver._performer, "perform", pushed_before)
     waiter = Waiter(broker, rest=False)
@@ -486,8 +486,8 @@ def test_a_hundred_idle_queues_of_a_standalone_server_share_their_looks() -> Non
         time.sleep(20)
         before, began = len(commands.names), time.monotonic()
         time.sleep(10)
-        sent = len(commands.names) - before
-        assert sent < 5 * (time.monotonic() - began), "alone, each would look every few seconds"
+        count = len(commands.names) - before
+        assert count < 5 * (time.monotonic() - began), "alone, each would look every few seconds"
         with mongoq.connect(server.uri, database="alone") as other:
             for number in (0, 50, 99):
                 other.queue(f"q{number}").push(number)
@@ -553,8 +553,8 @@ def test_after_a_fork_both_are_woken(uri: str, database: str) -> None:
         if child == 0:
             try:
                 with mongoq.connect(uri, database=database) as fresh:
-                    taken = broker.queue("others").reserve(wait=PATIENCE)
-                    fresh.queue("orders").push(taken.payload if taken else "nothing")
+                    item = broker.queue("others").reserve(wait=PATIENCE)
+                    fresh.queue("orders").push(item.payload if item else "nothing")
             finally:
                 os._exit(0)
         os.close(writing)
@@ -634,14 +634,14 @@ async def test_random_cancellations_lose_nothing_and_leave_nothing_reserved(
     uri: str, database: str, raw: Any, seed: int
 ) -> None:
     chance = random.Random(seed)
-    taken: list[Any] = []
+    items: list[Any] = []
     broker = await mongoq.connect_async(uri, database=database)
     queue = broker.queue("orders")
 
     async def consume() -> None:
         item = await queue.reserve(wait=2 * PATIENCE)
         assert item is not None
-        taken.append(item)
+        items.append(item)
 
     with closing(mongoq.connect(uri, database=database)) as other:
         tasks = [asyncio.create_task(consume()) for _ in range(30)]
@@ -653,14 +653,14 @@ async def test_random_cancellations_lose_nothing_and_leave_nothing_reserved(
             chance.choice(tasks).cancel()
             tasks.append(asyncio.create_task(consume()))
         for _ in range(2000):
-            if len(taken) == len(ids):
+            if len(items) == len(ids):
                 break
             await asyncio.sleep(0.01)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await broker.close()
-    assert sorted(item.id for item in taken) == sorted(ids)
-    held = {document["_id"] for document in raw.find({"reserved": True})}
-    assert held == {item.id for item in taken}
+    assert sorted(item.id for item in items) == sorted(ids)
+    reserved = {document["_id"] for document in raw.find({"reserved": True})}
+    assert reserved == {item.id for item in items}
     assert raw.count_documents({"q": "orders"}) == len(ids)
