@@ -52,16 +52,16 @@ def fought(
     print(f"MONGOQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
     started = partial(fork_server.start, "work", uri=uri, database=database, engine=engine, records=records)
-    crew = [started() for _ in range(2)]
+    processes = [started() for _ in range(2)]
     queue = broker.queue("raw")
     for _ in range(kills):
         before = queue.size()
         until(lambda before=before: queue.size() > before or queue.size() == records)  # type: ignore[misc]
         time.sleep(chance.uniform(0, 0.4))
         place = chance.randrange(2)
-        fork_server.kill(crew[place])
-        crew[place] = started()
-    for pid in crew:
+        fork_server.kill(processes[place])
+        processes[place] = started()
+    for pid in processes:
         fork_server.kill(pid)
     feeding(records, pause=0).drain(broker)
     assert numbers(broker) == list(range(records))
@@ -86,22 +86,24 @@ def test_sixty_kills_lose_and_repeat_nothing(
 def test_of_two_processes_one_runs_the_source_and_the_other_takes_over(
     uri: str, database: str, broker: mongoq.Broker, raw: Any, fork_server: ForkServer
 ) -> None:
-    crew = [fork_server.start("work", uri=uri, database=database, engine="threads", records=100_000) for _ in range(2)]
+    processes = [
+        fork_server.start("work", uri=uri, database=database, engine="threads", records=100_000) for _ in range(2)
+    ]
     holders = set()
     while broker.queue("raw").size() < 600:
         holders.add((raw.find_one({"_id": DOCUMENT}) or {}).get("by"))
         time.sleep(0.02)
     [holder] = holders - {None}
-    [place] = [place for place, pid in enumerate(crew) if f":{pid}:" in holder]
-    other = crew[1 - place]
-    fork_server.kill(crew[place])
+    [place] = [place for place, pid in enumerate(processes) if f":{pid}:" in holder]
+    survivor = processes[1 - place]
+    fork_server.kill(processes[place])
     until(lambda: raw.find_one({"_id": DOCUMENT})["by"] != holder)
-    assert f":{other}:" in raw.find_one({"_id": DOCUMENT})["by"]
-    fork_server.signal(other, signal.SIGTERM)
-    assert fork_server.wait(other, PATIENCE) == 0, "SIGTERM ends it in good order"
+    assert f":{survivor}:" in raw.find_one({"_id": DOCUMENT})["by"]
+    fork_server.signal(survivor, signal.SIGTERM)
+    assert fork_server.wait(survivor, PATIENCE) == 0, "SIGTERM ends it in good order"
     assert "token" not in raw.find_one({"_id": DOCUMENT})
-    found = numbers(broker)
-    assert found == list(range(len(found)))
+    in_queue = numbers(broker)
+    assert in_queue == list(range(len(in_queue)))
 
 
 @pytest.mark.parametrize("kind", ["request", "reply"])
