@@ -56,14 +56,13 @@ class Reading:
         self.answer({"cursor": {"id": cursor, "postBatchResumeToken": token, "nextBatch": list(events)}})
 
     @property
-    def sent(self) -> dict[str, Any]:
+    def command(self) -> dict[str, Any]:
         assert isinstance(self.request, Command), self.request
-        command: dict[str, Any] = self.request.arguments["command"]
-        return command
+        return dict(self.request.arguments["command"])
 
     @property
     def resumes_after(self) -> Any:
-        return self.sent["pipeline"][0]["$changeStream"].get("resumeAfter")
+        return self.command["pipeline"][0]["$changeStream"].get("resumeAfter")
 
     def is_called(self) -> bool:
         called, self.waiter.called = self.waiter.called, False
@@ -213,7 +212,7 @@ def test_a_stream_for_more_queues_takes_over_where_the_other_was(reading: Readin
     reading.opens()
     for _ in range(5):
         reading.hears()
-    other = reading.registry.wait_queue("others").enter(patient=True)
+    waiter = reading.registry.wait_queue("others").enter(patient=True)
     number, cursor = reading.registry.widen("others")
     assert cursor == 7
     assert reading.registry.widen("others") == (0, 0), "one is enough"
@@ -221,12 +220,12 @@ def test_a_stream_for_more_queues_takes_over_where_the_other_was(reading: Readin
     next(second)
     request = second.send("session")
     assert isinstance(request, Command)
-    spelled = request.arguments["command"]["pipeline"]
-    assert spelled[0]["$changeStream"]["resumeAfter"] == "t1"
-    assert "others" in str(spelled)
+    pipeline = request.arguments["command"]["pipeline"]
+    assert pipeline[0]["$changeStream"]["resumeAfter"] == "t1"
+    assert "others" in str(pipeline)
     second.send({"cursor": {"id": 8, "postBatchResumeToken": "t2", "firstBatch": []}})
     assert reading.registry.watches("others")
-    assert other.called
+    assert waiter.called
     reading.is_called()
     reading.hears(EVENT)
     assert not reading.is_called(), "the other reader tells it"
@@ -267,6 +266,6 @@ def test_a_raised_error_at_the_very_end_is_swallowed(reading: Reading) -> None:
 
 
 def test_no_payload_travels() -> None:
-    *_, last = stream_pipeline(frozenset(["a"]))
-    assert set(last["$project"]) == {"id", "q", "when"}
-    assert "payload" not in str(last)
+    *_, projection = stream_pipeline(frozenset(["a"]))
+    assert set(projection["$project"]) == {"id", "q", "when"}
+    assert "payload" not in str(projection)
