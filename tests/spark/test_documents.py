@@ -1,4 +1,4 @@
-"""Replies are cut between documents, and whatever the bytes of a document are, they are told."""
+"""Replies are cut between documents, and whatever the bytes of a document are, its bounds are found."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_a_reply_is_cut_between_documents(parts: list[bytes], size: int) -> None
 def test_parts_are_as_large_as_they_may_be(parts: list[bytes], size: int) -> None:
     cut = [bytes(each) for each in split_reply(b"".join(parts), size)]
     for left, right in pairwise(cut):
-        first = right[: int.from_bytes(right[:4], "little")]
-        assert len(left) + len(first) > size
+        document = right[: int.from_bytes(right[:4], "little")]
+        assert len(left) + len(document) > size
 
 
 def test_a_small_reply_is_not_copied() -> None:
