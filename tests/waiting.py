@@ -20,7 +20,7 @@ CLOCKS = timedelta(seconds=1)
 def until(happened: Callable[[], T], seconds: float = PATIENCE) -> T:
     """Wait until something is true, and return it; fails when it never is."""
     deadline = time.monotonic() + seconds
-    while not (found := happened()):
+    while not (value := happened()):
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.005)
-    return found
+    return value

@@ -640,7 +640,7 @@ async def test_a_block_whose_item_was_settled_in_a_batch_is_left_alone(shell: Sh
     assert await shell.queue("next").size() == 1
 
 
-async def test_what_was_committed_before_is_told_from_what_this_call_commits(shell: Shell) -> None:
+async def test_what_was_committed_before_is_distinguished_from_what_this_call_commits(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push("remembered", id=ObjectId())
     await queue.push("plain")

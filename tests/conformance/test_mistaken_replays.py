@@ -74,7 +74,7 @@ WAYS: dict[str, Replay] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("slip", "right"), [("mial", "mail"), ("invoces", "invoices"), ("shop.oders", "shop.orders")])
-async def test_a_name_with_a_slip_in_it_is_told_with_the_nearest_ones(
+async def test_a_name_with_a_slip_in_it_is_reported_with_the_nearest_ones(
     shell: Shell, way: str, slip: str, right: str
 ) -> None:
     for name in ("mail", "invoices", "shop.orders", "zebras"):

@@ -340,7 +340,7 @@ async def test_copies_can_be_put_off_and_ranked(shell: Shell) -> None:
     assert {item.due for item in items} == {shell.clock.now() + timedelta(seconds=60)}
 
 
-async def test_a_handle_stores_what_it_was_told_of_its_queue(shell: Shell) -> None:
+async def test_a_handle_stores_the_settings_of_its_queue(shell: Shell) -> None:
     queue = await _processed(shell, [1])
     await queue.replay(to=shell.queue("next", history=60))
     following = shell.queue("next")

@@ -177,7 +177,7 @@ async def test_extend_moves_the_end_of_the_lease(shell: Shell) -> None:
     await queue.commit(item)
 
 
-async def test_extend_goes_by_the_queues_lease_unless_told(shell: Shell) -> None:
+async def test_extend_goes_by_the_queues_lease_by_default(shell: Shell) -> None:
     queue = shell.queue(lease=10)
     await queue.push("a")
     item = await queue.extend(await queue.reserve(lease=1))

@@ -40,7 +40,7 @@ async def test_the_first_write_stores_what_was_given_and_nothing_else(shell: She
     assert _stored(shell) == {"history": 86400.0, "lease": 2.5, "max_retries": None}
 
 
-async def test_a_handle_that_was_told_nothing_stores_nothing(shell: Shell) -> None:
+async def test_a_handle_without_options_stores_nothing(shell: Shell) -> None:
     await shell.queue().push(1)
     assert _stored(shell) is None
 

@@ -122,7 +122,7 @@ async def test_a_dead_queue_that_was_configured_keeps_its_own_dead_queue(shell: 
     assert _stored(shell, "graves")["settings"] == {"dead": "deeper"}
 
 
-async def test_a_handle_that_was_told_nothing_changes_nothing(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handle_without_options_changes_nothing(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
     await shell.queue(history=DAY).push(1)
     queue = _process(shell).queue("orders")
     await queue.commit(await queue.reserve())

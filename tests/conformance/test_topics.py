@@ -301,7 +301,7 @@ async def test_a_copy_that_was_moved_to_a_dead_queue_by_hand_is_not_sent_to_the_
 # --- bindings ------------------------------------------------------------------------------------------
 
 
-async def test_bindings_are_told_in_the_order_they_were_made(shell: Shell) -> None:
+async def test_bindings_are_listed_in_the_order_they_were_made(shell: Shell) -> None:
     bind, unbind = shell.broker.bind, shell.broker.unbind
     assert await shell.broker.bindings() == {}
     assert await bind("orders", "b", "a", "b") == ("b", "a")

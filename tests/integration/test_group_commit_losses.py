@@ -86,7 +86,7 @@ async def test_callers_of_a_shared_delete_whose_reply_is_lost_raise_that_it_is_u
     assert raw.count_documents({"q": "orders"}) == 0
 
 
-async def test_callers_whose_items_were_reserved_one_by_one_are_told_exactly(
+async def test_callers_whose_items_were_reserved_one_by_one_get_exact_outcomes(
     proxy: Proxy, database: str, raw: Any
 ) -> None:
     """Each has a token of its own, and so a statement of its own, of which the server keeps a record."""

@@ -351,7 +351,7 @@ def test_documents_of_another_program_spoil_no_sweep(process: Process, junk: Any
 
 
 @pytest.mark.parametrize("operation", ["push", "reserve"])
-def test_a_process_that_was_told_settings_stores_them_again(
+def test_a_process_that_was_given_settings_stores_them_again(
     process: Process, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     queue = process.queue(history=DAY)

@@ -12,7 +12,7 @@ from tests.integration.test_plans import Watched
 
 
 @pytest.mark.parametrize("limit", [None, 3])
-def test_a_pattern_that_the_server_refuses_is_told_as_one(broker: mongoq.Broker, limit: int | None) -> None:
+def test_a_pattern_that_the_server_refuses_is_reported_as_one(broker: mongoq.Broker, limit: int | None) -> None:
     queue = broker.queue("orders")
     queue.push({"name": "x"})
     with pytest.raises(mongoq.FilterInvalid, match="the server refuses"):

@@ -199,7 +199,7 @@ async def test_of_a_command_for_many_what_is_gone_is_uncertain(pair: Pair, case:
     theirs.commit(second)
 
 
-async def test_a_holder_whose_replies_are_all_lost_is_told_so(pair: Pair) -> None:
+async def test_a_holder_whose_replies_are_all_lost_gets_that_error(pair: Pair) -> None:
     queue, items = await pair.reserved(CASES[0])
     pair.proxy.lose("reply", "delete", times=SENDS if pair.retries else 1)
     with pytest.raises(mongoq.ReservationLost) as caught:

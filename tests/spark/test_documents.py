@@ -59,7 +59,7 @@ def test_what_is_written_for_unreadable_text_is_text_where_somebody_wrote_it() -
     assert decode(stored(name, text(name), kind=STRING), naive=True) == [{"\ufffd": "\ufffd", "u": Binary(b"", 4)}]
 
 
-def test_text_that_is_not_utf_8_is_told_from_all_other_text() -> None:
+def test_text_that_is_not_utf_8_is_distinguished_from_all_other_text() -> None:
     [document] = decode(stored(b"a", text(b"x\xff"), kind=STRING), naive=True)
     assert document["a"] == Garbled("x\ufffd")
     [document] = decode(stored(b"a", b"x\xff\0i\0", kind=REGEX), naive=True)

@@ -289,7 +289,7 @@ def test_a_bad_option_is_named(stream: Any, change: dict[str, Any], sentence: st
         stream(**change)
 
 
-def test_a_queue_that_nobody_has_heard_of_is_refused_at_the_start(stream: Any, processed: Any) -> None:
+def test_a_queue_that_does_not_exist_is_refused_at_the_start(stream: Any, processed: Any) -> None:
     processed(60)
     with pytest.raises(ArgumentInvalid, match="there is no queue 'odrers' in .*, which has 'orders'"):
         stream(queue="odrers").prepareForTriggerAvailableNow()
