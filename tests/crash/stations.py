@@ -39,7 +39,7 @@ def prepare(broker: mongoq.Broker) -> None:
 
 
 def new_payload(chance: random.Random, serial: str) -> dict[str, Any]:
-    """Return a payload that can be told from all others, wherever it turns up.
+    """Return a payload that differs from all others, wherever it turns up.
 
     ``hops`` counts the moves, and ``mover`` is the token that moved it.
     """

@@ -223,13 +223,13 @@ def test_an_option_that_no_server_takes_is_refused_by_name(option):
 
 
 def test_three_at_once():
-    with EmbeddedServer() as one, EmbeddedServer() as two, EmbeddedServer() as three:
-        servers = [one, two, three]
+    with EmbeddedServer() as a, EmbeddedServer() as b, EmbeddedServer() as c:
+        servers = [a, b, c]
         assert len({server.port for server in servers}) == 3
         assert len({server.path for server in servers}) == 3
         assert [write_and_count(server) for server in servers] == [1, 1, 1]
-        two.stop()
-        assert [write_and_count(server) for server in (one, three)] == [2, 2]
+        b.stop()
+        assert [write_and_count(server) for server in (a, c)] == [2, 2]
 
 
 def test_several_processes_at_once(owner):

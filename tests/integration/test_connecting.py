@@ -168,7 +168,7 @@ async def test_a_uri_that_the_driver_refuses_has_the_drivers_sentence(kind: str,
         ("me@shop:hunter2/w", "mongodb"),
     ],
 )
-async def test_a_user_or_password_that_is_not_escaped_is_told_so(kind: str, userinfo: str, scheme: str) -> None:
+async def test_a_user_or_password_that_is_not_escaped_is_reported(kind: str, userinfo: str, scheme: str) -> None:
     error = await fail_to_connect(kind, f"{scheme}://{userinfo}@nowhere/app")
     assert isinstance(error, mongoq.ArgumentInvalid)
     assert "; user and password must be percent-encoded where they hold '@'" in str(error)

@@ -22,7 +22,7 @@ LATER = timedelta(seconds=5)
 
 
 class Between(Listener):
-    """Does something once, after the next update and before its caller hears of it."""
+    """Does something once, after the next update and before its caller gets the reply."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -166,7 +166,7 @@ class Consuming(World):
             ends=False,
         )
         if item is not None:
-            assert item.lease_until == self.model.held(reservation.run).when
+            assert item.lease_until == self.model.reserved_entry(reservation.run).when
             reservation.item = reservation.item if keep else item
 
     @SOMEBODY_HOLDS

@@ -1,6 +1,6 @@
 """Queues behave as a model of them does, whatever happens to them in whatever order.
 
-Hypothesis makes up the histories, and shrinks one that fails to the shortest that does. Every step is told to the
+Hypothesis makes up the histories, and shrinks one that fails to the shortest that does. Every step is sent to the
 real broker and to the model; then all that is stored is compared. Run a failing one again with the seed it prints:
 
     MONGOQ_SEED=... .venv/bin/python -m pytest tests/model

@@ -119,7 +119,7 @@ class World(RuleBasedStateMachine):
 
     def take(self, consumer: int, item: mongoq.Item[Any], run: Run) -> None:
         """Compare what was claimed, and let a consumer hold it."""
-        entry = self.model.held(run)
+        entry = self.model.reserved_entry(run)
         self.check_item(item, entry)
         assert (item.due, item.lease_until) == (run.due, entry.when)
         self.tokens[run.number] = item.token

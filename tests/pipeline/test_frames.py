@@ -134,8 +134,8 @@ DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=4)
 def test_what_is_passed_through_is_the_same_bson(function: Any, format: str, payloads: list[Any]) -> None:
     originals = [read(payload) for payload in payloads]
     entries = run(function, originals, format=format)
-    expected = [was if to is KEEP else to for was, to in zip(originals, payloads_of(entries), strict=True)]
-    assert [stored(payload) for payload in expected] == [stored(payload) for payload in originals]
+    returned = [was if to is KEEP else to for was, to in zip(originals, payloads_of(entries), strict=True)]
+    assert [stored(payload) for payload in returned] == [stored(payload) for payload in originals]
 
 
 @pytest.mark.parametrize("format", FORMATS)

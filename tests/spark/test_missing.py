@@ -100,13 +100,13 @@ def test_a_dead_queue_may_be_missing_while_its_queue_is_not(store: Any, count: A
 def test_a_queue_is_known_by_what_was_said_of_it(store: Any, count: Any) -> None:
     store.collection.drop_indexes()
     with mongoq.Broker(store.collection) as broker:
-        broker.queue("told").configure(lease=5)
+        broker.queue("configured").configure(lease=5)
         broker.queue("paused").pause()
         broker.queue("mortal").configure(max_retries=3, dead="graveyard")
         broker.bind("topic", "bound")
-    for queue in ("told", "paused", "mortal", "graveyard", "bound"):
+    for queue in ("configured", "paused", "mortal", "graveyard", "bound"):
         assert count(queue=queue) == 0
-    for queue in ("tol", "topic", "queue:told"):
+    for queue in ("configure", "topic", "queue:configured"):
         with pytest.raises(ArgumentInvalid, match="there is no queue"):
             count(queue=queue)
 

@@ -205,9 +205,15 @@ class FilterComparison:
         ids = [repr(document["_id"]) for document in documents]
         self.rows = {
             "all": dict(zip(ids, rows, strict=True)),
-            "live": {id: row for id, row, present in zip(ids, rows, documents, strict=True) if "when" in present},
+            "live": {
+                id: row
+                for id, row, stored_document in zip(ids, rows, documents, strict=True)
+                if "when" in stored_document
+            },
             "history": {
-                id: row for id, row, present in zip(ids, rows, documents, strict=True) if "processed" in present
+                id: row
+                for id, row, stored_document in zip(ids, rows, documents, strict=True)
+                if "processed" in stored_document
             },
         }
 

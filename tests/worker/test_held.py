@@ -295,7 +295,7 @@ def test_those_that_are_settled_together_share_a_bell() -> None:
 
 
 def test_of_two_verdicts_on_one_item_the_second_one_is_settled_by_itself() -> None:
-    """It was claimed again before its first run could be settled; who settles both together hears of one alone."""
+    """It was claimed again before its first run was settled; settled together, only one would be reported."""
     backlog = make_backlog(prefetch=3)
     [first], [second], [later] = claimed(1), claimed(1), claimed(1)
     again = replaced(later, first.id)

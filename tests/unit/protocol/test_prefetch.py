@@ -74,7 +74,7 @@ def test_the_first_are_taken_as_long_as_they_are_fresh_and_enough() -> None:
 
 
 PLACES = pytest.mark.parametrize(
-    ("priority", "seconds", "kept"),
+    ("priority", "seconds", "remaining"),
     [(0, 2, 3), (0, 3, 3), (1, -9, 3), (0, 1, 2), (0, 0.5, 1), (-1, 9, 0), (None, 9, 0)],
 )
 
