@@ -22,14 +22,14 @@ class Seats(BaseModel):
 
 async def _through(shell: Shell, payload: Any, *, payloads: bool = True, dead: bool = False, **options: Any) -> Any:
     """Bring an item from `raw` over `rich`, where it gets another payload, to the end of `done`; return its id."""
-    stage = staged(shell.queue("raw"), "enrich", trail=True, payloads=payloads)
-    second = staged(shell.queue("rich"), "load", trail=True, payloads=payloads)
-    stage = staged(shell.queue("done", **HISTORY), "store", trail=True, payloads=payloads)
-    id = await stage.push(payload, **options)
-    await stage.move(await stage.reserve(), "rich", payload={"seats": 2})
-    await second.move(await second.reserve(), "done", payload="stored", priority=5)
-    item = await stage.reserve()
-    await (stage.bury(item, reason="no room") if dead else stage.commit(item))
+    raw = staged(shell.queue("raw"), "enrich", trail=True, payloads=payloads)
+    rich = staged(shell.queue("rich"), "load", trail=True, payloads=payloads)
+    done = staged(shell.queue("done", **HISTORY), "store", trail=True, payloads=payloads)
+    id = await raw.push(payload, **options)
+    await raw.move(await raw.reserve(), "rich", payload={"seats": 2})
+    await rich.move(await rich.reserve(), "done", payload="stored", priority=5)
+    item = await done.reserve()
+    await (done.bury(item, reason="no room") if dead else done.commit(item))
     shell.clock.advance(1)
     return id
 

@@ -50,7 +50,7 @@ def _slow_walks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def other(uri: str, database: str) -> Iterator[Any]:
+def other_queue(uri: str, database: str) -> Iterator[Any]:
     """The queue, as another client has it."""
     with mongoq.connect(uri, database=database) as opened:
         yield opened.queue("orders")
@@ -79,10 +79,10 @@ BEFORE: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("take", TAKE)
 @pytest.mark.parametrize("push", BEFORE)
 def test_what_another_client_puts_before_the_floor_is_found_by_a_later_claim(
-    queue: Any, other: Any, push: str, take: str
+    queue: Any, other_queue: Any, push: str, take: str
 ) -> None:
     hurry(queue)
-    id = BEFORE[push](other)
+    id = BEFORE[push](other_queue)
     began, item = time.monotonic(), None
     while item is None:
         assert time.monotonic() - began < SOON
@@ -205,25 +205,25 @@ def test_what_this_process_puts_there_in_another_way_is_found_at_once(
     assert item.payload == "x"
 
 
-def test_a_push_of_now_is_found_at_once_whoever_made_it(queue: Any, other: Any) -> None:
+def test_a_push_of_now_is_found_at_once_whoever_made_it(queue: Any, other_queue: Any) -> None:
     hurry(queue)
     for _ in range(50):
-        id = other.push("x")
+        id = other_queue.push("x")
         assert queue.reserve().id == id
 
 
-def test_an_expired_lease_is_found(queue: Any, other: Any) -> None:
+def test_an_expired_lease_is_found(queue: Any, other_queue: Any) -> None:
     hurry(queue)
-    id = other.push("x")
-    assert other.reserve(lease=0.05).id == id
+    id = other_queue.push("x")
+    assert other_queue.reserve(lease=0.05).id == id
     assert queue.reserve() is None
     time.sleep(0.06)
     assert queue.reserve().id == id
 
 
-def test_an_urgent_item_of_another_client_is_found_while_others_keep_coming(queue: Any, other: Any) -> None:
+def test_an_urgent_item_of_another_client_is_found_while_others_keep_coming(queue: Any, other_queue: Any) -> None:
     hurry(queue)
-    urgent, began = other.push("urgent", priority=-9), time.monotonic()
+    urgent, began = other_queue.push("urgent", priority=-9), time.monotonic()
     while True:
         assert time.monotonic() - began < SOON
         queue.push("x")

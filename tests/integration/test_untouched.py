@@ -58,7 +58,7 @@ class Place:
 
     broker: Any
     queue: Any
-    other: mongoq.Broker
+    other_broker: mongoq.Broker
     raw: Any
     meddler: Meddler = field(default_factory=Meddler)
 
@@ -78,20 +78,20 @@ class Place:
 
 
 @pytest.fixture
-def other(client: Any, database: str) -> Iterator[mongoq.Broker]:
+def other_broker(client: Any, database: str) -> Iterator[mongoq.Broker]:
     with mongoq.Broker(client[database]["mongoq"]) as broker:
         yield broker
 
 
 @pytest.fixture
-async def place(uri: str, database: str, other: mongoq.Broker, raw: Any) -> AsyncIterator[Place]:
+async def place(uri: str, database: str, other_broker: mongoq.Broker, raw: Any) -> AsyncIterator[Place]:
     meddler = Meddler()
     async with (
         opened("aio", uri, event_listeners=[meddler]) as client,
         mongoq.AsyncBroker(client[database]["mongoq"]) as broker,
     ):
         await broker.ensure_indexes()
-        yield Place(broker, broker.queue("orders"), other, raw, meddler)
+        yield Place(broker, broker.queue("orders"), other_broker, raw, meddler)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -119,7 +119,7 @@ async def test_a_few_that_somebody_has_had_are_read_back_with_the_others(place: 
 
 async def test_what_waits_and_what_is_done_costs_their_claims_nothing(place: Place) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
-    place.other.queue("orders").push_many(range(2000), priority=-5, when=later)
+    place.other_broker.queue("orders").push_many(range(2000), priority=-5, when=later)
     await place.queue.push_many(range(CALLERS))
     await place.queue.peek()
     items = await place.reserved()
@@ -152,15 +152,15 @@ async def test_a_batch_is_all_there_when_one_reply_does_not_hold_it(place: Place
     assert place.queue._context.state.prefetch.closed_until > 0, "large items are read by their ids for a while"
 
 
-def rolled_back(other: mongoq.Broker) -> None:
-    queue = other.queue("orders")
+def rolled_back(other_broker: mongoq.Broker) -> None:
+    queue = other_broker.queue("orders")
     item = queue.reserve()
     assert item is not None
     queue.rollback(item, error="meanwhile")
 
 
-def moved_there_and_back(other: mongoq.Broker) -> None:
-    queue, elsewhere = other.queue("orders"), other.queue("elsewhere")
+def moved_there_and_back(other_broker: mongoq.Broker) -> None:
+    queue, elsewhere = other_broker.queue("orders"), other_broker.queue("elsewhere")
     item = queue.reserve()
     assert item is not None
     queue.move(item, "elsewhere", payload="changed", headers={"changed": True})
@@ -169,9 +169,9 @@ def moved_there_and_back(other: mongoq.Broker) -> None:
     elsewhere.move(item, "orders", priority=3)
 
 
-def replaced_under_a_key(other: mongoq.Broker) -> None:
+def replaced_under_a_key(other_broker: mongoq.Broker) -> None:
     """It gets a key, another payload by that key, and loses the key again, and nobody holds it in the end."""
-    queue, dead = other.queue("orders"), other.queue("orders").dead
+    queue, dead = other_broker.queue("orders"), other_broker.queue("orders").dead
     item = queue.reserve()
     assert item is not None
     queue.move(item, dead.name, key="k")
@@ -179,26 +179,26 @@ def replaced_under_a_key(other: mongoq.Broker) -> None:
     assert dead.replay(to="orders").pushed == 1
 
 
-def buried_by_a_pop_and_sent_back(other: mongoq.Broker) -> None:
-    typed = other.queue("orders", model=dict)
+def buried_by_a_pop_and_sent_back(other_broker: mongoq.Broker) -> None:
+    typed = other_broker.queue("orders", model=dict)
     assert typed.pop() is None
     assert typed.dead.replay().pushed == CALLERS
 
 
-def removed(other: mongoq.Broker) -> None:
-    queue = other.queue("orders")
+def removed(other_broker: mongoq.Broker) -> None:
+    queue = other_broker.queue("orders")
     assert queue.remove(queue.peek()[0].id)
 
 
-def released(other: mongoq.Broker) -> None:
-    queue = other.queue("orders")
+def released(other_broker: mongoq.Broker) -> None:
+    queue = other_broker.queue("orders")
     item = queue.reserve()
     assert item is not None
     queue.release(item)
 
 
-def claimed(other: mongoq.Broker) -> None:
-    assert other.queue("orders").reserve() is not None
+def claimed(other_broker: mongoq.Broker) -> None:
+    assert other_broker.queue("orders").reserve() is not None
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -220,7 +220,7 @@ async def test_what_changes_between_the_read_and_the_claim_is_handed_out_as_it_i
     await place.queue.push_many(range(CALLERS))
 
     def meanwhile() -> None:
-        meddle(place.other)
+        meddle(place.other_broker)
         # its clock may be behind, and then the item is as eligible as it was
         place.raw.update_many({"q": "orders", "reserved": False}, {"$set": {"when": datetime(2024, 1, 1, tzinfo=UTC)}})
 
@@ -232,14 +232,14 @@ async def test_what_changes_between_the_read_and_the_claim_is_handed_out_as_it_i
         assert [item.payload for item in items].count("changed") == 1
 
 
-def test_an_item_that_a_filter_sends_elsewhere_bears_who_did_it(other: mongoq.Broker, raw: Any) -> None:
+def test_an_item_that_a_filter_sends_elsewhere_bears_who_did_it(other_broker: mongoq.Broker, raw: Any) -> None:
     pipeline = mongoq.Pipeline("screens", outputs=["done", "rest"])
     elsewhere = mongoq.Move("rest", headers={"changed": True})
     pipeline.stage("orders", to=["done", "rest"], where={"n": 1}, otherwise=elsewhere)(lambda _: mongoq.Move("done"))
-    other.queue("orders").push({"n": 2})
-    pipeline.drain(other)
+    other_broker.queue("orders").push({"n": 2})
+    pipeline.drain(other_broker)
     (moved,) = raw.find({"q": "rest"})
-    assert (moved["headers"], moved["by"]) == ({"changed": True}, str(other._context.identity))
+    assert (moved["headers"], moved["by"]) == ({"changed": True}, str(other_broker._context.identity))
 
 
 async def reading_ahead(place: Place) -> None:
@@ -327,8 +327,8 @@ async def test_an_id_that_was_removed_and_is_pushed_again_is_another_item(
     for _ in range(2):
         await place.reserved(FEW)
     for id in ids[2 * FEW : 4 * FEW]:
-        place.other.queue("orders").remove(id)
-        place.other.queue("orders").push("other", id=id)
+        place.other_broker.queue("orders").remove(id)
+        place.other_broker.queue("orders").push("other", id=id)
     payloads = [item.payload for _ in range(8) for item in await place.reserved(FEW)]
     assert payloads.count("other") == 2 * FEW
 
@@ -354,8 +354,8 @@ async def test_what_was_removed_since_it_was_read_is_not_taken_for_contention(
     state = place.queue._context.state
     for _ in range(4):
         await reading_ahead(place)
-        place.other.queue("orders").purge(state="ready")
-        place.other.queue("orders").push_many(range(3 * FEW))
+        place.other_broker.queue("orders").purge(state="ready")
+        place.other_broker.queue("orders").push_many(range(3 * FEW))
         assert [item.payload for _ in range(3) for item in await place.reserved(FEW)] == list(range(3 * FEW))
         assert state.contention.width == 1
         state.prefetch.closed_until = 0.0
@@ -373,7 +373,7 @@ async def test_nor_is_what_it_pushes_while_that_is_being_read(place: Place, monk
 
 async def test_that_of_another_process_waits_for_a_moment_at_most(place: Place) -> None:
     await reading_ahead(place)
-    place.other.queue("orders").push("first", priority=-1)
+    place.other_broker.queue("orders").push("first", priority=-1)
     await asyncio.sleep(prefetch.FRESH)
     assert "first" in [item.payload for item in await place.reserved(FEW)]
 
