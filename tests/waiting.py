@@ -21,8 +21,8 @@ def until(happened: Callable[[], T], seconds: float = PATIENCE) -> T:
     """Wait until something is true, and return it; fails when it never is."""
     deadline = time.monotonic() + seconds
     pause = 0.002
-    while not (found := happened()):
+    while not (value := happened()):
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(pause)
         pause = min(1.5 * pause, 0.025)  # most looks ask the server, which has other tests to serve
-    return found
+    return value

@@ -32,11 +32,11 @@ def launching() -> Iterator[Launch]:
     started: list[subprocess.Popen[str]] = []
 
     def launch(module: str, *arguments: Any, **environment: str) -> subprocess.Popen[str]:
-        kept = {name: value for name, value in os.environ.items() if name != "MONGOQ_URI"}
+        inherited = {name: value for name, value in os.environ.items() if name != "MONGOQ_URI"}
         process = subprocess.Popen(
             [sys.executable, "-m", module, *map(str, arguments)],
             cwd=ROOT,
-            env=kept | {MARK: mark, "COLUMNS": "100"} | environment,
+            env=inherited | {MARK: mark, "COLUMNS": "100"} | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -50,20 +50,20 @@ def launching() -> Iterator[Launch]:
             process.kill()
         process.communicate()
     deadline = time.monotonic() + PATIENCE
-    while left := _descendants(mark):
-        assert time.monotonic() < deadline, f"left behind: {left}"
+    while processes := _descendants(mark):
+        assert time.monotonic() < deadline, f"left behind: {processes}"
         time.sleep(0.1)
 
 
 def _descendants(mark: str) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 ON_SPARK = (pytest.mark.slow, pytest.mark.spark)

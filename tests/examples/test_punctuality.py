@@ -83,16 +83,16 @@ def run(site: Site) -> mongoq.Progress:
 def test_every_row_is_where_the_file_says_and_stays_there(
     site: Site, raw: Any, rows: list[RawRow], facts: Facts
 ) -> None:
-    told = run(site)
+    result = run(site)
     dead = sum(row["dep_time"] == "NA" for row in rows)
     arrived = sum(row["arr_delay"] != "NA" for row in rows)
     assert 0 < dead < arrived < ROWS - dead
-    assert told.sources["rows"].pushed == ROWS
-    assert [stage.settled for stage in told.stages.values()] == [ROWS, ROWS - dead, ROWS - dead]
+    assert result.sources["rows"].pushed == ROWS
+    assert [stage.settled for stage in result.stages.values()] == [ROWS, ROWS - dead, ROWS - dead]
     assert causes(site.broker, ERRORS) == {Cause("validate", "never departed", ""): dead}
-    found = prove(raw, facts)
-    assert found.holds
-    assert {count.queue: count.expected for count in found.counts} == {
+    proof = prove(raw, facts)
+    assert proof.holds
+    assert {count.queue: count.expected for count in proof.counts} == {
         DEPARTURES.late: sum(row["dep_delay"] != "NA" and int(row["dep_delay"]) > 15 for row in rows),
         DEPARTURES.on_time: sum(row["dep_delay"] != "NA" and int(row["dep_delay"]) <= 15 for row in rows),
         ARRIVALS.late: sum(row["arr_delay"] != "NA" and int(row["arr_delay"]) > 15 for row in rows),
@@ -120,7 +120,7 @@ def test_the_source_goes_on_behind_its_position() -> None:
     assert list(numbered_rows(20, folder=FOLDER, rows=20)) == []
 
 
-def test_rows_that_are_equal_are_told_apart(rows: list[RawRow]) -> None:
+def test_rows_that_are_equal_are_distinguished(rows: list[RawRow]) -> None:
     row = next(row for row in rows if row["dep_time"] != "NA")
     first, second = (validate(NumberedRow.model_validate({"number": number, "row": row})) for number in (1, 2))
     assert isinstance(first, mongoq.Fork)
@@ -259,11 +259,11 @@ def test_a_killed_run_is_finished_by_the_next(start: Start, raw: Any, own_uri: s
     collection = raw.database["punctuality_400"]
     arguments = "--rows", 400, "--uri", own_uri, "--engine", engine, "--lease", 1
     process = start(*arguments)
-    wait_for(process, lambda: collection.count_documents({"q": begun}))
+    wait_for(process, lambda: collection.count_documents({"q": queue}))
     process.send_signal(signal.SIGKILL)
     process.wait()
-    left = ITEMS | {"q": {"$nin": [*OUTPUTS, ERRORS]}}
-    assert collection.count_documents(left), "it was killed in the middle of its work"
+    on_their_way = ITEMS | {"q": {"$nin": [*OUTPUTS, ERRORS]}}
+    assert collection.count_documents(on_their_way), "it was killed in the middle of its work"
     assert "proven: 400 rows = " in output_of(start(*arguments))
 
 

@@ -72,8 +72,8 @@ def listened(uri: str) -> Iterator[tuple[Listener, Any]]:
 async def test_what_was_taken_before_its_push_was_confirmed_is_not_pushed_again(
     lossy: Proxy, uri: str, database: str, together: bool
 ) -> None:
-    taken: Counter[int] = Counter()
-    async with mongoq.connect_async(lossy.uri_with(**POLL), database=database) as broker, taking(uri, database, taken):
+    counts: Counter[int] = Counter()
+    async with mongoq.connect_async(lossy.uri_with(**POLL), database=database) as broker, taking(uri, database, counts):
         queue = broker.queue("orders")
         await queue.push(-1)
         for number in range(60):
@@ -85,11 +85,11 @@ async def test_what_was_taken_before_its_push_was_confirmed_is_not_pushed_again(
         assert lossy.lost > 60
         while await queue.size():
             await asyncio.sleep(0.01)
-    assert taken == dict.fromkeys(range(-1, 600 if together else 60), 1)
+    assert counts == dict.fromkeys(range(-1, 600 if together else 60), 1)
 
 
 @asynccontextmanager
-async def taking(uri: str, database: str, taken: Counter[int]) -> AsyncIterator[None]:
+async def taking(uri: str, database: str, counts: Counter[int]) -> AsyncIterator[None]:
     """A thread that counts what it pops, until the end of the block."""
     over = threading.Event()
 
@@ -97,7 +97,7 @@ async def taking(uri: str, database: str, taken: Counter[int]) -> AsyncIterator[
         with mongoq.connect(uri, database=database) as broker:
             while not over.is_set():
                 if (item := broker.queue("orders").pop()) is not None:
-                    taken[item.payload] += 1
+                    counts[item.payload] += 1
 
     taker = asyncio.create_task(asyncio.to_thread(take))
     try:
@@ -111,13 +111,13 @@ def test_a_pop_whose_reply_is_lost_takes_one_item(lossy: Proxy, database: str) -
     with mongoq.connect(lossy.uri_with(**POLL), database=database) as broker:
         queue = broker.queue("orders")
         queue.push_many(range(20))
-        taken = []
+        payloads = []
         for number in range(20):
             lossy.lose("reply", "findAndModify", times=number % SENDS)
             item = queue.pop()
             assert item is not None
-            taken.append(item.payload)
-    assert taken == [*range(20)]
+            payloads.append(item.payload)
+    assert payloads == [*range(20)]
 
 
 def test_an_item_refused_after_a_lost_reply_is_refused(lossy: Proxy, database: str) -> None:
@@ -166,12 +166,12 @@ def test_the_numbers_of_a_session_grow_and_its_client_keeps_few(listened: tuple[
     for turn in range(20):  # as many brokers as somebody may make, each for one push
         mongoq.Broker(client[database]["mongoq"]).queue("orders").push(turn)
         client[database]["other"].insert_one({})  # the driver goes on with its own
-    sent = list(zip(listener.sessions, listener.numbers, strict=True))
-    ours = [(session, number) for session, number in sent if number > 1_000_000]
+    writes = list(zip(listener.sessions, listener.numbers, strict=True))
+    ours = [(session, number) for session, number in writes if number > 1_000_000]
     assert len(ours) >= 20
     assert len({session for session, _ in ours}) == 1
     assert [number for _, number in ours] == sorted({number for _, number in ours})
-    drivers = {session for session, number in sent if number <= 1_000_000}
+    drivers = {session for session, number in writes if number <= 1_000_000}
     assert drivers
     assert drivers.isdisjoint(session for session, _ in ours)
 
@@ -261,10 +261,10 @@ async def test_motor_leaves_them_to_the_driver(uri: str, database: str) -> None:
 async def test_who_pushes_one_item_after_the_other_sends_them_by_itself(
     uri: str, database: str, monkeypatch: pytest.MonkeyPatch, pause: bool
 ) -> None:
-    told: list[bool] = []
+    decisions: list[bool] = []
     start_alone = Batcher.start_alone
     monkeypatch.setattr(
-        Batcher, "start_alone", lambda batcher, caller: told.append(start_alone(batcher, caller)) or told[-1]
+        Batcher, "start_alone", lambda batcher, caller: decisions.append(start_alone(batcher, caller)) or decisions[-1]
     )
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
@@ -272,9 +272,9 @@ async def test_who_pushes_one_item_after_the_other_sends_them_by_itself(
             await queue.push(number)
             if pause:
                 await asyncio.sleep(0.01)
-        assert told == [False, *[True] * 9]
+        assert decisions == [False, *[True] * 9]
         await asyncio.gather(*(queue.push(number) for number in range(10)))
-        assert told[10:] == [False] * 10, "one command carries them all"
+        assert decisions[10:] == [False] * 10, "one command carries them all"
         assert [item.payload for item in await queue.peek(10)] == [*range(10)]
 
 
@@ -357,40 +357,42 @@ async def test_a_broker_that_closes_waits_for_a_lone_caller(uri: str, database: 
         await sending.wait()
         await asyncio.sleep(0.2)
         await broker.close()
-        stored = [document["payload"] for document in raw.find({"q": "orders"}).sort("_id")]
+        payloads = [document["payload"] for document in raw.find({"q": "orders"}).sort("_id")]
         await producer
     finally:
         client.admin.command("configureFailPoint", "failCommand", mode="off")
-    assert stored == [1, 2, 3], "close() waits for what is under way"
+    assert payloads == [1, 2, 3], "close() waits for what is under way"
 
 
-def test_what_was_lost_is_sent_again_and_what_was_answered_is_told() -> None:
+def test_what_was_lost_is_sent_again_and_what_was_answered_is_raised() -> None:
     numbers, client = SessionPool(), MongoClient[Any]("mongodb://127.0.0.1:1", connect=False)
     assert numbers.lend(client) is None, "no server is seen"
-    lost, refused, denied = AutoReconnect("gone"), DuplicateKeyError("dup"), OperationFailure("denied")
-    one = lent(numbers, client)
-    first = one.number
-    assert told(one, [lost] * (SENDS - 1), []) is None
-    assert one.number > first
-    assert told(one, [lost] * (SENDS - 1) + [AutoReconnect("again")], []) is lost
-    assert told(one, [lost], [denied]) is lost, "it may have happened the first time"
-    assert told(one, [lost], [refused]) is refused
-    assert told(one, [], [denied]) is denied
+    lost_reply, refused, denied = AutoReconnect("gone"), DuplicateKeyError("dup"), OperationFailure("denied")
+    session = lent(numbers, client)
+    number = session.number
+    assert error_of_write(session, [lost_reply] * (SENDS - 1), []) is None
+    assert session.number > number
+    assert error_of_write(session, [lost_reply] * (SENDS - 1) + [AutoReconnect("again")], []) is lost_reply
+    assert error_of_write(session, [lost_reply], [denied]) is lost_reply, "it may have happened the first time"
+    assert error_of_write(session, [lost_reply], [refused]) is refused
+    assert error_of_write(session, [], [denied]) is denied
     numbers.free.clear()
-    other = lent(numbers, client)
-    told(one, [], [denied])
-    assert told(other, [], [ValueError()]) is not None
-    assert [numbers.lend(client), numbers.lend(client)] == [one, other], "what may be under way is waited for"
+    other_session = lent(numbers, client)
+    error_of_write(session, [], [denied])
+    assert error_of_write(other_session, [], [ValueError()]) is not None
+    assert [numbers.lend(client), numbers.lend(client)] == [session, other_session], (
+        "what may be under way is waited for"
+    )
 
 
-def told(one: NumberedSession, lost: list[Exception], answers: list[Exception]) -> Exception | None:
-    """What a write comes to under a number: replies lost, and then the errors that it was answered with."""
+def error_of_write(session: NumberedSession, losses: list[Exception], answers: list[Exception]) -> Exception | None:
+    """Return the error of a write under a number: replies are lost, and then the server answers with errors."""
     try:
-        with one:
-            for error in lost:
-                one.retry_or_raise(error, lost=True)
+        with session:
+            for error in losses:
+                session.retry_or_raise(error, lost=True)
             for error in answers:
-                one.retry_or_raise(error, lost=False)
+                session.retry_or_raise(error, lost=False)
     except Exception as error:
         return error
     return None

@@ -66,8 +66,8 @@ def test_a_stencil_makes_the_very_bytes(
     stencil = CopyStencil(encoding, envelope(payloads[0], ObjectId(), ObjectId(), whens[2]))
     for payload in payloads:
         id, original = ObjectId(), ObjectId()
-        made = stencil.copy(id.binary, encoding.raw(payload).raw, original.binary, whens[0])
-        assert made.raw == encoding.raw(envelope(payload, id, original, whens[0])).raw
+        copy = stencil.copy(id.binary, encoding.raw(payload).raw, original.binary, whens[0])
+        assert copy.raw == encoding.raw(envelope(payload, id, original, whens[0])).raw
 
 
 def test_copies_stand_in_the_order_of_their_originals_whatever_their_ids() -> None:

@@ -19,19 +19,21 @@ def many(number: int) -> list[ObjectId]:
 
 
 def test_they_are_those_of_the_driver_and_sort_as_they_were_made() -> None:
-    made = [*many(500), ObjectId(), new_id(), new_id(), *many(1), ObjectId(), *many(500), new_id()]
-    assert made == sorted(set(made))
-    assert len({id.binary[4:9] for id in made}) == 1
-    assert all(abs(id.generation_time.timestamp() - time.time()) < 60 for id in made)
+    all_ids = [*many(500), ObjectId(), new_id(), new_id(), *many(1), ObjectId(), *many(500), new_id()]
+    assert all_ids == sorted(set(all_ids))
+    assert len({id.binary[4:9] for id in all_ids}) == 1
+    assert all(abs(id.generation_time.timestamp() - time.time()) < 60 for id in all_ids)
     assert new_ids(0) == []
 
 
-@pytest.mark.parametrize("left", [0, 1, 2, 5])
-def test_they_are_in_order_when_the_driver_begins_to_count_again(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
-    monkeypatch.setattr(ObjectId, "_inc", NUMBERS - left)
-    made = [*new_ids(5), *new_ids(2), new_id().binary, ObjectId().binary]
-    assert len(set(made)) == 9
-    assert made[:5] == sorted(made[:5])
+@pytest.mark.parametrize("remaining", [0, 1, 2, 5])
+def test_they_are_in_order_when_the_driver_begins_to_count_again(
+    monkeypatch: pytest.MonkeyPatch, remaining: int
+) -> None:
+    monkeypatch.setattr(ObjectId, "_inc", NUMBERS - remaining)
+    all_ids = [*new_ids(5), *new_ids(2), new_id().binary, ObjectId().binary]
+    assert len(set(all_ids)) == 9
+    assert all_ids[:5] == sorted(all_ids[:5])
     assert 0 <= ObjectId._inc < NUMBERS
 
 
@@ -42,8 +44,8 @@ def test_their_bytes_are_those_of_the_driver() -> None:
 
 def test_threads_share_none() -> None:
     with ThreadPoolExecutor(4) as threads:
-        made = [*chain.from_iterable(threads.map(new_ids, [7] * 2_000))]
-    assert len(set(made)) == 14_000
+        all_ids = [*chain.from_iterable(threads.map(new_ids, [7] * 2_000))]
+    assert len(set(all_ids)) == 14_000
 
 
 def test_a_forked_child_makes_others() -> None:
@@ -82,6 +84,6 @@ def test_a_driver_that_counts_otherwise_makes_them_itself(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(ids, "ObjectId", Other)
     ids._process.cache_clear()
-    made = [*new_ids(50), new_id().binary]
-    assert made == sorted(set(made))
-    assert {len(id) for id in made} == {12}
+    all_ids = [*new_ids(50), new_id().binary]
+    assert all_ids == sorted(set(all_ids))
+    assert {len(id) for id in all_ids} == {12}
