@@ -225,7 +225,7 @@ Flow = Generator[Request, Any, T]
 
 
 SENDS = 4
-"""Attempts of a command that is sent without the driver's retry, and of a numbered write; the first one included."""
+"""Attempts of a command that is sent without the driver's retry; the first one included."""
 
 
 def has_matched(reply: Any) -> bool:
