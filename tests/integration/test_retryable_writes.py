@@ -16,7 +16,6 @@ from bson import ObjectId
 from pymongo.errors import AutoReconnect
 
 import mongoq
-from mongoq.protocol.state.batcher import Batcher
 from tests.proxy import Proxy
 from tests.waiting import PATIENCE
 
@@ -106,27 +105,6 @@ def test_a_reply_lost_too_often_is_looked_into(lossy: Proxy, database: str) -> N
         assert [item.payload for item in queue.peek(5)] == ["first", "second", "fourth"]
 
 
-@pytest.mark.parametrize("pause", [False, True])
-async def test_who_pushes_one_item_after_the_other_sends_them_by_itself(
-    uri: str, database: str, monkeypatch: pytest.MonkeyPatch, pause: bool
-) -> None:
-    told: list[bool] = []
-    start_alone = Batcher.start_alone
-    monkeypatch.setattr(
-        Batcher, "start_alone", lambda batcher, caller: told.append(start_alone(batcher, caller)) or told[-1]
-    )
-    async with mongoq.connect_async(uri, database=database) as broker:
-        queue = broker.queue("orders")
-        for number in range(10):
-            await queue.push(number)
-            if pause:
-                await asyncio.sleep(0.01)
-        assert told == [False, *[True] * 9]
-        await asyncio.gather(*(queue.push(number) for number in range(10)))
-        assert told[10:] == [False] * 10, "one command carries them all"
-        assert [item.payload for item in await queue.peek(10)] == [*range(10)]
-
-
 def test_what_is_labelled_to_be_sent_again_is(broker: mongoq.Broker, client: Any) -> None:
     queue = broker.queue("orders")
     queue.push(1)
@@ -139,7 +117,7 @@ def test_what_is_labelled_to_be_sent_again_is(broker: mongoq.Broker, client: Any
         client.admin.command("configureFailPoint", "failCommand", mode="off")
 
 
-async def test_a_lone_caller_sends_from_its_own_task_and_may_be_cancelled(uri: str, database: str, raw: Any) -> None:
+async def test_a_lone_caller_may_be_cancelled(uri: str, database: str, raw: Any) -> None:
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
         pushed = 0
