@@ -52,7 +52,7 @@ ONE_NODE_THREADS, _, _, THREE_NODES_ASYNCIO = campaigns(
 @pytest.mark.prove
 @pytest.mark.parametrize("campaign", [THREE_NODES_ASYNCIO])
 def test_a_killed_primary_loses_nothing_and_doubles_nothing(campaign: Campaign, memory: Path, tmp_path: Path) -> None:
-    proven(campaign, memory, tmp_path)
+    prove(campaign, memory, tmp_path)
 
 
 @pytest.mark.parametrize("campaign", [ONE_NODE_THREADS])

@@ -254,8 +254,8 @@ def soon_forgotten(client: MongoClient[Any]) -> Iterator[None]:
 
 @pytest.mark.prove
 @pytest.mark.usefixtures("soon_forgotten")
-@pytest.mark.parametrize("engine, begun", [("threads", RAW), ("asyncio", WAITING)])
-def test_a_killed_run_is_finished_by_the_next(start: Start, raw: Any, own_uri: str, engine: str, begun: str) -> None:
+@pytest.mark.parametrize("engine, queue", [("threads", RAW), ("asyncio", WAITING)])
+def test_a_killed_run_is_finished_by_the_next(start: Start, raw: Any, own_uri: str, engine: str, queue: str) -> None:
     collection = raw.database["punctuality_400"]
     arguments = "--rows", 400, "--uri", own_uri, "--engine", engine, "--lease", 1
     process = start(*arguments)

@@ -342,7 +342,7 @@ def test_letters_of_a_run_that_was_left_are_replayed_by_a_later_one(
     site: Site, raw: Any, rows: list[RawRow], tables: Reference
 ) -> None:
     failing, dead = to_nowhere(rows), never_departed(rows)
-    with started(build(tables, broken=True), site, rows) as line:
+    with start_line(build(tables, broken=True), site, rows) as line:
         while not line.progress().stages["enrich"].dead:
             line.wait(0.01)
     before = set(letters_of(site.broker, "enrich"))

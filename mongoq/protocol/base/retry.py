@@ -2,7 +2,7 @@
 
 | function | after | sends in all | pause |
 |---|---|---|---|
-| ``retry_once`` | a lost reply | 2; the driver sends reads and numbered writes again by itself | none |
+| ``retry_once`` | a lost reply | 2; the driver sends reads and retryable writes again by itself | none |
 | ``retry_until_reply``, ``retry_and_report`` | a lost reply | ``SENDS`` | none |
 | ``retry_lost_race`` | ``Duplicate``: another process was faster | ``MAX_RACES`` | none |
 | ``TransactionRetries`` | an error with a label of the server's | as many as fit in two minutes | growing |
