@@ -340,10 +340,6 @@ class ConsumerBusy(MongoqError):
         self.held_by = held_by
         self.held_until = held_until
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what it was made of."""
-        return type(self), (self.consumer, self.held_by, self.held_until)
-
 
 def _busy_sentence(consumer: str, held_by: str | None, held_until: datetime | None) -> str:
     if held_by is None:
@@ -474,10 +470,6 @@ class GraphInvalid(MongoqError, ValueError):
         self.pipeline = pipeline
         self.faults = tuple(faults)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what it was made of."""
-        return type(self), (self.pipeline, self.faults)
-
 
 class StageStopped(MongoqError):
     """A stage of a pipeline has stopped, since an item has failed for good and there is no error queue to send it to.
@@ -505,10 +497,6 @@ class StageStopped(MongoqError):
         self.stage = stage
         self.queue = queue
         self.item_id = item_id
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what it was made of."""
-        return type(self), (self.stage, self.queue, self.item_id)
 
 
 class BrokerClosed(MongoqError):

@@ -12,10 +12,10 @@ from typing import Any
 
 from bson import Regex
 
-from mongoq.errors import FilterInvalid, PayloadInvalid, PayloadTooLarge
+from mongoq.errors import FilterInvalid, PatchInvalid, PayloadInvalid, PayloadTooLarge
 from mongoq.model.encoding.codec import Encoding
 
-__all__ = ["LOGICAL", "OPERATORS", "where_filter"]
+__all__ = ["LOGICAL", "OPERATORS", "check_path", "where_filter"]
 
 LOGICAL = ("$and", "$or", "$nor")
 """Operators that combine filters."""
@@ -82,8 +82,8 @@ class _Builder:
             if isinstance(key, str) and key.startswith("$"):
                 filter[key] = self._branches(key, value, at, root, depth)
             else:
-                path = _path(key, at, root)
-                filter[path] = self.condition(value, f"{at}.{key}", depth)
+                path = check_path(key, at, FilterInvalid)
+                filter[f"{root}.{path}" if root else path] = self.condition(value, f"{at}.{key}", depth)
         return filter
 
     def _branches(self, key: str, value: Any, at: str, root: str, depth: int) -> list[dict[str, Any]]:
@@ -167,23 +167,24 @@ def _check_depth(at: str, depth: int) -> None:
         raise FilterInvalid(at, f"nested deeper than {NESTING_LIMIT} levels")
 
 
-def _path(path: Any, at: str, root: str) -> str:
+def check_path(path: Any, at: str, invalid: type[FilterInvalid | PatchInvalid]) -> str:
+    """Return a path that does not leave the payload; raise ``invalid`` for any other value."""
     if not isinstance(path, str) or not path:
-        raise FilterInvalid(at, f"a path within the payload is a non-empty string, not {path!r}")
+        raise invalid(at, f"a path within the payload is a non-empty string, not {path!r}")
     for step in path.split("."):
         if not step:
-            raise FilterInvalid(at, f"path {path!r} has an empty step, which would leave the payload")
+            raise invalid(at, f"path {path!r} has an empty step, which would leave the payload")
         if step.startswith("$") or "\0" in step:
-            raise FilterInvalid(at, f"path {path!r} has a step that the server would not take as a name: {step!r}")
-    _utf8(path, at)
-    return f"{root}.{path}" if root else path
+            raise invalid(at, f"path {path!r} has a step that the server would not take as a name: {step!r}")
+    _utf8(path, at, invalid)
+    return path
 
 
-def _utf8(value: str, at: str) -> bytes:
+def _utf8(value: str, at: str, invalid: type[FilterInvalid | PatchInvalid] = FilterInvalid) -> bytes:
     try:
         return value.encode()
     except UnicodeError:
-        raise FilterInvalid(at, "a string with lone surrogates, which UTF-8 cannot hold") from None
+        raise invalid(at, "a string with lone surrogates, which UTF-8 cannot hold") from None
 
 
 def _equal(builder: _Builder, value: Any, at: str, _depth: int) -> Any:

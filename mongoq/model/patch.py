@@ -11,22 +11,11 @@ from typing import Any
 
 from mongoq.errors import PatchInvalid
 from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding
+from mongoq.model.filters import check_path
 
 __all__ = ["OPERATORS", "padding", "patch_update"]
 
-OPERATORS = (
-    "$set",
-    "$unset",
-    "$inc",
-    "$mul",
-    "$min",
-    "$max",
-    "$push",
-    "$addToSet",
-    "$pullAll",
-    "$pop",
-    "$rename",
-)
+OPERATORS = ("$set", "$unset", "$inc", "$mul", "$min", "$max", "$push", "$addToSet", "$pullAll", "$pop", "$rename")
 """The safe list: operators that a patch may use."""
 _LITERAL_APPEND = ("$push", "$addToSet")
 """Operators that need ``$each`` around a value, so that the server appends it literally."""
@@ -70,14 +59,7 @@ def padding(update: Mapping[str, Mapping[str, Any]]) -> int:
 
 
 def _path(path: Any, argument: str) -> str:
-    if not isinstance(path, str) or not path:
-        raise PatchInvalid(argument, f"a path within the payload is a non-empty string, not {path!r}")
-    for step in path.split("."):
-        if not step:
-            raise PatchInvalid(argument, f"path {path!r} has an empty step, which would leave the payload")
-        if step.startswith("$") or "\0" in step:
-            raise PatchInvalid(argument, f"path {path!r} has a step that the server would not take as a name: {step!r}")
-    return f"payload.{path}"
+    return f"payload.{check_path(path, argument, PatchInvalid)}"
 
 
 def _operand(operator: str, value: Any, where: str, encoding: Encoding) -> Any:

@@ -20,10 +20,10 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.raw import Cutter, fields_of
+from mongoq.model.trail import payload_at
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.flow import Begin, Begun, Command, Flow, own_error
 from mongoq.protocol.history.pages import open_document
-from mongoq.protocol.history.replay_source import payload_at
 from mongoq.protocol.settle.move import Destination
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 

@@ -12,7 +12,7 @@ from typing import Any
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.process import EVENTS
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, mark_used
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, Refused
 from mongoq.protocol.history.read import Counts, count_states, counts_of
@@ -164,11 +164,6 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
     found = {name: _read(counted.get(name, {}), name, depths) for name in sorted(counted.keys() | depths.keys())}
     broker.stats = time.monotonic(), found
     return dict(found)
-
-
-def prefix_filter(prefix: str) -> dict[str, Any]:
-    """Return the filter of control documents of one kind, by the prefix of their ``_id`` up to a colon."""
-    return {"_id": {"$gte": prefix, "$lt": prefix[:-1] + chr(ord(":") + 1)}}
 
 
 def _read(document: Mapping[str, Any], name: str, depths: Mapping[str, Counts]) -> QueueStats:
