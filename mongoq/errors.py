@@ -370,8 +370,7 @@ class CollectionSharded(CollectionUnsuitable):
 
     def __init__(self, namespace: str) -> None:
         super().__init__(
-            namespace,
-            "is sharded; use an unsharded collection, and several of them to spread the load over shards",
+            namespace, "is sharded; use an unsharded collection, and several of them to spread the load over shards"
         )
 
 

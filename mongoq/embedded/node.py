@@ -286,11 +286,6 @@ class Node:
         return self._directory.path
 
     @property
-    def temporary(self) -> bool:
-        """True if the directory is removed with the server."""
-        return self._directory.temporary
-
-    @property
     def pid(self) -> int | None:
         """Pid of mongod, ``None`` when it does not run."""
         return self._process.pid if self._process is not None and self._process.running else None
@@ -308,13 +303,13 @@ class Node:
         in_use = ""
         while True:
             process = self._process = Process(
-                command, directory=self.path, log=self._directory.log, temporary=self.temporary
+                command, directory=self.path, log=self._directory.log, temporary=self._directory.temporary
             )
             self.port = self._listening_port(process, deadline)
             if self.port:
                 return
             held = is_directory_in_use(process.failure, self._log.tail())
-            if self.temporary or not held or time.monotonic() >= patience:
+            if self._directory.temporary or not held or time.monotonic() >= patience:
                 raise EmbeddedServerUnavailable(in_use or self.last_words())
             # This process has the lock, so the mongod that holds the data has lost its owner and is about to end. A
             # temporary directory has no other user, and is removed by the watchdog that has just ended.

@@ -37,7 +37,7 @@ _LITERAL_HINT = "to compare with a document that has such keys, write {'$eq': {.
 _PATTERN_HINT = "write {'$regex': 'text', '$options': 'i'} to match a pattern"
 
 
-def where_filter(where: Any, encoding: Encoding, argument: str = "where") -> dict[str, Any]:
+def where_filter(where: Any, encoding: Encoding) -> dict[str, Any]:
     """Return the filter on envelopes that means the same as ``where`` means on payloads.
 
     Args:
@@ -46,18 +46,17 @@ def where_filter(where: Any, encoding: Encoding, argument: str = "where") -> dic
             operators without a path, such as ``{"$gt": 3}``, apply to the payload itself. Paths and operators mean the
             same as in MongoDB.
         encoding: converts values to BSON.
-        argument: the name to use in errors.
 
     Raises:
         FilterInvalid: an operator off the safe list, a path that leaves the payload, or a value that cannot be
             compared; the message names where.
     """
     if not isinstance(where, Mapping) or not where:
-        raise FilterInvalid(argument, "a non-empty document of paths and values such as {'customer': 'Ada'}")
-    filter = _Builder(encoding).query(where, argument, "payload", 1)
+        raise FilterInvalid("where", "a non-empty document of paths and values such as {'customer': 'Ada'}")
+    filter = _Builder(encoding).query(where, "where", "payload", 1)
     size = encoding.size(filter)
     if size > FILTER_LIMIT:
-        raise FilterInvalid(argument, f"{size:,} bytes as BSON, and {FILTER_LIMIT:,} is the limit")
+        raise FilterInvalid("where", f"{size:,} bytes as BSON, and {FILTER_LIMIT:,} is the limit")
     return filter
 
 

@@ -168,7 +168,8 @@ class Item(Generic[M]):
     @property
     def due(self) -> datetime | None:
         """Time at which it became, or becomes, eligible; ``None`` when the envelope no longer contains it."""
-        return self._document.get("when") if self._due is None and not self._reserved else self._due
+        document = self._document
+        return document.get("when") if self._due is None and not document.get("reserved") else self._due
 
     @property
     def lease_until(self) -> datetime | None:
@@ -273,10 +274,6 @@ class Item(Generic[M]):
     def kept(self) -> ClaimedPayload | None:
         """Its payload as it was claimed, where a stage records payloads; else ``None``."""
         return self._kept
-
-    @property
-    def _reserved(self) -> bool:
-        return bool(self._document.get("reserved"))
 
     def stored(self, field: str, default: Any = None) -> Any:
         """Return a field of its envelope as it is stored, or the default where the field is missing."""

@@ -25,28 +25,27 @@ NULL_BYTES = 12
 """Bytes of one null that the server adds to an array, at most."""
 
 
-def patch_update(patch: Any, encoding: Encoding, argument: str = "patch") -> dict[str, dict[str, Any]]:
+def patch_update(patch: Any, encoding: Encoding) -> dict[str, dict[str, Any]]:
     """Return the update operators of a patch, with every path prefixed by ``payload.``.
 
     Args:
         patch: a document of operators such as ``{"$set": {"carrier.name": "Delta"}, "$inc": {"hops": 1}}``.
         encoding: converts values to BSON.
-        argument: the name to use in errors.
 
     Raises:
         PatchInvalid: an operator off the safe list, a path that leaves the payload, or an operand of the wrong type.
         PayloadInvalid: a value that BSON cannot give back equal.
     """
     if not isinstance(patch, Mapping) or not patch:
-        raise PatchInvalid(argument, "a non-empty document of update operators such as {'$set': {...}}")
+        raise PatchInvalid("patch", "a non-empty document of update operators such as {'$set': {...}}")
     update = {}
     for operator, fields in patch.items():
         if operator not in OPERATORS:
-            raise PatchInvalid(argument, f"{operator!r} is not one of {', '.join(OPERATORS)}")
+            raise PatchInvalid("patch", f"{operator!r} is not one of {', '.join(OPERATORS)}")
         if not isinstance(fields, Mapping) or not fields:
-            raise PatchInvalid(f"{argument}.{operator}", "a non-empty document of paths and values")
+            raise PatchInvalid(f"patch.{operator}", "a non-empty document of paths and values")
         update[operator] = {
-            _path(path, argument): _operand(operator, value, f"{argument}.{operator}.{path}", encoding)
+            _path(path, "patch"): _operand(operator, value, f"patch.{operator}.{path}", encoding)
             for path, value in fields.items()
         }
     return update

@@ -56,7 +56,7 @@ class VirtualWorker(VirtualTime, Worker):
 
     def _run_steps(self, steps: Steps) -> list[Result]:
         self._server.loop.check(self._consumers.values())
-        return _run_steps(steps, self._server.loop)
+        return _drive(steps, self._server.loop)
 
     def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
         """Run the next ready item of a queue, and return its result; ``None`` when no item is ready.
@@ -123,7 +123,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        results = await _run_steps_async(_run_up_to(1, queue, self._consumers, self._server))
+        results = await _drive_async(_run_up_to(1, queue, self._consumers, self._server))
         return results[0] if results else None
 
     async def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
@@ -132,7 +132,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        return await _run_steps_async(_run_up_to(None, queue, self._consumers, self._server))
+        return await _drive_async(_run_up_to(None, queue, self._consumers, self._server))
 
     async def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
         """Run all queues that have consumers until nothing is ready, as ``VirtualWorker.run_until_idle`` does.
@@ -141,7 +141,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
             NeverIdle: there is more to run; the error holds the results so far.
             ArgumentInvalid: ``limit`` is no whole number of at least 1.
         """
-        return await _run_steps_async(_run_until_idle(limit, self._consumers, self._server))
+        return await _drive_async(_run_until_idle(limit, self._consumers, self._server))
 
 
 def _adopt_consumers(production: Any, server: VirtualServer, broker: Any) -> dict[str, Consumer]:
@@ -199,7 +199,7 @@ def _run_until_idle(limit: Any, consumers: Mapping[str, Consumer], server: Virtu
         before = runs
 
 
-def _run_steps(steps: Steps, loop: PrivateLoop) -> list[Result]:
+def _drive(steps: Steps, loop: PrivateLoop) -> list[Result]:
     """Run all steps in a plain test."""
     try:
         coroutine = next(steps)
@@ -214,7 +214,7 @@ def _run_steps(steps: Steps, loop: PrivateLoop) -> list[Result]:
         return stop.value  # type: ignore[no-any-return]
 
 
-async def _run_steps_async(steps: Steps) -> list[Result]:
+async def _drive_async(steps: Steps) -> list[Result]:
     """Run all steps in a test that runs in an event loop; a cancelled test releases its running items."""
     try:
         coroutine = next(steps)

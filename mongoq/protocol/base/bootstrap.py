@@ -33,17 +33,18 @@ MAX_INDEXES = 64
 """Indexes that a collection can have."""
 
 
-def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
+def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
     """Check the collection, create the indexes and read the server's clock, once per broker.
 
-    Almost always there is nothing to do, and no flow is made. A crash between the steps leaves indexes that the next
+    Almost always there is nothing to do. A crash between the steps leaves indexes that the next
     process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
     """
     if broker.checked and (broker.indexed or not write) and (not broker.clock.due() or broker.measuring == os.getpid()):
-        return ()
+        return
     if broker.batchers is None:
-        return _prepare(broker, write=write)
-    return iter(Shared[None](broker.batchers.batcher("ready", partial(_prepare_for_callers, broker)), write))
+        yield from _prepare(broker, write=write)
+    else:
+        yield from Shared[None](broker.batchers.batcher("ready", partial(_prepare_for_callers, broker)), write)
 
 
 def _prepare_for_callers(broker: BrokerContext, writes: list[bool]) -> Flow[list[None]]:

@@ -53,37 +53,28 @@ CALM_SECONDS = 0.02
 """Seconds for which a check that found nothing to do is not repeated."""
 
 
-def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | tuple[()]:
+def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None]:
     """Make the broker ready, and store the handle's options, before a write to a queue.
 
     With ``fresh`` the settings are read again when they are older than a second, or when the change stream reported a
-    change. Almost always there is nothing to do, and no flow is made.
+    change. Almost always there is nothing to do.
     """
     now, state = time.monotonic(), context.state
     saved = context.saved and state.lost_at < context.saved_at > now - RECHECK_SECONDS
     if saved and now < state.calm_until:
-        return ()
-    if (
-        not saved
-        or now >= state.used_until
-        or (fresh and context.state.stale(REFRESH_SECONDS, context.broker.registry))
-    ):
-        return _ensure_ready(context, saved=saved)
-    missing = ensure_broker_ready(context.broker, write=True)
-    if fresh and not missing:
-        context.state.calm_until, context.state.calm_at = time.monotonic() + CALM_SECONDS, context.broker.clock.now()
-    return missing
-
-
-def _ensure_ready(context: QueueContext[Any], *, saved: bool) -> Flow[None]:
+        return
+    is_used = now < state.used_until
+    is_stale = not saved or not is_used or (fresh and state.stale(REFRESH_SECONDS, context.broker.registry))
     yield from ensure_broker_ready(context.broker, write=True)
-    if time.monotonic() >= context.state.used_until:
+    if not is_used:
         yield from mark_used(context.broker, [context.name])
-    if saved and context.broker.batchers is not None:
+    if is_stale and saved and context.broker.batchers is not None:
         batcher = context.broker.batchers.batcher(("settings", context.name), _adopt_for_callers)
         yield from Shared[None](batcher, context)
-    else:
+    elif is_stale:
         yield from _adopt(context)
+    elif fresh:
+        state.calm_until, state.calm_at = time.monotonic() + CALM_SECONDS, context.broker.clock.now()
 
 
 def _adopt_for_callers(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:

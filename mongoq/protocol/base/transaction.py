@@ -247,15 +247,13 @@ class Tentative:
 
 
 def skip_if_settled(tentative: Tentative | None, flow: Flow[None]) -> Flow[None]:
-    """Return the flow that ends a ``reserved()`` block; it is skipped if a transaction has settled the item."""
-    return flow if tentative is None else _skip_if_settled(tentative, flow)
+    """Run the flow that ends a ``reserved()`` block, unless a transaction has settled the item.
 
-
-def _skip_if_settled(tentative: Tentative, flow: Flow[None]) -> Flow[None]:
-    """Wait for the end of the transaction, then end the block: the fence finds out whether it was committed.
-
-    A transaction that continues after the block decides about the item as well.
+    First wait for the end of the transaction; the fence finds out whether it was committed. A transaction that
+    continues after the block decides about the item as well.
     """
+    if tentative is None:
+        return (yield from flow)
     while tentative.closing and tentative.session.in_transaction:
         yield from Wait(POLL_SECONDS)
     if tentative.committed or tentative.session.in_transaction:

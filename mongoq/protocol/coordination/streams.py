@@ -40,7 +40,7 @@ from mongoq.protocol.coordination.document_lease import (
     take_lease,
     write_under_lease,
 )
-from mongoq.protocol.flow import IDS, Command, Flow, has_matched
+from mongoq.protocol.flow import IDS, Command, Flow, delete_many, has_matched
 from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -240,17 +240,14 @@ def next_claim(
     if not items:
         yield from _clear_claim(context.broker, run)
         return None
-    claim = replace(intent, ids=_ids(items), remembers=any(item.once is not None for item in items))
+    # Ids that are not ObjectIds come last, as in the stored form.
+    ids = sorted((item.id for item in items), key=lambda id: type(id) is not ObjectId)
+    claim = replace(intent, ids=ids, remembers=any(item.once is not None for item in items))
     change = {"claim": claim.document(), "number": claim.number}
     yield from write_under_lease(context.broker, run, {"$set": change})
     run.claim, run.number = claim, claim.number
     context.count("reserve", len(items))
     return claim
-
-
-def _ids(items: Sequence[Item[Any]]) -> list[Any]:
-    """Return ids in the order in which they are stored: ids that are not ObjectIds come last."""
-    return sorted((item.id for item in items), key=lambda id: type(id) is not ObjectId)
 
 
 def take_up_claim(broker: BrokerContext, run: StreamRun, *, after: int) -> Flow[StreamClaim | None]:
@@ -298,7 +295,7 @@ def _commits(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any])
         yield update_many_command({**held, "once": {"$gt": now}}, _lasting(context, remembered, now))
     kept = _retention_of(context, claim, now, None)
     if kept is None:
-        yield Command("delete_many", {"filter": held}, _count_deleted, resolved=True)
+        yield replace(delete_many(held), resolved=True)
     else:
         yield update_many_command(held, kept)
 
@@ -319,10 +316,6 @@ def _lasting(context: QueueContext[Any], kept: Mapping[str, Any], now: datetime)
     until: Any = "$once" if history is None else {"$max": ["$once", now + history]}
     marks = {name: {"$literal": value} for name, value in kept["$set"].items()}
     return [{"$set": {**marks, "expires": until}}, {"$unset": list(kept["$unset"])}]
-
-
-def _count_deleted(reply: Any) -> int:
-    return int(reply.deleted_count)
 
 
 def release_consumer(broker: BrokerContext, consumer: Any) -> Flow[int]:

@@ -186,15 +186,9 @@ def history_page(context: QueueContext[M], wanted: Range) -> Flow[Page[M]]:
     return Page(context.items(found, context.broker.clock.now()), rest)
 
 
-def documents_page(
-    context: QueueContext[Any], wanted: Range, *, as_stored: bool = False, trails: bool = False
-) -> Flow[tuple[list[Document], Range | None]]:
-    """Read the documents of one page, at most one reply of the server, and return the range of the rest.
-
-    With ``as_stored`` subdocuments stay undecoded bytes, and fields that no copy needs are left out. Trails are among
-    those fields unless ``trails`` asks for them.
-    """
-    asked = yield from _make_request(context, wanted, as_stored=as_stored, trails=trails)
+def documents_page(context: QueueContext[Any], wanted: Range) -> Flow[tuple[list[Document], Range | None]]:
+    """Read the documents of one page, at most one reply of the server, and return the range of the rest."""
+    asked = yield from _make_request(context, wanted, as_stored=False, trails=False)
     return (yield from page_read(context.broker, asked))
 
 
@@ -216,7 +210,11 @@ class PageRequest:
 
 
 def page_begun(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
-    """Request a page without waiting for it; without a server the command is not sent yet."""
+    """Request a page without waiting for it; without a server the command is not sent yet.
+
+    With ``as_stored`` subdocuments stay undecoded bytes, and fields that no copy needs are left out. Trails are among
+    those fields unless ``trails`` asks for them.
+    """
     asked = yield from _make_request(context, wanted, as_stored=as_stored, trails=trails)
     # mongomock answers at once: there is nothing to run in parallel.
     if context.broker.serverless:

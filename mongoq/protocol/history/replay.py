@@ -22,7 +22,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow, Wait
-from mongoq.protocol.history.copying import Sent, Task, Transform, copies_of, receive, send
+from mongoq.protocol.history.copying import Copies, Task, Transform, copies_of, receive, send
 from mongoq.protocol.history.mistaken import refuse_mistake
 from mongoq.protocol.history.pages import Chosen, PageRequest, Range, history_range, page_begun, page_read
 from mongoq.protocol.settle.move import Destination, destination
@@ -259,9 +259,9 @@ class _Chunks:
 def _copy_all(task: Task, source: _InRange | Chosen, pace: _Pace, room: float, progress: Progress) -> Flow[Replayed]:
     """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next."""
     done, chunks = Replayed(), _Chunks(source, pace, room)
-    sent: Sent | None = None
+    sent: Copies | None = None
 
-    def finished(sent: Sent) -> Flow[Replayed]:
+    def finished(sent: Copies) -> Flow[Replayed]:
         more = yield from receive(task, sent)
         pace.record_copies(more.pushed)
         so_far = replace(done + more, missing=source.missing)
@@ -283,4 +283,5 @@ def _copy_all(task: Task, source: _InRange | Chosen, pace: _Pace, room: float, p
             return replace(done, missing=source.missing)
         if not task.dry_run:
             yield from pace.wait()
-        sent = yield from send(task, copies)
+        yield from send(task, copies)
+        sent = copies
