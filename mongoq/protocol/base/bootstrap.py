@@ -95,6 +95,7 @@ def _is_sharded(broker: BrokerContext) -> Flow[bool]:
     hello = yield from retry_until_reply(hello_command())
     if hello.get("msg") != "isdbgrid":
         return False
+    # A mongos also serves collections that are not sharded, and those are usable.
     name = broker.collection
     stats: Any = yield from retry_until_reply(Command("command", {"command": {"collStats": name}}, target="database"))
     return bool(stats.get("sharded"))
@@ -144,7 +145,7 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
         try:
             yield from retry_until_reply(Command("insert_one", {"document": schema}))
         except Duplicate:
-            pass
+            pass  # another process has written it at the same moment
     broker.indexed = True
 
 
@@ -165,7 +166,7 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
     """Measure the server's clock; when a later measurement fails, the known offset stays in use."""
     clock = broker.clock
     assert isinstance(clock, ServerClock)
-    # concurrent callers skip a repeated measurement, and wait for the first one: no operation can do without it
+    # Concurrent callers skip a repeated measurement, and wait for the first one: no operation can do without it.
     broker.measuring = os.getpid() if broker.measured else 0
     try:
         samples = []

@@ -130,6 +130,7 @@ def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bo
     stored it first. A crash in between leaves some of them, and the next process with the other options stores the
     rest.
     """
+    # One condition for several options would store none of them once another process has stored one.
     groups = [options] if together else [{option: value} for option, value in options.items()]
     for group in groups:
         try:

@@ -52,6 +52,7 @@ def begin_transaction(broker: BrokerContext) -> Flow[Any]:
 def ensure_transactional(broker: BrokerContext) -> Flow[None]:
     """Make the collection ready, and refuse a server without transactions before anything is written."""
     require: Command[None] = Command("require", {}, target="sessions")
+    # Before any I/O: a broker whose client is known to have no transactions is refused at once.
     yield from require
     yield from ensure_broker_ready(broker, write=False)
     yield from require  # the client knows the kind of server by now
