@@ -112,9 +112,9 @@ class VirtualStation:
 
     def steps(self, n: int | None) -> Steps:
         """Run ready items: up to ``n``, by default the batch of the consumer; an empty list if none is ready."""
-        claimed = self._claimed(n or self.consumer.batch or 1)
-        items = [item for item in claimed if self._keeps(item)]
-        screened = [self._screened(item) for item in claimed if item not in items]
+        claimed = self._claim(n or self.consumer.batch or 1)
+        items = [item for item in claimed if self._is_accepted(item)]
+        screened = [self._make_screened(item) for item in claimed if item not in items]
         if not items:
             return screened
         run = HandlerCall(items, time.monotonic())
@@ -128,18 +128,18 @@ class VirtualStation:
         finally:
             del self._server.running[run]
 
-    def _claimed(self, n: int) -> list[Item[Any]]:
+    def _claim(self, n: int) -> list[Item[Any]]:
         if n > 1:
             return self._claims.reserve_many(n, lease=self.consumer.lease)
         item = self._claims.reserve(lease=self.consumer.lease)
         return [] if item is None else [item]
 
-    def _keeps(self, item: Item[Any]) -> bool:
+    def _is_accepted(self, item: Item[Any]) -> bool:
         """Return whether the item's stage takes it; otherwise the item is settled now."""
         screen = self.consumer.item_filter
         return screen is None or self._queue._run(is_kept, screen, item)
 
-    def _screened(self, item: Item[Any]) -> Result:
+    def _make_screened(self, item: Item[Any]) -> Result:
         rest = self.consumer.item_filter and self.consumer.item_filter.rest
         return Result(item, "screened", to=_target_of(rest))
 
@@ -160,11 +160,11 @@ class VirtualStation:
             items = [self._context.preserve_payload(item) for item in items]
         run.context = RunContext.current()
         try:
-            if refused is not None:
-                outcomes = refused
-            else:
-                returned = (yield self._awaited(run, payload)) if consumer.asynchronous else self._called(run, payload)
-                outcomes = run.context.call(consumer.resolver.outcomes, consumer, items, returned)
+            if refused is None and consumer.asynchronous:
+                returned = yield self._await_handler(run, payload)
+            elif refused is None:
+                returned = self._call_handler(run, payload)
+            outcomes = refused or run.context.call(consumer.resolver.outcomes, consumer, items, returned)
         except FAILURES as error:
             if (lacking := _transaction_of(error)) is not None:
                 raise lacking from None
@@ -178,18 +178,18 @@ class VirtualStation:
             if not isinstance(outcome, Release)
         ]
 
-    def _called(self, run: HandlerCall, payload: Any) -> Any:
+    def _call_handler(self, run: HandlerCall, payload: Any) -> Any:
         if self.consumer.takes_job:
             run.job = Job(self._queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
         return run.context.call(self.consumer.handler, *self._arguments(run, payload))
 
-    async def _awaited(self, run: HandlerCall, payload: Any) -> Any:
+    async def _await_handler(self, run: HandlerCall, payload: Any) -> Any:
         if self.consumer.takes_job:  # the job's event belongs to the running loop
             queue = self._server.async_queue(self._context)
             run.job = AsyncJob(queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
-        return await run.context.step(self._handled(self._arguments(run, payload)))
+        return await run.context.step(self._invoke(self._arguments(run, payload)))
 
-    async def _handled(self, arguments: tuple[Any, ...]) -> Any:
+    async def _invoke(self, arguments: tuple[Any, ...]) -> Any:
         return await self.consumer.handler(*arguments)
 
     def _arguments(self, run: HandlerCall, payload: Any) -> tuple[Any, ...]:

@@ -149,7 +149,7 @@ def _adopt_consumers(production: Any, server: VirtualServer, broker: Any) -> dic
     if isinstance(production, Pipeline):
         production.check()
         _check_sources(production)
-        return _of_stages(consumers(production.graph, broker, coroutines=True))
+        return _key_by_queue(consumers(production.graph, broker, coroutines=True))
     if not isinstance(production, Worker | AsyncWorker):
         raise ArgumentInvalid("production", f"a Worker, an AsyncWorker or a Pipeline, not {type(production).__name__}")
     return {name: replace(one, queue=server.queue(one.queue._context)) for name, one in production._consumers.items()}
@@ -163,7 +163,7 @@ def _check_sources(pipeline: Pipeline) -> None:
         raise ArgumentInvalid("production", problem)
 
 
-def _of_stages(own: Iterable[Consumer]) -> dict[str, Consumer]:
+def _key_by_queue(own: Iterable[Consumer]) -> dict[str, Consumer]:
     """Return consumers by queue; a second consumer of a queue has the key of queue and stage."""
     found: dict[str, Consumer] = {}
     for one in own:

@@ -107,11 +107,11 @@ def open_run(broker: BrokerContext, consumer: str, queue: str, length: timedelta
     run = StreamRun(stream_id(consumer), token, length, consumer, found["queue"], found["number"], claim)
     yield from _clear_claim(broker, run)
     if run.queue != queue:
-        yield from _bound(broker, run, queue)
+        yield from _change_queue(broker, run, queue)
     return run
 
 
-def _bound(broker: BrokerContext, run: StreamRun, queue: str) -> Flow[None]:
+def _change_queue(broker: BrokerContext, run: StreamRun, queue: str) -> Flow[None]:
     if run.claim is not None:
         # The lease was taken to read the claim. Without this the consumer would be blocked until the lease ends.
         yield from give_back(broker, run)

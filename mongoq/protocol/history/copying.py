@@ -139,7 +139,7 @@ def send(task: Task, copies: Copies) -> Flow[None]:
     Every insert is safe to send again: copies that had arrived are refused as duplicates.
     """
     if task.dry_run:
-        copies.pushed = yield from _absent(copies.ids)
+        copies.pushed = yield from _count_absent(copies.ids)
         return
     for part in copies.parts[:-1]:
         copies.pushed += yield from _insert_copies(part)
@@ -276,7 +276,7 @@ def _priority(item: Item[Any]) -> int:
         raise _Unfit from invalid
 
 
-def _absent(ids: list[bytes]) -> Flow[int]:
+def _count_absent(ids: list[bytes]) -> Flow[int]:
     """Count the ids that are not in the collection (``find`` by ``_id``)."""
     if not ids:
         return 0

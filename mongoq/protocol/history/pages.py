@@ -189,7 +189,7 @@ def history_page(context: QueueContext[M], wanted: Range) -> Flow[Page[M]]:
 def documents_page(context: QueueContext[Any], wanted: Range) -> Flow[tuple[list[Document], Range | None]]:
     """Read the documents of one page, at most one reply of the server, and return the range of the rest."""
     asked = yield from _make_request(context, wanted, as_stored=False, trails=False)
-    return (yield from page_read(context.broker, asked))
+    return (yield from read_page(context.broker, asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class PageRequest:
     begun: Begun | None = None
 
 
-def page_begun(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
+def request_page(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
     """Request a page without waiting for it; without a server the command is not sent yet.
 
     With ``as_stored`` subdocuments stay undecoded bytes, and fields that no copy needs are left out. Trails are among
@@ -236,7 +236,7 @@ def _make_request(context: QueueContext[Any], wanted: Range, *, as_stored: bool,
     return PageRequest(wanted, find_command(broker, find, as_stored=as_stored), as_stored)
 
 
-def page_read(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any], Range | None]]:
+def read_page(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any], Range | None]]:
     """Read a requested page, and return the range of the rest.
 
     With a server, documents stay undecoded bytes when they were requested ``as_stored``.

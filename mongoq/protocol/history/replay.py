@@ -24,7 +24,7 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow, Wait
 from mongoq.protocol.history.copying import Copies, Task, Transform, copies_of, receive, send
 from mongoq.protocol.history.mistaken import refuse_mistake
-from mongoq.protocol.history.pages import Chosen, PageRequest, Range, history_range, page_begun, page_read
+from mongoq.protocol.history.pages import Chosen, PageRequest, Range, history_range, read_page, request_page
 from mongoq.protocol.settle.move import Destination, destination
 from mongoq.protocol.state.context import QueueContext
 
@@ -173,7 +173,7 @@ class _InRange:
         found: list[Document | bytes] = []
         while not found and (yield from self._begin(room)):
             assert self._ahead is not None
-            found, self._rest = yield from page_read(self._context.broker, self._ahead)
+            found, self._rest = yield from read_page(self._context.broker, self._ahead)
             self._ahead = None
         # The server reads the next page while the caller copies this one.
         yield from self._begin(room - len(found))
@@ -183,7 +183,7 @@ class _InRange:
         """Request the next page if there may be one and none is requested; return whether a request is under way."""
         if self._ahead is None and self._rest is not None and room > 0:
             wanted = replace(self._rest, page=int(min(self._page, room)))
-            self._ahead = yield from page_begun(self._context, wanted, as_stored=self._as_stored, trails=self._trails)
+            self._ahead = yield from request_page(self._context, wanted, as_stored=self._as_stored, trails=self._trails)
         return self._ahead is not None
 
 
@@ -261,7 +261,7 @@ def _copy_all(task: Task, source: _InRange | Chosen, pace: _Pace, room: float, p
     done, chunks = Replayed(), _Chunks(source, pace, room)
     sent: Copies | None = None
 
-    def finished(sent: Copies) -> Flow[Replayed]:
+    def finish(sent: Copies) -> Flow[Replayed]:
         more = yield from receive(task, sent)
         pace.record_copies(more.pushed)
         so_far = replace(done + more, missing=source.missing)
@@ -275,10 +275,10 @@ def _copy_all(task: Task, source: _InRange | Chosen, pace: _Pace, room: float, p
         # The insert under way has to be answered and counted before the error goes to the caller.
         except Exception:
             if sent is not None:
-                yield from finished(sent)
+                yield from finish(sent)
             raise
         if sent is not None:
-            done = yield from finished(sent)
+            done = yield from finish(sent)
         if copies is None:
             return replace(done, missing=source.missing)
         if not task.dry_run:
