@@ -19,7 +19,6 @@ __all__ = [
     "ClaimedPayload",
     "Hop",
     "StageMark",
-    "hop_before",
     "hops_counted",
     "is_countable",
     "keep_payload",
@@ -118,14 +117,10 @@ def trail_of(stored: Any) -> tuple[Hop, ...]:
     return tuple(_hop(entry) for entry in _entries(stored))
 
 
-def hop_before(stored: Any, queue: str) -> Hop | None:
-    """Return the latest hop out of a queue, or ``None``."""
-    return next((_hop(entry) for entry in reversed(_entries(stored)) if entry["queue"] == queue), None)
-
-
 def payload_at(trail: Any, queue: str) -> Any:
     """Return the payload that an item had when it last left a queue; raises ``ArgumentInvalid`` where none was kept."""
-    hop = hop_before(trail, queue)
+    # The latest hop: an item may have gone round a loop.
+    hop = next((_hop(entry) for entry in reversed(_entries(trail)) if entry["queue"] == queue), None)
     if hop is None:
         raise ArgumentInvalid("hop", f"its trail does not lead through queue {queue!r}")
     if hop.joined:
