@@ -193,7 +193,8 @@ def _locate(context: QueueContext[Any], ids: list[ObjectId], page: int) -> Flow[
     for start in range(0, len(ids), IDS_PER_FIND):
         found += yield from _find_kept(context, ids[start : start + IDS_PER_FIND], {"q": 1, "processed": 1})
     order = [document["_id"] for document in sorted(found, key=_processing_order)]
-    return Chosen(partial(_find_kept, context), order, page, missing=[id for id in ids if id not in set(order)])
+    there = set(order)
+    return Chosen(partial(_find_kept, context), order, page, missing=[id for id in ids if id not in there])
 
 
 def _find_kept(
