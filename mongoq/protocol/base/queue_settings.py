@@ -74,7 +74,7 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None
     elif is_stale:
         yield from _adopt(context)
     elif fresh:
-        state.calm_until, state.calm_at = time.monotonic() + CALM_SECONDS, context.broker.clock.now()
+        state.calm_until, state.calm_at = now + CALM_SECONDS, context.broker.clock.now()
 
 
 def _adopt_for_callers(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
