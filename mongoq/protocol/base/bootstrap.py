@@ -16,7 +16,15 @@ from mongoq.protocol.base.retry import retry_and_report, retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption, Shared
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["SCHEMA_VERSION", "UNAUTHORIZED_CODE", "check_collection", "ensure_broker_ready", "ensure_indexes", "hello"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "UNAUTHORIZED_CODE",
+    "check_collection",
+    "ensure_broker_ready",
+    "ensure_indexes",
+    "hello",
+    "is_broker_ready",
+]
 
 logger = logging.getLogger("mongoq.clock")
 
@@ -39,12 +47,18 @@ def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
     Almost always there is nothing to do. A crash between the steps leaves indexes that the next
     process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
     """
-    if broker.checked and (broker.indexed or not write) and (not broker.clock.due() or broker.measuring == os.getpid()):
+    if is_broker_ready(broker, write=write):
         return
     if broker.batchers is None:
         yield from _prepare(broker, write=write)
     else:
         yield from Shared[None](broker.batchers.batcher("ready", partial(_prepare_for_callers, broker)), write)
+
+
+def is_broker_ready(broker: BrokerContext, *, write: bool) -> bool:
+    """Return whether ``ensure_broker_ready`` has nothing to do."""
+    is_checked = broker.checked and (broker.indexed or not write)
+    return is_checked and (not broker.clock.due() or broker.measuring == os.getpid())
 
 
 def _prepare_for_callers(broker: BrokerContext, writes: list[bool]) -> Flow[list[None]]:

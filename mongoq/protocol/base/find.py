@@ -151,7 +151,7 @@ def close_cursor(broker: BrokerContext, cursor: int) -> Flow[None]:
 
 
 def _send_find(broker: BrokerContext, find: dict[str, Any], *, lenient: bool = False) -> Flow[dict[str, Any]]:
-    command = find_command(broker, find)
+    command: Command[dict[str, Any]] = find_command(broker, find)
     try:
         return (yield from retry_once(command))
     except Unreadable:

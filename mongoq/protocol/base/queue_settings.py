@@ -13,7 +13,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.settings import QueueSettings, check_limit, check_options, from_stored, to_stored
-from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow, Shared
@@ -65,6 +65,10 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None
         return
     is_used = now < state.used_until
     is_stale = not saved or not is_used or (fresh and state.stale(REFRESH_SECONDS, context.broker.registry))
+    if not is_stale and is_broker_ready(context.broker, write=True):
+        if fresh:
+            state.calm_until, state.calm_at = now + CALM_SECONDS, context.broker.clock.now()
+        return
     yield from ensure_broker_ready(context.broker, write=True)
     if not is_used:
         yield from mark_used(context.broker, [context.name])
@@ -73,8 +77,6 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None
         yield from Shared[None](batcher, context)
     elif is_stale:
         yield from _adopt(context)
-    elif fresh:
-        state.calm_until, state.calm_at = now + CALM_SECONDS, context.broker.clock.now()
 
 
 def _adopt_for_callers(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
