@@ -10,7 +10,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 from bson import ObjectId
 
-from mongoq.model.encoding.ids import bytes_of
 from mongoq.model.trail import ClaimedPayload, Hop, hops_counted, trail_of
 
 __all__ = [
@@ -102,10 +101,8 @@ def id_key(id: Any) -> Any:
 
 
 def id_keys(ids: Sequence[Any]) -> list[Any]:
-    """Return the keys of many ids, in half the time if all are ObjectIds."""
-    if {ObjectId}.issuperset(map(type, ids)):
-        return list(map(bytes_of, ids))
-    return list(map(id_key, ids))
+    """Return the keys of many ids."""
+    return [id_key(id) for id in ids]
 
 
 def reservation_key(item: Any) -> Any:
