@@ -186,10 +186,6 @@ def _utf8(value: str, at: str, invalid: type[FilterInvalid | PatchInvalid] = Fil
         raise invalid(at, "a string with lone surrogates, which UTF-8 cannot hold") from None
 
 
-def _equal(builder: _Builder, value: Any, at: str, _depth: int) -> Any:
-    return builder.literal(value, at)
-
-
 def _exists(_builder: _Builder, value: Any, at: str, _depth: int) -> bool:
     if not isinstance(value, bool):
         raise FilterInvalid(at, f"True or False, not {value!r}")
@@ -236,7 +232,7 @@ def _remainder(_builder: _Builder, value: Any, at: str, _depth: int) -> list[int
 
 
 OPERATORS: dict[str, Callable[[_Builder, Any, str, int], Any]] = {
-    "$eq": _equal,
+    "$eq": lambda builder, value, at, _depth: builder.literal(value, at),
     **dict.fromkeys(("$ne", "$gt", "$gte", "$lt", "$lte"), _Builder.build_comparison),
     **dict.fromkeys(("$in", "$nin", "$all"), _Builder.build_list),
     "$exists": _exists,

@@ -260,20 +260,16 @@ def _envelope(task: Task, document: Document, item: Item[Any], payload: Any, now
 
     The key is not used again, because a newer item may have it by now.
     """
-    priority = _priority(item) if task.priority is None else task.priority
+    priority = task.priority
+    if priority is None:
+        with _fitting():
+            priority = checked_priority(item.priority)
     id, once, headers = task.ids.of(document), now + task.once, item.headers or None
     envelope = new_envelope(task.target.name, payload, id=id, when=now, priority=priority, headers=headers, once=once)
     reason = f"replayed: {task.label}" if task.label else "replayed"
     envelope["origin"] = origin_document(item, reason=reason, attempts=item.attempts, at=now)
     envelope[COPY_MARK] = item.queue
     return envelope
-
-
-def _priority(item: Item[Any]) -> int:
-    try:
-        return checked_priority(item.priority)
-    except ArgumentInvalid as invalid:
-        raise _Unfit from invalid
 
 
 def _count_absent(ids: list[bytes]) -> Flow[int]:
