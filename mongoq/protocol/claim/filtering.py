@@ -24,8 +24,7 @@ from mongoq.protocol.history.pages import is_refused_filter, refusal
 from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from mongoq.protocol.settle.bulk import Statement, number_found
-from mongoq.protocol.settle.move import Handover
-from mongoq.protocol.settle.move_many import Moves, Resolve
+from mongoq.protocol.settle.move import Handover, Moves, Resolve
 from mongoq.protocol.settle.settle import retention_update
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext

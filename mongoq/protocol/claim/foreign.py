@@ -14,7 +14,7 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
-from mongoq.protocol.settle.move import dead_queue
+from mongoq.protocol.settle.bury import dead_queue
 from mongoq.protocol.settle.settle import HISTORY_FIELDS
 from mongoq.protocol.state.context import QueueContext
 

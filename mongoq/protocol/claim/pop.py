@@ -37,8 +37,7 @@ from mongoq.protocol.flow import (
     Unreadable,
 )
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
-from mongoq.protocol.settle import move, settle
-from mongoq.protocol.settle.trail import Marker
+from mongoq.protocol.settle import bury, settle
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["pop"]
@@ -90,7 +89,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
         item = popped.item
         if settings.is_spent(popped.attempts) and not is_suspect(popped.before):
             runs = max_runs(context)
-            yield from _bury_popped(context, popped, move.reason_exhausted(runs), None, runs)
+            yield from _bury_popped(context, popped, bury.reason_exhausted(runs), None, runs)
             continue
         try:
             decoded = context.decode_payload(item)
@@ -265,9 +264,8 @@ def _bury_popped(
     was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
     before, item, token, _ = popped
-    now, queue = context.broker.clock.now(), move.dead_queue(context)
-    marker = Marker(context, "dead", at=now, to=queue)
-    burial, marks = move.burial_update(context, item, marker, reason=reason, error=error, attempts=attempts, now=now)
+    now, queue = context.broker.clock.now(), bury.dead_queue(context)
+    burial, marks = bury.burial_update(context, item, reason=reason, error=error, attempts=attempts, now=now)
     kept = {name: value for name, value in before.items() if name not in burial["$unset"]}
     dead = {**kept, **burial["$set"], **marks.in_document(before)}
     try:

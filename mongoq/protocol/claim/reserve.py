@@ -30,7 +30,8 @@ from mongoq.protocol.flow import (
     Unreadable,
     has_matched,
 )
-from mongoq.protocol.settle import move, settle
+from mongoq.protocol.settle import settle
+from mongoq.protocol.settle.bury import bury, reason_exhausted
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 
@@ -256,7 +257,7 @@ def bury_exhausted(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     The claim that found it is not counted as a run, nor is an earlier claim that died in burying it.
     """
     runs = max_runs(context)
-    yield from _bury_claimed(context, item, move.reason_exhausted(runs), None, runs)
+    yield from _bury_claimed(context, item, reason_exhausted(runs), None, runs)
 
 
 def max_runs(context: QueueContext[Any]) -> int:
@@ -274,7 +275,7 @@ def _bury_claimed(
     If the lease has ended in the meantime, the next claim of the item makes the same decision.
     """
     try:
-        yield from move.bury(context, item, reason=reason, error=error, attempts=attempts)
+        yield from bury(context, item, reason=reason, error=error, attempts=attempts)
         context.unfit += 1
     except ReservationLost as lost:
         logger.warning("item %s of queue %r was not buried here: %s", item.id, item.queue, lost)

@@ -9,7 +9,7 @@ for the majority. So an item that a read has not found is checked by an update t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -24,9 +24,9 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import IDS, Command, Flow, Interruption, Wait, number_matched, own_error
 from mongoq.protocol.settle.bulk import Wanted, run_bulk
-from mongoq.protocol.settle.move import Handover, send_move
-from mongoq.protocol.settle.move_many import make_move
-from mongoq.protocol.settle.settle_many import Batch, make_commit
+from mongoq.protocol.settle.move import Handover, Told, make_move, send_move
+from mongoq.protocol.settle.settle import make_commit
+from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
@@ -196,13 +196,13 @@ def _settle_queue(
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     together: list[Wanted] = []
-    alone: list[tuple[Item[Any], Handover]] = []
+    alone: list[tuple[Item[Any], Told]] = []
     for one, document in fenced:
         item = context.raw_item(document, batch.now)
         if one.handed is None:
             together.append((item, make_commit(context, item, batch)))
         elif "key" in one.handed.changes:
-            alone.append((item, replace(one.handed, payload=one.payload)))
+            alone.append((item, (one.handed, one.payload)))
         else:
             together.append((item, make_move(context, item, (one.handed, one.payload), batch)))
     tally = yield from run_bulk(context, together)
@@ -210,9 +210,9 @@ def _settle_queue(
     for item, _ in together:
         if failure := tally.failed.get(id_key(item.id)):
             result.record_failure(item.id, failure)
-    for item, handed in alone:
+    for item, told in alone:
         try:
-            yield from send_move(context, item, handed)
+            yield from send_move(context, item, told)
             result.done += 1
         except (Interruption, MongoqError) as error:
             result.record_failure(item.id, own_error(error))
