@@ -45,7 +45,6 @@ from mongoq.protocol.settle.settlement import (
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
-    "STATE_FIELDS",
     "BulkResult",
     "Group",
     "Statement",
@@ -57,6 +56,7 @@ __all__ = [
     "make_statements",
     "mark_done",
     "number_found",
+    "read_states",
     "run_bulk",
     "run_bulk_alike",
     "settle_alike",
@@ -263,13 +263,12 @@ def _resolve_refused(context: QueueContext[Any], sent: list[Wanted], tally: Bulk
     """Find out how far refused statements of several items came, and return the items that are still held."""
     if not sent:
         return []
-    ids = [item.id for item, _ in sent]
-    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"token": 1})
-    held = {id_key(document["_id"]): document.get("token") for document in read}
+    found = yield from read_states(context.broker, [item.id for item, _ in sent])
     alone: list[Wanted] = []
     rest: list[Wanted] = []
     for item, settlement in sent:
-        (alone if held.get(id_key(item.id)) == item.token else rest).append((item, settlement))
+        held = found.get(id_key(item.id), {}).get("token") == item.token
+        (alone if held else rest).append((item, settlement))
     if rest:
         yield from _resolve_by_reading(context, rest, None, tally)
     return alone
@@ -347,9 +346,7 @@ def _resolve_by_reading(
     The server keeps no record of a statement of many. After a lost reply, an item deleted by us and an item settled by
     another holder look alike: both are gone, and stay uncertain.
     """
-    ids = [item.id for item, _ in sent]
-    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
-    found = {id_key(document["_id"]): document for document in read}
+    found = yield from read_states(context.broker, [item.id for item, _ in sent])
     read_as = {
         id_key(item.id): _infer_settled(item, settlement, found.get(id_key(item.id))) for item, settlement in sent
     }
@@ -365,6 +362,12 @@ def _resolve_by_reading(
             tally.failed[id_key(item.id)] = patch_too_large_error(settlement.patch)
         else:
             tally.failed[id_key(item.id)] = make_lost_error(context, item, document)
+
+
+def read_states(broker: BrokerContext, ids: Sequence[Any]) -> Flow[dict[Any, Document]]:
+    """Read the present states of items (``find``), by ``id_key``; items that are gone are left out."""
+    found = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
+    return {id_key(document["_id"]): document for document in found}
 
 
 def _infer_settled(item: Item[Any], settlement: Settlement, document: Document | None) -> bool | None:
