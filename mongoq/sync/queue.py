@@ -23,7 +23,7 @@ from mongoq.protocol.claim import pop
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
-from mongoq.protocol.push.keyed import OnDuplicate
+from mongoq.protocol.push.insert import OnDuplicate
 from mongoq.protocol.settle import bury, move, settle
 from mongoq.protocol.state.context import QueueContext
 from mongoq.sync.batches import Batches

@@ -19,8 +19,7 @@ from mongoq.model.envelope import Document, fresh_envelope, new_envelope
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared, chunks
-from mongoq.protocol.push.insert import insert_command, insert_item, is_new
-from mongoq.protocol.push.keyed import OnDuplicate, check_keyed, push_keyed
+from mongoq.protocol.push.insert import OnDuplicate, check_keyed, insert_command, insert_item, is_new, push_keyed
 from mongoq.protocol.push.publish import publish
 from mongoq.protocol.state.batcher import Batchers, copies
 from mongoq.protocol.state.context import QueueContext

@@ -22,7 +22,7 @@ from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import begin_settle, is_gone
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Duplicate, Flow, with_place
-from mongoq.protocol.push.keyed import check_key, raise_duplicate
+from mongoq.protocol.push.insert import check_key, raise_duplicate
 from mongoq.protocol.push.push import check_due, check_headers
 from mongoq.protocol.settle.bulk import check_items, settle_alike, settle_bulk
 from mongoq.protocol.settle.settlement import (
