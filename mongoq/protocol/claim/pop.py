@@ -57,13 +57,11 @@ class _Popped(NamedTuple):
         before: its envelope as it was.
         item: the item made of it.
         token: ``settled`` of the history or stub that it left, if any.
-        attempts: how often it had been reserved or popped before.
     """
 
     before: Document
     item: Item[Any]
     token: ObjectId
-    attempts: int
 
 
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
@@ -87,7 +85,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
                 return None
             continue
         item = popped.item
-        if settings.is_spent(popped.attempts) and not is_suspect(popped.before):
+        if settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
             runs = max_runs(context)
             yield from _bury_popped(context, popped, bury.reason_exhausted(runs), None, runs)
             continue
@@ -133,10 +131,9 @@ def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) 
         return None
     if updates:
         yield from _delete_stub(context, before, marks, history)
-    attempts = attempts_of(before)
-    by = str(context.broker.identity)
-    popped = {**before, "reserved": False, "token": None, "attempts": attempts + 1, "by": by, "processed": now}
-    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token, attempts)
+    attempts, by = attempts_of(before) + 1, str(context.broker.identity)
+    popped = {**before, "reserved": False, "token": None, "attempts": attempts, "by": by, "processed": now}
+    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
 
 
 def _pop_command(
@@ -263,7 +260,7 @@ def _bury_popped(
     A crash before this command loses the item from a queue without history, as any crash after a pop does. If an item
     was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    before, item, token, _ = popped
+    before, item, token = popped
     now, queue = context.broker.clock.now(), bury.dead_queue(context)
     burial, marks = bury.burial_update(context, item, reason=reason, error=error, attempts=attempts, now=now)
     kept = {name: value for name, value in before.items() if name not in burial["$unset"]}
