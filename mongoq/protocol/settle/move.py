@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
@@ -216,10 +215,6 @@ def _are_alike(moves: Sequence[Move]) -> bool:
     """Return whether all moves have identical options, and leave the payloads unchanged."""
     if not moves or moves[0].payload is not KEEP or moves[0].patch is not None:
         return False
-    first = vars(moves[0])
-    if len(first) == 1 and {Move}.issuperset(map(type, moves)):  # it is told nothing but where to go
-        with suppress(Exception):  # what is compared may be of any class
-            return list(map(vars, moves)).count(first) == len(moves)
     # equal is not enough: 1 equals True, which is refused
     return all(all(map(is_, map(told, moves), repeat(told(moves[0])))) for told in _attributes)
 
@@ -239,9 +234,7 @@ class Moves:
         """Check a move, and return it with its payload."""
         try:
             return self._check(move)
-        except MongoqError:
-            raise
-        except KeyboardInterrupt:
+        except (MongoqError, KeyboardInterrupt):
             raise
         except BaseException as error:  # what a handler returns may be of any class, and raise anything
             raise OutcomeInvalid(f"a Move that cannot be read: {spoken(error)}") from error
