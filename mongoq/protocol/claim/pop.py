@@ -28,14 +28,7 @@ from mongoq.protocol.claim.reserve import (
     is_suspect,
     max_runs,
 )
-from mongoq.protocol.flow import (
-    Command,
-    Duplicate,
-    Flow,
-    Refused,
-    ReplyLost,
-    Unreadable,
-)
+from mongoq.protocol.flow import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.settle import bury, settle
 from mongoq.protocol.state.context import QueueContext

@@ -219,13 +219,7 @@ def _upsert_command(envelope: Document, keyed: Keyed, holder: Any, *, serverless
     filter = live_filter(envelope["q"], keyed.key)
     if holder is not None:
         filter["_id"] = {"$gte": holder, "$lte": holder}  # from an equality the server would take the new item's id
-    arguments = {
-        "filter": filter,
-        "update": update,
-        "upsert": True,
-        "projection": {"_id": 1},
-        "return_document": True,
-    }
+    arguments = {"filter": filter, "update": update, "upsert": True, "projection": {"_id": 1}, "return_document": True}
     if not serverless:  # the planner might choose the claim index, and scan all live items of the queue
         arguments["hint"] = KEY.name
     return Command("find_one_and_update", arguments)

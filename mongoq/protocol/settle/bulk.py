@@ -35,13 +35,7 @@ from mongoq.protocol.flow import (
     number_matched,
     own_error,
 )
-from mongoq.protocol.settle.settlement import (
-    Put,
-    Settlement,
-    patch_misfit_error,
-    patch_too_large_error,
-    settle_one,
-)
+from mongoq.protocol.settle.settlement import Put, Settlement, patch_misfit_error, patch_too_large_error, settle_one
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
