@@ -16,7 +16,6 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
-from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.claim import foreign
@@ -24,6 +23,7 @@ from mongoq.protocol.claim.reserve import (
     OnInvalid,
     bury_or_raise,
     check_on_invalid,
+    claim_first,
     invalid_reason,
     is_suspect,
     max_runs,
@@ -61,24 +61,9 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     """Remove the first eligible item from the queue, and return it: at most once."""
     check_on_invalid(on_invalid)
     yield from ensure_ready(context)
-    yield from refresh_hints(context)
-    while not context.state.paused:
-        now, settings = context.broker.clock.now(), context.settings
-        try:
-            popped = yield from _take(context, now, settings.history)
-        except Refused:
-            if not (yield from foreign.bury_uncountable(context)):
-                raise
-            continue
-        except Unreadable:
-            # ``_take`` has buried or postponed the document, so the next item can be popped.
-            continue
-        if popped is None:
-            if not (yield from has_items_before_bound(context)):
-                return None
-            continue
+    while popped := (yield from claim_first(context, partial(_take, context))):
         item = popped.item
-        if settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
+        if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
             runs = max_runs(context)
             yield from _bury_popped(context, popped, bury.reason_exhausted(runs), None, runs)
             continue
@@ -93,7 +78,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     return None
 
 
-def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) -> Flow[_Popped | None]:
+def _take(context: QueueContext[Any]) -> Flow[_Popped | None]:
     """Settle the head of the queue in one command, with or without a remembered id.
 
     An item with a remembered id must never be gone without its stub: a push of the same id would create it again. One
@@ -101,6 +86,7 @@ def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) 
     takes them.
     """
     state, token = context.state, new_id()
+    now, history = context.broker.clock.now(), context.settings.history
     start = state.claim_hints.start(context.name, now)
     marks = {"processed": now, "expires": now + (history or ZERO_TIME), "settled": token}
     # Once a remembered id was met, more are likely: the update is then sent first for a while.

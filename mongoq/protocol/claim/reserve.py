@@ -32,6 +32,7 @@ __all__ = [
     "bury_exhausted",
     "bury_or_raise",
     "check_on_invalid",
+    "claim_first",
     "claim_one",
     "claim_with_lapse",
     "invalid_reason",
@@ -130,24 +131,28 @@ def claim_with_lapse(
     that it settles, for a minute and more. With ``patience`` the claim waits that many seconds for its end, and then
     raises ``Blocked``.
     """
+    while claimed := (yield from claim_first(context, partial(_claim, context, lease, patience))):
+        item, spent, lapsed = claimed
+        if not spent:
+            return item, lapsed
+        yield from bury_exhausted(context, item)
+    return None
+
+
+def claim_first(context: QueueContext[Any], claim: Callable[[], Flow[R | None]]) -> Flow[R | None]:
+    """Claim the first eligible item; documents of other programs before it are buried or postponed."""
     yield from refresh_hints(context)
     while not context.state.paused:
         try:
-            claimed, spent, lapsed = yield from _claim(context, lease, patience)
+            claimed = yield from claim()
         except Refused:
             if not (yield from foreign.bury_uncountable(context)):
                 raise
-            continue
         except Unreadable:
-            # ``_claim`` has buried or postponed the document, so the item after it may be claimed.
-            continue
-        if claimed is None:
-            if not (yield from has_items_before_bound(context)):
-                return None
-        elif spent:
-            yield from bury_exhausted(context, claimed)
+            pass  # the claim has buried or postponed the document, so the item after it may be claimed
         else:
-            return claimed, lapsed
+            if claimed is not None or not (yield from has_items_before_bound(context)):
+                return claimed
     return None
 
 
@@ -167,8 +172,8 @@ def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> 
 
 def _claim(
     context: QueueContext[M], lease: timedelta, patience: float | None, *, sends: int = SENDS
-) -> Flow[tuple[Item[Any] | None, bool, bool]]:
-    """Send the claim; return its item, whether that has no run left and must be buried, and whether its lease ran out.
+) -> Flow[tuple[Item[Any], bool, bool] | None]:
+    """Send the claim; return its item, if any, whether that has no run left and must be buried, and whether its lease ran out.
 
     The reply is the envelope before the update, because only that contains the time at which it became eligible. When
     the reply is lost, the claimed item is searched by its token. If there is none, another claim is sent; should the
@@ -206,7 +211,7 @@ def _claim(
         raise
     context.state.record_claim(start, before)
     if before is None:
-        return None, False, False
+        return None
     attempts = attempts_of(before)
     after = {**before, **mine, "attempts": attempts + 1}
     spent = context.settings.is_spent(attempts) and not is_suspect(before)
