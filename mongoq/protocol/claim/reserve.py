@@ -173,7 +173,7 @@ def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> 
 def _claim(
     context: QueueContext[M], lease: timedelta, patience: float | None, *, sends: int = SENDS
 ) -> Flow[tuple[Item[Any], bool, bool] | None]:
-    """Send the claim; return its item, if any, whether that has no run left and must be buried, and whether its lease ran out.
+    """Send the claim; return its item, whether it has no run left and must be buried, and whether its lease ran out.
 
     The reply is the envelope before the update, because only that contains the time at which it became eligible. When
     the reply is lost, the claimed item is searched by its token. If there is none, another claim is sent; should the
