@@ -18,6 +18,7 @@ from mongoq.drivers.aio.driver import AioDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
+from mongoq.model.outcomes import Move
 from mongoq.model.process import Local
 from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol import admin, group_commit
@@ -26,8 +27,8 @@ from mongoq.protocol.claim import pop
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
-from mongoq.protocol.push.keyed import OnDuplicate
-from mongoq.protocol.settle import move, settle
+from mongoq.protocol.push.insert import OnDuplicate
+from mongoq.protocol.settle import bury, move, settle
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["AsyncDeadQueue", "AsyncQueue"]
@@ -75,7 +76,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
         Raises:
             ArgumentInvalid: this queue has none: it is one itself, or was opened with ``dead=None``.
         """
-        return AsyncDeadQueue(self._driver, move.dead_context(self._context))
+        return AsyncDeadQueue(self._driver, bury.dead_context(self._context))
 
     def _with(self, **changes: Any) -> Self:
         """Return a handle of the same queue whose context has other settings or marks."""
@@ -245,10 +246,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
-        given = payload is not KEEP
-        committing = group_commit.commit(
-            self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
-        )
+        committing = group_commit.commit(self._context, item, payload=payload, patch=patch, session=session)
         await self._driver.run(committing if session is None else run_within(self._context, session, committing, item))
 
     async def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
@@ -337,14 +335,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
             self._context,
             item,
             move.destination(self._context, to._context if isinstance(to, AsyncQueue) else to),
-            payload=payload,
-            replace_payload=payload is not KEEP,
-            patch=patch,
-            delay=delay,
-            when=when,
-            priority=priority,
-            headers=headers,
-            replace_headers=headers is not KEEP,
+            Move(to, payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers),
             key=key,
             session=session,
         )
@@ -365,7 +356,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
             ItemForeign: the item belongs to another queue or broker.
             ArgumentInvalid: this queue has no dead queue: it is one itself, or was opened with ``dead=None``.
         """
-        await self._driver.run(move.bury(self._context, item, reason=reason, error=error))
+        await self._driver.run(bury.bury(self._context, item, reason=reason, error=error))
 
 
 class AsyncDeadQueue(AsyncQueue[Any]):

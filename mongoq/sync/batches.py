@@ -17,7 +17,7 @@ from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.push import push_many
-from mongoq.protocol.settle import move_many, settle_many
+from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["Batches"]
@@ -141,7 +141,7 @@ class Batches(Generic[M]):
         A cancelled call may still settle all or some of them; a call that ends by a crash or a network error may, too.
         Items that are not settled are eligible again when their leases end.
         """
-        self._driver.run(settle_many.commit_many(self._context, items))
+        self._driver.run(settle.commit_many(self._context, items))
 
     def rollback_many(
         self, items: Iterable[Item[Any]], *, delay: Duration = 0, error: BaseException | str | None = None
@@ -156,7 +156,7 @@ class Batches(Generic[M]):
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        self._driver.run(settle_many.rollback_many(self._context, items, delay=delay, error=error))
+        self._driver.run(settle.rollback_many(self._context, items, delay=delay, error=error))
 
     def release_many(self, items: Iterable[Item[Any]]) -> None:
         """Hand items back unused: to their places in the order, attempts not counted (``bulkWrite`` of ``update``).
@@ -164,7 +164,7 @@ class Batches(Generic[M]):
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        self._driver.run(settle_many.release_many(self._context, items))
+        self._driver.run(settle.release_many(self._context, items))
 
     def extend_many(self, items: Iterable[Item[M]], *, lease: Duration | None = None) -> list[Item[M]]:
         """Restart the leases with this length, and return the items with new ends (``bulkWrite`` of ``update``).
@@ -178,7 +178,7 @@ class Batches(Generic[M]):
             BatchIncomplete: some leases could not be extended; the leases of its ``done`` were.
             ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        return self._driver.run(settle_many.extend_many(self._context, items, lease=lease))
+        return self._driver.run(settle.extend_many(self._context, items, lease=lease))
 
     def move_many(self, moves: Iterable[tuple[Item[Any], Move]]) -> None:
         """Hand items on to other queues, each in one ``update`` (``bulkWrite``): none is ever in both or in neither.
@@ -196,7 +196,7 @@ class Batches(Generic[M]):
                 as ``moves[3].priority``, and nothing was sent.
             ItemForeign, ReservationLost: as for ``commit_many``.
         """
-        self._driver.run(move_many.move_many(self._context, moves, _resolve_target))
+        self._driver.run(move.move_many(self._context, moves, _resolve_target))
 
 
 def _resolve_target(to: Any) -> Any:
