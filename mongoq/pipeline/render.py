@@ -8,9 +8,20 @@ from typing import Any
 
 from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.settings import KEEP
-from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Join, Source, Stage
+from mongoq.pipeline.graph.graph import (
+    BATCH,
+    LEASE,
+    Frame,
+    Graph,
+    Join,
+    Source,
+    Stage,
+    comes_back_to,
+    find_routes,
+    in_words,
+    queues,
+)
 from mongoq.pipeline.graph.handlers import import_path, model_name, quote_if_odd
-from mongoq.pipeline.graph.routes import comes_back_to, in_words, queues, ways
 
 __all__ = ["description", "mermaid"]
 
@@ -34,7 +45,7 @@ def _whole(graph: Graph) -> Iterator[tuple[str, str]]:
     entries = graph.entries
     # Without declared inputs, a queue of failures looks like an entry: a stage reads it, and no handler writes it.
     if graph.inputs is None:
-        failures = {way.queue for way in ways(graph) if way.kind == "errors"}
+        failures = {route.queue for route in find_routes(graph) if route.kind == "errors"}
         entries = tuple(queue for queue in entries if queue not in failures)
     yield "in", _join_names(entries)
     yield "out", _join_names(graph.outputs)
@@ -147,9 +158,9 @@ def mermaid(graph: Graph) -> str:
     lines += [f"    {_id('source', source.name)} --> {_id('queue', source.target)}" for source in graph.sources]
     for stage in graph.stages:
         lines += [f"    {_id('queue', source)} --> {_id('stage', stage.name)}" for source in stage.sources]
-    for way in ways(graph):
-        arrow = "-->" if way.kind == "to" else f"-. {way.kind} .->"
-        lines.append(f"    {_id('stage', way.stage.name)} {arrow} {_id('queue', way.queue)}")
+    for route in find_routes(graph):
+        arrow = "-->" if route.kind == "to" else f"-. {route.kind} .->"
+        lines.append(f"    {_id('stage', route.stage.name)} {arrow} {_id('queue', route.queue)}")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from mongoq.aio import AsyncQueue
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.pipeline.run.consumers import consumers
+from mongoq.pipeline.run.consumers import machinery
 from mongoq.sync import Queue
 from mongoq.testing.loop import PrivateLoop
 from mongoq.testing.server import VirtualServer
@@ -27,7 +27,7 @@ def adopt_consumers(production: Any, server: VirtualServer, broker: Any) -> dict
     if isinstance(production, Pipeline):
         production.check()
         _check_sources(production)
-        return _of_stages(consumers(production.graph, broker, coroutines=True))
+        return _of_stages(machinery(production.graph, broker, coroutines=True)[0])
     if not isinstance(production, Worker | AsyncWorker):
         raise ArgumentInvalid("production", f"a Worker, an AsyncWorker or a Pipeline, not {type(production).__name__}")
     return {

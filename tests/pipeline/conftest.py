@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.pipeline.graph.routes import pairs_queue
+from mongoq.pipeline.graph.graph import pairs_queue
 from mongoq.testing import VirtualBroker
 from tests.proxy import Proxy
 from tests.waiting import PATIENCE

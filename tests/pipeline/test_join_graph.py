@@ -10,7 +10,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.pipeline.graph.routes import pairs_queue, waiting_queue
+from mongoq.pipeline.graph.graph import pairs_queue, waiting_queue
 from tests.pipeline.stations import Flight, Numbered
 
 

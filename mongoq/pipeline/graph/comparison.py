@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mongoq.model.settings import DEFAULT
-from mongoq.pipeline.graph.graph import Graph, Source, Stage
+from mongoq.pipeline.graph.graph import Graph, Source, Stage, in_words, queues
 from mongoq.pipeline.graph.handlers import import_path, model_name
-from mongoq.pipeline.graph.routes import in_words, queues
 
 __all__ = ["Difference", "differences"]
 
@@ -94,15 +93,12 @@ def _by_name(parts: Sequence[Stage | Source]) -> dict[tuple[str, int], Stage | S
 
 
 def _facts(part: Stage | Source) -> dict[str, Any]:
+    fields = SOURCE if isinstance(part, Source) else FIELDS
+    facts = {"handler": import_path(part.handler)} | {field: getattr(part, field) for field in fields}
     if isinstance(part, Source):
-        return {"handler": import_path(part.handler)} | {field: getattr(part, field) for field in SOURCE}
-    return _facts_of_stage(part)
-
-
-def _facts_of_stage(stage: Stage) -> dict[str, Any]:
-    facts = {"handler": import_path(stage.handler)} | {field: getattr(stage, field) for field in FIELDS}
-    facts["model"] = _model(stage)
-    options = dict(stage.options)
+        return facts
+    facts["model"] = _model(part)
+    options = dict(part.options)
     if "success_on" in options:
         told = options["success_on"]
         options["success_on"] = tuple(map(import_path, told if isinstance(told, list | tuple) else (told,)))
