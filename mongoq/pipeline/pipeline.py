@@ -16,7 +16,7 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.pipeline.checks.graph import faults
 from mongoq.pipeline.declare import Declarations, H, Names
 from mongoq.pipeline.graph.comparison import Difference, differences
-from mongoq.pipeline.graph.graph import BATCH, LEASE, Graph, Source, Trail, Waiting, queues_of, waiting
+from mongoq.pipeline.graph.graph import BATCH, LEASE, Graph, Source, Trail, Waiting
 from mongoq.pipeline.graph.handlers import handler_name, names, quote_if_odd
 from mongoq.pipeline.recipe.recipe import graph_of
 from mongoq.pipeline.render import description, mermaid
@@ -389,15 +389,17 @@ class Pipeline(Declarations):
         The items are read in pages by key (``find``), like ``queue.history``. Any process may call this, also while the
         pipeline does not run.
         """
-        for stage, queue in queues_of(self.graph):
-            for item in broker.queue(queue).history(state=None):
-                yield waiting(stage, item)
+        graph = self.graph
+        for stage in graph.joins:
+            for item in broker.queue(graph.waiting_queue(stage)).history(state=None):
+                yield Waiting.of(stage, item)
 
     async def waiting_async(self, broker: AsyncBroker) -> AsyncIterator[Waiting]:
         """Iterate as ``waiting`` does, with asyncio: ``async for one in pipeline.waiting_async(broker)``."""
-        for stage, queue in queues_of(self.graph):
-            async for item in broker.queue(queue).history(state=None):
-                yield waiting(stage, item)
+        graph = self.graph
+        for stage in graph.joins:
+            async for item in broker.queue(graph.waiting_queue(stage)).history(state=None):
+                yield Waiting.of(stage, item)
 
 
 def _check_broker(broker: Any, kind: type[Any], other: type[Any], methods: str) -> None:

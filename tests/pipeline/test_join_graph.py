@@ -10,7 +10,6 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.pipeline.graph.graph import pairs_queue, waiting_queue
 from tests.pipeline.stations import Flight, Numbered
 
 
@@ -189,7 +188,7 @@ def test_no_two_joins_share_their_queues_whatever_they_are_called() -> None:
         made = mongoq.Pipeline(name, errors="errors", outputs="out")
         made.join(["a", "b"], to="out", on="id", name=stage)(together)
         [one] = made.graph.stages
-        return {waiting_queue(made.graph, one), pairs_queue(made.graph, one)}
+        return {made.graph.waiting_queue(one), made.graph.pairs_queue(one)}
 
     assert queues("shop", "settle") == {"shop.settle.waiting", "shop.settle.joined"}
     told = [queues("a.b", "c"), queues("a", "b.c"), queues("a%2Eb", "c"), queues("a/b", "c"), queues("a", "b/c")]

@@ -13,7 +13,7 @@ from mongoq.model.arguments import queue_name
 from mongoq.model.outcomes import Move
 from mongoq.pipeline.checks.stages import join_queue_faults, source_faults, stage_faults
 from mongoq.pipeline.checks.types import type_faults
-from mongoq.pipeline.graph.graph import Graph, Source, Stage, find_reachable, find_routes, of_strings
+from mongoq.pipeline.graph.graph import Graph, Source, Stage
 
 __all__ = ["faults"]
 
@@ -26,7 +26,7 @@ def route_faults(graph: Graph) -> list[str]:
     """Return the faults of the routes of items; queue names that are not strings are ignored."""
     if not (graph.stages or graph.sources):
         return ["pipeline: it has no stages; declare one with @pipeline.stage(…) or @pipeline.sink(…)"]
-    plan = _Plan.of(of_strings(graph))
+    plan = _Plan.of(graph.of_strings())
     found = [*_of_lists(graph), *_of_targets(plan), *_of_the_rest(plan), *_of_readers(plan), *_of_ends(plan)]
     # With an invalid name among the inputs, stages behind it would be reported as unreachable too.
     if graph.inputs == plan.graph.inputs:
@@ -108,14 +108,14 @@ def _of_ends(plan: _Plan) -> Iterator[str]:
     for queue in plan.graph.inputs or ():
         if queue not in plan.readers:
             yield f"pipeline: inputs: no stage takes items from {queue!r:.150}; declare one, or leave the queue out"
-    sent = {*(route.queue for route in find_routes(plan.graph)), *plan.graph.fed}
+    sent = {*(route.queue for route in plan.graph.routes), *plan.graph.fed}
     for queue in plan.graph.outputs:
         if queue not in sent:
             yield f"pipeline: outputs: no stage sends items to {queue!r:.150}; name it in to=, or leave the queue out"
 
 
 def _of_unreached(plan: _Plan) -> Iterator[str]:
-    seen = find_reachable(plan.graph, [*plan.graph.entries, *plan.graph.fed])
+    seen = plan.graph.find_reachable([*plan.graph.entries, *plan.graph.fed])
     for stage in plan.graph.stages:
         if stage.sources and seen.isdisjoint(stage.sources):
             names = ", ".join(f"{source!r:.150}" for source in stage.sources)

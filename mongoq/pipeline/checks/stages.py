@@ -16,7 +16,7 @@ from mongoq.model.settings import KEEP, Default, check_options
 from mongoq.model.stream_claim import MOST
 from mongoq.pipeline.checks.types import may_hold
 from mongoq.pipeline.frames.handler import FORMATS, frames_of, kind_name
-from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Join, Source, Stage, pairs_queue, waiting_queue
+from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import argument_type, classes, in_a_line, return_type
 from mongoq.pipeline.run.consumers import DEFAULTS, takes_job
 from mongoq.protocol.push.push import check_due, check_headers
@@ -354,7 +354,7 @@ def join_queue_faults(graph: Graph) -> Iterator[str]:
 
 
 def _of_its_queues(graph: Graph, stage: Stage, named: set[str]) -> Iterator[str]:
-    for queue in (waiting_queue(graph, stage), pairs_queue(graph, stage)):
+    for queue in (graph.waiting_queue(stage), graph.pairs_queue(stage)):
         try:
             queue_name(queue)
         except QueueNameInvalid:

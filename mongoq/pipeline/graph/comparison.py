@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mongoq.model.settings import DEFAULT
-from mongoq.pipeline.graph.graph import Graph, Source, Stage, in_words, queues
+from mongoq.pipeline.graph.graph import Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name
 
 __all__ = ["Difference", "differences"]
@@ -78,7 +78,7 @@ def _of_parts(
 
 
 def _of_queues(one: Graph, other: Graph) -> Iterator[Difference]:
-    ours, theirs = queues(in_words(one)), queues(in_words(other))
+    ours, theirs = one.in_words().queues, other.in_words().queues
     yield from (Difference("queue", queue, "removed") for queue in ours if queue not in theirs)
     yield from (Difference("queue", queue, "added") for queue in theirs if queue not in ours)
 

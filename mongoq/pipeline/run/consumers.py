@@ -16,7 +16,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.join_state import Unjoinable, qualify, value_key
 from mongoq.model.outcomes import Failed, Fork, Release, ResolvedOutcome, SettledElsewhere
 from mongoq.pipeline.frames.handler import wrap_frame_handler
-from mongoq.pipeline.graph.graph import Graph, Source, Stage, pairs_queue, waiting_queue
+from mongoq.pipeline.graph.graph import Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
 from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver, find_model, make_resolver, make_stage_handle
 from mongoq.protocol.base.transaction import ensure_transactional
@@ -179,12 +179,12 @@ def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tu
     join = stage.join
     assert join is not None
     sides = [make_stage_handle(graph, stage, broker.queue(source)) for source in stage.sources]
-    parked = _without_limit(make_stage_handle(graph, stage, broker.queue(waiting_queue(graph, stage))))
+    parked = _without_limit(make_stage_handle(graph, stage, broker.queue(graph.waiting_queue(stage))))
     spec = JoinSpec(
         name=qualify(graph.name, stage.name, "/"),
         sides=tuple(side._context for side in sides),
         parked=parked._context,
-        pairs=pairs_queue(graph, stage),
+        pairs=graph.pairs_queue(stage),
         timeout=None if join.timeout is None else duration(join.timeout, "timeout", zero=False),
         missing=join.missing,
         late=join.late,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from mongoq.pipeline.graph.graph import Graph, pairs_queue, waiting_queue
+from mongoq.pipeline.graph.graph import Graph
 from mongoq.protocol.history.stats import QueueStats
 
 if TYPE_CHECKING:
@@ -217,9 +217,9 @@ def progress_of(
     stages = {}
     for stage in graph.own_stages:
         own = counts.stages.get(stage.name, StageCounts())
-        owned = stage.sources if stage.join is None else (*stage.sources, pairs_queue(graph, stage))
+        owned = stage.sources if stage.join is None else (*stage.sources, graph.pairs_queue(stage))
         depths = [stats[queue].counts for queue in owned if queue in stats]
-        parked = None if stage.join is None else stats.get(waiting_queue(graph, stage))
+        parked = None if stage.join is None else stats.get(graph.waiting_queue(stage))
         stages[stage.name] = StageProgress(
             stage=stage.name,
             queues=stage.sources,
