@@ -30,7 +30,6 @@ from mongoq.pipeline.on_spark.task import (
     TaskOrder,
     cancel,
     has_ended,
-    is_connect,
     ready_for,
     run_task,
     run_tasks,
@@ -123,19 +122,16 @@ class SparkRun(ThreadedRun):
             slots = self._make_slots(number, parts, sources)
             self._scheduler = Scheduler(f"mongoq-{graph.name}", order, slots, self._run_order, self._check)
             # Before any query starts: a missing module is one clear error here, and many failed tasks later.
-            self._check_before_start()
+            try:
+                self._check()
+            except Exception as error:
+                raise ExecutorsUnready(graph.name, error) from error
             self._frame_queries = FrameQueries(self._queries(place, checkpoint, every))
             self._frame_queries.start()
             undo.pop_all()
         self._begin(self._work)
 
     # --- before it starts ------------------------------------------------------------------------
-
-    def _check_before_start(self) -> None:
-        try:
-            self._check()
-        except Exception as error:
-            raise ExecutorsUnready(self._graph.name, error) from error
 
     def _check(self) -> None:
         """Let a task check that an executor has everything it needs; raises ``ExecutorError`` when Spark has ended."""
@@ -342,7 +338,7 @@ def _check_session(spark: Any) -> None:
 
 def _check_frames(graph: Graph, spark: Any) -> None:
     """Refuse frame stages on Spark Connect: their queries call back into this process, which its server cannot do."""
-    if is_connect(spark):
+    if any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__):
         problem = "a frame stage needs a classic Spark session, and this one is of Spark Connect"
         hint = "run it where the driver is (spark-submit, or master(...)), and the other stages by stages="
         faults = [f"stage {one.name!r}: {problem}; {hint}" for one in graph.own_stages if one.frame is not None]

@@ -34,18 +34,7 @@ from mongoq.worker.threads.engine import Engine
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "ENDED",
-    "Report",
-    "Stop",
-    "TaskOrder",
-    "cancel",
-    "has_ended",
-    "is_connect",
-    "ready_for",
-    "run_task",
-    "run_tasks",
-]
+__all__ = ["ENDED", "Report", "Stop", "TaskOrder", "cancel", "has_ended", "ready_for", "run_task", "run_tasks"]
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -280,11 +269,6 @@ def _tag_jobs(spark: Any, order: TaskOrder) -> Iterator[None]:
 
 def _tag(order: TaskOrder) -> str:
     return f"mongoq-{order.run}"
-
-
-def is_connect(spark: Any) -> bool:
-    """Return whether a session is one of Spark Connect, which has no context and no JVM within reach."""
-    return any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__)
 
 
 def has_ended(spark: Any) -> bool:
