@@ -57,7 +57,7 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     yield from _of_values(stage)
     yield from _of_errors(graph, stage)
     yield from _of_the_filter(stage)
-    yield from _of_the_rest(stage)
+    yield from _of_otherwise(stage)
     if stage.format is not None:
         yield from format_faults(stage)
     if stage.join is not None:
@@ -139,7 +139,7 @@ def _of_the_filter(stage: Stage) -> Iterator[str]:
         yield "where: say what becomes of the other items, with otherwise=Drop() or otherwise=Move(queue)"
 
 
-def _of_the_rest(stage: Stage) -> Iterator[str]:
+def _of_otherwise(stage: Stage) -> Iterator[str]:
     """Yield the faults of ``otherwise``, which settles the items that do not match the filter."""
     told: Any = stage.otherwise
     if told is None or isinstance(told, Drop):
