@@ -40,7 +40,8 @@ def faults(graph: Graph) -> list[str]:
 
 def _of_names(graph: Graph) -> Iterator[str]:
     yield from (f"pipeline {graph.name!r:.150}: {fault}" for fault in _unfit(graph.name))
-    for part in (*graph.stages, *graph.sources):
+    parts: list[Stage | Source] = [*graph.stages, *graph.sources]
+    for part in parts:
         yield from (f"{_title(part)}: {fault}" for fault in _unfit(part.name))
     yield from _of_equal_names(graph)
 
@@ -137,8 +138,9 @@ def _of_lists(graph: Graph) -> Iterator[str]:
 
 
 def _of_targets(plan: _Plan) -> Iterator[str]:
-    sent = [(source, source.target) for source in plan.graph.sources]
-    for part, queue in [*sent, *((stage, target) for stage in plan.graph.stages for target in stage.targets)]:
+    sent: list[tuple[Stage | Source, str]] = [(source, source.target) for source in plan.graph.sources]
+    sent += [(stage, target) for stage in plan.graph.stages for target in stage.targets]
+    for part, queue in sent:
         if not plan.leads_on(queue):
             yield (
                 f"{_title(part)}: to: no stage takes items from {queue!r:.150}; declare one, or name the queue in "
