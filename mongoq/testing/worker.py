@@ -14,7 +14,7 @@ from mongoq.aio import AsyncQueue
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.pipeline.run.consumers import consumers
+from mongoq.pipeline.run.consumers import machinery
 from mongoq.sync import Queue
 from mongoq.testing.server import PrivateLoop, VirtualServer, VirtualTime
 from mongoq.testing.station import NeverIdle, Result, Steps, VirtualStation
@@ -149,7 +149,7 @@ def _adopt_consumers(production: Any, server: VirtualServer, broker: Any) -> dic
     if isinstance(production, Pipeline):
         production.check()
         _check_sources(production)
-        return _key_by_queue(consumers(production.graph, broker, coroutines=True))
+        return _key_by_queue(machinery(production.graph, broker, coroutines=True)[0])
     if not isinstance(production, Worker | AsyncWorker):
         raise ArgumentInvalid("production", f"a Worker, an AsyncWorker or a Pipeline, not {type(production).__name__}")
     return {name: replace(one, queue=server.queue(one.queue._context)) for name, one in production._consumers.items()}

@@ -23,7 +23,7 @@ import mongoq
 from mongoq.errors import ArgumentInvalid, StageStopped
 from mongoq.model.item import Item, delivery_hash
 from mongoq.model.trail import trail_of
-from mongoq.pipeline.on_spark.frames.settle import StageSettings
+from mongoq.pipeline.on_spark.frame_settler import StageSettings
 from tests.awkward import awkward
 from tests.spark.frame_station import Frames, dropping_pipeline
 
@@ -495,7 +495,7 @@ def test_ids_of_other_programs_are_settled_as_well(frames: Frames) -> None:
 
 
 def test_no_credentials_are_stored_with_an_item(frames: Frames) -> None:
-    from mongoq.pipeline.on_spark.frames.failures import cause
+    from mongoq.pipeline.on_spark.frame_batch import cause
     from mongoq.spark.raw_options import Location
 
     uri = "mongodb://analyst:s3cret%2Dp4ss@host/app"
@@ -507,7 +507,7 @@ def test_a_schema_deeper_than_arrow_brings_is_refused_with_its_stage_and_path() 
     from pyspark.sql.types import ArrayType, DataType, IntegerType, StructType
 
     from mongoq.pipeline.graph.graph import Frame
-    from mongoq.pipeline.on_spark.frames.query import _schema_of
+    from mongoq.pipeline.on_spark.frame_query import _schema_of
 
     deep: DataType = IntegerType()
     for _ in range(63):
