@@ -9,10 +9,9 @@ from typing import Self
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
-from mongoq.spark.read.queue_selection import WAYS, QueueSelection
-from mongoq.spark.read.views import VIEWS, Period
+from mongoq.spark.read.views import VIEWS, WAYS, Period, QueueSelection
 from mongoq.spark.scan import PREFERENCES
-from mongoq.spark.types.conversion_error import FAIL, MODES
+from mongoq.spark.types.convert import FAIL, MODES
 
 __all__ = ["EMPTY", "KNOWN", "MISSING", "SAMPLE", "ReadOptions"]
 
@@ -51,7 +50,7 @@ class ReadOptions:
         view: view of their items.
         period: time range.
         fields: fields of the payload to read; empty for all.
-        mode: one of ``mongoq.spark.types.conversion_error.MODES``.
+        mode: one of ``mongoq.spark.types.convert.MODES``.
         sample: number of items to infer the schema from; ``None``: it is not inferred.
         pushdown: True if filters are passed to the server.
         partitions: number of tasks that read, at most; ``None``: by the number of items.
@@ -83,7 +82,7 @@ class ReadOptions:
         given.take_path("queue")
         return cls(
             place=given.place(),
-            queues=QueueSelection.parse(given.options),
+            queues=QueueSelection.parse(given),
             view=given.choice("view", VIEWS, DEFAULT_VIEW),
             period=_period(given.moment("since"), given.moment("until")),
             fields=given.names("fields", FIELDS),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from mongoq.spark.clients import TASK_PATIENCE, scan_at
-from mongoq.spark.gc_pause import pause_while_making
 from mongoq.spark.read.pushdown import Condition, ServerFilter, push_down
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.read.schema import Columns
@@ -186,10 +184,8 @@ def read_partition(partition: InputPartition, schema: StructType) -> Iterator[Re
     """Yield the rows of one partition in record batches; at most one batch is held in memory."""
     if not isinstance(partition, ScanPartition):
         raise TypeError(f"not a partition of mongoq: {type(partition).__name__}")
-    options, now = partition.options, partition.now
+    options = partition.options
     columns = Columns(schema, options.mode, options.fields)
     with scan_at(options.place, patience=TASK_PATIENCE, preference=options.preference) as scan:
         batches = scan.batches(partition.filter, columns.projection(), hint=partition.hint, rows=ROWS, naive=True)
-        yield from pause_while_making(
-            map(partial(columns.batch, now=now), batches)
-        )  # a loop would keep the last documents
+        yield from columns.batches(batches, partition.now)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ from mongoq.model.stream_claim import StreamClaim, pack, unpack
 from mongoq.protocol.settle.by_token import read_held_documents
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ColumnMismatch
-from mongoq.spark.gc_pause import pause_while_making
 from mongoq.spark.raw_options import Location
 from mongoq.spark.read.schema import Columns
 from mongoq.spark.stream.queue_run import QueueRun, end_run, run_of
@@ -122,8 +120,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, ClaimPartition):
             return  # Spark's own partition, for a batch without items
         columns = Columns(self._schema, self._options.mode)
-        documents = _documents(partition, columns.projection())
-        yield from pause_while_making(map(partial(columns.batch, now=partition.now), documents))
+        yield from columns.batches(_documents(partition, columns.projection()), partition.now)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Settle the batch, if it is unsettled: most likely it is, because Spark asks for the next batch first."""

@@ -13,10 +13,10 @@ from mongoq.model.arguments import count, duration, queue_name
 from mongoq.model.stream_claim import MOST, consumer_name
 from mongoq.model.trail import StageMark
 from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
-from mongoq.spark.read.queue_selection import WAYS
 from mongoq.spark.read.read_options import EMPTY, MISSING, ReadOptions
 from mongoq.spark.read.read_options import KNOWN as READ_OPTIONS
-from mongoq.spark.types.conversion_error import DROP, FAIL, MODES, PERMISSIVE
+from mongoq.spark.read.views import WAYS
+from mongoq.spark.types.convert import DROP, FAIL, MODES, PERMISSIVE
 from mongoq.sync import Queue
 
 __all__ = ["HistoryStreamOptions", "QueueStreamOptions", "StageOption"]

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyspark.sql.types as spark
 
-from mongoq.spark.types.values import Values
+from mongoq.spark.types.values import INTEGERS, Values
 
 __all__ = ["ContentIds", "Occurrences", "ValueIds", "canonical_of"]
 
@@ -174,7 +174,7 @@ def _number(value: Decimal) -> bytes:
 
 CANONICAL: tuple[tuple[tuple[type[spark.DataType], ...], bytes, Plain], ...] = (
     ((spark.StringType,), b"s", _text),
-    ((spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType), b"i", _text),
+    (INTEGERS, b"i", _text),
     ((spark.BooleanType,), b"b", _text),
     ((spark.DecimalType,), b"n", _number),
     ((spark.BinaryType,), b"x", bytes),

@@ -11,7 +11,7 @@ from typing import Self
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name, text
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
-from mongoq.spark.raw_options import PATH, PLACE, TRUTHS, Location, RawOptions
+from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
 
 __all__ = ["WriteOptions"]
 
@@ -86,12 +86,12 @@ others; default: `true` in a stream, and in a batch an error that asks |
             delay=None if delay is None else duration(delay, "delay"),
             when=given.moment("when"),
             priority=_priority(given),
-            fields=_names(given, "fields"),
+            fields=given.names("fields", '["customer", "total"]') or None,
             id_column=given.text("idColumn"),
             label=text(given.value("label") or "", "label", LABEL_BYTES),
             once=DEFAULT_REMEMBER if once is None else duration(once, "once", zero=False),
             carry=_carry(given),
-            settle=_settle(given, default=True if stream else None),
+            settle=given.truth("settle", default=True if stream else None),
             lost=given.choice("lost", LOST, "ignore"),
             batch_size=given.whole("batchSize", most=BATCH_SIZE) or BATCH_SIZE,
         )
@@ -107,19 +107,9 @@ def _priority(given: RawOptions) -> int | None:
     return priority
 
 
-def _names(given: RawOptions, name: str, such_as: str = '["customer", "total"]') -> tuple[str, ...] | None:
-    return given.names(name, such_as) or None
-
-
 def _carry(given: RawOptions) -> frozenset[str]:
-    names = _names(given, "carry", '["key", "headers"]') or ()
+    names = given.names("carry", '["key", "headers"]')
     for each in names:
         if each not in CARRIED:
             raise ArgumentInvalid("carry", f"some of {', '.join(CARRIED)}, not {each[:60]!r}")
     return frozenset(names)
-
-
-def _settle(given: RawOptions, *, default: bool | None) -> bool | None:
-    if given.value("settle") is None:
-        return default
-    return TRUTHS[given.choice("settle", TRUTHS, "")]
