@@ -60,12 +60,10 @@ OLDEST = (4, 2)
 """Oldest PySpark version that has everything the format uses."""
 JAVA = 17
 """Oldest Java version that Spark 4 supports."""
-PATIENCE = 30.0
-"""Seconds to wait for ``java -version``; it takes about a tenth of a second."""
 VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 """Version in Java's output; up to Java 8 it was written 1.8."""
-VARIABLE = "PYSPARK_PYTHON"
 PATIENCE_SECONDS = 60.0
+"""Seconds to wait for Java, which takes about a tenth of a second, and for the imports of a Python."""
 PROBE = "import sys, mongoq, pymongo, pyarrow; print('%d.%d' % sys.version_info[:2])"
 """Imports of tasks; Spark itself adds PySpark to the path."""
 
@@ -160,12 +158,16 @@ def java_version() -> int | None:
     if java is None:
         return None
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        told = _run(java, "-version")
     except (OSError, subprocess.TimeoutExpired):
         return None
     # Java writes its version to stderr; both outputs are searched.
     found = VERSION.search(told.stderr + told.stdout)
     return int(found[1]) if found else None
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
 
 def find_interpreter() -> str:
@@ -176,7 +178,7 @@ def find_interpreter() -> str:
     # Without an import: a check before Spark starts must not load PySpark.
     module = sys.modules.get("pyspark.core.context")
     context = None if module is None else module.SparkContext._active_spark_context
-    named = os.environ.get(VARIABLE) if context is None else context.pythonExec
+    named = os.environ.get("PYSPARK_PYTHON") if context is None else context.pythonExec
     return named or "python3"
 
 
@@ -186,9 +188,8 @@ def find_problem(interpreter: str) -> str | None:
     path = shutil.which(interpreter)
     if path is None:
         return "is not there"
-    command = [path, "-c", PROBE]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+        told = _run(path, "-c", PROBE)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"does not run: {error}"
     if told.returncode != 0:

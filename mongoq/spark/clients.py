@@ -33,11 +33,8 @@ _lock = threading.Lock()
 def broker_at(place: Location, *, patience: float = TASK_PATIENCE) -> Broker:
     """Return this process's broker for a location, connected and checked; it lasts as long as the process.
 
-    A forked process makes its own broker. ``patience`` in seconds counts for the first call only.
-
-    Raises:
-        ArgumentInvalid, ServerUnavailable, AuthenticationFailed, CollectionSharded, SchemaTooNew: as
-            ``mongoq.connect``.
+    A forked process makes its own broker. ``patience`` in seconds counts for the first call only. Raises the errors of
+    ``mongoq.connect``.
     """
     # The pid is part of the key: a forked process inherits this table, but must not use the parent's connections.
     key = os.getpid(), place
@@ -48,13 +45,7 @@ def broker_at(place: Location, *, patience: float = TASK_PATIENCE) -> Broker:
 
 
 def scan_at(place: Location, *, patience: float = PLAN_PATIENCE, preference: str | None = None) -> Scan:
-    """Return a scan of a location; its ``with`` block closes it.
-
-    Args:
-        place: location of the queues.
-        patience: seconds to wait for a server.
-        preference: name of a read preference; ``None``: the URI's.
-    """
+    """Return a scan of a location; its ``with`` block closes it. A preference replaces the URI's read preference."""
     return Scan(place.uri, place.database, place.collection, patience=patience, preference=preference)
 
 

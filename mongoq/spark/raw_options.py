@@ -75,8 +75,7 @@ class RawOptions:
         # The same name by path and by option is no conflict.
         if self.options.setdefault(meaning, path) != path:
             other = f"the option {meaning} {self.options[meaning]!r}"
-            problem = f"{path!r} and {other} name both the queue; give one of them"
-            raise ArgumentInvalid(PATH, problem)
+            raise ArgumentInvalid(PATH, f"{path!r} and {other} name both the queue; give one of them")
 
     def value(self, name: str) -> str | None:
         """Return the value of an option, or ``None``."""
@@ -87,6 +86,13 @@ class RawOptions:
         value = self.value(name)
         if value is not None and not value.strip():
             raise ArgumentInvalid(name, "this option is empty")
+        return value
+
+    def required(self, name: str, meaning: str) -> str:
+        """Return the value of an option that must be given."""
+        value = self.value(name)
+        if value is None:
+            raise ArgumentInvalid(name, f"this option is missing: {meaning}")
         return value
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:

@@ -5,29 +5,17 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from dataclasses import field as default
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import pyspark.sql.types as spark
 from bson import Decimal128, ObjectId
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.read.read_options import ReadOptions
-from mongoq.spark.read.views import Branch, items_of, view_of
+from mongoq.spark.read.views import items_of, view_of
 from mongoq.spark.scan import Scan
 from mongoq.spark.types.column import NO_PAYLOAD, only, path_in_payload
 from mongoq.spark.types.convert import JSON_MARK, PERMISSIVE, too_deep
@@ -55,22 +43,21 @@ def infer_schema(scan: Scan, options: ReadOptions) -> StructType:
         raise ArgumentInvalid(
             "inferSchema", f"the payloads have more than {MOST_FIELDS:,} different fields; give a schema, or fields"
         )
-    schema = _of_documents(seen) if seen.kinds == {"document"} else _of_others(seen, options)
+    if seen.kinds == {"document"} and seen.fields:
+        schema = _of_documents(seen)
+    elif options.fields and seen.kinds not in (set(), {"document"}):
+        raise ArgumentInvalid("fields", "an item's payload is no document, and has no fields; leave out this option")
+    else:
+        schema = default_schema()
     _check_depth(schema)
     return schema.add(CORRUPT, StringType()) if options.mode == PERMISSIVE else schema
 
 
 def _check_depth(schema: StructType) -> None:
-    for field in schema.fields:
-        if problem := too_deep(field.name, field.dataType):
-            hint = f"give a schema in which it, or {field.name!r}, is a string, which holds it as JSON"
+    for column in schema.fields:
+        if problem := too_deep(column.name, column.dataType):
+            hint = f"give a schema in which it, or {column.name!r}, is a string, which holds it as JSON"
             raise ArgumentInvalid("inferSchema", f"field {problem}; {hint}")
-
-
-def _of_others(seen: ObservedValues, options: ReadOptions) -> StructType:
-    if seen.kinds and options.fields:
-        raise ArgumentInvalid("fields", "an item's payload is no document, and has no fields; leave out this option")
-    return default_schema()
 
 
 def _of_documents(seen: ObservedValues) -> StructType:
@@ -85,7 +72,7 @@ def _of_documents(seen: ObservedValues) -> StructType:
             schema.add(seen.fields[name].column(name))
     if others.kinds:
         schema.add(PAYLOAD, others.type() or StringType())
-    return schema if seen.fields else default_schema()
+    return schema
 
 
 def _payloads(scan: Scan, options: ReadOptions) -> Iterator[Any]:
@@ -101,13 +88,10 @@ def _payloads(scan: Scan, options: ReadOptions) -> Iterator[Any]:
     # Both ends of each index: old and new items may have different fields.
     for branch in view.branches:
         for queue in queues:
-            for document in scan.ends(_of(branch, queue), _projection(options.fields), branch.index.keys, rows=rows):
+            filter = branch.documents() | {"q": queue}
+            for document in scan.ends(filter, _projection(options.fields), branch.index.keys, rows=rows):
                 payload = document.get(PAYLOAD, NO_PAYLOAD)
                 yield only(options.fields, payload) if options.fields else payload
-
-
-def _of(branch: Branch, queue: str) -> dict[str, Any]:
-    return {**branch.documents(), "q": queue}
 
 
 def _some(queues: list[str], sample: int) -> list[str]:
@@ -131,27 +115,21 @@ DIGITS = 38
 MOST_FIELDS = 1_000
 """Fields of a document, at most: with more fields, their names are data."""
 
-KINDS: tuple[tuple[type, str], ...] = (
-    (bool, "boolean"),
-    (int, "integer"),
-    (float, "double"),
-    (str, "text"),
-    (ObjectId, "text"),
-    (uuid.UUID, "text"),
-    (datetime, "date"),
-    (Decimal128, "decimal"),
-    (bytes, "binary"),
-    (dict, "document"),
-    (list, "array"),
+KINDS: tuple[tuple[type, str, DataType | None], ...] = (
+    (bool, "boolean", spark.BooleanType()),
+    (int, "integer", spark.LongType()),
+    (float, "double", spark.DoubleType()),
+    (str, "text", StringType()),
+    (ObjectId, "text", StringType()),
+    (uuid.UUID, "text", StringType()),
+    (datetime, "date", spark.TimestampType()),
+    (Decimal128, "decimal", None),
+    (bytes, "binary", spark.BinaryType()),
+    (dict, "document", None),
+    (list, "array", None),
 )
-ALONE: dict[str, DataType] = {
-    "boolean": BooleanType(),
-    "integer": LongType(),
-    "double": DoubleType(),
-    "text": StringType(),
-    "date": TimestampType(),
-    "binary": BinaryType(),
-}
+"""Kinds of values, and the Spark type of each; ``None``: it depends on the values."""
+ALONE = {kind: type for _, kind, type in KINDS if type is not None}
 
 
 @dataclass(slots=True)
@@ -167,18 +145,18 @@ class ObservedValues:
         element: of arrays, the values of their elements.
     """
 
-    kinds: set[str] = default(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
     beyond_double: bool = False
     whole: int = 0
     scale: int = 0
-    fields: dict[str, ObservedValues] = default(default_factory=dict)
+    fields: dict[str, ObservedValues] = field(default_factory=dict)
     element: ObservedValues | None = None
 
     def add(self, value: Any) -> None:
         """Add a value."""
         if value is None:
             return
-        kind = next((kind for type, kind in KINDS if isinstance(value, type)), "other")
+        kind = next((kind for type, kind, _ in KINDS if isinstance(value, type)), "other")
         self.kinds.add(kind)
         match kind:
             case "integer":
@@ -215,7 +193,7 @@ class ObservedValues:
             [kind] = self.kinds
             return ALONE[kind] if kind in ALONE else self._compose_type(kind)
         if self.kinds == {"integer", "double"}:
-            return None if self.beyond_double else DoubleType()
+            return None if self.beyond_double else spark.DoubleType()
         if self.kinds == {"integer", "decimal"}:
             return self._decimals()
         return StringType() if self.kinds == {"text", "decimal"} else None
@@ -225,11 +203,11 @@ class ObservedValues:
             return self._decimals() or StringType()
         if kind == "array" and self.element is not None:
             element = self.element.type()
-            return None if element is None else ArrayType(element)
+            return None if element is None else spark.ArrayType(element)
         if kind == "document" and 0 < len(self.fields) <= MOST_FIELDS and "" not in self.fields:
             names = list(self.fields)
             return None if alike(names) else StructType([self.fields[name].column(name) for name in names])
         return None
 
-    def _decimals(self) -> DecimalType | None:
-        return DecimalType(DIGITS, self.scale) if self.whole + self.scale <= DIGITS else None
+    def _decimals(self) -> spark.DecimalType | None:
+        return spark.DecimalType(DIGITS, self.scale) if self.whole + self.scale <= DIGITS else None

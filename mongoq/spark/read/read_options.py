@@ -23,21 +23,9 @@ EMPTY = "empty"
 MISSING = ("fail", EMPTY)
 FIELDS = '["customer", "total"]'
 KNOWN = (
-    *PLACE,
-    *WAYS,
-    "view",
-    "since",
-    "until",
-    "fields",
-    "mode",
-    "inferSchema",
-    "sampleSize",
-    "pushdown",
-    "partitions",
-    "missing",
-    "readPreference",
-    PATH,
-)
+    *PLACE, *WAYS, "view", "since", "until", "fields", "mode", "inferSchema", "sampleSize", "pushdown", "partitions",
+    "missing", "readPreference", PATH,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +60,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check the options of a Spark reader; users may write their names in any case.
-
-        Raises:
-            ArgumentInvalid: an option is unknown, missing, or out of its range.
-            QueueNameInvalid: no queue can have this name.
-        """
+        """Check the options of a reader, named in any case; raises ``ArgumentInvalid`` and ``QueueNameInvalid``."""
         given = RawOptions(options, KNOWN)
         given.take_path("queue")
         return cls(

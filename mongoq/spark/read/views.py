@@ -18,18 +18,9 @@ from mongoq.spark.raw_options import RawOptions
 from mongoq.spark.scan import Scan
 
 __all__ = [
-    "VIEWS",
-    "WAYS",
-    "Branch",
-    "Period",
-    "QueueSelection",
-    "View",
-    "beginning_with",
-    "items_of",
-    "next_millisecond",
-    "refuse_unknown",
-    "view_of",
-]
+    "VIEWS", "WAYS", "Period", "QueueSelection", "View", "beginning_with", "items_of", "next_millisecond",
+    "refuse_unknown", "view_of",
+]  # fmt: skip
 
 WAYS = ("queue", "queues", "prefix")
 """Options that name the queues of a read; exactly one is given."""
@@ -58,12 +49,7 @@ class QueueSelection:
 
     @classmethod
     def parse(cls, options: RawOptions) -> Self:
-        """Check the options ``queue``, ``queues`` and ``prefix``; exactly one is required.
-
-        Raises:
-            ArgumentInvalid: none or several are given, or a list is invalid.
-            QueueNameInvalid: no queue can have this name.
-        """
+        """Check the options ``queue``, ``queues`` and ``prefix``; exactly one is required."""
         given = [way for way in WAYS if options.value(way) is not None]
         if not given:
             problem = "this option is missing: the name of the queue to read; or give queues, or prefix"

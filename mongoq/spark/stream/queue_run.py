@@ -157,8 +157,8 @@ class QueueRun:
         if start == end:
             return None, ()
         if claim is None or claim.number != end:
-            sentence = "batch %d of consumer %r was settled before, and is empty now: is its checkpoint an old copy?"
-            logger.warning(sentence, end, self._options.consumer)
+            problem = "batch %d of consumer %r was settled before, and is empty now: is its checkpoint an old copy?"
+            logger.warning(problem, end, self._options.consumer)
             return None, ()
         with self._in_plain_words():
             return claim, self._affirm(claim)
@@ -198,7 +198,6 @@ class QueueRun:
             with self._in_plain_words():
                 self._run = self._begin_run()
             self._keeper = LeaseKeeper(self._broker, self._run, self._lease())
-            self._keeper.start()
         elif self._keeper.lost is not None:
             self._busy(self._keeper.lost)
         return self._run
@@ -221,12 +220,12 @@ class QueueRun:
 
     def _check_queue(self) -> None:
         """Refuse an unknown queue; a queue that this consumer has read before is known."""
-        name = self._options.queue
-        if self._options.empty_if_missing:
+        options = self._options
+        if options.empty_if_missing:
             return
-        with scan_at(self._options.place) as scan, scan.in_plain_words():
-            if not scan.has({"_id": stream_id(self._options.consumer), "queue": {"$eq": name}}):
-                refuse_unknown(scan, QueueSelection((name,)))
+        with scan_at(options.place) as scan, scan.in_plain_words():
+            if not scan.has({"_id": stream_id(options.consumer), "queue": {"$eq": options.queue}}):
+                refuse_unknown(scan, QueueSelection((options.queue,)))
 
     def _lease(self) -> timedelta:
         return self._options.lease or self._queue.settings.lease
@@ -263,9 +262,6 @@ class LeaseKeeper:
         self._extended = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mongoq-keeper", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     @property

@@ -19,6 +19,7 @@ from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, Docu
 
 __all__ = ["NO_PAYLOAD", "Column", "DocumentBatch", "ParseMode", "arrow_field", "only", "path_in_payload"]
 
+# Decimals are read by their bits: decimal.Decimal takes several times as long for each value.
 HALVES = Struct("<QQ")
 """The 128 bits, from the lowest: 113 of the coefficient, 14 of the exponent, and the sign."""
 EXPONENT_PLACE, EXPONENT_MASK, EXPONENT_BIAS = 49, 0x3FFF, 6176
@@ -223,22 +224,22 @@ class Column:
             return self._envelope.stored
         return (path_in_payload(self.name) or PAYLOAD if self.of_payload else PAYLOAD,)
 
-    def array(self, taken: DocumentBatch, misfits: ParseMode) -> pa.Array:
+    def array(self, batch: DocumentBatch, misfits: ParseMode) -> pa.Array:
         """Return the column of these documents; a value that does not fit becomes null and is noted, or raises."""
-        values = self._values(taken)
+        values = self._values(batch)
         # Fast path; a value that Arrow refuses is converted one by one, for an error that names it.
         array = as_it_is(values, self.field, self.arrow) if self._plain else None
         return pa.array(self._convert_values(values, misfits), self.arrow) if array is None else array
 
-    def _values(self, taken: DocumentBatch) -> list[Any]:
+    def _values(self, batch: DocumentBatch) -> list[Any]:
         if self.of_payload:
             name = self.name
-            return [payload.get(name) for payload in taken.fields]
+            return [payload.get(name) for payload in batch.fields]
         if self._envelope is not None:
-            return self._envelope.take(taken.documents, taken.now)
+            return self._envelope.take(batch.documents, batch.now)
         if self._is_text:
-            return list(taken.payloads)
-        return [None if payload is NO_PAYLOAD else payload for payload in taken.payloads]
+            return list(batch.payloads)
+        return [None if payload is NO_PAYLOAD else payload for payload in batch.payloads]
 
     def _convert_values(self, values: list[Any], misfits: ParseMode) -> list[Any]:
         converted = []

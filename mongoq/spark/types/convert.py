@@ -18,18 +18,9 @@ from mongoq.drivers.documents import Garbled
 from mongoq.spark.types.json_text import TextGarbled, json_text
 
 __all__ = [
-    "DROP",
-    "FAIL",
-    "JSON_MARK",
-    "MODES",
-    "PERMISSIVE",
-    "ConversionError",
-    "as_json",
-    "converter",
-    "is_json",
-    "name_of",
+    "DROP", "FAIL", "JSON_MARK", "MODES", "PERMISSIVE", "ConversionError", "as_json", "converter", "is_json", "name_of",
     "too_deep",
-]
+]  # fmt: skip
 
 FAIL, PERMISSIVE, DROP = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
 MODES = (FAIL, PERMISSIVE, DROP)
@@ -92,20 +83,21 @@ def too_deep(name: str, type: DataType) -> str | None:
 
 def _beyond(path: str, type: DataType, above: int) -> Iterator[str]:
     """Yield the paths of the outermost parts that are too deep."""
-    if not isinstance(type, StructType | ArrayType | MapType):
-        return
+    match type:
+        case StructType():
+            parts = [(f"{path}.{field.name}", field.dataType) for field in type.fields]
+        case ArrayType():
+            parts = [(f"{path}[]", type.elementType)]
+        case MapType():
+            parts = [(f"{path}[]", type.valueType)]
+        case _:
+            return
     level = above + (MAP_LEVELS if isinstance(type, MapType) else 1)
     if level > COLUMN_LEVELS:
         yield path
         return
-    for inner, part in _parts(path, type):
+    for inner, part in parts:
         yield from _beyond(inner, part, level)
-
-
-def _parts(path: str, type: StructType | ArrayType | MapType) -> list[tuple[str, DataType]]:
-    if isinstance(type, StructType):
-        return [(f"{path}.{field.name}", field.dataType) for field in type.fields]
-    return [(f"{path}[]", type.elementType if isinstance(type, ArrayType) else type.valueType)]
 
 
 JSON_MARK = {"mongoq": "json"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Inexact, InvalidOperation
 from itertools import pairwise
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyspark.sql.types as spark
 from bson import Decimal128
 
-__all__ = ["INTEGERS", "Unfit", "Values", "check_names", "has_maps", "values_of"]
+__all__ = ["INTEGERS", "Unfit", "Values", "check_names", "convert_structs", "has_maps", "values_of"]
 
 Values = Callable[[pa.Array], list[Any]]
 """Converts an array to values without any Arrow objects inside; raises ``Unfit``."""
@@ -173,12 +173,14 @@ def _structs(type: spark.StructType) -> Values:
     check_names(names)
     parts = [values_of(field.dataType) for field in type.fields]
 
-    def convert(array: pa.Array) -> list[Any]:
-        columns = [part(child) for part, child in zip(parts, array.flatten(), strict=True)]
-        rows = zip(*columns, strict=True) if columns else [()] * len(array)
-        return _restore_nulls(array, [dict(zip(names, row, strict=True)) for row in rows])
+    return lambda array: convert_structs(array, parts, lambda row: dict(zip(names, row, strict=True)))
 
-    return convert
+
+def convert_structs(array: pa.Array, parts: Sequence[Values], make: Callable[[Sequence[Any]], Any]) -> list[Any]:
+    """Return what ``make`` makes of the values of each struct, and ``None`` for null; ``parts`` convert its fields."""
+    columns = [part(child) for part, child in zip(parts, array.flatten(), strict=True)]
+    rows = zip(*columns, strict=True) if columns else [()] * len(array)
+    return _restore_nulls(array, [make(row) for row in rows])
 
 
 CONVERTERS: dict[type[spark.DataType], Callable[[Any], Values]] = {

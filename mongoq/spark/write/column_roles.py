@@ -25,6 +25,9 @@ from mongoq.spark.write.write_options import WriteOptions
 
 __all__ = ["ID", "LENGTH", "TOKEN", "ColumnRoles", "RowOrder"]
 
+ID, TOKEN, QUEUE = "_id", "_token", "_q"
+CARRIED_BY_READERS = ("_when", "_key")
+"""Columns with values of the item that was read, which the new item only takes over with ``carry``."""
 MOST_KNOWN = 10_000
 
 TEXT, MOMENT = (spark.StringType,), (spark.TimestampType,)
@@ -110,6 +113,9 @@ ORDERS: Mapping[str, Kind] = {
 }
 
 
+KNOWN = frozenset({*ENVELOPE, *ORDERS, CORRUPT})
+
+
 class Orders:
     """The columns of a table that set orders.
 
@@ -118,9 +124,8 @@ class Orders:
     """
 
     def __init__(self, fields: Iterable[spark.StructField], options: WriteOptions) -> None:
-        self._names = [
-            field.name for field in map(_check_field, fields) if not isinstance(field.dataType, spark.NullType)
-        ]
+        checked = map(_check_field, fields)
+        self._names = [field.name for field in checked if not isinstance(field.dataType, spark.NullType)]
         self._default = RowOrder((), options.to, options.delay, options.when, options.priority)
         self._known: dict[tuple[Any, ...], RowOrder] = {}
 
@@ -160,8 +165,7 @@ def _convert_value(row: int, name: str, value: Any) -> Any:
 def _check_field(field: spark.StructField) -> spark.StructField:
     kind, type = ORDERS[field.name], field.dataType
     if not isinstance(type, (*kind.types, spark.NullType)) or not _is_of_strings(type):
-        given = type.simpleString()
-        raise ArgumentInvalid("schema", f"column {field.name!r} is to be {kind.called}, not {given}")
+        raise ArgumentInvalid("schema", f"column {field.name!r} is to be {kind.called}, not {type.simpleString()}")
     return field
 
 
@@ -169,12 +173,6 @@ def _is_of_strings(type: spark.DataType) -> bool:
     if not isinstance(type, spark.MapType):
         return True
     return isinstance(type.keyType, spark.StringType) and isinstance(type.valueType, spark.StringType | spark.NullType)
-
-
-ID, TOKEN, QUEUE = "_id", "_token", "_q"
-KNOWN = frozenset({*ENVELOPE, *ORDERS, CORRUPT})
-CARRIED_BY_READERS = ("_when", "_key")
-"""Columns with values of the item that was read, which the new item only takes over with ``carry``."""
 
 
 class ColumnRoles:
@@ -214,10 +212,8 @@ class ColumnRoles:
         # A misspelled control column would silently be left out.
         unknown = [name for name in self._fields if name.startswith("_") and name not in mine]
         if unknown:
-            known = ", ".join(sorted(KNOWN))
-            named = ", ".join(map(repr, unknown))
-            problem = f"no columns of the envelope: {named}; it has {known}; name payload columns in fields"
-            raise ArgumentInvalid("schema", problem)
+            problem = f"no columns of the envelope: {', '.join(map(repr, unknown))}; it has {', '.join(sorted(KNOWN))}"
+            raise ArgumentInvalid("schema", f"{problem}; name payload columns in fields")
 
     def _payloads(self, envelope: list[str]) -> Payloads | None:
         if self._options.fields is not None:
@@ -227,12 +223,9 @@ class ColumnRoles:
         if whole and len({*whole, *others}) > 1:
             problem = f"columns {', '.join(map(repr, dict.fromkeys([*whole, *others])))} make several payloads"
             raise ArgumentInvalid("schema", f"{problem}; drop some, or name those that make one in fields")
-        if whole:
-            return self._whole(self._fields[whole[0]])
-        return AsDocument.of([self._fields[name] for name in others]) if others else None
-
-    @staticmethod
-    def _whole(field: StructField) -> Payloads:
+        if not whole:
+            return AsDocument.of([self._fields[name] for name in others]) if others else None
+        field = self._fields[whole[0]]
         if field.name == RAW:
             _check_type(field, BinaryType())
             return AsRaw(RAW)

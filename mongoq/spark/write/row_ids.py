@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyspark.sql.types as spark
 
-from mongoq.spark.types.values import INTEGERS, Values
+from mongoq.spark.types.values import INTEGERS, Values, convert_structs
 
 __all__ = ["ContentIds", "Occurrences", "ValueIds", "canonical_of"]
 
@@ -187,14 +187,7 @@ CANONICAL: tuple[tuple[tuple[type[spark.DataType], ...], bytes, Plain], ...] = (
 def _canonical_structs(type: spark.StructType) -> Values:
     names = [name.encode() for name in type.fieldNames()]
     parts = [canonical_of(field.dataType) for field in type.fields]
-
-    def convert(array: pa.Array) -> list[Any]:
-        columns = [part(child) for part, child in zip(parts, array.flatten(), strict=True)]
-        rows = zip(*columns, strict=True) if columns else [()] * len(array)
-        there = array.is_valid().to_pylist()
-        return [_struct(names, row) if valid else None for row, valid in zip(rows, there, strict=True)]
-
-    return convert
+    return lambda array: convert_structs(array, parts, partial(_struct, names))
 
 
 def _struct(names: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:

@@ -69,12 +69,7 @@ others; default: `true` in a stream, and in a batch an error that asks |
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool = False) -> Self:
-        """Check the options of a Spark writer; users may write their names in any case.
-
-        Raises:
-            ArgumentInvalid: an option is unknown, or out of its range.
-            QueueNameInvalid: no queue can have this name.
-        """
+        """Check the options of a writer, named in any case; raises ``ArgumentInvalid`` and ``QueueNameInvalid``."""
         given = RawOptions(options, (*KNOWN, *OF_SPARK) if stream else KNOWN)
         given.take_path("to")
         to, delay, once = given.value("to"), given.seconds("delay", zero=True), given.seconds("once")
