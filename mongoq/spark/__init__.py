@@ -134,10 +134,11 @@ def check_packages() -> None:
     for package in ("pyspark", "pyarrow"):
         if find_spec(package) is None:
             raise SparkUnavailable(package)
-    if told := _version("pyspark"):
-        parts = told.split(".")
+    if installed := _version("pyspark"):
+        parts = installed.split(".")
         if tuple(int(part) for part in parts[:2] if part.isdigit()) < OLDEST:
-            raise SparkUnavailable("pyspark", f"{told} is too old, mongoq needs {'.'.join(map(str, OLDEST))} or later")
+            oldest = ".".join(map(str, OLDEST))
+            raise SparkUnavailable("pyspark", f"{installed} is too old, mongoq needs {oldest} or later")
 
 
 def _version(package: str) -> str | None:
@@ -158,11 +159,11 @@ def java_version() -> int | None:
     if java is None:
         return None
     try:
-        told = _run(java, "-version")
+        result = _run(java, "-version")
     except (OSError, subprocess.TimeoutExpired):
         return None
     # Java writes its version to stderr; both outputs are searched.
-    found = VERSION.search(told.stderr + told.stdout)
+    found = VERSION.search(result.stderr + result.stdout)
     return int(found[1]) if found else None
 
 
@@ -189,13 +190,13 @@ def find_problem(interpreter: str) -> str | None:
     if path is None:
         return "is not there"
     try:
-        told = _run(path, "-c", PROBE)
+        result = _run(path, "-c", PROBE)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"does not run: {error}"
-    if told.returncode != 0:
-        lines = told.stderr.strip().splitlines()
+    if result.returncode != 0:
+        lines = result.stderr.strip().splitlines()
         return f"cannot import what tasks need: {lines[-1] if lines else 'it says nothing'}"
     # Spark refuses tasks whose Python has another minor version than the driver's.
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    version = told.stdout.strip()
-    return None if version == own else f"is Python {version}, and the driver is {own}: Spark wants the same for both"
+    other = result.stdout.strip()
+    return None if other == own else f"is Python {other}, and the driver is {own}: Spark wants the same for both"

@@ -120,8 +120,8 @@ class Period:
 
     def condition(self) -> dict[str, Any]:
         """Return the condition on a date."""
-        told = {"$gte": self.since, "$lt": self.until}
-        return DATE | {operator: moment for operator, moment in told.items() if moment is not None}
+        bounds = {"$gte": self.since, "$lt": self.until}
+        return DATE | {operator: moment for operator, moment in bounds.items() if moment is not None}
 
 
 def next_millisecond(moment: datetime) -> datetime:

@@ -237,8 +237,8 @@ class QueueRun:
     def _in_plain_words(self) -> Iterator[None]:
         try:
             yield
-        except TakenOver as taken:
-            self._busy(taken.held)
+        except TakenOver as error:
+            self._busy(error.held)
 
 
 class LeaseKeeper:
@@ -281,8 +281,8 @@ class LeaseKeeper:
         while not self._ended.wait(self._pause):
             try:
                 self._turn()
-            except TakenOver as taken:
-                self.lost = taken.held
+            except TakenOver as error:
+                self.lost = error.held
                 return
             except Exception as error:
                 logger.warning("leases of consumer %r could not be extended just now: %r", self._run.consumer, error)
@@ -322,10 +322,10 @@ def at_the_end(last: Callable[[], None]) -> None:
     # signal.signal works in the main thread only; another handler is the application's own and stays.
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
-    told: SimpleQueue[int] = SimpleQueue()  # a SimpleQueue, because its put is reentrant: a signal may interrupt it
+    signals: SimpleQueue[int] = SimpleQueue()  # a SimpleQueue, because its put is reentrant: a signal may interrupt it
 
     def wait() -> None:
-        told.get()
+        signals.get()
         limit = threading.Timer(END_SECONDS, os._exit, (TERMINATED,))
         limit.daemon = True
         limit.start()
@@ -335,7 +335,7 @@ def at_the_end(last: Callable[[], None]) -> None:
             os._exit(TERMINATED)
 
     def handle(number: int, _frame: Any) -> None:
-        told.put(number)
+        signals.put(number)
 
     threading.Thread(target=wait, name="mongoq-ending", daemon=True).start()
     signal.signal(signal.SIGTERM, handle)

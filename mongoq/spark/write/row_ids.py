@@ -79,13 +79,13 @@ class ContentIds:
         self._partition = str(partition)
         self._prefix = _prefix(self._job)
         self._occurrences = Occurrences()
-        self._told: dict[Hashable, Any] = {}
+        self._begun: dict[Hashable, Any] = {}
 
-    def ids(self, queue: str, told: Hashable, payloads: Sequence[bytes]) -> list[bytes]:
+    def ids(self, queue: str, options: Hashable, payloads: Sequence[bytes]) -> list[bytes]:
         """Return the ids of pushes to one queue with the same options and these payloads as BSON."""
-        begun, digests = self._begin_hash(queue, told), []
+        hashing, digests = self._begin_hash(queue, options), []
         for payload in payloads:
-            hashed = begun.copy()
+            hashed = hashing.copy()
             hashed.update(payload)
             digests.append(hashed.digest())
         for place, again in self._occurrences.counts(digests).items():
@@ -93,15 +93,15 @@ class ContentIds:
         prefix = self._prefix
         return [prefix + digest for digest in digests]
 
-    def _begin_hash(self, queue: str, told: Hashable) -> Any:
-        key = queue, told
-        if key not in self._told:
+    def _begin_hash(self, queue: str, options: Hashable) -> Any:
+        key = queue, options
+        if key not in self._begun:
             # A bound for memory: with a new key for each row the cache would grow forever.
-            if len(self._told) >= FIRST_SLOTS:
-                self._told.clear()
-            named = _join_texts(self._partition, queue, repr(told))
-            self._told[key] = blake2b(key=_hash_within(named, self._job), digest_size=HASH_BYTES)
-        return self._told[key]
+            if len(self._begun) >= FIRST_SLOTS:
+                self._begun.clear()
+            named = _join_texts(self._partition, queue, repr(options))
+            self._begun[key] = blake2b(key=_hash_within(named, self._job), digest_size=HASH_BYTES)
+        return self._begun[key]
 
 
 class ValueIds:
