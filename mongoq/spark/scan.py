@@ -177,7 +177,7 @@ class Scan:
         """
         keys = {field: 1, "_id": 0}
         document = self._collection.find_one(filter, keys, hint=hint, sort=[(field, 1), ("_id", 1)], skip=place)
-        return None if document is None else document[field]
+        return None if document is None else cast("datetime", document[field])
 
     def names(self, filter: Filter) -> list[str]:
         """Return the queues of the matching documents, each once: ``distinct``."""

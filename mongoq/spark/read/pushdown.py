@@ -246,7 +246,12 @@ def kind_of(type: spark.DataType) -> Kind | None:
     return KINDS.get(type.__class__)
 
 
-OF_COLUMNS = {("_id",): IDS, ("_token",): TOKENS, ("_settled",): TOKENS, ("_origin", "id"): TOKENS}
+OF_COLUMNS: dict[tuple[str, ...], Kind] = {
+    ("_id",): IDS,
+    ("_token",): TOKENS,
+    ("_settled",): TOKENS,
+    ("_origin", "id"): TOKENS,
+}
 COMPUTED = {"_state", "_pushed", "_headers", DELIVERY}
 INDEXED = {"_id", "q", "priority"}
 DATE_FIELDS = {"history": "processed", "all": ""}
