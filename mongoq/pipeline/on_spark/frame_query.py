@@ -38,8 +38,7 @@ from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ExecutorError
 from mongoq.spark.raw_options import Location
 from mongoq.spark.stream.stream_options import StageOption
-from mongoq.spark.types.conversion_error import PERMISSIVE
-from mongoq.spark.types.convert import too_deep
+from mongoq.spark.types.convert import PERMISSIVE, too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, PAYLOAD
 
 __all__ = ["FrameQueries", "FrameQuery"]

@@ -11,8 +11,8 @@ from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from mongoq.errors import ArgumentInvalid, OutcomeInvalid
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW
+from mongoq.spark.write.column_roles import LENGTH
 from mongoq.spark.write.payloads import AsDocument, AsJson, AsRaw, AsValue, Payloads, Refusal
-from mongoq.spark.write.row_orders import LENGTH
 
 __all__ = ["FATES", "HASH", "ROWS", "Encoder", "Grouper", "make_batch"]
 
