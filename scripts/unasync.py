@@ -48,7 +48,6 @@ NAMES = {
     "AsyncQueue": "Queue",
     "AsyncReserved": "Reserved",
     "AsyncRunner": "Runner",
-    "AsyncTopics": "Topics",
     "AsyncTransaction": "Transaction",
     "AsyncTransactions": "Transactions",
     "AsyncEngine": "Engine",

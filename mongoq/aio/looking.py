@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from bson import ObjectId
 
-from mongoq.drivers.aio.driver import AioDriver
+from mongoq.drivers.aio.driver import AsyncRunner
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.settings import DEFAULT, Default, QueueSettings
@@ -23,11 +23,8 @@ __all__ = ["AsyncLooking"]
 M = TypeVar("M")
 
 
-class AsyncLooking(Generic[M]):
+class AsyncLooking(AsyncRunner[QueueContext[M]]):
     """The part of ``AsyncQueue`` that reads, configures and purges the queue as a whole."""
-
-    _driver: AioDriver
-    _context: QueueContext[M]
 
     async def get(self, id: ObjectId) -> Item[M] | None:
         """Return one item of this queue by its id, live or in history, or ``None`` (``find`` by ``_id``).
@@ -39,7 +36,7 @@ class AsyncLooking(Generic[M]):
             PayloadInvalid: the payload does not fit the model; its ``item`` is the raw item. Or another program wrote
                 data that cannot be decoded, such as text that is not UTF-8: then ``raw`` is the document in BSON.
         """
-        return await self._driver.run(read.get(self._context, id))
+        return await self._run(read.get, id)
 
     async def peek(self, n: int = 1, *, state: Selection = "ready") -> list[Item[M]]:
         """Return up to ``n`` items of a state in the order of claims (``find``).
@@ -55,11 +52,11 @@ class AsyncLooking(Generic[M]):
         Raises:
             PayloadInvalid: a payload does not fit the model; its ``item`` is the raw item.
         """
-        return await self._driver.run(read.peek(self._context, n, state))
+        return await self._run(read.peek, n, state)
 
     async def size(self, state: Selection = None) -> int:
         """Count the items of a state, or all unprocessed items, in time proportional to them (``aggregate``)."""
-        return await self._driver.run(read.size(self._context, state))
+        return await self._run(read.size, state)
 
     async def counts(self, *, limit: int | None = None) -> Counts:
         """Count the live items by state in one pass (``aggregate``); an item that changes meanwhile may be missed.
@@ -69,21 +66,21 @@ class AsyncLooking(Generic[M]):
         Args:
             limit: number of items to read, at most.
         """
-        return await self._driver.run(read.counts(self._context, limit))
+        return await self._run(read.counts, limit)
 
     async def next_when(self) -> datetime | None:
         """Return the time at which the next item is or was due, by its schedule or the end of its lease; else ``None``.
 
         One ``aggregate`` that reads one index key for each priority in use.
         """
-        return await self._driver.run(read.find_next_due(self._context))
+        return await self._run(read.find_next_due)
 
     async def remove(self, id: ObjectId) -> bool:
         """Delete an item, live or in history, unless a caller holds it; return whether it was deleted (``delete``).
 
         Its id is forgotten: pushed again, it is a new item.
         """
-        return await self._driver.run(read.remove(self._context, id))
+        return await self._run(read.remove, id)
 
     async def purge(
         self, *, state: Selection = None, where: Mapping[str, Any] | None = None, limit: int | None = None
@@ -108,7 +105,7 @@ class AsyncLooking(Generic[M]):
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        return await self._driver.run(admin.purge(self._context, state, where=where, limit=limit))
+        return await self._run(admin.purge, state, where=where, limit=limit)
 
     async def configure(
         self,
@@ -136,16 +133,16 @@ class AsyncLooking(Generic[M]):
             ArgumentInvalid: an option cannot be used; the message names it, and nothing was written.
         """
         options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
-        return await self._driver.run(queue_settings.configure(self._context, options, existing=existing))
+        return await self._run(queue_settings.configure, options, existing=existing)
 
     async def pause(self) -> None:
         """Stop claims of this queue in all processes within a second; pushes go on (``update``, control document)."""
-        await self._driver.run(queue_settings.set_paused(self._context, True))
+        await self._run(queue_settings.set_paused, True)
 
     async def resume(self) -> None:
         """End a pause, in every process within a second (``update`` of a control document)."""
-        await self._driver.run(queue_settings.set_paused(self._context, False))
+        await self._run(queue_settings.set_paused, False)
 
     async def is_paused(self) -> bool:
         """Ask the server whether the queue is paused (``find`` of a control document)."""
-        return await self._driver.run(queue_settings.is_paused(self._context))
+        return await self._run(queue_settings.is_paused)

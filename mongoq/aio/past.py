@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bson import ObjectId
 
-from mongoq.drivers.aio.driver import AioDriver
+from mongoq.drivers.aio.driver import AsyncRunner
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
@@ -26,11 +26,8 @@ __all__ = ["AsyncPast"]
 M = TypeVar("M")
 
 
-class AsyncPast(Generic[M]):
+class AsyncPast(AsyncRunner[QueueContext[M]]):
     """The part of ``AsyncQueue`` that reads and replays processed items."""
-
-    _driver: AioDriver
-    _context: QueueContext[M]
 
     def history(
         self,
@@ -75,7 +72,7 @@ class AsyncPast(Generic[M]):
         rest: Range | None = wanted
         while rest is not None:
             # Each page is a command of its own: no cursor stays open while the caller works on the items.
-            found = await self._driver.run(history_page(self._context, rest))
+            found = await self._run(history_page, rest)
             for item in found.items:
                 yield item
             rest = found.rest
@@ -157,25 +154,23 @@ class AsyncPast(Generic[M]):
         cancellation. Copies pushed by then stay; send the same replay again to complete it. It counts copies with a
         lost reply as ``already``.
         """
-        return await self._driver.run(
-            replay.replay(
-                self._context,
-                to=context_of(to),
-                hop=hop,
-                ids=ids,
-                since=since,
-                until=until,
-                after=after,
-                where=where,
-                limit=limit,
-                label=label,
-                transform=transform,
-                delay=delay,
-                priority=priority,
-                once=once,
-                rate=rate,
-                progress=progress,
-                dry_run=dry_run,
-                page=page,
-            )
+        return await self._run(
+            replay.replay,
+            to=context_of(to),
+            hop=hop,
+            ids=ids,
+            since=since,
+            until=until,
+            after=after,
+            where=where,
+            limit=limit,
+            label=label,
+            transform=transform,
+            delay=delay,
+            priority=priority,
+            once=once,
+            rate=rate,
+            progress=progress,
+            dry_run=dry_run,
+            page=page,
         )

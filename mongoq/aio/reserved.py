@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from mongoq.drivers.aio.driver import AioDriver
+from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
 from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken
@@ -24,7 +24,7 @@ M = TypeVar("M")
 logger = logging.getLogger("mongoq.reserved")
 
 
-class AsyncReserved(Generic[M]):
+class AsyncReserved(AsyncRunner[QueueContext[M]]):
     """The block of ``queue.reserved()``; made by that method."""
 
     def __init__(
@@ -37,8 +37,7 @@ class AsyncReserved(Generic[M]):
         delay: Duration,
         on_invalid: reserve.OnInvalid,
     ) -> None:
-        self._driver = driver
-        self._context = context
+        super().__init__(driver, context)
         self._options: dict[str, Any] = {"lease": lease, "wait": wait, "on_invalid": on_invalid}
         # Checked here, so that a bad value raises before an item is reserved.
         self._delay = duration(delay, "delay")
@@ -46,7 +45,7 @@ class AsyncReserved(Generic[M]):
 
     async def __aenter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = await self._driver.run(group_commit.reserve(self._context, **self._options))
+        self._item = await self._run(group_commit.reserve, **self._options)
         if self._item is not None:
             # The set shows at the end whether the block has settled the item itself.
             self._context.broker.unsettled.add(reservation_key(self._item))
@@ -61,7 +60,7 @@ class AsyncReserved(Generic[M]):
             return
         self._context.broker.unsettled.discard(reservation)
         # A settlement in a transaction counts only if the transaction is committed.
-        tentative = self._driver.sessions.take_tentative(reservation)
+        tentative = self._sessions.take_tentative(reservation)
         if error is None:
             # Shielded below: a cancellation of the caller does not stop the settlement.
             commit = group_commit.commit(self._context, item)

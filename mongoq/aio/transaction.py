@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from mongoq.drivers.aio.driver import AioDriver
+from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.process import Local
 from mongoq.protocol.base import transaction
@@ -18,7 +18,7 @@ __all__ = ["AsyncTransaction", "AsyncTransactions"]
 T = TypeVar("T")
 
 
-class AsyncTransaction(Local):
+class AsyncTransaction(AsyncRunner[BrokerContext], Local):
     """A transaction, made by ``broker.transaction()`` and ``broker.run_transaction()``."""
 
     _elsewhere = (
@@ -26,8 +26,7 @@ class AsyncTransaction(Local):
     )
 
     def __init__(self, driver: AioDriver, context: BrokerContext) -> None:
-        self._driver = driver
-        self._context = context
+        super().__init__(driver, context)
         self._session: Any = None
         self._caller: Any = None
 
@@ -46,12 +45,12 @@ class AsyncTransaction(Local):
         """Begin: make the collection ready, outside of the transaction, and start a session."""
         caller = self._driver.caller()
         # One transaction in a thread or task at a time: two could wait for each other.
-        self._driver.sessions.enter(caller)
+        self._sessions.enter(caller)
         try:
-            self._session = await self._driver.run(transaction.begin_transaction(self._context))
+            self._session = await self._run(transaction.begin_transaction)
         except BaseException:
             # Also after a cancellation or an interrupt: otherwise this caller could never begin another transaction.
-            self._driver.sessions.leave(caller)
+            self._sessions.leave(caller)
             raise
         self._caller = caller
         return self
@@ -60,7 +59,7 @@ class AsyncTransaction(Local):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Commit; or abort after any exception, also after a cancellation or an interrupt."""
-        self._driver.sessions.expect_end(self._session)  # async only
+        self._sessions.expect_end(self._session)  # async only
         try:
             ending = (
                 transaction.commit_transaction(self._session)
@@ -70,14 +69,11 @@ class AsyncTransaction(Local):
             # Shielded: a cancellation of the caller does not stop the commit.
             await self._driver.run_shielded(ending)
         finally:
-            self._driver.sessions.leave(self._caller)
+            self._sessions.leave(self._caller)
 
 
-class AsyncTransactions:
+class AsyncTransactions(AsyncRunner[BrokerContext]):
     """The part of ``AsyncBroker`` that makes transactions."""
-
-    _driver: AioDriver
-    _context: BrokerContext
 
     def transaction(self) -> AsyncTransaction:
         """Return a block with writes that happen together or not at all: ``async with broker.transaction() as tx``.
@@ -136,4 +132,4 @@ class AsyncTransactions:
                 # Not an error to retry, or the two minutes are over.
                 if pause is None:
                     raise
-            await self._driver.run(pause.__iter__())
+            await self._run_flow(pause.__iter__())

@@ -83,9 +83,7 @@ def log_reply(command: Command[Any], reply: Any, undo_log: UndoLog) -> Any:
 class ResetInChild(Protocol):
     """Object whose state a forked child must not use."""
 
-    def forget(self) -> None:
-        """Reset the state in the child."""
-        ...
+    def forget(self) -> None: ...
 
 
 _objects: WeakSet[ResetInChild] = WeakSet()
@@ -182,7 +180,6 @@ class Backend:
         return None
 
     def kill_command(self, cursor: int) -> Command[Any]:
-        """Return the command that closes a cursor."""
         kill = {"killCursors": self.targets["collection"].name, "cursors": [cursor]}
         return Command("command", {"command": kill}, target="database")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from bson import ObjectId
 
-from mongoq.drivers.threads.driver import ThreadDriver
+from mongoq.drivers.threads.driver import Runner
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.settings import DEFAULT, Default, QueueSettings
@@ -24,11 +24,8 @@ __all__ = ["Looking"]
 M = TypeVar("M")
 
 
-class Looking(Generic[M]):
+class Looking(Runner[QueueContext[M]]):
     """The part of ``Queue`` that reads, configures and purges the queue as a whole."""
-
-    _driver: ThreadDriver
-    _context: QueueContext[M]
 
     def get(self, id: ObjectId) -> Item[M] | None:
         """Return one item of this queue by its id, live or in history, or ``None`` (``find`` by ``_id``).
@@ -40,7 +37,7 @@ class Looking(Generic[M]):
             PayloadInvalid: the payload does not fit the model; its ``item`` is the raw item. Or another program wrote
                 data that cannot be decoded, such as text that is not UTF-8: then ``raw`` is the document in BSON.
         """
-        return self._driver.run(read.get(self._context, id))
+        return self._run(read.get, id)
 
     def peek(self, n: int = 1, *, state: Selection = "ready") -> list[Item[M]]:
         """Return up to ``n`` items of a state in the order of claims (``find``).
@@ -56,11 +53,11 @@ class Looking(Generic[M]):
         Raises:
             PayloadInvalid: a payload does not fit the model; its ``item`` is the raw item.
         """
-        return self._driver.run(read.peek(self._context, n, state))
+        return self._run(read.peek, n, state)
 
     def size(self, state: Selection = None) -> int:
         """Count the items of a state, or all unprocessed items, in time proportional to them (``aggregate``)."""
-        return self._driver.run(read.size(self._context, state))
+        return self._run(read.size, state)
 
     def counts(self, *, limit: int | None = None) -> Counts:
         """Count the live items by state in one pass (``aggregate``); an item that changes meanwhile may be missed.
@@ -70,21 +67,21 @@ class Looking(Generic[M]):
         Args:
             limit: number of items to read, at most.
         """
-        return self._driver.run(read.counts(self._context, limit))
+        return self._run(read.counts, limit)
 
     def next_when(self) -> datetime | None:
         """Return the time at which the next item is or was due, by its schedule or the end of its lease; else ``None``.
 
         One ``aggregate`` that reads one index key for each priority in use.
         """
-        return self._driver.run(read.find_next_due(self._context))
+        return self._run(read.find_next_due)
 
     def remove(self, id: ObjectId) -> bool:
         """Delete an item, live or in history, unless a caller holds it; return whether it was deleted (``delete``).
 
         Its id is forgotten: pushed again, it is a new item.
         """
-        return self._driver.run(read.remove(self._context, id))
+        return self._run(read.remove, id)
 
     def purge(
         self, *, state: Selection = None, where: Mapping[str, Any] | None = None, limit: int | None = None
@@ -109,7 +106,7 @@ class Looking(Generic[M]):
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        return self._driver.run(admin.purge(self._context, state, where=where, limit=limit))
+        return self._run(admin.purge, state, where=where, limit=limit)
 
     def configure(
         self,
@@ -137,16 +134,16 @@ class Looking(Generic[M]):
             ArgumentInvalid: an option cannot be used; the message names it, and nothing was written.
         """
         options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
-        return self._driver.run(queue_settings.configure(self._context, options, existing=existing))
+        return self._run(queue_settings.configure, options, existing=existing)
 
     def pause(self) -> None:
         """Stop claims of this queue in all processes within a second; pushes go on (``update``, control document)."""
-        self._driver.run(queue_settings.set_paused(self._context, True))
+        self._run(queue_settings.set_paused, True)
 
     def resume(self) -> None:
         """End a pause, in every process within a second (``update`` of a control document)."""
-        self._driver.run(queue_settings.set_paused(self._context, False))
+        self._run(queue_settings.set_paused, False)
 
     def is_paused(self) -> bool:
         """Ask the server whether the queue is paused (``find`` of a control document)."""
-        return self._driver.run(queue_settings.is_paused(self._context))
+        return self._run(queue_settings.is_paused)

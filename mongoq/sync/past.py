@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bson import ObjectId
 
-from mongoq.drivers.threads.driver import ThreadDriver
+from mongoq.drivers.threads.driver import Runner
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
@@ -27,11 +27,8 @@ __all__ = ["Past"]
 M = TypeVar("M")
 
 
-class Past(Generic[M]):
+class Past(Runner[QueueContext[M]]):
     """The part of ``Queue`` that reads and replays processed items."""
-
-    _driver: ThreadDriver
-    _context: QueueContext[M]
 
     def history(
         self,
@@ -76,7 +73,7 @@ class Past(Generic[M]):
         rest: Range | None = wanted
         while rest is not None:
             # Each page is a command of its own: no cursor stays open while the caller works on the items.
-            found = self._driver.run(history_page(self._context, rest))
+            found = self._run(history_page, rest)
             for item in found.items:
                 yield item
             rest = found.rest
@@ -158,25 +155,23 @@ class Past(Generic[M]):
         cancellation. Copies pushed by then stay; send the same replay again to complete it. It counts copies with a
         lost reply as ``already``.
         """
-        return self._driver.run(
-            replay.replay(
-                self._context,
-                to=context_of(to),
-                hop=hop,
-                ids=ids,
-                since=since,
-                until=until,
-                after=after,
-                where=where,
-                limit=limit,
-                label=label,
-                transform=transform,
-                delay=delay,
-                priority=priority,
-                once=once,
-                rate=rate,
-                progress=progress,
-                dry_run=dry_run,
-                page=page,
-            )
+        return self._run(
+            replay.replay,
+            to=context_of(to),
+            hop=hop,
+            ids=ids,
+            since=since,
+            until=until,
+            after=after,
+            where=where,
+            limit=limit,
+            label=label,
+            transform=transform,
+            delay=delay,
+            priority=priority,
+            once=once,
+            rate=rate,
+            progress=progress,
+            dry_run=dry_run,
+            page=page,
         )

@@ -10,7 +10,6 @@ from typing import Any, Self, TypeVar
 
 from bson import ObjectId
 
-from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
@@ -24,19 +23,17 @@ from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
 from mongoq.protocol.push.keyed import OnDuplicate
 from mongoq.protocol.settle import move, settle
-from mongoq.protocol.state.context import QueueContext
 from mongoq.sync.batches import Batches
 from mongoq.sync.looking import Looking
 from mongoq.sync.past import Past
 from mongoq.sync.reserved import Reserved
-from mongoq.sync.runner import Runner
 
 __all__ = ["DeadQueue", "Queue"]
 
 M = TypeVar("M")
 
 
-class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
+class Queue(Batches[M], Past[M], Looking[M], Local):
     """A handle of one queue, made by ``broker.queue(name)``; cheap, without I/O, safe to share between tasks.
 
     ``M`` is the type of the payloads: the ``model`` of the handle, else ``Any``.
@@ -46,10 +43,6 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
         "it belongs to its broker and its process; another process, or a function that Spark runs, makes a broker of "
         "its own from the URI and takes the queue from that by its name; items can be pickled"
     )
-
-    def __init__(self, driver: ThreadDriver, context: QueueContext[M]) -> None:
-        self._driver = driver
-        self._context = context
 
     def __repr__(self) -> str:
         """Return the names of the queue and its collection."""
@@ -145,7 +138,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             on_duplicate=on_duplicate,
             session=session,
         )
-        return self._driver.run(pushing if session is None else run_within(self._context, session, pushing))
+        return self._run_flow(pushing if session is None else run_within(self._context, session, pushing))
 
     def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Remove the first eligible item and return it, or ``None``: at most once, no settling (``findAndModify``).
@@ -162,7 +155,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
         Raises:
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item.
         """
-        return self._driver.run(pop.pop(self._context, on_invalid=on_invalid))
+        return self._run(pop.pop, on_invalid=on_invalid)
 
     def reserve(
         self,
@@ -191,7 +184,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item, reserved,
                 which can be settled.
         """
-        return self._driver.run(group_commit.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
+        return self._run(group_commit.reserve, lease=lease, wait=wait, on_invalid=on_invalid)
 
     def reserved(
         self,
@@ -248,7 +241,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
         committing = group_commit.commit(
             self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
         )
-        self._driver.run(committing if session is None else run_within(self._context, session, committing, item))
+        self._run_flow(committing if session is None else run_within(self._context, session, committing, item))
 
     def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; without retries left, bury it at once (one ``update``).
@@ -262,7 +255,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        self._driver.run(group_commit.rollback(self._context, item, delay=delay, error=error))
+        self._run(group_commit.rollback, item, delay=delay, error=error)
 
     def release(self, item: Item[Any]) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
@@ -271,7 +264,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        self._driver.run(settle.release(self._context, item))
+        self._run(settle.release, item)
 
     def extend(self, item: Item[M], *, lease: Duration | None = None) -> Item[M]:
         """Extend the lease to this length from now on, and return the item with its new end (``update``).
@@ -286,7 +279,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        until = self._driver.run(group_commit.extend(self._context, item, lease=lease))
+        until = self._run(group_commit.extend, item, lease=lease)
         # Items are frozen, so the new end of the lease is in a new one.
         return item.held_until(until)
 
@@ -347,7 +340,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             key=key,
             session=session,
         )
-        self._driver.run(moving if session is None else run_within(self._context, session, moving, item))
+        self._run_flow(moving if session is None else run_within(self._context, session, moving, item))
 
     def bury(self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None) -> None:
         """Move an item to the dead queue, with its origin: queue, reason, attempts and key (one ``update``).
@@ -362,7 +355,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             ItemForeign: the item belongs to another queue or broker.
             ArgumentInvalid: this queue has no dead queue: it is one itself, or was opened with ``dead=None``.
         """
-        self._driver.run(move.bury(self._context, item, reason=reason, error=error))
+        self._run(move.bury, item, reason=reason, error=error)
 
 
 class DeadQueue(Queue[Any]):
@@ -406,7 +399,7 @@ class DeadQueue(Queue[Any]):
         """
         target = to._context if isinstance(to, Queue) else to
         chosen = selection(self._context, ids=ids, where=where, stage=stage)
-        return self._driver.run(revive(self._context, chosen, to=target, hop=hop, limit=limit))
+        return self._run(revive, chosen, to=target, hop=hop, limit=limit)
 
     def purge(
         self,
@@ -433,4 +426,4 @@ class DeadQueue(Queue[Any]):
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        return self._driver.run(admin.purge(self._context, state, ids=ids, where=where, limit=limit, stage=stage))
+        return self._run(admin.purge, state, ids=ids, where=where, limit=limit, stage=stage)

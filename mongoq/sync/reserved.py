@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from mongoq.drivers.threads.driver import ThreadDriver
+from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ReservationLost
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken
@@ -25,7 +25,7 @@ M = TypeVar("M")
 logger = logging.getLogger("mongoq.reserved")
 
 
-class Reserved(Generic[M]):
+class Reserved(Runner[QueueContext[M]]):
     """The block of ``queue.reserved()``; made by that method."""
 
     def __init__(
@@ -38,8 +38,7 @@ class Reserved(Generic[M]):
         delay: Duration,
         on_invalid: reserve.OnInvalid,
     ) -> None:
-        self._driver = driver
-        self._context = context
+        super().__init__(driver, context)
         self._options: dict[str, Any] = {"lease": lease, "wait": wait, "on_invalid": on_invalid}
         # Checked here, so that a bad value raises before an item is reserved.
         self._delay = duration(delay, "delay")
@@ -47,7 +46,7 @@ class Reserved(Generic[M]):
 
     def __enter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = self._driver.run(group_commit.reserve(self._context, **self._options))
+        self._item = self._run(group_commit.reserve, **self._options)
         if self._item is not None:
             # The set shows at the end whether the block has settled the item itself.
             self._context.broker.unsettled.add(reservation_key(self._item))
@@ -62,7 +61,7 @@ class Reserved(Generic[M]):
             return
         self._context.broker.unsettled.discard(reservation)
         # A settlement in a transaction counts only if the transaction is committed.
-        tentative = self._driver.sessions.take_tentative(reservation)
+        tentative = self._sessions.take_tentative(reservation)
         if error is None:
             # Shielded below: a cancellation of the caller does not stop the settlement.
             commit = group_commit.commit(self._context, item)

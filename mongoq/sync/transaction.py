@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from mongoq.drivers.threads.driver import ThreadDriver
+from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.process import Local
 from mongoq.protocol.base import transaction
@@ -19,7 +19,7 @@ __all__ = ["Transaction", "Transactions"]
 T = TypeVar("T")
 
 
-class Transaction(Local):
+class Transaction(Runner[BrokerContext], Local):
     """A transaction, made by ``broker.transaction()`` and ``broker.run_transaction()``."""
 
     _elsewhere = (
@@ -27,8 +27,7 @@ class Transaction(Local):
     )
 
     def __init__(self, driver: ThreadDriver, context: BrokerContext) -> None:
-        self._driver = driver
-        self._context = context
+        super().__init__(driver, context)
         self._session: Any = None
         self._caller: Any = None
 
@@ -47,12 +46,12 @@ class Transaction(Local):
         """Begin: make the collection ready, outside of the transaction, and start a session."""
         caller = self._driver.caller()
         # One transaction in a thread or task at a time: two could wait for each other.
-        self._driver.sessions.enter(caller)
+        self._sessions.enter(caller)
         try:
-            self._session = self._driver.run(transaction.begin_transaction(self._context))
+            self._session = self._run(transaction.begin_transaction)
         except BaseException:
             # Also after a cancellation or an interrupt: otherwise this caller could never begin another transaction.
-            self._driver.sessions.leave(caller)
+            self._sessions.leave(caller)
             raise
         self._caller = caller
         return self
@@ -70,14 +69,11 @@ class Transaction(Local):
             # Shielded: a cancellation of the caller does not stop the commit.
             self._driver.run_shielded(ending)
         finally:
-            self._driver.sessions.leave(self._caller)
+            self._sessions.leave(self._caller)
 
 
-class Transactions:
+class Transactions(Runner[BrokerContext]):
     """The part of ``Broker`` that makes transactions."""
-
-    _driver: ThreadDriver
-    _context: BrokerContext
 
     def transaction(self) -> Transaction:
         """Return a block with writes that happen together or not at all: ``with broker.transaction() as tx``.
@@ -135,4 +131,4 @@ class Transactions:
                 # Not an error to retry, or the two minutes are over.
                 if pause is None:
                     raise
-            self._driver.run(pause.__iter__())
+            self._run_flow(pause.__iter__())

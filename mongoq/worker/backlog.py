@@ -37,7 +37,6 @@ class SettledCounts:
         self.last: float | None = None
 
     def add(self, endings: Iterable[str]) -> None:
-        """Count the results of some items."""
         self.last = time.monotonic()
         self.first = self.first or self.last
         self.endings.update(endings)
@@ -87,7 +86,6 @@ class Backlog:
 
     @property
     def held(self) -> int:
-        """Number of items held."""
         return self._leases.items
 
     @property
@@ -281,7 +279,6 @@ class Backlog:
             self.fetch_event.set()
 
     def release_waiting(self) -> None:
-        """Release the waiting items."""
         with self._lock:
             self._release_waiting()
         self.settle_event.set()
@@ -316,7 +313,6 @@ class Backlog:
         self.outcomes += [(item, Release()) for item in items]
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether a lease has to be extended now."""
         with self._lock:
             return self._leases.is_due(now)
 
@@ -326,7 +322,6 @@ class Backlog:
             return self._leases.due(now)
 
     def set_lease_end(self, lease: Lease, until: datetime) -> None:
-        """Record the new end of a lease."""
         with self._lock:
             lease.until, lease.is_extended = until, True
 

@@ -24,6 +24,7 @@ __all__ = [
     "OnTimeout",
     "SettleGroup",
     "any_handler",
+    "check_range",
     "consumer",
 ]
 
@@ -117,18 +118,12 @@ class Consumer:
 
     @property
     def name(self) -> str:
-        """Name of the queue."""
         return self.queue.name  # type: ignore[no-any-return]
 
     @property
     def context(self) -> QueueContext[Any]:
         """The queue, with the consumer's own settings."""
         return self.queue._context  # type: ignore[no-any-return]
-
-    @property
-    def driver(self) -> Any:
-        """Driver that runs the commands of the queue."""
-        return self.queue._driver
 
     @property
     def lease_length(self) -> timedelta:
@@ -182,13 +177,13 @@ def consumer(
         handler=handler,
         asynchronous=asynchronous,
         takes_job=takes_job,
-        concurrency=_check_range(concurrency, "concurrency", 1, MAX_CONCURRENCY),
-        prefetch=None if prefetch is None else _check_range(prefetch, "prefetch", 0, MAX_ITEMS),
+        concurrency=check_range(concurrency, "concurrency", 1, MAX_CONCURRENCY),
+        prefetch=None if prefetch is None else check_range(prefetch, "prefetch", 0, MAX_ITEMS),
         lease=None if lease is None else duration(lease, "lease", zero=False),
         retry=Exponential() if retry is None else retry,
         success_on=_exceptions(success_on),
         max_time=limit,
-        batch=None if batch is None else _check_range(batch, "batch", 1, MAX_ITEMS),
+        batch=None if batch is None else check_range(batch, "batch", 1, MAX_ITEMS),
         probe=probe,
         on_timeout=on_timeout,
         prefetch_bytes=None if prefetch_bytes is None else count(prefetch_bytes, "prefetch_bytes"),
@@ -209,7 +204,7 @@ def _check_timeout(on_timeout: Any, limit: timedelta | None, handler: Any, *, as
         raise ArgumentInvalid("on_timeout", f"{_name(handler)} is a plain function, and {hint}")
 
 
-def _check_range(value: Any, argument: str, least: int, most: int) -> int:
+def check_range(value: Any, argument: str, least: int, most: int) -> int:
     number = count(value, argument, least=least)
     if number > most:
         raise ArgumentInvalid(argument, f"{most:,} at most, not {number:,}")

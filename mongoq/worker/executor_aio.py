@@ -198,16 +198,15 @@ class AioExecutor:
 
     async def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:
         """Call the handler and return its result; a plain function runs in a thread."""
+        if run.job is not None and not consumer.asynchronous:
+            run.job = JobInThread(run.job, current_token())
+        arguments = (payload,) if run.job is None else (payload, run.job)
         if consumer.asynchronous:
             run.where = asyncio.current_task()
-            arguments = (payload,) if run.job is None else (payload, run.job)
             try:
                 return await run.context.step(_await_handler(consumer.handler, arguments))
             finally:
                 await self._clear_cancellation()
-        if run.job is not None:
-            run.job = JobInThread(run.job, current_token())
-        arguments = (payload,) if run.job is None else (payload, run.job)
         returned, error = await self._threads.run(partial(_run_in_thread, run, consumer.handler, arguments))
         if error is not None:
             raise error

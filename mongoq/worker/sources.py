@@ -17,11 +17,12 @@ from typing import Any
 
 from mongoq.drivers.sleep import rest, rest_aio
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, count, duration
+from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken
 from mongoq.protocol.coordination.records import Yielded, encode_record
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.context import QueueContext
+from mongoq.worker.consumer import check_range
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.run_context import RunContext
 
@@ -111,7 +112,6 @@ class SourceReader:
     # --- the generator ---------------------------------------------------------------------------
 
     def start(self, context: RunContext) -> None:
-        """Start reading, in this context."""
         self._began_in = context
         work = partial(context.call, self._read)
         threading.Thread(target=work, name=f"mongoq-read-{self._name}", daemon=True).start()
@@ -126,12 +126,11 @@ class SourceReader:
         try:
             generator = self._handler(self._position)
             for record in generator:
-                if not self._add(record):
-                    break
+                self._add(record)
                 while self._is_ahead():
                     rest(self._room_event, POLL_SECONDS)
                     self._room_event.was_set = False
-                if self._is_closed():
+                if self._closed:
                     break
         except BaseException as error:
             self._record_failure(error)
@@ -142,14 +141,11 @@ class SourceReader:
             self._log_close_error(error)
         self._end()
 
-    def _add(self, record: Any) -> bool:
-        """Check and encode a record and add it, unless the reader was closed; returns whether to go on.
-
-        Raises ``ArgumentInvalid`` for a record that cannot be pushed.
-        """
+    def _add(self, record: Any) -> None:
+        """Check, encode and add a record, unless the reader was closed; ``ArgumentInvalid`` if it cannot be pushed."""
         self._check_process()
         if self._closed:
-            return False
+            return
         checked = encode_record(self._context, record)
         if not self._records:
             self._since = time.monotonic()
@@ -159,10 +155,6 @@ class SourceReader:
         if (full and not self._reported_full) or len(self._records) == 1:
             self._notify()
         self._reported_full = full
-        return True
-
-    def _is_closed(self) -> bool:
-        return self._closed
 
     def _is_ahead(self) -> bool:
         return not self._closed and self._is_ahead_by(MAX_BATCHES_AHEAD)
@@ -195,7 +187,6 @@ class AsyncSourceReader(SourceReader):
     _closing = False
 
     def start(self, context: RunContext) -> None:
-        """Start reading, in this context."""
         self._began_in = context
         self._task = asyncio.create_task(self._begin(context), name=f"mongoq-read-{self._name}")
         self._task.add_done_callback(self._finish_task)
@@ -222,12 +213,11 @@ class AsyncSourceReader(SourceReader):
         try:
             generator = self._handler(self._position)
             async for record in generator:
-                if not self._add(record):
-                    break
+                self._add(record)
                 while self._is_ahead():
                     await rest_aio(self._room_event, POLL_SECONDS)
                     self._room_event.was_set = False
-                if self._is_closed():
+                if self._closed:
                     break
         except BaseException as error:
             self._record_failure(error)
@@ -293,17 +283,10 @@ def source_plan(
         queue=queue,
         handler=handler,
         asynchronous=_check_handler(handler, coroutines=coroutines),
-        batch=_batch(batch),
+        batch=check_range(batch, "batch", 1, MAX_BATCH),
         every=None if every is None else duration(every, "every", zero=False),
         lease=_lease(lease),
     )
-
-
-def _batch(value: Any) -> int:
-    number = count(value, "batch")
-    if number > MAX_BATCH:
-        raise ArgumentInvalid("batch", f"{MAX_BATCH:,} at most, not {number:,}")
-    return number
 
 
 def _lease(value: Any) -> timedelta:

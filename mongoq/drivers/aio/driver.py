@@ -1,4 +1,4 @@
-"""Driver: runs the flows of a broker on its backend."""
+"""Driver: runs the flows of a broker on its backend; runner: what all brokers and queues run them by."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 # sync only: import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 import pymongo
 
@@ -21,22 +21,23 @@ from mongoq.drivers.group_commit_aio import AioGroupCommit
 from mongoq.drivers.performer_aio import AioPerformer
 from mongoq.drivers.sessions import Sessions
 from mongoq.errors import BrokerClosed
-from mongoq.model.clock import Clock
-from mongoq.model.process import Counters
 from mongoq.protocol.flow import Flow, Interruption, Request, Shared, hands_over
-from mongoq.protocol.state.batcher import Batchers
-from mongoq.protocol.state.waiter_registry import WaiterRegistry
+from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["AioDriver"]
+__all__ = ["AioDriver", "AsyncRunner"]  # async only
+# sync only: __all__ = ["Runner", "ThreadDriver"]
 
+C = TypeVar("C")
 T = TypeVar("T")
+P = ParamSpec("P")
 logger = logging.getLogger("mongoq.drive")
 
 
 class AioDriver:
     """Runs flows: performs each request, and sends the reply or the error into the flow.
 
-    Items that a command took are given back when its flow fails.
+    Items that a command took are given back when its flow fails. ``flush`` makes the flow that writes the counters, at
+    intervals and at close.
     """
 
     asynchronous = shares = True  # async only
@@ -45,13 +46,17 @@ class AioDriver:
     # sync only: caller = staticmethod(threading.get_ident)
     _group_commit: AioGroupCommit
 
-    def __init__(self, backend: Backend, clock: Clock) -> None:
+    def __init__(self, backend: Backend, context: BrokerContext, flush: Callable[[], Flow[None]]) -> None:
         self._backend = backend
-        self._failover = FailoverNotice(backend, clock)
+        self._failover = FailoverNotice(backend, context.clock)
         self._sender = AioSender(backend)
         self._performer = AioPerformer(self._sender, self._failover, self.run)
-        self._counter_flush: CounterFlush | None = None
-        self._registry: WaiterRegistry | None = None
+        self._registry = context.registry
+        sleep.limit_stream(self._registry, backend.client)
+        write = partial(self._write_counters, flush)
+        self._counter_flush: CounterFlush | None = CounterFlush(context.counters, write, self._performer.start_later)
+        if context.batchers is not None:
+            self._group_commit = AioGroupCommit(context.batchers, self._performer, self.run)
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
@@ -116,17 +121,7 @@ class AioDriver:
 
     @property
     def sessions(self) -> Sessions:
-        """Sessions of the client."""
         return self._backend.sessions
-
-    def use_batchers(self, batchers: Batchers) -> None:
-        """Send the requests that callers share through these batchers."""
-        self._group_commit = AioGroupCommit(batchers, self._performer, self.run)
-
-    def flush_counters(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
-        """Write counters at intervals and at close, by the flow that ``flush`` makes."""
-        write = partial(self._write_counters, flush)
-        self._counter_flush = CounterFlush(counters, write, self._performer.start_later)
 
     async def _write_counters(self, flush: Callable[[], Flow[None]]) -> None:
         """Write the counters; counts that cannot be written stay for the next time."""
@@ -134,11 +129,6 @@ class AioDriver:
             await self.run_within(FLUSH_TIMEOUT_SECONDS, flush())
         except Exception as error:
             logger.debug("counters could not be written: %r", error)
-
-    def use_registry(self, registry: WaiterRegistry) -> None:
-        """Wake the waiters of this registry at close, and adapt its change stream to the client."""
-        self._registry = registry
-        sleep.limit_stream(registry, self._backend.client)
 
     async def close(self) -> None:
         """Write the counters, and refuse further commands, of waiting calls as well. Idempotent.
@@ -148,16 +138,15 @@ class AioDriver:
         if self._counter_flush is not None and not self._performer.closed:
             self._counter_flush.stop()
             await self._counter_flush.write()
-        if self._registry is not None and not self._performer.closed:
-            await self._close_change_stream(self._registry)
+        if not self._performer.closed:
+            await self._close_change_stream()
         self._performer.close()
-        if self._registry is not None:
-            self._registry.wake()
+        self._registry.wake()
         await self._performer.wait_for_commands(self._backend.is_cut_off)  # async only
 
-    async def _close_change_stream(self, registry: WaiterRegistry) -> None:
+    async def _close_change_stream(self) -> None:
         """Close the change stream: its reader would wait for the next answer of the server."""
-        cursor = registry.close()
+        cursor = self._registry.close()
         if cursor is None:
             return
         try:
@@ -165,3 +154,29 @@ class AioDriver:
                 await self._sender.send(self._backend.kill_command(cursor))
         except Exception as error:
             logger.debug("the change stream could not be closed: %r", error)
+
+
+class AsyncRunner(Generic[C]):
+    """Base of brokers and queues: runs flows. Workers, pipelines and Spark send all their commands by its methods."""
+
+    def __init__(self, driver: AioDriver, context: C) -> None:
+        self._driver = driver
+        self._context = context
+
+    async def _run(self, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs) -> T:
+        """Run a flow of the protocol with this context as its first argument, and return its result."""
+        return await self._driver.run(flow(self._context, *args, **options))
+
+    async def _run_within(
+        self, seconds: float, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs
+    ) -> T:
+        """Run a flow as ``_run`` does, with a limit for all its commands together, waiting for a server included."""
+        return await self._driver.run_within(seconds, flow(self._context, *args, **options))
+
+    async def _run_flow(self, flow: Flow[T]) -> T:
+        """Run a flow that has its context already, such as one for several queues."""
+        return await self._driver.run(flow)
+
+    @property
+    def _sessions(self) -> Sessions:
+        return self._driver.sessions
