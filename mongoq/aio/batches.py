@@ -17,7 +17,7 @@ from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.push import push_many
 from mongoq.protocol.settle import move_many, settle_many
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.context import QueueContext, context_of
 
 __all__ = ["AsyncBatches"]
 
@@ -190,9 +190,4 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
                 as ``moves[3].priority``, and nothing was sent.
             ItemForeign, ReservationLost: as for ``commit_many``.
         """
-        await self._run(move_many.move_many, moves, _resolve_target)
-
-
-def _resolve_target(to: Any) -> Any:
-    # A handle brings its model, which checks the payload.
-    return to._context if isinstance(to, AsyncBatches) else to
+        await self._run(move_many.move_many, moves, context_of)

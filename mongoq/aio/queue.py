@@ -26,6 +26,7 @@ from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
 from mongoq.protocol.push.keyed import OnDuplicate
 from mongoq.protocol.settle import move, settle
+from mongoq.protocol.state.context import context_of
 
 __all__ = ["AsyncDeadQueue", "AsyncQueue"]
 
@@ -327,7 +328,7 @@ class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
         moving = group_commit.move(
             self._context,
             item,
-            move.destination(self._context, to._context if isinstance(to, AsyncQueue) else to),
+            move.destination(self._context, context_of(to)),
             payload=payload,
             replace_payload=payload is not KEEP,
             patch=patch,
@@ -398,9 +399,8 @@ class AsyncDeadQueue(AsyncQueue[Any]):
 
         A crash in between leaves the rest here: call it again.
         """
-        target = to._context if isinstance(to, AsyncQueue) else to
         chosen = selection(self._context, ids=ids, where=where, stage=stage)
-        return await self._run(revive, chosen, to=target, hop=hop, limit=limit)
+        return await self._run(revive, chosen, to=context_of(to), hop=hop, limit=limit)
 
     async def purge(
         self,

@@ -23,6 +23,7 @@ from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
 from mongoq.protocol.push.keyed import OnDuplicate
 from mongoq.protocol.settle import move, settle
+from mongoq.protocol.state.context import context_of
 from mongoq.sync.batches import Batches
 from mongoq.sync.looking import Looking
 from mongoq.sync.past import Past
@@ -328,7 +329,7 @@ class Queue(Batches[M], Past[M], Looking[M], Local):
         moving = group_commit.move(
             self._context,
             item,
-            move.destination(self._context, to._context if isinstance(to, Queue) else to),
+            move.destination(self._context, context_of(to)),
             payload=payload,
             replace_payload=payload is not KEEP,
             patch=patch,
@@ -397,9 +398,8 @@ class DeadQueue(Queue[Any]):
 
         A crash in between leaves the rest here: call it again.
         """
-        target = to._context if isinstance(to, Queue) else to
         chosen = selection(self._context, ids=ids, where=where, stage=stage)
-        return self._run(revive, chosen, to=target, hop=hop, limit=limit)
+        return self._run(revive, chosen, to=context_of(to), hop=hop, limit=limit)
 
     def purge(
         self,

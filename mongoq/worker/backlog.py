@@ -178,6 +178,7 @@ class Backlog:
         with self._lock:
             waiting = self._waiting
             if not waiting or self.closed:
+                # Within the lock: ``add`` and ``wake`` come before or after both, so no item is left without a runner.
                 event.was_set = False
                 self.idle[event] = None
                 return None

@@ -141,6 +141,7 @@ class AioDriver:
         if not self._performer.closed:
             await self._close_change_stream()
         self._performer.close()
+        # Only now: the next command of a caller that wakes up is refused, which ends its wait with ``BrokerClosed``.
         self._registry.wake()
         await self._performer.wait_for_commands(self._backend.is_cut_off)  # async only
 

@@ -124,6 +124,7 @@ class ThreadDriver:
         if not self._performer.closed:
             self._close_change_stream()
         self._performer.close()
+        # Only now: the next command of a caller that wakes up is refused, which ends its wait with ``BrokerClosed``.
         self._registry.wake()
 
     def _close_change_stream(self) -> None:

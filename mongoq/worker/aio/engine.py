@@ -247,6 +247,7 @@ class AsyncEngine:
             loop.backlog.close()
         for runner in self.source_runners:
             runner.stop()
+        # Fetchers that wait for an item in a claim would see the end only when their wait is over.
         self._context.registry.wake()
         deadline, cut_off = self._now() + self._grace, False
         while self._is_at_work() and self._signals < 2 and self._now() < deadline:
@@ -301,6 +302,7 @@ class AsyncEngine:
                 self._coordinator.report_error("extend leases", error)
             else:
                 self._coordinator.report_recovery("extend leases")
+            # An extension is due when a third of a lease is over; this looks twice in that time.
             shortest = min(loop.consumer.lease_length for loop in self.loops)
             await self._executor.rest(event, min(TICK_SECONDS, shortest.total_seconds() / 6))
 

@@ -69,6 +69,7 @@ class AsyncSettler:
         event = self.backlog.settle_event
         backlogs = [one.backlog for one in self._members]
         while True:
+            # Cleared before the outcomes are taken: an outcome that comes in between sets it again.
             event.was_set = False
             parts = [(one, outcomes) for one in self._members if (outcomes := one.backlog.take_outcomes())]
             if parts:
