@@ -42,9 +42,8 @@ TREES = {
 NAMES = {
     "AsyncBatches": "Batches",
     "AsyncBroker": "Broker",
+    "AsyncContents": "Contents",
     "AsyncDeadQueue": "DeadQueue",
-    "AsyncLooking": "Looking",
-    "AsyncPast": "Past",
     "AsyncQueue": "Queue",
     "AsyncReserved": "Reserved",
     "AsyncRunner": "Runner",

@@ -10,8 +10,7 @@ from typing import Any, Self, TypeVar
 from bson import ObjectId
 
 from mongoq.aio.batches import AsyncBatches
-from mongoq.aio.looking import AsyncLooking
-from mongoq.aio.past import AsyncPast
+from mongoq.aio.contents import AsyncContents
 from mongoq.aio.reserved import AsyncReserved
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
@@ -33,7 +32,7 @@ __all__ = ["AsyncDeadQueue", "AsyncQueue"]
 M = TypeVar("M")
 
 
-class AsyncQueue(AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
+class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
     """A handle of one queue, made by ``broker.queue(name)``; cheap, without I/O, safe to share between tasks.
 
     ``M`` is the type of the payloads: the ``model`` of the handle, else ``Any``.

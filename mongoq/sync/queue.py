@@ -25,8 +25,7 @@ from mongoq.protocol.push.keyed import OnDuplicate
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import context_of
 from mongoq.sync.batches import Batches
-from mongoq.sync.looking import Looking
-from mongoq.sync.past import Past
+from mongoq.sync.contents import Contents
 from mongoq.sync.reserved import Reserved
 
 __all__ = ["DeadQueue", "Queue"]
@@ -34,7 +33,7 @@ __all__ = ["DeadQueue", "Queue"]
 M = TypeVar("M")
 
 
-class Queue(Batches[M], Past[M], Looking[M], Local):
+class Queue(Batches[M], Contents[M], Local):
     """A handle of one queue, made by ``broker.queue(name)``; cheap, without I/O, safe to share between tasks.
 
     ``M`` is the type of the payloads: the ``model`` of the handle, else ``Any``.
