@@ -48,7 +48,6 @@ NAMES = {
     "AsyncReserved": "Reserved",
     "AsyncRunner": "Runner",
     "AsyncTransaction": "Transaction",
-    "AsyncTransactions": "Transactions",
     "AsyncEngine": "Engine",
     "AsyncSourceRunner": "SourceRunner",
     "AsyncJob": "Job",

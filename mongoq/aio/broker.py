@@ -12,9 +12,9 @@ from typing import Any, Self, TypeVar, overload
 from bson import ObjectId
 from pydantic import TypeAdapter
 
+from mongoq.aio.blocks import AsyncTransaction
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
-from mongoq.aio.transaction import AsyncTransactions
-from mongoq.drivers.aio.driver import AioDriver
+from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
 from mongoq.drivers.backend import open_backend
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
@@ -24,7 +24,8 @@ from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin
-from mongoq.protocol.base import bootstrap
+from mongoq.protocol.base import bootstrap, transaction
+from mongoq.protocol.base.retry import TransactionRetries
 from mongoq.protocol.coordination import heartbeats, streams
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history import read, stats
@@ -37,9 +38,10 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 __all__ = ["AsyncBroker"]
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 
-class AsyncBroker(AsyncTransactions, Local):
+class AsyncBroker(AsyncRunner[BrokerContext], Local):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect_async`` makes one from a URI. On a collection of your own:
@@ -263,6 +265,65 @@ class AsyncBroker(AsyncTransactions, Local):
             ArgumentInvalid: no consumer can have this name.
         """
         return await self._run(streams.release_consumer, consumer)
+
+    def transaction(self) -> AsyncTransaction:
+        """Return a block with writes that happen together or not at all: ``async with broker.transaction() as tx``.
+
+        ```python
+        async with broker.transaction() as tx:
+            await orders.insert_one(order, session=tx.session)
+            await queue.push(order["_id"], session=tx.session)
+        ```
+
+        It reads a snapshot and is committed to the majority at the end of the block (``commitTransaction``). An
+        exception that leaves the block aborts it (``abortTransaction``) and is raised further; a cancellation does the
+        same. A process that dies within the block leaves nothing; the server releases the documents of the transaction
+        after ``transactionLifetimeLimitSeconds``, 60 by default. Keep the block short: other callers wait for the items
+        that it settles.
+
+        When the reply to the commit is lost, the broker asks for it again, for up to two minutes. A cancelled commit
+        goes on.
+
+        Raises:
+            TransactionsUnavailable: the server is no replica set; nothing was written.
+            ArgumentInvalid: another transaction of this broker runs in this thread or task.
+
+        Errors of the driver are raised unchanged. After one with the label ``TransientTransactionError``, such as a
+        write conflict, nothing has happened and the whole may be tried again, as ``run_transaction`` does; after one
+        with ``UnknownTransactionCommitResult``, the transaction may have happened.
+        """
+        return AsyncTransaction(self._driver, self._context)
+
+    async def run_transaction(self, function: Callable[[AsyncTransaction], Awaitable[T]]) -> T:
+        """Call ``function(tx)`` in a transaction, commit it, and return the result of the function.
+
+        A transaction that met a write conflict, or lost its server, is aborted and run again as a whole, with growing
+        pauses, for up to two minutes. So the function may be called several times, and should have no effects except
+        through ``tx.session``. It must not catch the driver's errors: they have aborted the transaction.
+
+        Args:
+            function: called with the transaction, and awaited.
+
+        Raises:
+            TransactionsUnavailable: the server is no replica set; nothing was written.
+            ArgumentInvalid: another transaction of this broker runs in this thread or task.
+
+        Any other exception of the function aborts the transaction and is raised unchanged. Errors of the driver are as
+        for ``transaction``.
+        """
+        retries = TransactionRetries()
+        while True:
+            try:
+                async with self.transaction() as tx:
+                    result = function(tx)
+                    transaction.check_awaitable(result)  # async only
+                    return transaction.check_result(await result)
+            except Exception as error:
+                pause = retries.pause(error)
+                # Not an error to retry, or the two minutes are over.
+                if pause is None:
+                    raise
+            await self._run_flow(pause.__iter__())
 
     async def bind(self, topic: str, *queues: str) -> tuple[str, ...]:
         """Bind queues to a topic, so that its pushes go to them instead, and return all queues bound to it now.

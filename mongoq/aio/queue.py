@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 from bson import ObjectId
 
 from mongoq.aio.batches import AsyncBatches
+from mongoq.aio.blocks import AsyncReserved
 from mongoq.aio.contents import AsyncContents
-from mongoq.aio.reserved import AsyncReserved
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item

@@ -14,7 +14,7 @@ from bson import ObjectId
 from pydantic import TypeAdapter
 
 from mongoq.drivers.backend import open_backend
-from mongoq.drivers.threads.driver import ThreadDriver
+from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
@@ -23,7 +23,8 @@ from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin
-from mongoq.protocol.base import bootstrap
+from mongoq.protocol.base import bootstrap, transaction
+from mongoq.protocol.base.retry import TransactionRetries
 from mongoq.protocol.coordination import heartbeats, streams
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history import read, stats
@@ -32,15 +33,16 @@ from mongoq.protocol.push import bindings as binding
 from mongoq.protocol.settle.move import graveyard
 from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.sync.blocks import Transaction
 from mongoq.sync.queue import DeadQueue, Queue
-from mongoq.sync.transaction import Transactions
 
 __all__ = ["Broker"]
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 
-class Broker(Transactions, Local):
+class Broker(Runner[BrokerContext], Local):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect`` makes one from a URI. On a collection of your own:
@@ -264,6 +266,64 @@ class Broker(Transactions, Local):
             ArgumentInvalid: no consumer can have this name.
         """
         return self._run(streams.release_consumer, consumer)
+
+    def transaction(self) -> Transaction:
+        """Return a block with writes that happen together or not at all: ``with broker.transaction() as tx``.
+
+        ```python
+        with broker.transaction() as tx:
+            orders.insert_one(order, session=tx.session)
+            queue.push(order["_id"], session=tx.session)
+        ```
+
+        It reads a snapshot and is committed to the majority at the end of the block (``commitTransaction``). An
+        exception that leaves the block aborts it (``abortTransaction``) and is raised further; a cancellation does the
+        same. A process that dies within the block leaves nothing; the server releases the documents of the transaction
+        after ``transactionLifetimeLimitSeconds``, 60 by default. Keep the block short: other callers wait for the items
+        that it settles.
+
+        When the reply to the commit is lost, the broker asks for it again, for up to two minutes. A cancelled commit
+        goes on.
+
+        Raises:
+            TransactionsUnavailable: the server is no replica set; nothing was written.
+            ArgumentInvalid: another transaction of this broker runs in this thread or task.
+
+        Errors of the driver are raised unchanged. After one with the label ``TransientTransactionError``, such as a
+        write conflict, nothing has happened and the whole may be tried again, as ``run_transaction`` does; after one
+        with ``UnknownTransactionCommitResult``, the transaction may have happened.
+        """
+        return Transaction(self._driver, self._context)
+
+    def run_transaction(self, function: Callable[[Transaction], T]) -> T:
+        """Call ``function(tx)`` in a transaction, commit it, and return the result of the function.
+
+        A transaction that met a write conflict, or lost its server, is aborted and run again as a whole, with growing
+        pauses, for up to two minutes. So the function may be called several times, and should have no effects except
+        through ``tx.session``. It must not catch the driver's errors: they have aborted the transaction.
+
+        Args:
+            function: called with the transaction, and awaited.
+
+        Raises:
+            TransactionsUnavailable: the server is no replica set; nothing was written.
+            ArgumentInvalid: another transaction of this broker runs in this thread or task.
+
+        Any other exception of the function aborts the transaction and is raised unchanged. Errors of the driver are as
+        for ``transaction``.
+        """
+        retries = TransactionRetries()
+        while True:
+            try:
+                with self.transaction() as tx:
+                    result = function(tx)
+                    return transaction.check_result(result)
+            except Exception as error:
+                pause = retries.pause(error)
+                # Not an error to retry, or the two minutes are over.
+                if pause is None:
+                    raise
+            self._run_flow(pause.__iter__())
 
     def bind(self, topic: str, *queues: str) -> tuple[str, ...]:
         """Bind queues to a topic, so that its pushes go to them instead, and return all queues bound to it now.

@@ -25,8 +25,8 @@ from mongoq.protocol.push.keyed import OnDuplicate
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import context_of
 from mongoq.sync.batches import Batches
+from mongoq.sync.blocks import Reserved
 from mongoq.sync.contents import Contents
-from mongoq.sync.reserved import Reserved
 
 __all__ = ["DeadQueue", "Queue"]
 
