@@ -332,8 +332,8 @@ class Backlog:
             for item in items:
                 self._leases.split(item)
 
-    def lose(self, token: Any, key: Any) -> HandlerCall | Item[Any] | None:
-        """Record the loss of an item to another worker; returns its call, or the item if it waited.
+    def lose(self, token: Any, key: Any) -> tuple[Item[Any], HandlerCall | None] | None:
+        """Record the loss of an item to another worker; returns the item, with its call unless it waited.
 
         Returns ``None`` for an item that is being, or was, settled or taken out of its queue: that command reports the
         loss.
@@ -346,9 +346,9 @@ class Backlog:
                 if not run.pops and any(one is item for one in run.items):
                     run.lost.add(key)
                     self._leases.drop(item)
-                    return run
+                    return item, run
             if any(one is item for one in self._waiting):
                 self._waiting.remove(item)
                 self._leases.drop(item)
-                return item
+                return item, None
             return None

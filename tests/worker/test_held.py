@@ -202,8 +202,8 @@ def test_a_lost_item_is_told_to_its_run_and_never_settled() -> None:
     run = held.next_call(WakeEvent())
     assert run is not None
     keys = [(item.token, id_key(item.id)) for item in items]
-    assert held.lose(*keys[1]) is run
-    assert held.lose(*keys[2]) is items[2], "it waited"
+    assert held.lose(*keys[1]) == (items[1], run)
+    assert held.lose(*keys[2]) == (items[2], None), "it waited"
     assert held.next_call(WakeEvent()) is None
     held.finish(run, [Done(), Done()])
     assert payloads(held.take_outcomes()) == [0]

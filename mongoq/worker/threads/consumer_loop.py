@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mongoq.errors import PayloadInvalid
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item
 from mongoq.protocol.claim.worker_claims import claim_batch, claim_exclusive
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.backlog import Backlog, SettledCounts
@@ -22,7 +22,7 @@ from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.failure_log import FailureReporter
-from mongoq.worker.handler_call import HandlerCall, HandlerSettlements
+from mongoq.worker.handler_call import HandlerSettlements
 from mongoq.worker.threads.item_runner import ItemRunner
 from mongoq.worker.threads.settler import Settler
 from mongoq.worker.time_limit import TimeLimit
@@ -78,11 +78,11 @@ class ConsumerLoop:
 
     def lose(self, token: Any, key: Any) -> None:
         """Record the loss of an item to another worker, and log it unless its own handler has settled it."""
-        loser = self.backlog.lose(token, key)
-        if loser is None:
+        lost = self.backlog.lose(token, key)
+        if lost is None:
             return
-        item = loser if isinstance(loser, Item) else next(one for one in loser.items if id_key(one.id) == key)
-        job = loser.job if isinstance(loser, HandlerCall) else None
+        item, run = lost
+        job = None if run is None else run.job
         if job is not None and self._settlements.record_loss(item):
             return
         logger.warning("item %s of queue %r is lost: it was taken, or settled, by somebody else", item.id, item.queue)
