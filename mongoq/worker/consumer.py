@@ -68,22 +68,13 @@ PREFETCH_BYTES = 64 * 1024 * 1024
 class Consumer:
     """Options of one consumer, checked and fixed at registration; durations are ``timedelta``.
 
+    ``AsyncWorker.consumer`` describes those that users give; here are the others.
+
     Attributes:
         queue: queue handle, with the codec of its payloads.
         handler: function called with the payload, or a list of payloads; and with the job if it takes two arguments.
         asynchronous: True if the handler is a coroutine function.
         takes_job: True if the handler takes the job as well.
-        concurrency: maximum number of concurrent calls.
-        prefetch: maximum number of items that wait for a run; ``None``: the worker finds it from the handler's speed.
-        prefetch_bytes: bytes of held items from which nothing more is claimed; ``None`` for no limit.
-        lease: length of a reservation, ``None`` for the queue's; the worker extends it while the handler runs.
-        retry: policy for the delay of a failed item.
-        success_on: exceptions that count as success.
-        max_time: duration after which a call is logged once with its stack.
-        on_timeout: further effect of ``max_time``: ``"log"``: none; ``"release"``: the worker stops extending the
-            leases; ``"cancel"``: it cancels the task as well.
-        batch: maximum number of items per call; ``None`` for one item, without a list.
-        probe: True for a circuit breaker: while the handler keeps failing, one item at a time is tried.
         stage: name of the pipeline stage, ``None`` outside of pipelines.
         item_filter: filter of the items, and the outcome of the others; ``None`` to take all.
         resolver: maps the result of a call to outcomes.

@@ -185,11 +185,9 @@ class AsyncEngine:
     async def _work(self, *, drain: bool) -> None:
         if self._watch is not None:
             self._watch.start()
-        parts = [
-            *(one.consumer.title for one in self.loops),
-            *(f"source {one.plan.name!r}" for one in self.source_runners),
-        ]
-        logger.info("worker %s starts: %s", self._name, ", ".join(dict.fromkeys(parts)))
+        titles = [one.consumer.title for one in self.loops]
+        titles += [f"source {one.plan.name!r}" for one in self.source_runners]
+        logger.info("worker %s starts: %s", self._name, ", ".join(dict.fromkeys(titles)))
         for loop in self.loops:
             loop.start()
         for runner in self.source_runners:

@@ -55,6 +55,7 @@ class SourceRunner:
         self._wake = partial(executor.set_event, self._event)
         self._once = self._closing = self._abandoned = self.waits = False
         self._due = 0.0
+        self._extension_seconds = plan.lease.total_seconds() / EXTENSIONS_PER_LEASE
 
     @property
     def over(self) -> bool:
@@ -104,17 +105,14 @@ class SourceRunner:
             if not self.waits:
                 logger.info("source %r is run by %s; it waits", plan.name, found.by)
             self.waits = True
-            self._executor.rest(self._event, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_interval()))
+            self._executor.rest(self._event, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_seconds))
             return None
         self.waits = False
         self._schedule_extension()
         return found
 
-    def _extension_interval(self) -> float:
-        return self.plan.lease.total_seconds() / EXTENSIONS_PER_LEASE
-
     def _schedule_extension(self) -> None:
-        self._due = time.monotonic() + self._extension_interval()
+        self._due = time.monotonic() + self._extension_seconds
 
     def _extend_if_due(self, lease: DocumentLease) -> None:
         """Extend the lease if its extension is due."""
@@ -155,7 +153,7 @@ class SourceRunner:
         again = time.monotonic() + self.plan.every.total_seconds()
         while not self._closing and (left := again - time.monotonic()) > 0:
             self._extend_if_due(lease)
-            self._executor.rest(self._event, min(left, self._extension_interval()))
+            self._executor.rest(self._event, min(left, self._extension_seconds))
 
     # --- the generator ---------------------------------------------------------------------------
 
@@ -178,9 +176,8 @@ class SourceRunner:
             self._push_batch(lease, reader)
             return
         self._extend_if_due(lease)
-        self._executor.rest(
-            self._event, self._extension_interval() if wait is None else min(wait, self._extension_interval())
-        )
+        longest = self._extension_seconds
+        self._executor.rest(self._event, longest if wait is None else min(wait, longest))
 
     def _close_reader(self, reader: SourceReader) -> None:
         """Wait until the generator is closed."""
