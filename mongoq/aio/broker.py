@@ -96,7 +96,7 @@ class AsyncBroker(AsyncRunner[BrokerContext], Local):
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
         context.settings_from = source
-        if not backend.serverless and (AioDriver.shares if group_commit is None else group_commit):
+        if not backend.serverless and (AioDriver.asynchronous if group_commit is None else group_commit):
             context.batchers = Batchers()
         # At intervals: write the counters, and let control documents of idle queues expire.
         super().__init__(AioDriver(backend, context, partial(admin.upkeep, context)), context)

@@ -97,7 +97,7 @@ class Broker(Runner[BrokerContext], Local):
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
         context.settings_from = source
-        if not backend.serverless and (ThreadDriver.shares if group_commit is None else group_commit):
+        if not backend.serverless and (ThreadDriver.asynchronous if group_commit is None else group_commit):
             context.batchers = Batchers()
         # At intervals: write the counters, and let control documents of idle queues expire.
         super().__init__(ThreadDriver(backend, context, partial(admin.upkeep, context)), context)

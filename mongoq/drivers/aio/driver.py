@@ -40,8 +40,8 @@ class AioDriver:
     intervals and at close.
     """
 
-    asynchronous = shares = True  # async only
-    # sync only: asynchronous = shares = False
+    asynchronous = True  # async only
+    # sync only: asynchronous = False
     caller = staticmethod(asyncio.current_task)  # async only
     # sync only: caller = staticmethod(threading.get_ident)
     _group_commit: AioGroupCommit

@@ -37,7 +37,7 @@ class ThreadDriver:
     intervals and at close.
     """
 
-    asynchronous = shares = False
+    asynchronous = False
     caller = staticmethod(threading.get_ident)
     _group_commit: ThreadGroupCommit
 
