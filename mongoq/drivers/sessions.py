@@ -65,6 +65,7 @@ class Sessions:
             raise ArgumentInvalid("session", "is in no transaction; use broker.transaction(), or leave session= out")
 
     def start(self) -> Any:
+        """Make a session."""
         return self._client.start_session()
 
     def begin(self, session: Any) -> Any:
@@ -80,6 +81,7 @@ class Sessions:
         return session.abort_transaction() if session.in_transaction else None
 
     def commit(self, session: Any) -> Any:
+        """Commit, or commit again."""
         return session.commit_transaction()
 
     def end(self, session: Any, *, committed: bool) -> Any:
@@ -141,6 +143,7 @@ class NumberedSession:
         self._answered = False
 
     def __enter__(self) -> NumberedSession:
+        """Send a write under the number."""
         return self
 
     def __exit__(
