@@ -97,15 +97,15 @@ def _deep() -> BaseException:
 
 
 def _round() -> BaseException:
-    one, other = ValueError("one"), NoTrace("other")
-    one.__cause__, other.__context__ = other, one
-    return one
+    error, cause = ValueError("one"), NoTrace("other")
+    error.__cause__, cause.__context__ = cause, error
+    return error
 
 
 def _causes() -> BaseException:
-    one, other = ValueError("one"), ValueError("other")
-    one.__cause__, other.__cause__ = other, one
-    return one
+    error, cause = ValueError("one"), ValueError("other")
+    error.__cause__, cause.__cause__ = cause, error
+    return error
 
 
 AWKWARD: dict[str, Callable[[], BaseException]] = {

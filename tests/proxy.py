@@ -1,4 +1,4 @@
-"""A proxy between a MongoDB client and a mongod that loses requests or replies when it is told to.
+"""A proxy between a MongoDB client and a mongod that loses requests or replies on demand.
 
 The ``failCommand`` fail point closes a connection *before* the command runs. Here a command can run on the server while
 its client sees the connection close instead of the answer.

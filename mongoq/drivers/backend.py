@@ -30,7 +30,7 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 
 from mongoq.drivers import raw_commands
-from mongoq.drivers.sessions import NumberedSession, SessionPool, Sessions, get_numbers
+from mongoq.drivers.sessions import Sessions
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.codec import Options, codec_options
 from mongoq.protocol.flow import (
@@ -125,7 +125,6 @@ class Backend:
         undecoded: codec options of replies that stay raw bytes.
         serverless: True for mongomock, which keeps Python objects and takes no raw BSON.
         namespace: ``database.collection``.
-        numbers: sessions for writes that mongoq numbers itself; ``None`` if the driver's own layer does so.
     """
 
     targets: Mapping[Target, Any]
@@ -135,7 +134,6 @@ class Backend:
     undecoded: Options
     serverless: bool
     namespace: str
-    numbers: SessionPool | None = None
 
     def is_cut_off(self) -> bool:
         """Return whether the client sees no server that takes writes."""
@@ -159,28 +157,11 @@ class Backend:
         """Return whether a command is sent by ``call_raw`` (``mongoq.drivers.raw_commands``)."""
         return command.resolved and not self.serverless and raw_commands.is_raw_command(command)
 
-    def call_raw(self, command: Command[Any], leased: NumberedSession | None) -> Any:
-        """Send a command document, for a reply that ``raw_commands.parse_reply`` understands.
-
-        It uses the session ``leased``, with its number unless the flow itself resolves a lost reply.
-        """
+    def call_raw(self, command: Command[Any]) -> Any:
+        """Send a command document, for a reply that ``raw_commands.parse_reply`` understands."""
         document = raw_commands.build_command(command, self.targets["collection"].name)
         options = self.undecoded if command.target == "bytes" else self.options
-        if leased is None:  # the driver makes a session for each command, which takes longer
-            return self.targets["database"].command(document, codec_options=options)
-        if not command.resolved:
-            document["txnNumber"] = leased.number
-        return self.targets["database"].command(document, codec_options=options, session=leased.session)
-
-    def lend(self) -> NumberedSession | None:
-        """Lend a session for a command (``mongoq.drivers.sessions``)."""
-        return None if self.numbers is None else self.numbers.lend(self.client)
-
-    def lend_for_write(self, command: Command[Any]) -> NumberedSession | None:
-        """Lend a session and a number for a write by ``call_raw``; ``None`` if the driver's own method sends it."""
-        if self.numbers is not None and raw_commands.is_single_write(command):
-            return self.numbers.lend(self.client)
-        return None
+        return self.targets["database"].command(document, codec_options=options)
 
     def kill_command(self, cursor: int) -> Command[Any]:
         kill = {"killCursors": self.targets["collection"].name, "cursors": [cursor]}
@@ -233,7 +214,6 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
         undecoded=undecoded,
         serverless=serverless,
         namespace=f"{own.database.name}.{own.name}",
-        numbers=None if serverless or kind == "motor" else get_numbers(client),
     )
 
 

@@ -24,7 +24,7 @@ from mongoq.model.indexes import BEGINNING
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import find_few, find_one
+from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE, ensure_ready
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.coordination.heartbeats import workers
@@ -32,7 +32,7 @@ from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
 from mongoq.protocol.history import read
 from mongoq.protocol.history.pages import Range, history_range, is_refused_filter, refusal
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
-from mongoq.protocol.history.stats import HORIZON, MOST, flush, prefix_filter
+from mongoq.protocol.history.stats import HORIZON, MOST, flush
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["drop", "purge", "sweep", "upkeep"]

@@ -108,7 +108,6 @@ class Command(Generic[T]):
         target: the object whose method is called.
         session: the driver's session of the transaction, if any.
         resolved: the flow handles a lost reply itself, so the command may be sent without the driver's retry.
-        here: the command takes nothing and may be cancelled with its caller: the caller's own task sends it.
     """
 
     method: str
@@ -118,7 +117,6 @@ class Command(Generic[T]):
     target: Target = "collection"
     session: Any = None
     resolved: bool = False
-    here: bool = False
 
     def __iter__(self) -> Flow[T]:
         """Perform this command: ``reply = yield from command``."""
@@ -225,7 +223,7 @@ Flow = Generator[Request, Any, T]
 
 
 SENDS = 4
-"""Attempts of a command that is sent without the driver's retry, and of a numbered write; the first one included."""
+"""Attempts of a command that is sent without the driver's retry; the first one included."""
 
 
 def has_matched(reply: Any) -> bool:

@@ -70,7 +70,7 @@ def reserve(
 
 def _share_claim(context: QueueContext[Any], lease: timedelta) -> Shared[Item[Any] | None]:
     assert context.broker.batchers is not None
-    batcher = context.broker.batchers.batcher(("reserve", context.name), _claim_for_all, max_in_flight=2, shares=3)
+    batcher = context.broker.batchers.batcher(("reserve", context.name), _claim_for_all, max_in_flight=2)
     # Positional arguments: keyword arguments would take twice as long.
     return Shared(batcher, (context, lease), lease, _undo_claim)
 
@@ -96,7 +96,7 @@ def _share_settlement(context: QueueContext[Any], item: Item[Any], way: _Way) ->
     if ends_by(item, context.state.calm_at + LEASE_MARGIN):
         return (yield from way.alone(context, item))
     assert context.broker.batchers is not None
-    batcher = context.broker.batchers.batcher(("settle", context.name), _settle_for_all, shares=3)
+    batcher = context.broker.batchers.batcher(("settle", context.name), _settle_for_all)
     return (yield Shared(batcher, _Settling(context, item, way)))
 
 

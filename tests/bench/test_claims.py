@@ -15,18 +15,18 @@ def test_contention_stands_beside_bare_claims(tmp_path: Path) -> None:
     assert list(result["modes"]) == ["single", "batch"]
     for mode in result["modes"].values():
         assert list(mode["ways"]) == ["mongoq", "head of the queue, bare"]
-        for found in mode["ways"].values():
-            assert [each["processes"] for each in found] == [1, 2]
-            for each in found:
+        for measurements in mode["ways"].values():
+            assert [each["processes"] for each in measurements] == [1, 2]
+            for each in measurements:
                 assert (each["items"], each["left"]) == (40, 0)
                 assert 0 < each["claimed_of_tried"] <= 1
                 assert 0 <= each["least_of_mean"] <= 1
                 assert each["items_per_second"] > 0
-            alone = found[0]
+            alone = measurements[0]
             assert (alone["claimed_of_tried"], alone["least_of_mean"], alone["beside_the_first"]) == (1, 1, 1)
 
 
-def test_churn_is_told_by_windows(tmp_path: Path) -> None:
+def test_churn_is_reported_by_windows(tmp_path: Path) -> None:
     result = ran(
         tmp_path / "churn.json", "churn", "--seconds", "2", "--window", "1", "--plain-seconds", "1", "--history", "on"
     )

@@ -83,9 +83,9 @@ def test_claims_in_deep_queues_are_explained(result: dict[str, Any]) -> None:
     for scenario in scenarios.values():
         assert [each["operation"] for each in scenario["operations"]] == ["reserve", "pop"]
         for each in scenario["operations"]:
-            first = each["many"]["plan_of_first"]
-            assert first["keys_examined"] == 1
-            stages = first["stages"].split("/")
+            plan = each["many"]["plan_of_first"]
+            assert plan["keys_examined"] == 1
+            stages = plan["stages"].split("/")
             assert "IXSCAN" in stages
             assert "SORT" not in stages
             assert each["ratio"]["median"] > 0

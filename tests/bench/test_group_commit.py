@@ -15,10 +15,10 @@ def test_it_measures_both_operations_with_and_without_and_by_hand(tmp_path: Path
     out = tmp_path / "group.json"
     small = ["--no-keuss", "--threads", "--callers", "8", "--seconds", "0.2", "--rounds", "1"]
     result = ran(out, "group-commit", *small)
-    assert [(one["operation"], one["callers"]) for one in result["operations"]] == [
+    assert [(operation["operation"], operation["callers"]) for operation in result["operations"]] == [
         ("push", 8),
         ("reserve and commit", 8),
     ]
-    for one in result["operations"]:
-        assert min(one[way]["per_second"] for way in WAYS) > 0
+    for operation in result["operations"]:
+        assert min(operation[way]["per_second"] for way in WAYS) > 0
     assert result["missed"] == []

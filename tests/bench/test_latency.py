@@ -15,8 +15,8 @@ def test_every_way_stands_beside_the_bare_loop(tmp_path: Path) -> None:
     sizes = ["--rounds", "3", "--rest", "0.01", "--queues", "5", "--idle", "1"]
     result = ran(out, "latency", *sizes)
     assert list(result["pickup"]) == list(WAYS)
-    for told in result["pickup"].values():
-        assert 0 < told["median_ms"] <= told["p90_ms"] <= told["p99_ms"]
+    for latency in result["pickup"].values():
+        assert 0 < latency["median_ms"] <= latency["p90_ms"] <= latency["p99_ms"]
     assert result["pickup"]["bare"]["ratio"] == 1
     assert result["idle"]["queues"] == 5
     assert isinstance(result["missed"], list)

@@ -23,14 +23,14 @@ def test_every_way_stands_beside_the_bare_driver(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_memory_of_each_kind_of_process_is_told(tmp_path: Path) -> None:
+def test_the_memory_of_each_kind_of_process_is_reported(tmp_path: Path) -> None:
     result = ran(tmp_path / "memory.json", "spark-memory", "--items", "1000", "2000")
     assert list(result["peak_mib"]) == ["1000", "2000"]
     assert all(size > 20 for peak in result["peak_mib"].values() for size in peak.values())
 
 
-def test_the_time_of_frames_is_told(tmp_path: Path) -> None:
+def test_the_time_of_frames_is_reported(tmp_path: Path) -> None:
     sizes = ["--items", "3", "20", "--partitions", "2", "--rounds", "1"]
     result = ran(tmp_path / "frames.json", "spark-frames", *sizes)
-    assert [(told["partitions"], told["joined"]) for told in result["frames"]] == [(2, False), (2, True)]
-    assert all(seconds > 0 for told in result["frames"] for seconds in told["median_seconds"].values())
+    assert [(row["partitions"], row["joined"]) for row in result["frames"]] == [(2, False), (2, True)]
+    assert all(seconds > 0 for row in result["frames"] for seconds in row["median_seconds"].values())

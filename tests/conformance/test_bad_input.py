@@ -199,9 +199,9 @@ async def test_an_error_whose_text_cannot_be_stored_is_kept_as_well_as_it_can(
     queue = shell.queue()
     await queue.push(1)
     await queue.rollback(await queue.reserve(), error=error)
-    kept = (await queue.reserve()).error
-    assert kept.message.startswith(message)
-    assert len(kept.message.encode()) <= 4096
+    details = (await queue.reserve()).error
+    assert details.message.startswith(message)
+    assert len(details.message.encode()) <= 4096
 
 
 async def test_a_closed_broker_says_so(shell: Shell) -> None:

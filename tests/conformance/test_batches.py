@@ -212,7 +212,7 @@ async def test_the_first_that_does_not_fit_may_be_raised_and_the_others_are_give
     item = caught.value.item
     assert (item.payload, item.state) == ("bad", "reserved")
     again = await queue.reserve_many(3, on_invalid="raise")
-    assert [(one.payload.x, one.attempts) for one in again] == [(1, 1), (3, 1)]
+    assert [(claim.payload.x, claim.attempts) for claim in again] == [(1, 1), (3, 1)]
     await queue.commit(item)
 
 
@@ -294,8 +294,8 @@ async def test_a_suspect_goes_behind_what_is_ready(shell: Shell) -> None:
     assert _payloads(await queue.reserve_many(1)) == ["e"]
     assert _payloads(await queue.reserve_many(1)) == ["a"]
     assert await queue.dead.size() == 0
-    stored = shell.raw.find_one({"payload": "b"})
-    assert stored["attempts"] == 1
+    document = shell.raw.find_one({"payload": "b"})
+    assert document["attempts"] == 1
 
 
 async def test_a_single_reserve_hands_a_suspect_out_once(shell: Shell) -> None:
@@ -359,11 +359,11 @@ async def test_a_batch_is_committed_into_history(shell: Shell) -> None:
     queue = shell.queue(history=60)
     items = await _reserved(queue, 5)
     await queue.commit_many(items)
-    kept = [item async for item in queue.history()]
-    assert _payloads(kept) == [0, 1, 2, 3, 4]
-    for stored in shell.raw.find({"q": "orders"}):
-        assert stored["settled"] == items[0].token
-        assert not {"token", "when"} & set(stored)
+    processed = [item async for item in queue.history()]
+    assert _payloads(processed) == [0, 1, 2, 3, 4]
+    for document in shell.raw.find({"q": "orders"}):
+        assert document["settled"] == items[0].token
+        assert not {"token", "when"} & set(document)
 
 
 async def test_items_of_several_reservations_are_settled_together(shell: Shell) -> None:
@@ -379,8 +379,8 @@ async def test_items_of_several_reservations_are_kept_with_their_own_tokens(shel
     await queue.push_many(range(6))
     items = [await queue.reserve(), *await queue.reserve_many(3), await queue.reserve()]
     await queue.commit_many(items)
-    kept = {document["_id"]: document["settled"] for document in shell.raw.find({"settled": {"$exists": True}})}
-    assert kept == {item.id: item.token for item in items}
+    tokens = {document["_id"]: document["settled"] for document in shell.raw.find({"settled": {"$exists": True}})}
+    assert tokens == {item.id: item.token for item in items}
 
 
 async def test_one_that_was_lost_of_several_reservations_fails_alone(shell: Shell) -> None:
@@ -509,11 +509,11 @@ async def test_a_patch_without_room_fails_its_item_alone(shell: Shell) -> None:
     assert isinstance(caught.value.failed[items[1].id], mongoq.PayloadTooLarge)
 
 
-@pytest.mark.parametrize("given", [False, True])
-async def test_many_small_items_with_large_headers_go_in_several_commands(shell: Shell, given: bool) -> None:
+@pytest.mark.parametrize("with_ids", [False, True])
+async def test_many_small_items_with_large_headers_go_in_several_commands(shell: Shell, with_ids: bool) -> None:
     """The server takes 48 MB in one."""
     queue, number = shell.queue(), 3_500
-    ids = [ObjectId() for _ in range(number)] if given else None
+    ids = [ObjectId() for _ in range(number)] if with_ids else None
     await queue.push_many(range(number), ids=ids, headers={"h": "x" * 16_000})
     assert await queue.size() == number
 
@@ -531,13 +531,13 @@ async def test_the_rest_is_settled_when_some_are_lost(shell: Shell, operation: s
         await _settle(queue, operation, items)
     assert sorted(caught.value.done) == [items[0].id, items[2].id, items[3].id]
     assert list(caught.value.failed) == [holder.id]
-    lost = caught.value.failed[holder.id]
-    assert isinstance(lost, mongoq.ReservationLost)
+    lost_error = caught.value.failed[holder.id]
+    assert isinstance(lost_error, mongoq.ReservationLost)
     if operation == "release_many" and shell.kind != "mongomock":
         # the first of them may have been released before, and then this one is the one that was released now
-        assert not lost.certain
+        assert not lost_error.certain
     else:
-        assert (lost.certain, lost.held_by, lost.held_until) == (True, holder.by, holder.lease_until)
+        assert (lost_error.certain, lost_error.held_by, lost_error.held_until) == (True, holder.by, holder.lease_until)
     assert shell.raw.find_one({"_id": holder.id}) == before
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.done, list(again.failed)) == (str(caught.value), caught.value.done, [holder.id])
@@ -569,17 +569,17 @@ async def test_a_batch_is_settled_once(shell: Shell, operation: str) -> None:
 
 @pytest.mark.parametrize("operation", SETTLE)
 async def test_items_are_checked_before_anything_is_sent(shell: Shell, operation: str) -> None:
-    queue, other = shell.queue(), shell.queue("other")
-    await other.push("theirs")
-    foreign = await other.reserve()
+    queue, other_queue = shell.queue(), shell.queue("other")
+    await other_queue.push("theirs")
+    foreign = await other_queue.reserve()
     items = await _reserved(queue, 2)
     await queue.push("seen")
-    (seen,) = await queue.peek()
+    (unreserved,) = await queue.peek()
     argument = "moves" if operation == "move_many" else "items"
     with pytest.raises(mongoq.ItemForeign):
         await _settle(queue, operation, [*items, foreign])
     with pytest.raises(mongoq.ReservationLost):
-        await _settle(queue, operation, [*items, seen])
+        await _settle(queue, operation, [*items, unreserved])
     with pytest.raises(mongoq.ArgumentInvalid, match=rf"^{argument}\[2\]: item {items[0].id} is given twice"):
         await _settle(queue, operation, [*items, items[0]])
     with pytest.raises(mongoq.ArgumentInvalid, match=rf"^{argument}\[2\]: "):
@@ -640,7 +640,7 @@ async def test_a_block_whose_item_was_settled_in_a_batch_is_left_alone(shell: Sh
     assert await shell.queue("next").size() == 1
 
 
-async def test_what_was_committed_before_is_told_from_what_this_call_commits(shell: Shell) -> None:
+async def test_what_was_committed_before_is_distinguished_from_what_this_call_commits(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push("remembered", id=ObjectId())
     await queue.push("plain")

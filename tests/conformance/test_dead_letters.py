@@ -30,8 +30,8 @@ async def test_all_go_back_in_their_order_with_a_fresh_budget(shell: Shell) -> N
     for _ in range(3):
         await queue.dead.rollback(await queue.dead.reserve(), error="still bad")
         shell.clock.advance(1)
-    done = await queue.dead.replay()
-    assert (done.found, done.pushed, done.refused, done.skipped, done.missing) == (3, 3, 0, 0, ())
+    result = await queue.dead.replay()
+    assert (result.found, result.pushed, result.refused, result.skipped, result.missing) == (3, 3, 0, 0, ())
     assert await queue.dead.size() == 0
     for n in range(3):
         item = await queue.reserve()
@@ -43,8 +43,8 @@ async def test_one_or_a_few_by_their_ids(shell: Shell) -> None:
     queue = shell.queue()
     ids = [await _dead(queue, n) for n in range(4)]
     stranger = ObjectId()
-    done = await queue.dead.replay(ids=[ids[2], stranger, ids[0], ids[2]])
-    assert (done.found, done.pushed, done.missing) == (2, 2, (stranger,))
+    result = await queue.dead.replay(ids=[ids[2], stranger, ids[0], ids[2]])
+    assert (result.found, result.pushed, result.missing) == (2, 2, (stranger,))
     assert [item.payload for item in await queue.peek(9)] == [0, 2]
     assert [item.payload for item in await queue.dead.peek(9)] == [1, 3]
 
@@ -53,11 +53,11 @@ async def test_those_chosen_by_their_ids_go_in_the_order_of_claims_as_all_others
     queue = shell.queue()
     first = await _dead(queue, 1, key="k")
     second = await _dead(queue, 2, key="k", priority=-1)
-    done = await queue.dead.replay(ids=[first, second])
+    result = await queue.dead.replay(ids=[first, second])
     if shell.kind == "mongomock":  # it has no partial indexes
-        assert done.pushed == 2
+        assert result.pushed == 2
         return
-    assert (done.pushed, [id for id, _ in done.refusals]) == (1, [first])
+    assert (result.pushed, [id for id, _ in result.refusals]) == (1, [first])
     assert [item.id for item in await queue.peek(9)] == [second]
 
 
@@ -74,8 +74,8 @@ async def test_those_that_a_filter_matches(shell: Shell) -> None:
     queue = shell.queue()
     for n in range(6):
         await _dead(queue, {"n": n})
-    done = await queue.dead.replay(where={"n": {"$gte": 2}}, limit=3)
-    assert done.pushed == 3
+    result = await queue.dead.replay(where={"n": {"$gte": 2}}, limit=3)
+    assert result.pushed == 3
     assert [item.payload["n"] for item in await queue.peek(9)] == [2, 3, 4]
 
 
@@ -128,16 +128,16 @@ async def test_a_key_comes_back_unless_it_is_taken(shell: Shell) -> None:
     queue = shell.queue()
     first = await _dead(queue, 1, key="k")
     await _dead(queue, 2, key="l")
-    taken = await queue.push(3, key="k")
+    holder = await queue.push(3, key="k")
     if shell.kind == "mongomock":  # it has no partial indexes
-        await queue.remove(taken)
+        await queue.remove(holder)
         assert (await queue.dead.replay()).pushed == 2
         return
-    done = await queue.dead.replay()
-    assert (done.found, done.pushed, done.refused, done.refusals) == (2, 1, 1, ((first, KEY_TAKEN),))
+    result = await queue.dead.replay()
+    assert (result.found, result.pushed, result.refused, result.refusals) == (2, 1, 1, ((first, KEY_TAKEN),))
     assert {item.key for item in await queue.peek(9)} == {"k", "l"}
     assert (await queue.dead.peek(9))[0].id == first
-    await queue.remove(taken)
+    await queue.remove(holder)
     assert (await queue.dead.replay()).pushed == 1
     assert (await queue.get(first)).key == "k"
 
@@ -146,18 +146,18 @@ async def test_what_somebody_holds_stays(shell: Shell) -> None:
     queue = shell.queue()
     await _dead(queue, 1)
     await _dead(queue, 2)
-    held = await queue.dead.reserve()
-    done = await queue.dead.replay()
-    assert (done.found, done.pushed, done.skipped) == (2, 1, 1)
-    await queue.dead.commit(held)
+    item = await queue.dead.reserve()
+    result = await queue.dead.replay()
+    assert (result.found, result.pushed, result.skipped) == (2, 1, 1)
+    await queue.dead.commit(item)
     assert await queue.dead.size() == 0
 
 
-async def test_what_never_was_elsewhere_has_to_be_told_where_to_go(shell: Shell) -> None:
+async def test_what_never_was_elsewhere_needs_a_destination(shell: Shell) -> None:
     queue = shell.queue()
     id = await queue.dead.push("straight into it")
-    done = await queue.dead.replay()
-    assert done.refusals == ((id, "it has no origin to go back to; give to="),)
+    result = await queue.dead.replay()
+    assert result.refusals == ((id, "it has no origin to go back to; give to="),)
     assert (await queue.dead.replay(to="orders")).pushed == 1
 
 
@@ -209,8 +209,8 @@ async def test_a_letter_that_died_in_the_dead_queue_does_not_go_round(shell: She
     for n in range(3):
         await _dead(queue, n)
     shell.raw.update_many({"q": "graves"}, {"$set": {"origin.queue": "graves"}})
-    done = await queue.dead.replay()
-    assert (done.found, done.pushed, done.refused) == (3, 0, 3)
+    result = await queue.dead.replay()
+    assert (result.found, result.pushed, result.refused) == (3, 0, 3)
 
 
 async def test_letters_go_elsewhere_without_their_keys(shell: Shell) -> None:

@@ -21,10 +21,10 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "CACHED", 0.0)
 
 
-def _left(shell: Shell, name: str) -> list[Any]:
+def _remaining(shell: Shell, name: str) -> list[Any]:
     """Return the ids of all that is stored of a queue."""
-    found = shell.raw.find({"$or": [{"q": name}, {"_id": {"$in": [f"queue:{name}", f"stats:{name}"]}}]})
-    return [document["_id"] for document in found]
+    documents = shell.raw.find({"$or": [{"q": name}, {"_id": {"$in": [f"queue:{name}", f"stats:{name}"]}}]})
+    return [document["_id"] for document in documents]
 
 
 async def _used(shell: Shell, name: str = "orders") -> Any:
@@ -44,11 +44,11 @@ async def test_nothing_is_left_of_it_and_all_of_others(shell: Shell) -> None:
     await _used(shell)
     await _used(shell, "orders.dead")
     await _used(shell, "orders2")
-    before = _left(shell, "orders.dead"), _left(shell, "orders2")
-    assert len(_left(shell, "orders")) == 5
+    before = _remaining(shell, "orders.dead"), _remaining(shell, "orders2")
+    assert len(_remaining(shell, "orders")) == 5
     assert await shell.broker.drop_queue("orders") == 0
-    assert _left(shell, "orders") == []
-    assert (_left(shell, "orders.dead"), _left(shell, "orders2")) == before
+    assert _remaining(shell, "orders") == []
+    assert (_remaining(shell, "orders.dead"), _remaining(shell, "orders2")) == before
     assert "orders" not in await shell.broker.queues()
     assert "orders" not in await shell.broker.stats()
 
@@ -62,22 +62,22 @@ async def test_a_queue_that_holds_live_items_is_refused(shell: Shell, state: str
             await queue.reserve(lease=5)
     if state == "expired":
         shell.clock.advance(6)
-    before = sorted(map(str, _left(shell, "orders")))
+    before = sorted(map(str, _remaining(shell, "orders")))
     with pytest.raises(mongoq.QueueNotEmpty) as caught:
         await shell.broker.drop_queue("orders")
     assert (caught.value.queue, caught.value.items) == ("orders", 3)
-    assert sorted(map(str, _left(shell, "orders"))) == before
+    assert sorted(map(str, _remaining(shell, "orders"))) == before
 
 
 async def test_force_throws_live_items_away(shell: Shell) -> None:
     queue = await _used(shell)
     for n in range(3):
         await queue.push(n)
-    held = await queue.reserve()
+    item = await queue.reserve()
     assert await shell.broker.drop_queue("orders", force=True) == 3
-    assert _left(shell, "orders") == []
+    assert _remaining(shell, "orders") == []
     with pytest.raises(mongoq.ReservationLost):
-        await queue.extend(held)
+        await queue.extend(item)
 
 
 async def test_it_may_be_dropped_once_more_and_so_may_what_was_never_there(shell: Shell) -> None:
@@ -86,16 +86,16 @@ async def test_it_may_be_dropped_once_more_and_so_may_what_was_never_there(shell
         assert await shell.broker.drop_queue("orders", force=True) == 0
         assert await shell.broker.drop_queue("orders") == 0
         assert await shell.broker.drop_queue("never") == 0
-    assert _left(shell, "orders") == []
+    assert _remaining(shell, "orders") == []
 
 
 async def test_a_pause_is_gone_with_it_in_every_process(shell: Shell) -> None:
     queue = shell.queue()
     await queue.pause()
-    other = shell.another().queue("orders")
-    assert await other.is_paused()
+    handle = shell.another().queue("orders")
+    assert await handle.is_paused()
     await shell.broker.drop_queue("orders")
-    assert not await other.is_paused()
+    assert not await handle.is_paused()
     await queue.push(1)
     assert (await queue.reserve()).payload == 1
 

@@ -23,7 +23,7 @@ async def _processed(shell: Shell, payloads: list[Any], **options: Any) -> Any:
     return queue
 
 
-async def _seen(queue: Any, **options: Any) -> list[Any]:
+async def _read_history(queue: Any, **options: Any) -> list[Any]:
     return [item.payload async for item in queue.history(**options)]
 
 
@@ -64,23 +64,23 @@ BEYOND_MONGOMOCK: list[tuple[Any, list[Any]]] = [
 async def test_a_filter_is_evaluated_by_the_server(shell: Shell) -> None:
     queue = await _processed(shell, ORDERS)
     for where, expected in FILTERS + (BEYOND_MONGOMOCK if shell.kind != "mongomock" else []):
-        found = [payload["n"] for payload in await _seen(queue, where=where, page=2)]
-        assert found == expected, where
+        numbers = [payload["n"] for payload in await _read_history(queue, where=where, page=2)]
+        assert numbers == expected, where
 
 
 DOLLARS: list[Any] = ["$n", "$$NOW", {"$gt": 0}, {"x": {"$where": "1"}}, {"$expr": 1}, ["$x"]]
 
 
 async def test_values_with_dollars_are_compared_literally(shell: Shell) -> None:
-    queue = await _processed(shell, [{"v": one, "n": n} for n, one in enumerate([*DOLLARS, 5, "n"])])
+    queue = await _processed(shell, [{"v": operand, "n": n} for n, operand in enumerate([*DOLLARS, 5, "n"])])
     for value in DOLLARS:
-        assert [payload["v"] for payload in await _seen(queue, where={"v": {"$eq": value}})] == [value]
+        assert [payload["v"] for payload in await _read_history(queue, where={"v": {"$eq": value}})] == [value]
 
 
 async def test_a_filter_without_a_path_is_about_the_payload_itself(shell: Shell) -> None:
     queue = await _processed(shell, [1, 5, "text", {"n": 7}, None, 9])
-    assert await _seen(queue, where={"$gt": 3}) == [5, 9]
-    assert await _seen(queue, where={"$or": [{"$eq": "text"}, {"n": 7}]}) == ["text", {"n": 7}]
+    assert await _read_history(queue, where={"$gt": 3}) == [5, 9]
+    assert await _read_history(queue, where={"$or": [{"$eq": "text"}, {"n": 7}]}) == ["text", {"n": 7}]
 
 
 async def test_a_filter_does_not_leave_the_queue_and_the_range(shell: Shell) -> None:
@@ -88,9 +88,9 @@ async def test_a_filter_does_not_leave_the_queue_and_the_range(shell: Shell) -> 
     start = shell.clock.now()
     queue = await _processed(shell, [{"n": n % 2} for n in range(6)])
     where = {"$or": [{"n": 1}, {"q": "other"}]}
-    assert len(await _seen(queue, where=where)) == 3
+    assert len(await _read_history(queue, where=where)) == 3
     inner = {"since": start + timedelta(seconds=1), "until": start + timedelta(seconds=5)}
-    assert len(await _seen(queue, where=where, page=1, **inner)) == 2
+    assert len(await _read_history(queue, where=where, page=1, **inner)) == 2
 
 
 async def test_items_processed_while_one_iterates_follow_once(shell: Shell) -> None:
@@ -100,14 +100,14 @@ async def test_items_processed_while_one_iterates_follow_once(shell: Shell) -> N
     for _ in range(20):
         await queue.pop()
     shell.clock.advance(1)
-    seen = []
+    payloads = []
     async for item in queue.history(page=3):
-        seen.append(item.payload)
-        if len(seen) <= 20:
+        payloads.append(item.payload)
+        if len(payloads) <= 20:
             await queue.pop()
             shell.clock.advance(0.001)
-    assert sorted(seen) == list(range(40))
-    assert seen[20:] == list(range(20, 40))
+    assert sorted(payloads) == list(range(40))
+    assert payloads[20:] == list(range(20, 40))
 
 
 async def test_ids_that_do_not_sort_as_they_were_processed_are_no_hindrance(shell: Shell) -> None:
@@ -118,16 +118,16 @@ async def test_ids_that_do_not_sort_as_they_were_processed_are_no_hindrance(shel
         await queue.pop()
         shell.clock.advance(n % 2)
     for page in (1, 2, 5):
-        seen = await _seen(queue, page=page)
-        assert len(seen) == 12
-        assert [n // 2 for n in seen] == sorted((n // 2 for n in range(12)), reverse=True)
+        numbers = await _read_history(queue, page=page)
+        assert len(numbers) == 12
+        assert [n // 2 for n in numbers] == sorted((n // 2 for n in range(12)), reverse=True)
 
 
 async def test_stubs_are_no_history(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push(1, id=ObjectId())
     await queue.pop()
-    assert await _seen(queue) == []
+    assert await _read_history(queue) == []
 
 
 async def _live(shell: Shell) -> Any:
@@ -148,11 +148,11 @@ async def test_live_items_come_as_they_would_be_handed_out(shell: Shell) -> None
         expected = [item.id for item in await queue.peek(100, state=state)]
         assert len(expected) == size
         for page in (1, 4, 100):
-            found = []
+            ids = []
             async for item in queue.history(state=state, page=page):
-                found.append(item.id)
-                assert len(found) <= size
-            assert found == expected
+                ids.append(item.id)
+                assert len(ids) <= size
+            assert ids == expected
 
 
 async def test_live_items_by_filter_and_by_when_they_are_due(shell: Shell) -> None:
@@ -163,22 +163,26 @@ async def test_live_items_by_filter_and_by_when_they_are_due(shell: Shell) -> No
     assert len(due) == 7
     assert all(since <= when < until for when in due)
     where = {"n": {"$gte": 20, "$lt": 26}}
-    assert sorted([payload["n"] for payload in await _seen(queue, state="ready", where=where, page=1)]) == [21, 23, 25]
-    held = [item.lease_until async for item in queue.history(state="reserved", until=now + timedelta(seconds=499))]
-    assert held == [now + timedelta(seconds=498)]
+    assert sorted([payload["n"] for payload in await _read_history(queue, state="ready", where=where, page=1)]) == [
+        21,
+        23,
+        25,
+    ]
+    leases = [item.lease_until async for item in queue.history(state="reserved", until=now + timedelta(seconds=499))]
+    assert leases == [now + timedelta(seconds=498)]
 
 
 async def test_ready_items_that_are_worked_on_meanwhile_come_at_most_once(shell: Shell) -> None:
     queue = shell.queue(max_retries=None)
     for n in range(20):
         await queue.push(n)
-    seen = []
+    payloads = []
     async for item in queue.history(state="ready", page=3):
-        seen.append(item.payload)
+        payloads.append(item.payload)
         shell.clock.advance(1)
         await queue.rollback(await queue.reserve())
-        assert len(seen) <= 20
-    assert sorted(seen) == list(range(20))
+        assert len(payloads) <= 20
+    assert sorted(payloads) == list(range(20))
     assert await queue.size() == 20
 
 
@@ -186,7 +190,7 @@ async def test_a_document_without_priority_does_not_end_the_iteration(shell: She
     queue = shell.queue()
     await queue.push(1)
     shell.raw.insert_many([{"q": "orders", "when": shell.clock.now(), "payload": 0, "reserved": False} for _ in "ab"])
-    assert await _seen(queue, state=None, page=1) == [0, 0, 1]
+    assert await _read_history(queue, state=None, page=1) == [0, 0, 1]
 
 
 NAIVE = datetime(2024, 1, 1)
@@ -209,16 +213,16 @@ WRONG: list[tuple[Any, str]] = [
 async def test_what_cannot_be_read_is_refused_by_name(shell: Shell) -> None:
     for options, argument in WRONG:
         with pytest.raises(mongoq.ArgumentInvalid) as caught:
-            await _seen(shell.queue(), **options)
+            await _read_history(shell.queue(), **options)
         assert caught.value.argument == argument
 
 
 async def test_a_pattern_that_the_server_refuses_is_the_callers_mistake(shell: Shell) -> None:
     if shell.kind == "mongomock":
         pytest.skip("its patterns are Python's, and so are their errors")
-    where, told = {"a": {"$regex": "("}}, r"where: the server refuses it: Regular expression .*\)$"
-    for reads in (_seen(shell.queue(), where=where), shell.queue().replay(to="next", where=where)):
-        with pytest.raises(mongoq.FilterInvalid, match=told) as caught:
+    where, message = {"a": {"$regex": "("}}, r"where: the server refuses it: Regular expression .*\)$"
+    for reads in (_read_history(shell.queue(), where=where), shell.queue().replay(to="next", where=where)):
+        with pytest.raises(mongoq.FilterInvalid, match=message) as caught:
             await reads
         assert caught.value.argument == "where"
 
@@ -230,9 +234,9 @@ class Order(BaseModel):
 async def test_history_is_typed_and_shows_what_does_not_fit(shell: Shell) -> None:
     await _processed(shell, [{"n": "1"}, {"n": "x"}])
     typed = shell.queue(model=Order)
-    assert await _seen(typed, where={"n": "1"}) == [Order(n=1)]
+    assert await _read_history(typed, where={"n": "1"}) == [Order(n=1)]
     with pytest.raises(mongoq.PayloadInvalid) as caught:
-        await _seen(typed)
+        await _read_history(typed)
     assert caught.value.item.payload == {"n": "x"}
 
 

@@ -22,22 +22,22 @@ class Seats(BaseModel):
 
 async def _through(shell: Shell, payload: Any, *, payloads: bool = True, dead: bool = False, **options: Any) -> Any:
     """Bring an item from `raw` over `rich`, where it gets another payload, to the end of `done`; return its id."""
-    first = staged(shell.queue("raw"), "enrich", trail=True, payloads=payloads)
-    second = staged(shell.queue("rich"), "load", trail=True, payloads=payloads)
-    last = staged(shell.queue("done", **HISTORY), "store", trail=True, payloads=payloads)
-    id = await first.push(payload, **options)
-    await first.move(await first.reserve(), "rich", payload={"seats": 2})
-    await second.move(await second.reserve(), "done", payload="stored", priority=5)
-    item = await last.reserve()
-    await (last.bury(item, reason="no room") if dead else last.commit(item))
+    raw = staged(shell.queue("raw"), "enrich", trail=True, payloads=payloads)
+    rich = staged(shell.queue("rich"), "load", trail=True, payloads=payloads)
+    done = staged(shell.queue("done", **HISTORY), "store", trail=True, payloads=payloads)
+    id = await raw.push(payload, **options)
+    await raw.move(await raw.reserve(), "rich", payload={"seats": 2})
+    await rich.move(await rich.reserve(), "done", payload="stored", priority=5)
+    item = await done.reserve()
+    await (done.bury(item, reason="no room") if dead else done.commit(item))
     shell.clock.advance(1)
     return id
 
 
 async def test_a_copy_goes_to_a_hop_with_the_payload_it_had_there(shell: Shell) -> None:
     id = await _through(shell, {"seats": 1}, headers={"h": 1})
-    done = await shell.queue("done").replay(hop="rich")
-    assert (done.found, done.pushed, done.refused) == (1, 1, 0)
+    result = await shell.queue("done").replay(hop="rich")
+    assert (result.found, result.pushed, result.refused) == (1, 1, 0)
     (copy,) = await shell.queue("rich").peek()
     assert (copy.payload, copy.headers, copy.priority) == ({"seats": 2}, {"h": 1}, 5)
     assert (copy.origin.id, copy.origin.queue, copy.trail, copy.hops) == (id, "done", (), 0)
@@ -58,16 +58,16 @@ async def test_the_latest_hop_out_of_the_queue_counts(shell: Shell) -> None:
 async def test_the_id_of_a_copy_follows_from_the_hop(shell: Shell) -> None:
     await _through(shell, 1)
     queue = shell.queue("done")
-    for told in [{"to": "rich"}, {"hop": "rich"}, {"hop": "rich", "label": "again"}]:
-        assert (await queue.replay(**told)).pushed == 1
-        again = await queue.replay(**told)
+    for options in [{"to": "rich"}, {"hop": "rich"}, {"hop": "rich", "label": "again"}]:
+        assert (await queue.replay(**options)).pushed == 1
+        again = await queue.replay(**options)
         assert (again.pushed, again.already) == (0, 1)
     payloads = [item.payload for item in await shell.queue("rich").peek(9)]
     assert sorted(map(str, payloads)) == ["stored", "{'seats': 2}", "{'seats': 2}"]
 
 
-@pytest.mark.parametrize("chosen", [False, True])
-async def test_items_without_such_a_hop_are_refused_and_the_others_go(shell: Shell, chosen: bool) -> None:
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_items_without_such_a_hop_are_refused_and_the_others_go(shell: Shell, by_id: bool) -> None:
     ids = [
         await _through(shell, 1),
         await _through(shell, 2, payloads=False),
@@ -76,9 +76,9 @@ async def test_items_without_such_a_hop_are_refused_and_the_others_go(shell: She
     ]
     foreign = await shell.queue("done").push("not of the pipeline")
     await shell.queue("done").pop()
-    done = await shell.queue("done").replay(hop="raw", **({"ids": [*ids, foreign]} if chosen else {}))
-    assert (done.found, done.pushed, done.refused) == (5, 2, 3)
-    why = dict(done.refusals)
+    result = await shell.queue("done").replay(hop="raw", **({"ids": [*ids, foreign]} if by_id else {}))
+    assert (result.found, result.pushed, result.refused) == (5, 2, 3)
+    why = dict(result.refusals)
     assert set(why) == {ids[1], ids[2], foreign}
     assert "its payload there was not kept" in why[ids[1]]
     assert "too large to be kept" in why[ids[2]]
@@ -95,8 +95,8 @@ async def test_a_trail_of_another_program_leads_nowhere(shell: Shell) -> None:
 async def test_a_handle_of_the_hop_checks_the_payloads(shell: Shell) -> None:
     await _through(shell, {"seats": "many"})
     queue, typed = shell.queue("done"), shell.queue("raw", model=Seats)
-    done = await queue.replay(hop="raw", to=typed)
-    assert (done.pushed, done.refused) == (0, 1)
+    result = await queue.replay(hop="raw", to=typed)
+    assert (result.pushed, result.refused) == (0, 1)
     mended = await queue.replay(hop="raw", to=typed, transform=lambda payload, item: {"seats": len(payload["seats"])})
     assert mended.pushed == 1
     assert (await typed.peek())[0].payload == Seats(seats=4)
@@ -105,33 +105,33 @@ async def test_a_handle_of_the_hop_checks_the_payloads(shell: Shell) -> None:
 async def test_a_transform_is_given_the_payload_of_the_hop(shell: Shell) -> None:
     """Whatever the model of the queue whose history it is."""
     await _through(shell, {"seats": 1})
-    seen = []
+    calls = []
     await shell.queue("done", model=int).replay(
-        hop="raw", transform=lambda payload, item: seen.append((payload, item.payload, item.queue)) or mongoq.SKIP
+        hop="raw", transform=lambda payload, item: calls.append((payload, item.payload, item.queue)) or mongoq.SKIP
     )
-    assert seen == [({"seats": 1}, {"seats": 1}, "done")]
+    assert calls == [({"seats": 1}, {"seats": 1}, "done")]
 
 
 @pytest.mark.parametrize("which", ["done", "dead"])
-@pytest.mark.parametrize("told", [{"hop": ""}, {"hop": 5}, {"hop": "raw", "to": "rich"}, {"hop": "$raw"}])
-async def test_a_hop_that_makes_no_sense_is_refused(shell: Shell, which: str, told: Any) -> None:
+@pytest.mark.parametrize("options", [{"hop": ""}, {"hop": 5}, {"hop": "raw", "to": "rich"}, {"hop": "$raw"}])
+async def test_a_hop_that_makes_no_sense_is_refused(shell: Shell, which: str, options: Any) -> None:
     await _through(shell, 1, dead=which == "dead")
     queue = shell.queue("done").dead if which == "dead" else shell.queue("done")
     with pytest.raises(mongoq.ArgumentInvalid):
-        await queue.replay(**told)
+        await queue.replay(**options)
     assert await shell.queue("raw").size() == 0
 
 
 async def test_a_dry_run_tells_who_would_go(shell: Shell) -> None:
     await _through(shell, 1)
-    done = await shell.queue("done").replay(hop="raw", dry_run=True)
-    assert (done.pushed, await shell.queue("raw").size()) == (1, 0)
+    result = await shell.queue("done").replay(hop="raw", dry_run=True)
+    assert (result.pushed, await shell.queue("raw").size()) == (1, 0)
 
 
 async def test_a_dead_letter_goes_back_to_a_hop_with_the_payload_it_had_there(shell: Shell) -> None:
     id = await _through(shell, {"seats": 1}, dead=True)
-    done = await shell.queue("done").dead.replay(hop="rich")
-    assert (done.found, done.pushed, done.refused) == (1, 1, 0)
+    result = await shell.queue("done").dead.replay(hop="rich")
+    assert (result.found, result.pushed, result.refused) == (1, 1, 0)
     item = await shell.queue("rich").reserve()
     assert (item.id, item.payload, item.attempts, item.error, item.key) == (id, {"seats": 2}, 1, None, None)
     assert (item.hops, item.origin.reason, item.origin.stage) == (2, "no room", "store")
@@ -145,18 +145,18 @@ async def test_the_queue_where_it_died_is_a_hop_too(shell: Shell) -> None:
     assert (await shell.queue("done").reserve()).payload == "stored"
 
 
-@pytest.mark.parametrize("chosen", [False, True])
-async def test_dead_letters_without_such_a_hop_stay(shell: Shell, chosen: bool) -> None:
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_dead_letters_without_such_a_hop_stay(shell: Shell, by_id: bool) -> None:
     queue = shell.queue("done", **HISTORY)
     await queue.push("not of the pipeline")
     foreign = await queue.reserve()
     await queue.bury(foreign)
     ids = [await _through(shell, payload, dead=True) for payload in (1, b"x" * KEPT_BYTES, 3)]
     stranger = ObjectId()
-    done = await queue.dead.replay(hop="raw", **({"ids": [*ids, foreign.id, stranger]} if chosen else {}))
-    assert (done.found, done.pushed, done.refused, done.skipped) == (4, 2, 2, 0)
-    assert done.missing == ((stranger,) if chosen else ())
-    assert dict(done.refusals).keys() == {foreign.id, ids[1]}
+    result = await queue.dead.replay(hop="raw", **({"ids": [*ids, foreign.id, stranger]} if by_id else {}))
+    assert (result.found, result.pushed, result.refused, result.skipped) == (4, 2, 2, 0)
+    assert result.missing == ((stranger,) if by_id else ())
+    assert dict(result.refusals).keys() == {foreign.id, ids[1]}
     assert [item.payload for item in await shell.queue("raw").peek(9)] == [1, 3]
     assert await queue.dead.size() == 2
 
@@ -165,8 +165,8 @@ async def test_a_held_letter_stays(shell: Shell) -> None:
     await _through(shell, 1, dead=True)
     dead = shell.queue("done").dead
     item = await dead.reserve()
-    done = await dead.replay(hop="raw")
-    assert (done.pushed, done.skipped) == (0, 1)
+    result = await dead.replay(hop="raw")
+    assert (result.pushed, result.skipped) == (0, 1)
     await dead.commit(item)
 
 

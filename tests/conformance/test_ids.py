@@ -108,11 +108,11 @@ async def test_an_id_is_free_again_when_it_is_forgotten(shell: Shell) -> None:
         await charges.push(1, id=id)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-async def test_the_id_of_an_item_that_was_pushed_without_one_is_taken_elsewhere(shell: Shell, kept: bool) -> None:
+@pytest.mark.parametrize("in_history", [False, True])
+async def test_the_id_of_an_item_that_was_pushed_without_one_is_taken_elsewhere(shell: Shell, in_history: bool) -> None:
     charges, emails = shell.queue("charges", history=60), shell.queue("emails")
     id = await charges.push(1)
-    if kept:
+    if in_history:
         await charges.pop()
     with pytest.raises(mongoq.DuplicateItem) as caught:
         await emails.push(2, id=id)
@@ -190,7 +190,7 @@ async def test_an_item_is_remembered_by_the_queue_it_was_pushed_to(shell: Shell)
     queue, id = shell.queue("charges"), ObjectId()
     await queue.push(1, id=id, once=timedelta(days=1))
     await moved_and_committed(queue, shell)
-    stored = shell.raw.find_one({"_id": id})
-    assert (stored["into"], stored["q"]) == ("charges", "archive")
+    document = shell.raw.find_one({"_id": id})
+    assert (document["into"], document["q"]) == ("charges", "archive")
     await queue.push(1)
     assert "into" not in shell.raw.find_one({"q": "charges"})

@@ -66,14 +66,14 @@ async def test_replacing_takes_the_fence_away_and_starts_afresh(shell: Shell) ->
     queue = shell.queue(max_retries=1)
     await queue.push(1, key="k")
     await queue.rollback(await queue.reserve(), error="bad")
-    held = await queue.reserve()
-    assert held.attempts == 2
+    item = await queue.reserve()
+    assert item.attempts == 2
     await queue.push(2, key="k", on_duplicate="replace")
     for settle in (queue.commit, queue.rollback, queue.release, queue.extend, queue.bury):
         with pytest.raises(mongoq.ReservationLost):
-            await settle(held)
+            await settle(item)
     with pytest.raises(mongoq.ReservationLost):
-        await queue.move(held, "next")
+        await queue.move(item, "next")
     again = await queue.reserve()
     assert (again.payload, again.attempts, again.error) == (2, 1, None)
 
@@ -147,12 +147,12 @@ async def test_a_move_may_give_a_key(shell: Shell) -> None:
 
 async def test_a_move_to_a_key_that_is_taken_leaves_the_item_reserved(shell: Shell) -> None:
     queue, following = shell.queue(), shell.queue("next")
-    taken = await following.push(1, key="l")
+    holder = await following.push(1, key="l")
     await queue.push(2)
     item = await queue.reserve()
     with pytest.raises(mongoq.DuplicateItem) as caught:
         await queue.move(item, "next", key="l")
-    assert (caught.value.item_id, caught.value.queue) == (taken, "next")
+    assert (caught.value.item_id, caught.value.queue) == (holder, "next")
     assert await queue.size("reserved") == 1
     await queue.commit(item)
 
@@ -176,10 +176,10 @@ async def test_a_push_that_is_sent_again_when_it_was_done_disturbs_nothing_newer
     await queue.push("old", id=id, key="k", on_duplicate=on_duplicate)
     await queue.commit(await queue.reserve())
     await queue.push("new", key="k")
-    held = await queue.reserve()
+    item = await queue.reserve()
     assert await queue.push("old", id=id, key="k", on_duplicate=on_duplicate) == id
-    assert held.payload == "new"
-    await queue.commit(held)
+    assert item.payload == "new"
+    await queue.commit(item)
 
 
 async def test_a_key_may_look_like_an_operator(shell: Shell) -> None:

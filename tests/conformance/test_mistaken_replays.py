@@ -26,9 +26,9 @@ async def _letter(queue: Any, payload: Any = 1) -> ObjectId:
 )
 async def test_letters_are_not_the_history_of_their_queue(shell: Shell, options: Any) -> None:
     id = await _letter(shell.queue("mails"))
-    for chosen in ({}, {"ids": [id]} if not options.keys() & {"where"} else {}):
+    for selection in ({}, {"ids": [id]} if not options.keys() & {"where"} else {}):
         with pytest.raises(mongoq.ArgumentInvalid) as caught:
-            await shell.queue("mails.dead").replay(**options, **chosen)
+            await shell.queue("mails.dead").replay(**options, **selection)
         assert "broker.queue('mails').dead.replay()" in str(caught.value)
     assert await shell.queue("mails").dead.size() == 1
 
@@ -74,7 +74,7 @@ WAYS: dict[str, Replay] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("slip", "right"), [("mial", "mail"), ("invoces", "invoices"), ("shop.oders", "shop.orders")])
-async def test_a_name_with_a_slip_in_it_is_told_with_the_nearest_ones(
+async def test_a_name_with_a_slip_in_it_is_reported_with_the_nearest_ones(
     shell: Shell, way: str, slip: str, right: str
 ) -> None:
     for name in ("mail", "invoices", "shop.orders", "zebras"):

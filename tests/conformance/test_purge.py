@@ -20,7 +20,7 @@ def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     return int(request.param)
 
 
-async def _left(queue: Any) -> list[Any]:
+async def _remaining(queue: Any) -> list[Any]:
     return [item.payload for item in await queue.peek(99, state=None)]
 
 
@@ -33,7 +33,7 @@ async def _buried(queue: Any, *payloads: Any) -> list[ObjectId]:
 
 
 @pytest.mark.parametrize(
-    ("where", "left"),
+    ("where", "remaining"),
     [
         ({"city": "Rome"}, [{"city": "Oslo", "n": 3}, 4]),
         ({"n": {"$gte": 2}}, [{"city": "Rome", "n": 1}, 4]),
@@ -43,13 +43,13 @@ async def _buried(queue: Any, *payloads: Any) -> list[ObjectId]:
     ],
     ids=str,
 )
-async def test_a_filter_chooses_by_the_payload(shell: Shell, where: Any, left: list[Any]) -> None:
+async def test_a_filter_chooses_by_the_payload(shell: Shell, where: Any, remaining: list[Any]) -> None:
     queue = shell.queue()
     for payload in ({"city": "Rome", "n": 1}, {"city": "Rome", "n": 2}, {"city": "Oslo", "n": 3}, 4):
         await queue.push(payload)
     await shell.queue("others").push({"city": "Rome", "n": 2})
-    assert await queue.purge(where=where) == 4 - len(left)
-    assert await _left(queue) == left
+    assert await queue.purge(where=where) == 4 - len(remaining)
+    assert await _remaining(queue) == remaining
     assert await shell.queue("others").size() == 1
 
 
@@ -60,7 +60,7 @@ async def test_a_limit_takes_the_first_in_the_order_of_claims(shell: Shell, page
         await queue.push(n, priority=priority)
         shell.clock.advance(1)
     assert await queue.purge(limit=limit) == min(limit, 6)
-    assert await _left(queue) == [3, 5, 1, 4, 0, 2][limit:]
+    assert await _remaining(queue) == [3, 5, 1, 4, 0, 2][limit:]
 
 
 async def test_a_limit_counts_those_that_the_filter_chooses(shell: Shell, page: int) -> None:
@@ -69,7 +69,7 @@ async def test_a_limit_counts_those_that_the_filter_chooses(shell: Shell, page: 
         await queue.push({"n": n, "odd": n % 2})
         shell.clock.advance(1)
     assert await queue.purge(where={"odd": 1}, limit=3) == 3
-    assert [payload["n"] for payload in await _left(queue)] == [0, 2, 4, 6, 7, 8, 9]
+    assert [payload["n"] for payload in await _remaining(queue)] == [0, 2, 4, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("limit", [None, 1, 50])
@@ -78,18 +78,18 @@ async def test_what_is_held_stays_and_what_has_lapsed_goes(shell: Shell, page: i
     for n in range(4):
         await queue.push({"n": n})
     lapsed = await queue.reserve(lease=1)
-    held = await queue.reserve(lease=600)
+    item = await queue.reserve(lease=600)
     shell.clock.advance(2)
     options = {"limit": limit, "where": {"n": {"$lt": 3}}}
     assert await queue.purge(**options) == min(limit or 2, 2)
-    left = {payload["n"] for payload in await _left(queue)}
-    assert left >= {held.payload["n"], 3}
-    assert (lapsed.payload["n"] in left) is (limit == 1)
-    await queue.commit(held)
+    remaining = {payload["n"] for payload in await _remaining(queue)}
+    assert remaining >= {item.payload["n"], 3}
+    assert (lapsed.payload["n"] in remaining) is (limit == 1)
+    await queue.commit(item)
 
 
 @pytest.mark.parametrize(
-    ("state", "left"),
+    ("state", "remaining"),
     [
         ("ready", ["later", "held"]),
         ("scheduled", ["now", "held"]),
@@ -97,7 +97,7 @@ async def test_what_is_held_stays_and_what_has_lapsed_goes(shell: Shell, page: i
         ("processed", ["now", "later", "held"]),
     ],
 )
-async def test_a_state_is_kept_to_as_well(shell: Shell, page: int, state: Any, left: list[str]) -> None:
+async def test_a_state_is_kept_to_as_well(shell: Shell, page: int, state: Any, remaining: list[str]) -> None:
     queue = shell.queue(history=timedelta(days=1))
     for what in ("done", "held", "now"):
         await queue.push({"what": what}, key=what)
@@ -106,7 +106,7 @@ async def test_a_state_is_kept_to_as_well(shell: Shell, page: int, state: Any, l
     await queue.commit(await queue.reserve())
     await queue.reserve()
     assert await queue.purge(state=state, where={"what": {"$ne": "x"}}, limit=9) == 1
-    assert sorted(payload["what"] for payload in await _left(queue)) == sorted(left)
+    assert sorted(payload["what"] for payload in await _remaining(queue)) == sorted(remaining)
     assert await queue.size("processed") == (0 if state == "processed" else 1)
 
 
@@ -123,10 +123,10 @@ async def test_of_a_history_the_oldest_go_first(shell: Shell, page: int) -> None
 async def test_a_holder_whose_item_was_chosen_has_lost_it(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push({"n": 1})
-    held = await queue.reserve()
+    item = await queue.reserve()
     assert await queue.purge(state="reserved", where={"n": 1}, limit=1) == 1
     with pytest.raises(mongoq.ReservationLost):
-        await queue.extend(held)
+        await queue.extend(item)
 
 
 async def test_dead_letters_are_chosen_by_ids(shell: Shell, page: int) -> None:
@@ -152,11 +152,11 @@ async def test_dead_letters_are_chosen_by_stage_filter_and_limit(shell: Shell, p
     for n, stage in enumerate(["load", "check", "load", "check", "load", "load"]):
         shell.raw.update_one({"payload.n": n}, {"$set": {"origin.stage": stage}})
     assert await queue.dead.purge(stage="load", where={"n": {"$gt": 0}}, limit=2) == 2
-    assert sorted(payload["n"] for payload in await _left(queue.dead)) == [0, 1, 3, 5]
+    assert sorted(payload["n"] for payload in await _remaining(queue.dead)) == [0, 1, 3, 5]
     assert await queue.dead.purge(stage="check") == 2
     assert await queue.dead.purge(stage="none") == 0
     assert await shell.broker.dead_queue("orders.dead").purge(limit=1) == 1
-    assert [payload["n"] for payload in await _left(queue.dead)] == [5]
+    assert [payload["n"] for payload in await _remaining(queue.dead)] == [5]
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ async def test_the_same_id_is_one_item_after_it_was_settled_for_as_long_as_once_
         await queue.commit(await queue.reserve())
     await queue.push("again", id=id)
     assert await queue.size() == 0
-    stored = shell.raw.find_one({"_id": id})
-    assert ("payload" in stored) == (history is not None)
-    assert stored["expires"] == shell.clock.now() + timedelta(days=3)
+    document = shell.raw.find_one({"_id": id})
+    assert ("payload" in document) == (history is not None)
+    assert document["expires"] == shell.clock.now() + timedelta(days=3)
 
 
 async def test_an_id_whose_time_is_over_leaves_nothing(shell: Shell) -> None:
@@ -99,8 +99,8 @@ async def test_a_stub_holds_no_user_data_and_is_no_history(shell: Shell) -> None
     queue, id = shell.queue(), ObjectId()
     await queue.push({"secret": 1}, id=id, headers={"who": "me"})
     await queue.commit(await queue.reserve())
-    stored = shell.raw.find_one({"_id": id})
-    assert not {"payload", "headers", "error", "by", "token", "when"} & set(stored)
+    document = shell.raw.find_one({"_id": id})
+    assert not {"payload", "headers", "error", "by", "token", "when"} & set(document)
     assert await queue.get(id) is None
     assert [item async for item in queue.history()] == []
     assert await queue.size("processed") == 0
@@ -111,8 +111,8 @@ async def test_pop_keeps_history_when_the_queue_does(shell: Shell) -> None:
     id = await queue.push("kept")
     popped = await queue.pop()
     assert popped.processed == shell.clock.now()
-    (kept,) = [item async for item in queue.history()]
-    assert (kept.id, kept.payload, kept.state, kept.attempts) == (id, "kept", "processed", 1)
+    (processed,) = [item async for item in queue.history()]
+    assert (processed.id, processed.payload, processed.state, processed.attempts) == (id, "kept", "processed", 1)
     assert shell.raw.find_one({"_id": id})["expires"] == shell.clock.now() + timedelta(hours=1)
     assert await queue.pop() is None
 

@@ -127,13 +127,13 @@ async def test_purge_leaves_history_and_what_is_held(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "left"), [("ready", 5), ("scheduled", 4), ("reserved", 6), ("expired", 6), ("processed", 7)]
+    ("state", "remaining"), [("ready", 5), ("scheduled", 4), ("reserved", 6), ("expired", 6), ("processed", 7)]
 )
-async def test_purge_by_state(shell: Shell, state: str, left: int) -> None:
+async def test_purge_by_state(shell: Shell, state: str, remaining: int) -> None:
     queue = await _one_of_each(shell)
     removed = await queue.purge(state=state)
-    assert removed == (1 if state == "processed" else 7 - left)
-    assert await queue.size() == left
+    assert removed == (1 if state == "processed" else 7 - remaining)
+    assert await queue.size() == remaining
 
 
 async def test_purging_what_is_reserved_takes_the_fence_away(shell: Shell) -> None:
@@ -165,17 +165,17 @@ async def test_history_of_one_moment_is_whole(shell: Shell) -> None:
         await queue.push(n)
     for _ in range(10):
         await queue.pop()
-    seen = [item.payload async for item in queue.history(page=3)]
-    assert sorted(seen) == list(range(10))
+    payloads = [item.payload async for item in queue.history(page=3)]
+    assert sorted(payloads) == list(range(10))
 
 
 async def test_queues_are_named_while_they_hold_something(shell: Shell) -> None:
     assert await shell.broker.queues() == []
     await shell.queue("b").push(1)
     await shell.queue("a").push(1, delay=60)
-    kept = shell.queue("kept", history=60)
-    await kept.push(1)
-    await kept.pop()
+    queue = shell.queue("kept", history=60)
+    await queue.push(1)
+    await queue.pop()
     await shell.queue("z").pause()
     assert await shell.broker.queues() == ["a", "b", "kept"]
 

@@ -13,7 +13,7 @@ from mongoq.model.stream_claim import StreamClaim
 from tests.shells import Shell
 
 
-async def held(shell: Shell, number: int, **changes: Any) -> list[ObjectId]:
+async def reserve_for_stream(shell: Shell, number: int, **changes: Any) -> list[ObjectId]:
     """Push items, and let a consumer hold them."""
     queue, now, token = shell.broker.queue("orders"), shell.clock.now(), ObjectId()
     ids = [await queue.push(n) for n in range(number)]
@@ -27,7 +27,7 @@ async def held(shell: Shell, number: int, **changes: Any) -> list[ObjectId]:
 
 
 async def test_what_a_consumer_holds_is_ready_again_at_once(shell: Shell) -> None:
-    ids = await held(shell, 3)
+    ids = await reserve_for_stream(shell, 3)
     assert await shell.broker.release_claims("etl") == 3
     items = await shell.broker.queue("orders").reserve_many(5)
     assert [(item.id, item.attempts) for item in items] == [(id, 1) for id in ids]
@@ -38,7 +38,7 @@ async def test_what_a_consumer_holds_is_ready_again_at_once(shell: Shell) -> Non
 
 
 async def test_what_was_settled_or_taken_meanwhile_is_left_alone(shell: Shell) -> None:
-    first, second, third = await held(shell, 3)
+    first, second, third = await reserve_for_stream(shell, 3)
     shell.raw.delete_one({"_id": first})
     shell.raw.update_one({"_id": second}, {"$set": {"token": ObjectId()}})
     assert await shell.broker.release_claims("etl") == 1

@@ -35,8 +35,8 @@ async def _drained(shell: Shell, name: str) -> list[Any]:
 
 async def test_copies_come_in_the_order_of_their_originals(shell: Shell) -> None:
     queue = await _processed(shell, range(30))
-    done = await queue.replay(to="next", page=7)
-    assert (done.found, done.pushed, done.already, done.refused, done.skipped) == (30, 30, 0, 0, 0)
+    result = await queue.replay(to="next", page=7)
+    assert (result.found, result.pushed, result.already, result.refused, result.skipped) == (30, 30, 0, 0, 0)
     assert await shell.queue("next").size("ready") == 30
     assert await _drained(shell, "next") == list(range(30))
     assert await queue.size("processed") == 30
@@ -100,8 +100,8 @@ async def test_items_of_many_kinds_are_copied_each_as_it_was(shell: Shell, page:
     assert {each["attempts"] for each in originals.values()} == {1, 2}
     for copy in shell.raw.find({"q": "next"}):
         original = originals.pop(copy["origin"]["id"])
-        kept = {name: original.get(name) for name in ("payload", "priority", "headers")}
-        assert {name: copy.get(name) for name in kept} == kept
+        fields = {name: original.get(name) for name in ("payload", "priority", "headers")}
+        assert {name: copy.get(name) for name in fields} == fields
         assert (copy["attempts"], copy["reserved"], copy["replayed"]) == (0, False, "orders")
         assert (copy["origin"]["queue"], copy["origin"]["attempts"]) == ("orders", original["attempts"])
     assert not originals
@@ -175,8 +175,8 @@ async def test_a_range_a_filter_and_a_limit_select(shell: Shell) -> None:
         ({"where": {"n": 77}}, []),
     ]
     for place, (options, expected) in enumerate(selections):
-        done = await queue.replay(to=f"next{place}", **options)
-        assert (done.found, done.pushed) == (len(expected), len(expected))
+        result = await queue.replay(to=f"next{place}", **options)
+        assert (result.found, result.pushed) == (len(expected), len(expected))
         assert [payload["n"] for payload in await _drained(shell, f"next{place}")] == expected
 
 
@@ -189,12 +189,12 @@ async def test_replays_that_are_limited_go_on_one_behind_the_other(shell: Shell,
     shell.clock.advance(1)
     await queue.push_many(range(8, 10))
     await queue.commit_many(await queue.reserve_many(2))
-    found, position = [], None
+    counts, position = [], None
     for _ in range(11):
-        done = await queue.replay(to="next", limit=limit, after=position)
-        found.append(done.found)
-        position = done.position or position
-    assert (sum(found), max(found), found[-1]) == (10, limit, 0)
+        result = await queue.replay(to="next", limit=limit, after=position)
+        counts.append(result.found)
+        position = result.position or position
+    assert (sum(counts), max(counts), counts[-1]) == (10, limit, 0)
     assert await _drained(shell, "next") == list(range(10))
 
 
@@ -202,22 +202,22 @@ async def test_what_lies_behind_a_position_can_be_narrowed(shell: Shell) -> None
     queue = await _processed(shell, range(6))
     position = (await queue.replay(to="first", limit=2)).position
     until = (await queue.peek(5, state="processed"))[-1].processed
-    chosen = await queue.replay(to="next", after=list(position), until=until, where={"$ne": 3}, page=1)
-    assert chosen.found == 1
+    result = await queue.replay(to="next", after=list(position), until=until, where={"$ne": 3}, page=1)
+    assert result.found == 1
     assert await _drained(shell, "next") == [2]
 
 
 async def test_items_are_chosen_by_id(shell: Shell) -> None:
     queue = await _processed(shell, range(10))
     await _processed(shell, ["other"], name="other")
-    kept = [item.id async for item in queue.history()]
+    ids_in_history = [item.id async for item in queue.history()]
     foreign = (await shell.queue("other").peek(1, state="processed"))[0].id
     live, unknown = await queue.push("live", delay=60), ObjectId()
     await shell.queue("stubs").push("stub", id=(stub := ObjectId()))
     await shell.queue("stubs").pop()
-    ids = [kept[7], live, kept[2], unknown, kept[5], kept[2], foreign, stub]
-    done = await queue.replay(to="next", ids=iter(ids), page=2)
-    assert (done.found, done.pushed, set(done.missing)) == (3, 3, {live, unknown, foreign, stub})
+    ids = [ids_in_history[7], live, ids_in_history[2], unknown, ids_in_history[5], ids_in_history[2], foreign, stub]
+    result = await queue.replay(to="next", ids=iter(ids), page=2)
+    assert (result.found, result.pushed, set(result.missing)) == (3, 3, {live, unknown, foreign, stub})
     assert await _drained(shell, "next") == [2, 5, 7]
     assert await queue.replay(to="next", ids=[]) == mongoq.Replayed()
 
@@ -237,8 +237,8 @@ async def test_a_transform_makes_the_payload_of_the_copy(shell: Shell) -> None:
         assert item.processed is not None
         return mongoq.SKIP if payload["n"] % 2 else {"n": payload["n"] * 2}
 
-    done = await queue.replay(to="next", transform=doubled)
-    assert (done.found, done.pushed, done.skipped) == (6, 3, 3)
+    result = await queue.replay(to="next", transform=doubled)
+    assert (result.found, result.pushed, result.skipped) == (6, 3, 3)
     assert await _drained(shell, "next") == [{"n": 0}, {"n": 4}, {"n": 8}]
     assert [item.payload["n"] async for item in queue.history()] == list(range(6))
 
@@ -259,32 +259,32 @@ async def test_what_callbacks_raise_ends_the_replay_and_sent_again_it_completes(
             raise mongoq.PayloadInvalid("payload", "mine")
         return payload
 
-    def interrupted(done: mongoq.Replayed) -> None:
-        if done.found >= 4:
+    def interrupted(result: mongoq.Replayed) -> None:
+        if result.found >= 4:
             raise KeyError("enough")
 
     with pytest.raises(KeyError, match="enough"):
         await queue.replay(to="next", progress=interrupted, page=2)
     assert await shell.queue("next").size() == 4
-    told: list[mongoq.Replayed] = []
+    reports: list[mongoq.Replayed] = []
     with pytest.raises(mongoq.PayloadInvalid, match="mine"):
-        await queue.replay(to="next", transform=failing, page=2, progress=told.append)
-    assert [step.found for step in told] == [2, 4, 6]
+        await queue.replay(to="next", transform=failing, page=2, progress=reports.append)
+    assert [step.found for step in reports] == [2, 4, 6]
     assert await shell.queue("next").size() == 6
     assert await _drained(shell, "next") == list(range(6))
-    done = await queue.replay(to="next", page=2)
-    assert (done.found, done.pushed, done.already) == (10, 4, 6)
+    result = await queue.replay(to="next", page=2)
+    assert (result.found, result.pushed, result.already) == (10, 4, 6)
     assert await _drained(shell, "next") == [6, 7, 8, 9]
 
 
-async def test_progress_is_told_chunk_by_chunk(shell: Shell) -> None:
+async def test_progress_is_reported_chunk_by_chunk(shell: Shell) -> None:
     queue = await _processed(shell, range(5))
-    told: list[mongoq.Replayed] = []
-    done = await queue.replay(to="next", page=2, progress=told.append)
-    assert [step.pushed for step in told] == [2, 4, 5]
-    assert told[-1] == done
-    last = [item async for item in queue.history()][-1]
-    assert done.position == (last.processed, last.id)
+    reports: list[mongoq.Replayed] = []
+    result = await queue.replay(to="next", page=2, progress=reports.append)
+    assert [step.pushed for step in reports] == [2, 4, 5]
+    assert reports[-1] == result
+    newest = [item async for item in queue.history()][-1]
+    assert result.position == (newest.processed, newest.id)
 
 
 async def test_a_dry_run_counts_and_writes_nothing(shell: Shell) -> None:
@@ -292,8 +292,10 @@ async def test_a_dry_run_counts_and_writes_nothing(shell: Shell) -> None:
     await queue.replay(to="next", limit=2)
     before = list(shell.raw.find())
     typed = shell.queue("next", model=int, history=77)
-    done = await queue.replay(to=typed, dry_run=True, transform=lambda payload, item: "x" if payload == 5 else payload)
-    assert (done.found, done.pushed, done.already, done.refused) == (6, 3, 2, 1)
+    result = await queue.replay(
+        to=typed, dry_run=True, transform=lambda payload, item: "x" if payload == 5 else payload
+    )
+    assert (result.found, result.pushed, result.already, result.refused) == (6, 3, 2, 1)
     assert list(shell.raw.find()) == before
 
 
@@ -304,9 +306,9 @@ class Order(BaseModel):
 async def test_what_the_model_of_the_target_refuses_is_reported_and_the_rest_goes_on(shell: Shell) -> None:
     queue = await _processed(shell, [{"n": 1}, {"n": "x"}, {"n": "3"}])
     bad = [item.id async for item in queue.history()][1]
-    done = await queue.replay(to=shell.queue("next", model=Order))
-    assert (done.found, done.pushed, done.refused) == (3, 2, 1)
-    ((id, reason),) = done.refusals
+    result = await queue.replay(to=shell.queue("next", model=Order))
+    assert (result.found, result.pushed, result.refused) == (3, 2, 1)
+    ((id, reason),) = result.refusals
     assert id == bad
     assert "n: Input should be a valid integer" in reason
     assert await _drained(shell, "next") == [{"n": 1}, {"n": "3"}]
@@ -315,10 +317,10 @@ async def test_what_the_model_of_the_target_refuses_is_reported_and_the_rest_goe
 async def test_a_transform_gets_and_gives_typed_payloads(shell: Shell) -> None:
     await _processed(shell, [{"n": 1}, {"n": "x"}])
     typed = shell.queue(model=Order)
-    done = await typed.replay(to=shell.queue("next", model=Order), transform=lambda order, item: Order(n=order.n + 1))
-    assert (done.pushed, done.refused) == (1, 1)
-    done = await typed.replay(to=shell.queue("numbers", model=int), transform=lambda order, item: "?")
-    assert (done.pushed, done.refused) == (0, 2)
+    result = await typed.replay(to=shell.queue("next", model=Order), transform=lambda order, item: Order(n=order.n + 1))
+    assert (result.pushed, result.refused) == (1, 1)
+    result = await typed.replay(to=shell.queue("numbers", model=int), transform=lambda order, item: "?")
+    assert (result.pushed, result.refused) == (0, 2)
     assert await _drained(shell, "next") == [{"n": 2}]
 
 
@@ -326,8 +328,8 @@ async def test_refusals_are_listed_up_to_a_bound(shell: Shell) -> None:
     queue = shell.queue(history=3600)
     envelope = {"q": "orders", "payload": "x", "priority": 0, "processed": shell.clock.now(), "reserved": False}
     shell.raw.insert_many([{"_id": ObjectId(), **envelope} for _ in range(150)])
-    done = await queue.replay(to=shell.queue("next", model=int), page=40)
-    assert (done.refused, len(done.refusals)) == (150, 100)
+    result = await queue.replay(to=shell.queue("next", model=int), page=40)
+    assert (result.refused, len(result.refusals)) == (150, 100)
 
 
 async def test_copies_can_be_put_off_and_ranked(shell: Shell) -> None:
@@ -338,7 +340,7 @@ async def test_copies_can_be_put_off_and_ranked(shell: Shell) -> None:
     assert {item.due for item in items} == {shell.clock.now() + timedelta(seconds=60)}
 
 
-async def test_a_handle_stores_what_it_was_told_of_its_queue(shell: Shell) -> None:
+async def test_a_handle_stores_the_settings_of_its_queue(shell: Shell) -> None:
     queue = await _processed(shell, [1])
     await queue.replay(to=shell.queue("next", history=60))
     following = shell.queue("next")
@@ -349,7 +351,7 @@ async def test_a_handle_stores_what_it_was_told_of_its_queue(shell: Shell) -> No
 AWARE = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-async def _awaited(done: mongoq.Replayed) -> None:
+async def _awaited(result: mongoq.Replayed) -> None:
     pass
 
 
@@ -415,12 +417,12 @@ async def test_bad_input_is_refused_by_name_and_nothing_is_written(shell: Shell)
 
 async def test_what_no_server_takes_is_refused_and_the_rest_goes_on(shell: Shell) -> None:
     queue = await _processed(shell, ["first", "last"])
-    then, other = shell.clock.now() - timedelta(seconds=1), uuid4()
+    then, uuid = shell.clock.now() - timedelta(seconds=1), uuid4()
     filled = {"_id": ObjectId(), "q": "orders", "processed": then, "payload": "x" * (16 * 1024 * 1024 - 200)}
     shell.raw.insert_one(filled)
-    shell.raw.insert_one({"_id": Binary.from_uuid(other), "q": "orders", "processed": then, "payload": "odd id"})
-    done = await queue.replay(to="next")
-    assert (done.found, done.pushed, done.refused) == (4, 3, 1)
-    assert done.refusals[0][0] == filled["_id"]
-    assert "bytes" in done.refusals[0][1]
+    shell.raw.insert_one({"_id": Binary.from_uuid(uuid), "q": "orders", "processed": then, "payload": "odd id"})
+    result = await queue.replay(to="next")
+    assert (result.found, result.pushed, result.refused) == (4, 3, 1)
+    assert result.refusals[0][0] == filled["_id"]
+    assert "bytes" in result.refusals[0][1]
     assert sorted(await _drained(shell, "next")) == ["first", "last", "odd id"]

@@ -36,11 +36,16 @@ async def test_commit_with_history_keeps_the_item_and_drops_its_token(shell: She
     id = await queue.push("a", headers={"h": 1})
     item = await queue.reserve()
     await queue.commit(item)
-    stored = shell.raw.find_one({"_id": id})
-    assert stored["settled"] == item.token
-    assert not {"token", "when"} & set(stored)
-    kept = await queue.get(id)
-    assert (kept.state, kept.payload, kept.headers, kept.by) == ("processed", "a", {"h": 1}, item.by)
+    document = shell.raw.find_one({"_id": id})
+    assert document["settled"] == item.token
+    assert not {"token", "when"} & set(document)
+    processed = await queue.get(id)
+    assert (processed.state, processed.payload, processed.headers, processed.by) == (
+        "processed",
+        "a",
+        {"h": 1},
+        item.by,
+    )
 
 
 async def test_commit_may_replace_the_payload(shell: Shell) -> None:
@@ -123,9 +128,9 @@ async def test_whoever_lost_the_reservation_changes_nothing(
     before = shell.raw.find_one({"_id": stale.id})
     with pytest.raises(mongoq.ReservationLost) as caught:
         await _settle(queue, operation, stale)
-    lost = caught.value
-    assert (lost.item_id, lost.queue, lost.held_by, lost.certain) == (stale.id, "orders", holder.by, True)
-    assert lost.held_until == holder.lease_until
+    error = caught.value
+    assert (error.item_id, error.queue, error.held_by, error.certain) == (stale.id, "orders", holder.by, True)
+    assert error.held_until == holder.lease_until
     assert shell.raw.find_one({"_id": stale.id}) == before
 
 
@@ -172,7 +177,7 @@ async def test_extend_moves_the_end_of_the_lease(shell: Shell) -> None:
     await queue.commit(item)
 
 
-async def test_extend_goes_by_the_queues_lease_unless_told(shell: Shell) -> None:
+async def test_extend_goes_by_the_queues_lease_by_default(shell: Shell) -> None:
     queue = shell.queue(lease=10)
     await queue.push("a")
     item = await queue.extend(await queue.reserve(lease=1))
@@ -188,24 +193,24 @@ async def test_an_item_settles_in_another_process(shell: Shell) -> None:
 
 
 async def test_an_item_of_another_queue_is_refused(shell: Shell) -> None:
-    one, other = shell.queue("one"), shell.queue("other")
-    await one.push("a")
-    item = await one.reserve()
+    queue, mails = shell.queue("one"), shell.queue("other")
+    await queue.push("a")
+    item = await queue.reserve()
     for operation in ("commit", "rollback", "release", "extend", "move", "bury"):
         with pytest.raises(mongoq.ItemForeign) as caught:
-            await _settle(other, operation, item)
+            await _settle(mails, operation, item)
         assert caught.value.item_id == item.id
-    await one.commit(item)
+    await queue.commit(item)
 
 
 async def test_an_item_that_nobody_reserved_cannot_be_settled(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push("a")
-    (seen,) = await queue.peek()
+    (unreserved,) = await queue.peek()
     with pytest.raises(mongoq.ReservationLost):
-        await queue.commit(seen)
+        await queue.commit(unreserved)
     with pytest.raises(mongoq.ArgumentInvalid, match="item"):
-        await queue.commit({"_id": seen.id})
+        await queue.commit({"_id": unreserved.id})
     assert await queue.size() == 1
 
 

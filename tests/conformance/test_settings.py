@@ -27,7 +27,7 @@ def _stored(shell: Shell) -> Any:
     return None if document is None else document.get("settings")
 
 
-async def test_a_handle_is_made_without_io_and_tells_what_it_was_told(shell: Shell) -> None:
+async def test_a_handle_is_made_without_io_and_tells_its_settings(shell: Shell) -> None:
     queue = shell.queue(lease=60, history=DAY, max_retries=3, dead="graves")
     assert queue.settings == mongoq.QueueSettings("orders", timedelta(minutes=1), DAY, 3, "graves")
     assert _stored(shell) is None
@@ -40,7 +40,7 @@ async def test_the_first_write_stores_what_was_given_and_nothing_else(shell: She
     assert _stored(shell) == {"history": 86400.0, "lease": 2.5, "max_retries": None}
 
 
-async def test_a_handle_that_was_told_nothing_stores_nothing(shell: Shell) -> None:
+async def test_a_handle_without_options_stores_nothing(shell: Shell) -> None:
     await shell.queue().push(1)
     assert _stored(shell) is None
 
@@ -112,8 +112,8 @@ async def test_a_new_retention_holds_for_what_is_processed_from_then_on(shell: S
     assert expires == {first: shell.clock.now() + DAY, second: shell.clock.now() + timedelta(minutes=1)}
 
 
-@pytest.mark.parametrize(("history", "kept"), [(60, timedelta(minutes=1)), (None, timedelta(0))])
-async def test_and_for_what_is_kept_already_when_asked(shell: Shell, history: Any, kept: timedelta) -> None:
+@pytest.mark.parametrize(("history", "retention"), [(60, timedelta(minutes=1)), (None, timedelta(0))])
+async def test_and_for_what_is_kept_already_when_asked(shell: Shell, history: Any, retention: timedelta) -> None:
     queue = shell.queue(history=DAY)
     plain = await queue.push(1)
     remembered = await queue.push(2, id=ObjectId(), once=3600)
@@ -121,7 +121,7 @@ async def test_and_for_what_is_kept_already_when_asked(shell: Shell, history: An
         await queue.commit(await queue.reserve())
     await queue.configure(history=history, existing=True)
     expires = {each["_id"]: each["expires"] for each in shell.raw.find({"q": "orders"})}
-    assert expires == {plain: shell.clock.now() + kept, remembered: shell.clock.now() + timedelta(hours=1)}
+    assert expires == {plain: shell.clock.now() + retention, remembered: shell.clock.now() + timedelta(hours=1)}
 
 
 async def test_a_pause_and_settings_do_not_disturb_each_other(shell: Shell) -> None:
@@ -144,12 +144,12 @@ async def test_options_of_a_later_version_are_left_alone(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    "stored",
+    "settings",
     [{"lease": "long"}, {"history": -1}, {"max_retries": 1.5}, {"dead": "orders"}, {"dead": ""}, [], 7],
     ids=str,
 )
-async def test_settings_of_another_program_are_named_and_nothing_is_done(shell: Shell, stored: Any) -> None:
-    shell.raw.insert_one({"_id": "queue:orders", "settings": stored})
+async def test_settings_of_another_program_are_named_and_nothing_is_done(shell: Shell, settings: Any) -> None:
+    shell.raw.insert_one({"_id": "queue:orders", "settings": settings})
     with pytest.raises(mongoq.CollectionUnsuitable, match="queue 'orders'") as caught:
         await shell.queue(history=60).push(1)
     assert "mend 'queue:orders'" in str(caught.value)

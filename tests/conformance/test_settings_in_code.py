@@ -41,9 +41,9 @@ async def test_what_code_gives_replaces_what_is_stored_and_nothing_else(
     await old.push(1)
     await old.pause()
     await _process(shell).queue("orders", lease=45, history=None, max_retries=3).push(2)
-    stored = _stored(shell)
-    assert stored["settings"] == {"lease": 45.0, "history": None, "max_retries": 3, "dead": "graves"}
-    assert stored["paused"] is True
+    document = _stored(shell)
+    assert document["settings"] == {"lease": 45.0, "history": None, "max_retries": 3, "dead": "graves"}
+    assert document["paused"] is True
     assert _lines(caplog) == [
         ("INFO", "queue 'orders': stored history 1 day, 0:00:00 -> None, as given in code (settings=\"code\")"),
         ("INFO", "queue 'orders': stored lease 0:00:30 -> 0:00:45, as given in code (settings=\"code\")"),
@@ -65,10 +65,10 @@ async def test_options_that_are_not_stored_are_added_as_ever(shell: Shell, caplo
 
 
 async def test_two_processes_whose_codes_differ_write_once_each(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
-    one, two = _process(shell), _process(shell)
+    process_a, process_b = _process(shell), _process(shell)
     for _ in range(5):  # with a handle made anew each time, as a web server has it for each request
-        await one.queue("orders", lease=11).push(1)
-        await two.queue("orders", lease=22).push(2)
+        await process_a.queue("orders", lease=11).push(1)
+        await process_b.queue("orders", lease=22).push(2)
     assert _stored(shell)["settings"] == {"lease": 22.0}
     assert [level for level, _ in _lines(caplog)].count("INFO") == 1
     assert [level for level, _ in _lines(caplog)].count("WARNING") <= 1
@@ -122,7 +122,7 @@ async def test_a_dead_queue_that_was_configured_keeps_its_own_dead_queue(shell: 
     assert _stored(shell, "graves")["settings"] == {"dead": "deeper"}
 
 
-async def test_a_handle_that_was_told_nothing_changes_nothing(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handle_without_options_changes_nothing(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
     await shell.queue(history=DAY).push(1)
     queue = _process(shell).queue("orders")
     await queue.commit(await queue.reserve())

@@ -93,7 +93,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 def alike(value: Any) -> Any:
-    """What is to come back, told apart by type, order of keys and sign."""
+    """What is to come back, distinguished by type, order of keys and sign."""
     if isinstance(value, RawBSONDocument):
         value = bson.decode(value.raw, codec_options())
     if isinstance(value, Mapping):
@@ -251,5 +251,5 @@ def test_another_class_of_documents_is_kept(raw: Any) -> None:
     assert item is not None
     assert type(item.payload) is type(item.payload["a"]) is OrderedDict
     queue.commit(item)
-    assert [type(kept.payload) for kept in queue.history()] == [OrderedDict]
+    assert [type(processed.payload) for processed in queue.history()] == [OrderedDict]
     broker.close()

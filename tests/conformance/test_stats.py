@@ -62,8 +62,8 @@ async def test_of_a_batch_each_item_is_counted(shell: Shell) -> None:
     items = await queue.reserve_many(3)
     await queue.commit_many(items[:2])
     await queue.release_many(items[2:])
-    found = await _stats(shell)
-    assert (found.put, found.reserve, found.commit, found.release) == (5, 3, 2, 1)
+    totals = await _stats(shell)
+    assert (totals.put, totals.reserve, totals.commit, totals.release) == (5, 3, 2, 1)
 
 
 async def test_what_changed_nothing_is_not_counted(shell: Shell) -> None:
@@ -101,10 +101,10 @@ async def test_burials_of_every_kind_are_counted(shell: Shell) -> None:
 
 async def test_counters_add_up_over_brokers_and_are_written_on_close(shell: Shell) -> None:
     for n in range(3):
-        other = shell.another()
-        await other.queue("orders").push(n)
-        await other.close()
-        await other.close()
+        broker = shell.another()
+        await broker.queue("orders").push(n)
+        await broker.close()
+        await broker.close()
     assert shell.raw.find_one({"_id": "stats:orders"}) == {"_id": "stats:orders", "put": 3}
     await shell.queue().pop()
     assert await _stats(shell) == mongoq.QueueStats(put=3, get=1, counts=mongoq.Counts(ready=2))
@@ -130,11 +130,11 @@ async def test_counters_are_written_by_and_by(shell: Shell, monkeypatch: pytest.
 async def _written(shell: Shell, event: str, number: int) -> None:
     for _ in range(400):
         await asyncio.sleep(0.01)
-        found = shell.raw.find_one({"_id": "stats:orders"})
-        if found is not None and found.get(event) == number:
+        counters = shell.raw.find_one({"_id": "stats:orders"})
+        if counters is not None and counters.get(event) == number:
             break
     else:
-        pytest.fail(f"not written in 4 s: {found}")
+        pytest.fail(f"not written in 4 s: {counters}")
 
 
 async def test_what_a_long_operation_counts_at_its_end_is_written(

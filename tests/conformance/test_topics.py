@@ -111,7 +111,7 @@ async def test_each_bound_queue_counts_what_is_put_into_it(shell: Shell) -> None
     await orders.push(2, key="k")
     await orders.push_many([3, 4])
     stats = await shell.broker.stats()
-    assert {queue: found.put for queue, found in stats.items() if found.put} == dict.fromkeys(QUEUES, 4)
+    assert {queue: counters.put for queue, counters in stats.items() if counters.put} == dict.fromkeys(QUEUES, 4)
 
 
 # --- ids -----------------------------------------------------------------------------------------------
@@ -174,14 +174,14 @@ async def test_each_queue_holds_one_live_item_of_a_key(shell: Shell) -> None:
 async def test_a_push_that_replaces_takes_every_copy_over(shell: Shell) -> None:
     orders = await topic(shell)
     await orders.push("old", key="k", headers={"h": 1}, priority=5)
-    held = await shell.queue("billing").reserve()
+    claim = await shell.queue("billing").reserve()
     id = await orders.push("new", key="k", on_duplicate="replace")
     assert await payloads(shell) == [["new"], ["new"]]
     for queue in map(shell.queue, QUEUES):
         (item,) = await queue.peek()
         assert (item.origin.id, item.headers, item.priority) == (id, {}, 0)
     with pytest.raises(mongoq.ReservationLost):
-        await shell.queue("billing").commit(held)
+        await shell.queue("billing").commit(claim)
 
 
 async def test_a_plain_push_that_replaces_a_copy_takes_its_origin_away(shell: Shell) -> None:
@@ -260,12 +260,12 @@ async def test_what_lies_in_the_queue_of_the_topic_stays_there(shell: Shell) -> 
 
 async def test_a_move_and_a_replay_go_to_that_queue_itself(shell: Shell) -> None:
     await topic(shell)
-    other = shell.queue("other", history=60)
-    await other.push_many(["moved", "many moved", "replayed"])
-    await other.move(await other.reserve(), "orders")
-    await other.move_many([(await other.reserve(), mongoq.Move("orders"))])
-    await other.pop()
-    await other.replay(to="orders")
+    source = shell.queue("other", history=60)
+    await source.push_many(["moved", "many moved", "replayed"])
+    await source.move(await source.reserve(), "orders")
+    await source.move_many([(await source.reserve(), mongoq.Move("orders"))])
+    await source.pop()
+    await source.replay(to="orders")
     assert await sizes(shell) == [3, 0, 0]
 
 
@@ -301,7 +301,7 @@ async def test_a_copy_that_was_moved_to_a_dead_queue_by_hand_is_not_sent_to_the_
 # --- bindings ------------------------------------------------------------------------------------------
 
 
-async def test_bindings_are_told_in_the_order_they_were_made(shell: Shell) -> None:
+async def test_bindings_are_listed_in_the_order_they_were_made(shell: Shell) -> None:
     bind, unbind = shell.broker.bind, shell.broker.unbind
     assert await shell.broker.bindings() == {}
     assert await bind("orders", "b", "a", "b") == ("b", "a")

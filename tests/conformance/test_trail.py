@@ -39,11 +39,11 @@ def _document(shell: Shell, id: ObjectId) -> Any:
     return shell.raw.find_one({"_id": id})
 
 
-async def _moved(queue: Any, item: Any, together: bool, to: str = "next", **told: Any) -> None:
+async def _moved(queue: Any, item: Any, together: bool, to: str = "next", **options: Any) -> None:
     if together:
-        assert await settled(queue, (item, mongoq.Move(to, **told))) == {}
+        assert await settled(queue, (item, mongoq.Move(to, **options))) == {}
     else:
-        await queue.move(item, to, **told)
+        await queue.move(item, to, **options)
 
 
 async def _committed(queue: Any, item: Any, together: bool) -> None:
@@ -105,21 +105,31 @@ async def test_a_handle_of_no_stage_leaves_nothing(shell: Shell, settle: Any, to
 async def test_a_move_leaves_an_entry(shell: Shell, together: bool) -> None:
     stage = staged(shell.queue(), "enrich", trail=True)
     item = await _claimed(stage, {"n": 1})
-    taken = shell.clock.now()
+    reserved_at = shell.clock.now()
     shell.clock.advance(2)
     await _moved(stage, item, together, payload={"n": 2})
     (hop,) = (await shell.queue("next").get(item.id)).trail
     assert hop == mongoq.Hop(
-        "orders", "enrich", item.by, taken, taken + timedelta(seconds=2), 1, "moved", "next", None, False, False
+        "orders",
+        "enrich",
+        item.by,
+        reserved_at,
+        reserved_at + timedelta(seconds=2),
+        1,
+        "moved",
+        "next",
+        None,
+        False,
+        False,
     )
 
 
 @TOGETHER
 async def test_so_do_a_commit_into_history_and_a_burial(shell: Shell, together: bool) -> None:
     stage = staged(shell.queue(history=3600, max_retries=5), "load", trail=True)
-    done = await _claimed(stage)
-    await _committed(stage, done, together)
-    (hop,) = (await shell.queue().get(done.id)).trail
+    committed = await _claimed(stage)
+    await _committed(stage, committed, together)
+    (hop,) = (await shell.queue().get(committed.id)).trail
     assert (hop.stage, hop.ended, hop.to, hop.settled) == ("load", "done", None, shell.clock.now())
     item = await _claimed(stage)
     await stage.rollback(item)
@@ -143,12 +153,12 @@ async def test_a_rollback_and_a_release_leave_none(shell: Shell, together: bool)
 
 @TOGETHER
 async def test_a_stub_keeps_neither(shell: Shell, together: bool) -> None:
-    first, last = staged(shell.queue(), trail=True), staged(shell.queue("next"), trail=True)
-    item = await _claimed(first, id=ObjectId())
-    await first.move(item, "next")
-    item = await last.reserve()
+    stage, next_stage = staged(shell.queue(), trail=True), staged(shell.queue("next"), trail=True)
+    item = await _claimed(stage, id=ObjectId())
+    await stage.move(item, "next")
+    item = await next_stage.reserve()
     assert (item.hops, len(item.trail)) == (1, 1)
-    await _committed(last, item, together)
+    await _committed(next_stage, item, together)
     assert not {"hops", "trail", "payload"} & set(_document(shell, item.id))
 
 
@@ -211,10 +221,10 @@ async def test_a_trail_of_long_names_is_shorter(shell: Shell) -> None:
 async def test_a_payload_beyond_64_kib_is_not_kept(shell: Shell, together: bool) -> None:
     stage = staged(shell.queue(), trail=True, payloads=True)
     room = trails.KEPT_BYTES - len(bson.encode({"payload": b""}))
-    kept, large = await _claimed(stage, b"x" * room), await _claimed(stage, b"x" * (room + 1))
-    await _moved(stage, kept, together)
+    small, large = await _claimed(stage, b"x" * room), await _claimed(stage, b"x" * (room + 1))
+    await _moved(stage, small, together)
     await _moved(stage, large, together)
-    hops = [(await shell.broker.trail(item.id))[0] for item in (kept, large)]
+    hops = [(await shell.broker.trail(item.id))[0] for item in (small, large)]
     assert [(hop.kept, hop.large) for hop in hops] == [(True, False), (False, True)]
 
 
@@ -226,9 +236,9 @@ async def test_an_item_at_the_limit_goes_on_with_a_full_trail(shell: Shell, toge
     entry = {**_entry(shell), "payload": b"x" * (trails.KEPT_BYTES - 100)}
     await stage.release(item)
     shell.raw.update_one({"_id": item.id}, {"$set": {"trail": [entry] * 50}})
-    last = staged(shell.queue(), "last", trail=True, payloads=True) if payloads else shell.queue()
+    next_stage = staged(shell.queue(), "last", trail=True, payloads=True) if payloads else shell.queue()
     room = SIZE_LIMIT - len(bson.encode({"payload": b""}))
-    await _moved(last, await last.reserve(), together, payload=b"x" * room)
+    await _moved(next_stage, await next_stage.reserve(), together, payload=b"x" * room)
     moved = await shell.queue("next").reserve()
     assert len(moved.payload) == room
     assert [(hop.kept, hop.large) for hop in moved.trail] == [(False, True)] * 50
@@ -267,19 +277,19 @@ BAD = [
 
 @WAYS
 @TOGETHER
-@pytest.mark.parametrize("stored", BAD)
+@pytest.mark.parametrize("trail", BAD)
 async def test_a_trail_of_another_program_does_not_stop_an_item(
-    shell: Shell, settle: Any, together: bool, stored: Any
+    shell: Shell, settle: Any, together: bool, trail: Any
 ) -> None:
     stage = staged(shell.queue(history=3600), trail=True)
     id = await stage.push(1)
-    shell.raw.update_one({"_id": id}, {"$set": {"trail": stored, "hops": stored}})
+    shell.raw.update_one({"_id": id}, {"$set": {"trail": trail, "hops": trail}})
     item = await stage.reserve()
     assert (item.trail, item.hops) == ((), 0)
     await settle(stage, item, together)
     document = _document(shell, id)
     assert document["trail"][-1]["queue"] == "orders"
-    assert document["hops"] == (1 if settle is _moved else stored)
+    assert document["hops"] == (1 if settle is _moved else trail)
     assert len(await shell.broker.trail(id)) == 1
 
 
@@ -290,11 +300,11 @@ async def test_items_that_end_alike_share_a_statement_unless_each_keeps_its_payl
 ) -> None:
     stage = staged(broker.queue("orders", history=3600), trail=True, payloads=payloads)
     stage.push_many(range(3))
-    items, sender, sent = stage.reserve_many(3), stage._driver._sender, []
+    items, sender, commands = stage.reserve_many(3), stage._driver._sender, []
     send = sender.send
-    sender.send = lambda command: sent.append(command) or send(command)
+    sender.send = lambda command: commands.append(command) or send(command)
     await settled(stage, *((item, outcome) for item in items))
-    (bulk,) = [command for command in sent if command.method == "bulk_write"]
+    (bulk,) = [command for command in commands if command.method == "bulk_write"]
     assert len(bulk.arguments["requests"]) == statements
     assert all(len(broker.trail(item.id) or ()) == 1 for item in items)
 
@@ -319,12 +329,12 @@ async def test_batches_and_single_commands_leave_the_same(shell: Shell, settle: 
 async def test_move_many_commit_many_and_blocks_leave_entries(shell: Shell) -> None:
     stage = staged(shell.queue(history=3600), trail=True)
     await stage.push_many(range(3))
-    one, two = await stage.reserve_many(2)
-    await stage.move_many([(one, mongoq.Move("next"))])
-    await stage.commit_many([two])
+    moved, committed = await stage.reserve_many(2)
+    await stage.move_many([(moved, mongoq.Move("next"))])
+    await stage.commit_many([committed])
     async with stage.reserved() as three:
         pass
-    ended = [(await shell.broker.trail(item.id))[0].ended for item in (one, two, three)]
+    ended = [(await shell.broker.trail(item.id))[0].ended for item in (moved, committed, three)]
     assert ended == ["moved", "done", "done"]
 
 
@@ -333,17 +343,17 @@ def test_the_hash_of_a_delivery_is_the_same_for_each_attempt_and_another_after_a
         document = {"_id": id, "q": "orders", "hops": hops, "attempts": attempts}
         return mongoq.Item(document, None, datetime.now().astimezone(), "app.mongoq")
 
-    one, two = ObjectId(), ObjectId()
-    first = delivery_hash("orders", [item(one, 0, 1), item(two, 0, 1)])
-    assert first == sha256("\0".join(["orders", *sorted([str(one), str(two)])]).encode()).hexdigest()
-    assert first == delivery_hash("orders", [item(two, 0, 3), item(one, 0, 2)])
-    others = {
-        delivery_hash("orders", [item(one, 1, 1), item(two, 0, 1)]),
-        delivery_hash("orders", [item(one, 0, 1), item(two, 1, 1)]),
-        delivery_hash("orders", [item(one, 0, 1)]),
-        delivery_hash("other", [item(one, 0, 1), item(two, 0, 1)]),
+    a, b = ObjectId(), ObjectId()
+    expected = delivery_hash("orders", [item(a, 0, 1), item(b, 0, 1)])
+    assert expected == sha256("\0".join(["orders", *sorted([str(a), str(b)])]).encode()).hexdigest()
+    assert expected == delivery_hash("orders", [item(b, 0, 3), item(a, 0, 2)])
+    hashes = {
+        delivery_hash("orders", [item(a, 1, 1), item(b, 0, 1)]),
+        delivery_hash("orders", [item(a, 0, 1), item(b, 1, 1)]),
+        delivery_hash("orders", [item(a, 0, 1)]),
+        delivery_hash("other", [item(a, 0, 1), item(b, 0, 1)]),
     }
-    assert len(others | {first}) == 5
+    assert len(hashes | {expected}) == 5
 
 
 async def _beyond_retries(queue: Any, item: Any, together: bool) -> None:
@@ -408,14 +418,14 @@ async def test_a_replaced_item_starts_without_a_trail(shell: Shell) -> None:
 
 
 async def test_the_trail_of_an_item_wherever_it_is(shell: Shell) -> None:
-    first, last = (
+    stage, next_stage = (
         staged(shell.queue(), "first", trail=True),
         staged(shell.queue("next", history=60), "last", trail=True),
     )
-    item = await _claimed(first)
+    item = await _claimed(stage)
     assert await shell.broker.trail(item.id) == ()
-    await first.move(item, "next")
-    await last.commit(await last.reserve())
+    await stage.move(item, "next")
+    await next_stage.commit(await next_stage.reserve())
     hops = await shell.broker.trail(item.id)
     assert [(hop.queue, hop.stage, hop.ended) for hop in hops] == [
         ("orders", "first", "moved"),

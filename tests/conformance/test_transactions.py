@@ -24,12 +24,12 @@ class Failed(Exception):
 @asynccontextmanager
 async def transaction(shell: Shell) -> AsyncIterator[Any]:
     """A transaction of any shell."""
-    made = shell.broker.transaction()
-    if inspect.isawaitable(made):
-        with await made as tx:
+    block = shell.broker.transaction()
+    if inspect.isawaitable(block):
+        with await block as tx:
             yield tx
     else:
-        async with made as tx:
+        async with block as tx:
             yield tx
 
 
@@ -481,9 +481,9 @@ async def test_a_session_that_cannot_be_joined_is_refused_and_nothing_happens(sh
         ended = tx.session
     refused = {"in no transaction": [session, ended], "not str": ["tx"], f"not {type(tx).__name__}": [tx]}
     for problem, sessions in refused.items():
-        for one in sessions:
+        for unusable in sessions:
             with pytest.raises(mongoq.ArgumentInvalid, match=problem):
-                await queue.push(1, session=one)
+                await queue.push(1, session=unusable)
     await settled(session.end_session())
     assert shell.raw.count_documents({}) <= 1, "the schema document"
 
@@ -502,9 +502,9 @@ async def test_a_transaction_in_a_transaction_is_refused(shell: Shell) -> None:
 
 @transactional
 async def test_a_session_is_asked_for_within_the_block_only(shell: Shell) -> None:
-    made = await settled(shell.broker.transaction())
+    block = await settled(shell.broker.transaction())
     with pytest.raises(mongoq.ArgumentInvalid, match="has not begun"):
-        _ = made.session
+        _ = block.session
 
 
 @transactional

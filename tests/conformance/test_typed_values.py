@@ -102,7 +102,9 @@ async def test_what_reserve_would_bury_is_refused_before_it_is_sent(
     if shell.kind != "mongomock":
         with pytest.raises(mongoq.PayloadInvalid, match=message.replace("payload", r"payloads\[0\]", 1)):
             await queue.push_many([payload])
-    assert [one for one in shell.raw.find() if "q" in one] == [one for one in before if "q" in one]
+    assert [document for document in shell.raw.find() if "q" in document] == [
+        document for document in before if "q" in document
+    ]
 
 
 class Stored(BaseModel):
@@ -149,8 +151,8 @@ STORED = Stored(
 async def test_fields_of_the_types_of_bson_come_back_equal(shell: Shell) -> None:
     queue = shell.queue(model=Stored, history=60)
     id = await queue.push(STORED)
-    stored = shell.raw.find_one({"_id": id}, {"payload.price": 1, "payload.amount": 1})["payload"]
-    assert (stored["price"], stored["amount"]) == (Decimal128("1.10"), Decimal128("2.20"))
+    payload = shell.raw.find_one({"_id": id}, {"payload.price": 1, "payload.amount": 1})["payload"]
+    assert (payload["price"], payload["amount"]) == (Decimal128("1.10"), Decimal128("2.20"))
     expected = STORED.model_copy(update={"time": MOMENT.replace(microsecond=123000)})
     item = await queue.reserve()
     assert item.payload == expected
@@ -204,23 +206,23 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "shown"),
+    ("kind", "value", "shape"),
     [
         (Precise, Decimal128("1.50"), str),
         (dict[str, Precise], {"a": Decimal128("1.50")}, str),
         (Array, np.array([1.5, float("nan")]), lambda array: array.tolist()[0]),
-        (dict[str, Array], {"a": np.zeros((2, 2)), "b": np.array([])}, lambda both: both["a"].tolist()),
+        (dict[str, Array], {"a": np.zeros((2, 2)), "b": np.array([])}, lambda values: values["a"].tolist()),
         (Frame, pd.DataFrame({"a": [1, 2]}), lambda frame: frame.to_dict("list")),
-        (list[Shy], [Touchy(1), Touchy(2)], lambda both: [one.n for one in both]),
+        (list[Shy], [Touchy(1), Touchy(2)], lambda values: [shy.n for shy in values]),
         (Annotated[Decimal, Field(allow_inf_nan=True)], Decimal("NaN"), str),
     ],
     ids=["plain validator", "in a dict", "array", "arrays", "frame", "raises", "nan"],
 )
-async def test_what_cannot_be_compared_comes_back_as_it_was(shell: Shell, kind: Any, value: Any, shown: Any) -> None:
+async def test_what_cannot_be_compared_comes_back_as_it_was(shell: Shell, kind: Any, value: Any, shape: Any) -> None:
     queue = shell.queue(model=adapter(kind))
     await queue.push(value)
     back = (await queue.reserve()).payload
-    assert (type(back), shown(back)) == (type(value), shown(value))
+    assert (type(back), shape(back)) == (type(value), shape(value))
 
 
 Halved = Annotated[

@@ -71,29 +71,29 @@ async def test_unreadable_letters_are_named_by_a_replay_that_sends_back_the_othe
         await queue.bury(item, reason="wrong")
     origin = {"queue": "orders", "reason": "theirs", "attempts": 1, "key": None, "at": shell.clock.now()}
     bad, _ = put(shell, name, "orders.dead", origin=origin)
-    chosen = await queue.dead.replay(ids=[bad, ids[0]])
-    assert (chosen.pushed, chosen.refused, [id for id, _ in chosen.refusals]) == (1, 1, [bad])
-    assert "cannot be read" in chosen.refusals[0][1]
+    result = await queue.dead.replay(ids=[bad, ids[0]])
+    assert (result.pushed, result.refused, [id for id, _ in result.refusals]) == (1, 1, [bad])
+    assert "cannot be read" in result.refusals[0][1]
     rest = await queue.dead.replay()
     assert (rest.found, rest.pushed, [id for id, _ in rest.refusals]) == (3, 2, [bad])
     assert {item.id for item in await queue.reserve_many(9)} == set(ids)
     assert await queue.dead.size() == 1
 
 
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("name", PAYLOADS)
 async def test_unreadable_letters_are_put_off_by_claims_that_take_the_others(
-    shell: Shell, name: str, many: bool, caplog: pytest.LogCaptureFixture
+    shell: Shell, name: str, batch: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead = shell.queue().dead
     bad = [put(shell, name, "orders.dead")[0] for _ in range(3)]
     good = [await dead.push({"n": n}) for n in range(2)]
     with caplog.at_level(logging.WARNING, "mongoq.foreign"):
-        taken = await dead.reserve_many(10) if many else [await dead.reserve(), await dead.reserve()]
+        items = await dead.reserve_many(10) if batch else [await dead.reserve(), await dead.reserve()]
         assert await dead.reserve() is None
-    assert [item.id for item in taken] == good
+    assert [item.id for item in items] == good
     assert all(str(id) in caplog.text for id in bad)
-    assert [one["reserved"] for one in shell.raw.find({"_id": {"$in": bad}}, {"reserved": 1})] == [False] * 3
+    assert [document["reserved"] for document in shell.raw.find({"_id": {"$in": bad}}, {"reserved": 1})] == [False] * 3
     counts = await dead.counts()
     assert (counts.scheduled, counts.reserved) == (3, 2)
     shell.clock.advance(3_601)
@@ -140,14 +140,14 @@ async def test_unreadable_history_leaves_the_others_to_be_read_and_replayed(
     shell.clock.advance(1)
     assert [item.payload["n"] async for item in queue.history(page=1)] == [0, 1, 2, 3]
     assert [item.payload["n"] for item in await queue.peek(9, state="processed")] == [0, 1, 2, 3]
-    done = await queue.replay(to="again", transform=transform, page=2)
-    assert done.found == 5
+    result = await queue.replay(to="again", transform=transform, page=2)
+    assert result.found == 5
     again = [item.payload["n"] for item in await shell.queue("again").reserve_many(9)]
     assert sorted(again) == [0, 1, 2, 3]
     if transform is not None:
-        assert [id for id, _ in done.refusals] == [bad]
-    chosen = await queue.replay(to="chosen", ids=[bad], transform=lambda payload, item: payload)
-    assert [id for id, _ in chosen.refusals] == [bad]
+        assert [id for id, _ in result.refusals] == [bad]
+    result = await queue.replay(to="chosen", ids=[bad], transform=lambda payload, item: payload)
+    assert [id for id, _ in result.refusals] == [bad]
 
 
 async def test_unreadable_items_that_fill_several_replies_hold_up_no_others(shell: Shell) -> None:

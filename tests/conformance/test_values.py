@@ -98,8 +98,8 @@ async def test_hostile_keys_survive_every_operation(shell: Shell) -> None:
     item = await queue.reserve()
     assert item.payload == expected
     await queue.commit(item, payload=HOSTILE)
-    (kept,) = [kept async for kept in queue.history()]
-    assert (kept.id, kept.payload) == (id, HOSTILE)
+    (processed,) = [processed async for processed in queue.history()]
+    assert (processed.id, processed.payload) == (id, HOSTILE)
     assert (await queue.get(id)).payload == HOSTILE
 
 
@@ -213,8 +213,8 @@ async def test_an_item_at_the_limit_goes_through_every_operation(shell: Shell) -
     await queue.bury(await queue.reserve(), reason="x" * 512, error=ValueError("y" * 100_000))
     await queue.dead.move(await queue.dead.reserve(), "orders")
     await queue.commit(await queue.reserve(), payload=payload)
-    async for kept in queue.history():
-        assert kept.payload == payload
+    async for item in queue.history():
+        assert item.payload == payload
     with pytest.raises(mongoq.PayloadTooLarge) as caught:
         await queue.push({"b": b"x" * (room + 1)})
     assert (caught.value.size, caught.value.limit) == (SIZE_LIMIT + 1, SIZE_LIMIT)
@@ -280,8 +280,8 @@ ORDER = Order(
 async def test_a_typed_payload_is_stored_as_the_table_says_and_comes_back_equal(shell: Shell) -> None:
     queue = shell.queue(model=Order)
     id = await queue.push(ORDER)
-    stored = shell.raw.find_one({"_id": id})["payload"]
-    assert {name: stored[name] for name in stored if name not in ("id", "at", "raw")} == {
+    payload = shell.raw.find_one({"_id": id})["payload"]
+    assert {name: payload[name] for name in payload if name not in ("id", "at", "raw")} == {
         "day": "2024-02-29",
         "clock": "12:30:00",
         "length": "P1DT5S",
@@ -295,7 +295,7 @@ async def test_a_typed_payload_is_stored_as_the_table_says_and_comes_back_equal(
         "aliased": 3,
         "maybe": None,
     }
-    assert isinstance(stored["at"], datetime)
+    assert isinstance(payload["at"], datetime)
     item = await queue.reserve()
     assert item.payload == ORDER
     await queue.commit(item)

@@ -1,4 +1,4 @@
-"""A campaign: a line at work, its crew and its servers killed by a schedule, and the evidence afterwards."""
+"""A campaign: a line at work, its processes and its servers killed by a schedule, and the evidence afterwards."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pymongo import MongoClient
 
 import mongoq
 from tests.crash import stations, trail
-from tests.crash.crew import Crew
 from tests.crash.evidence import Evidence
-from tests.crash.nursery import Nursery
+from tests.crash.fork_server import ForkServer
+from tests.crash.process_group import ProcessGroup
 from tests.crash.replica_set import ReplicaSet
 from tests.crash.schedule import WORKERS, Act, schedule
 from tests.crash.worker import Engine
@@ -23,8 +23,8 @@ from tests.waiting import until
 __all__ = ["LOG", "Campaign"]
 
 DATABASE = "crash"
-LOG = "members.log"
-"""What the members of the crew have to say."""
+LOG = "processes.log"
+"""The errors of the processes."""
 ALONE = 0.4
 """Seconds that a primary is without a majority before it is killed: what it acknowledges for itself alone is lost."""
 ROUNDS = 20
@@ -52,47 +52,47 @@ class Campaign:
     seed: int
     enough: Mapping[str, int] = field(default_factory=dict, hash=False)
 
-    def fought(self, memory: Path, notes: Path) -> Evidence:
+    def run(self, memory: Path, notes: Path) -> Evidence:
         """Go through with it, with the servers' data somewhere in one directory, and ledger and log in the other."""
         ledger = notes / "ledger"
         with (
             ReplicaSet(memory, members=self.nodes) as servers,
             MongoClient[Any](servers.uri) as client,
-            Nursery(notes / LOG) as nursery,
+            ForkServer(notes / LOG) as fork_server,
         ):
             collection = client[DATABASE]["mongoq"]
             with mongoq.Broker(collection) as broker:
                 stations.prepare(broker)
             start = trail.begin(collection)
-            crew = Crew(
-                nursery, uri=servers.uri, database=DATABASE, ledger=str(ledger), engine=self.engine, seed=self.seed
+            processes = ProcessGroup(
+                fork_server, uri=servers.uri, database=DATABASE, ledger=str(ledger), engine=self.engine, seed=self.seed
             )
-            self._strike(crew, servers, lambda: Evidence.gathered(client[DATABASE], ledger, start))
-            _finish(crew, servers, collection)
-            return Evidence.gathered(client[DATABASE], ledger, start)
+            self._strike(processes, servers, lambda: Evidence.gather(client[DATABASE], ledger, start))
+            _finish(processes, servers, collection)
+            return Evidence.gather(client[DATABASE], ledger, start)
 
-    def _strike(self, crew: Crew, servers: ReplicaSet, gathered: Callable[[], Evidence]) -> None:
+    def _strike(self, processes: ProcessGroup, servers: ReplicaSet, gather: Callable[[], Evidence]) -> None:
         """Go through the schedule, and through further ones until enough was done."""
         for number in range(ROUNDS):
             for act in schedule(self.seed + number, kills=self.kills, crashes=self.crashes):
-                _done(act, crew, servers)
+                _perform(act, processes, servers)
             if not self.enough:
                 return
             servers.restore()
             servers.wait_until_whole()
-            figures = gathered().figures()
+            figures = gather().figures()
             if all(figures[name] >= least for name, least in self.enough.items()):
                 return
             print(f"round {number} was not enough: {figures}")
         raise AssertionError(f"too little was done in {ROUNDS} rounds")
 
 
-def _done(act: Act, crew: Crew, servers: ReplicaSet) -> None:
+def _perform(act: Act, processes: ProcessGroup, servers: ReplicaSet) -> None:
     time.sleep(act.pause)
     match act.what:
         case "kill" | "freeze" | "thaw":
             assert act.place is not None
-            getattr(crew, act.what)(act.place)
+            getattr(processes, act.what)(act.place)
         case "restore":
             servers.restore()
         case _:
@@ -113,13 +113,13 @@ def _strike(act: Act, servers: ReplicaSet) -> None:
     servers.follow()
 
 
-def _finish(crew: Crew, servers: ReplicaSet, collection: Any) -> None:
+def _finish(processes: ProcessGroup, servers: ReplicaSet, collection: Any) -> None:
     """Let the workers bring to its end what is there."""
     servers.restore()
     servers.wait_until_whole()
-    crew.end("produce")
+    processes.end("produce")
     for place in WORKERS:
-        crew.thaw(place)
+        processes.thaw(place)
     live = {"q": {"$in": [stations.FIRST, stations.SECOND]}, "_id": {"$type": "objectId"}, "when": {"$exists": True}}
     until(lambda: not collection.count_documents(live))
-    crew.end("work")
+    processes.end("work")

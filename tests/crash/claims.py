@@ -37,8 +37,7 @@ def broken(evidence: Evidence) -> list[Violation]:
 def lost(evidence: Evidence) -> Iterator[Violation]:
     """Every acknowledged push went all the way, each step after a run that ended well, or is a deserved dead letter.
 
-    What is neither, though the crew had all the time it needed when the killing was over, is stuck, and that is lost
-    as well.
+    What is neither, though the processes had all the time they needed after the last kill, is stuck, and so lost.
     """
     for id in evidence.acknowledged:
         if id not in evidence.by_id:
@@ -79,7 +78,7 @@ def _deserves_death(evidence: Evidence, item: Document) -> bool:
     return bool(origin["attempts"] > MAX_RETRIES)
 
 
-# --- nobody changes what he has lost ---------------------------------------------------------
+# --- nothing changes after it was lost ---------------------------------------------------------
 
 
 def unfenced(evidence: Evidence) -> Iterator[Violation]:
@@ -108,9 +107,9 @@ def _foreign(turn: Turn, holder: ObjectId | None) -> Iterator[Violation]:
 def _outrun(evidence: Evidence, item: ObjectId, queue: str, token: ObjectId) -> Iterator[Violation]:
     """Attempts never go down from run to run: what is released was not started."""
     settler = evidence.by_reservation.get((item, token))
-    last = max((mark["attempt"] for mark in evidence.by_queue[item, queue]), default=0)
-    if settler is not None and settler["attempt"] != last:
-        yield Violation(item, f"left {queue!r} by its run {settler['attempt']}, and there were {last}")
+    latest = max((mark["attempt"] for mark in evidence.by_queue[item, queue]), default=0)
+    if settler is not None and settler["attempt"] != latest:
+        yield Violation(item, f"left {queue!r} by its run {settler['attempt']}, and there were {latest}")
 
 
 # --- nothing is there twice ------------------------------------------------------------------

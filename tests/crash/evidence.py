@@ -1,4 +1,4 @@
-"""What a campaign leaves: what producers were told, and what the database holds."""
+"""What a campaign leaves: the pushes that were acknowledged, and what the database holds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Evidence:
     turns: Sequence[Turn]
 
     @classmethod
-    def gathered(cls, database: Any, ledger: Path, start: Document) -> Self:
+    def gather(cls, database: Any, ledger: Path, start: Document) -> Self:
         """Read all there is."""
         collection = database["mongoq"]
         items = list(collection.find({"q": {"$exists": True}, "_id": {"$type": "objectId"}}))
@@ -88,6 +88,6 @@ class Evidence:
 
     def _overtaken(self, mark: Document) -> bool:
         """Say whether a run came to its end when the next one of the item had begun: its holder had lost it."""
-        others = self.by_queue[mark["_id"]["item"], mark["queue"]]
-        later = [other for other in others if other["attempt"] > mark["attempt"]]
-        return "ended" in mark and any(other["began"] < mark["ended"] for other in later)
+        runs = self.by_queue[mark["_id"]["item"], mark["queue"]]
+        later = [each["began"] for each in runs if each["attempt"] > mark["attempt"]]
+        return "ended" in mark and any(began < mark["ended"] for began in later)

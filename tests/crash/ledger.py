@@ -1,4 +1,4 @@
-"""What a producer was told: the ids of acknowledged pushes, in a file.
+"""The ids of acknowledged pushes, in a file.
 
 A file, since a ledger in the database could lose the same writes that it is to give evidence of. Each line is one
 ``write`` behind the others, so what was written is there whoever is killed next, mongod or the writer; only the

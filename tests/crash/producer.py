@@ -21,8 +21,8 @@ __all__ = ["produce"]
 
 PAUSE = (0.0, 0.1)
 BATCH = 5
-CROWD = 60
-"""Items that wait before no more are pushed: so the crew comes to an end soon when nobody is killed any more."""
+MAX_BACKLOG = 60
+"""Items that wait before no more are pushed: so the processes come to an end soon when none is killed any more."""
 
 
 def produce(uri: str, database: str, ledger: str, seed: int) -> None:
@@ -32,13 +32,13 @@ def produce(uri: str, database: str, ledger: str, seed: int) -> None:
     queue = mongoq.Broker(client[database]["mongoq"]).queue(FIRST)
     for number in itertools.count():
         with suppress(PyMongoError):
-            while number % 10 == 0 and queue.size() > CROWD:
+            while number % 10 == 0 and queue.size() > MAX_BACKLOG:
                 time.sleep(PAUSE[1])
-            acknowledged.write(_pushed(queue, chance, number))
+            acknowledged.write(_push(queue, chance, number))
         time.sleep(chance.uniform(*PAUSE))
 
 
-def _pushed(queue: mongoq.Queue[Any], chance: random.Random, number: int) -> list[ObjectId]:
+def _push(queue: mongoq.Queue[Any], chance: random.Random, number: int) -> list[ObjectId]:
     """Push, and return the ids that were acknowledged. What an error leaves open is not pushed again."""
     payloads = [new_payload(chance, f"{ObjectId()}") for _ in range(BATCH)]
     if number % 10:

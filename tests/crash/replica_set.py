@@ -25,7 +25,7 @@ from mongoq.embedded.node import Node, Options
 NAME = "crash"
 HOST = "127.0.0.1"
 ELECTION_TIMEOUT = 1.0
-"""Seconds after which a primary that is not heard of is replaced."""
+"""Seconds after which a primary that sends no heartbeats is replaced."""
 PATIENCE = 150.0
 """Seconds for whatever the servers take; as good as for ever.
 
@@ -192,14 +192,14 @@ class ReplicaSet:
         return (place for place, node in enumerate(self._nodes) if node is not None and place not in self._still)
 
     def _awaited_primary(self) -> int:
-        found: list[int] = []
+        primaries: list[int] = []
 
         def look() -> bool:
-            found.extend(place for place in [self.primary()] if place is not None)
-            return bool(found)
+            primaries.extend(place for place in [self.primary()] if place is not None)
+            return bool(primaries)
 
         self.wait_until(look)
-        return found[0]
+        return primaries[0]
 
     def _set_copying(self, places: list[int], mode: str) -> None:
         for place in places:
@@ -238,10 +238,10 @@ class ReplicaSet:
 
 def _free_ports(count: int) -> list[int]:
     """Return different ports that nobody listens on, held all at once while they are looked for."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as listeners:
         ports: list[int] = []
         while len(ports) < count:
             with contextlib.suppress(OSError):
-                listener = held.enter_context(socket.create_server((HOST, random.choice(PORTS))))
+                listener = listeners.enter_context(socket.create_server((HOST, random.choice(PORTS))))
                 ports.append(listener.getsockname()[1])
         return ports

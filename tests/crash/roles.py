@@ -1,4 +1,4 @@
-"""What members of the crew do."""
+"""What the processes do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A run: one handler, working on one item, under one reservation. It leaves its mark in the database.
 
-The mark is made in two writes, so that a run that was killed can be told from one that came to its end::
+The mark is made in two writes, so that a run that was killed differs from one that came to its end::
 
     {_id: {item, token}, queue, attempt, pid, began}        as the handler begins
     {outcome, ended}                                        as the last thing it does
@@ -35,8 +35,8 @@ def mark(item: mongoq.Item[Any]) -> dict[str, Any]:
 
 def begin(item: mongoq.Item[Any]) -> dict[str, Any]:
     """Return the document to insert as a run begins."""
-    told = {"queue": item.queue, "attempt": item.attempts, "pid": os.getpid(), "began": time.monotonic()}
-    return {**mark(item), **told}
+    fields = {"queue": item.queue, "attempt": item.attempts, "pid": os.getpid(), "began": time.monotonic()}
+    return {**mark(item), **fields}
 
 
 def end(decision: Decision) -> dict[str, Any]:

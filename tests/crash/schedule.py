@@ -9,16 +9,16 @@ from typing import Literal
 
 from tests.crash.stations import LEASE
 
-__all__ = ["CREW", "Act", "schedule"]
+__all__ = ["PROCESS_ROLES", "Act", "schedule"]
 
-CREW = ("produce", "produce", "work", "work", "work", "work")
-"""The role of the member in each place; who is killed is followed by another one in the same role."""
-WORKERS = [place for place, role in enumerate(CREW) if role == "work"]
+PROCESS_ROLES = ("produce", "produce", "work", "work", "work", "work")
+"""The role of the process in each place; a killed process is followed by another one in the same role."""
+WORKERS = [place for place, role in enumerate(PROCESS_ROLES) if role == "work"]
 PAUSE = (0.05, 0.55)
 DOWN = (0.2, 2.5)
 """For how long a server is away."""
 FROZEN = (1.5 * LEASE, 4 * LEASE)
-"""For how long a member stands still: it comes back to leases that others have taken."""
+"""For how long a process stands still: it comes back to leases that others have taken."""
 LAST = 2.5 * LEASE
 """For how long those stand still that do so at the end, when nobody is killed any more who could take their items."""
 KILLS_PER_FREEZE = 3
@@ -30,13 +30,13 @@ What = Literal["kill", "freeze", "thaw", "crash", "crash alone", "stall", "resto
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Something that is done to a member of the crew, or to the servers.
+    """Something that is done to a process, or to the servers.
 
     Attributes:
         pause: seconds since the act before.
-        what: kill, freeze or thaw a member of the crew; crash (kill) the primary of the servers, at once or after it
+        what: kill, freeze or thaw a process; crash (kill) the primary of the servers, at once or after it
             was alone for a moment, or stall it; restore the servers.
-        place: of the member of the crew.
+        place: of the process.
     """
 
     pause: float
@@ -55,7 +55,7 @@ Moment = tuple[float, What, int | None]
 
 
 def _moments(chance: random.Random, kills: int, crashes: int) -> Iterator[Moment]:
-    at, share, until = 0.0, kills // crashes, dict.fromkeys(range(len(CREW)), 0.0)
+    at, share, until = 0.0, kills // crashes, dict.fromkeys(range(len(PROCESS_ROLES)), 0.0)
     crashing = [crash * share + chance.randrange(share // 2, share) for crash in range(crashes)]
     for kill in range(kills):
         at += chance.uniform(*PAUSE)

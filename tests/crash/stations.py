@@ -1,4 +1,4 @@
-"""The line that the crew works on: its queues, the payloads on them, and what is to become of each."""
+"""The line that the processes work on: its queues, the payloads on them, and what is to become of each."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ TROUBLES = {"none": 0.7, "flaky": 0.1, "patient": 0.1, "poison": 0.05, "hopeless
 
 
 def prepare(broker: mongoq.Broker) -> None:
-    """Store the settings of both queues, so that every member goes by them."""
+    """Store the settings of both queues, so that every process goes by them."""
     for name in (FIRST, SECOND):
         broker.queue(name, lease=LEASE, history=HISTORY, max_retries=MAX_RETRIES).resume()
 
 
 def new_payload(chance: random.Random, serial: str) -> dict[str, Any]:
-    """Return a payload that can be told from all others, wherever it turns up.
+    """Return a payload that differs from all others, wherever it turns up.
 
     ``hops`` counts the moves, and ``mover`` is the token that moved it.
     """

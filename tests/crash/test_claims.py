@@ -48,7 +48,7 @@ TURNS = [
 GOOD = Evidence([ITEM, DEAD], [MOVED, BURIED], RUNS, TURNS)
 
 
-def told(claim: Callable[[Evidence], Iterator[Violation]], evidence: Evidence) -> str:
+def violations_of(claim: Callable[[Evidence], Iterator[Violation]], evidence: Evidence) -> str:
     """Return what breaks a claim, and make sure that something does."""
     violations = list(claim(evidence))
     assert violations
@@ -70,7 +70,7 @@ def test_a_run_that_was_killed_and_a_dead_letter_break_no_claim() -> None:
     assert broken(GOOD) == []
 
 
-def test_any_violation_is_told() -> None:
+def test_any_violation_is_returned() -> None:
     assert [violation.item for violation in broken(replace(GOOD, items=[BURIED]))] == [ITEM]
 
 
@@ -78,7 +78,7 @@ def test_any_violation_is_told() -> None:
 
 
 def test_an_acknowledged_push_that_is_gone_is_lost() -> None:
-    assert told(lost, replace(GOOD, items=[BURIED])) == f"{ITEM} was acknowledged, and is gone"
+    assert violations_of(lost, replace(GOOD, items=[BURIED])) == f"{ITEM} was acknowledged, and is gone"
 
 
 def test_a_push_that_was_not_acknowledged_may_be_there_or_not() -> None:
@@ -89,15 +89,15 @@ def test_a_push_that_was_not_acknowledged_may_be_there_or_not() -> None:
 @pytest.mark.parametrize("queue", ["in", "out"])
 def test_an_item_that_nobody_brought_to_its_end_is_lost(queue: str) -> None:
     live = {name: value for name, value in MOVED.items() if name not in ("processed", "settled")}
-    assert f"is stuck in '{queue}'" in told(lost, replace(GOOD, items=[{**live, "q": queue}, BURIED]))
+    assert f"is stuck in '{queue}'" in violations_of(lost, replace(GOOD, items=[{**live, "q": queue}, BURIED]))
 
 
 def test_an_item_that_ended_before_it_moved_on_is_lost() -> None:
-    assert "should have moved on" in told(lost, changed(q="in"))
+    assert "should have moved on" in violations_of(lost, changed(q="in"))
 
 
 def test_an_item_that_was_removed_is_lost() -> None:
-    assert "was removed" in told(lost, replace(GOOD, turns=[*TURNS, Turn(ITEM, "removed")]))
+    assert "was removed" in violations_of(lost, replace(GOOD, turns=[*TURNS, Turn(ITEM, "removed")]))
 
 
 @pytest.mark.parametrize(("token", "what"), [(MOVER, "moved"), (SETTLER, "committed")], ids=["the move", "the commit"])
@@ -106,8 +106,8 @@ def test_what_was_handed_on_without_a_run_that_ended_well_is_lost(token: Any, wh
     runs = [mark for mark in RUNS if mark["_id"]["token"] != token]
     marked = next(mark for mark in RUNS if mark["_id"]["token"] == token)
     spoilt = run(ITEM, token, marked["queue"], marked["attempt"], outcome)
-    assert f"was {what} under {token}" in told(lost, replace(GOOD, runs=[*runs, spoilt]))
-    assert f"was {what} under {token}" in told(lost, replace(GOOD, runs=runs))
+    assert f"was {what} under {token}" in violations_of(lost, replace(GOOD, runs=[*runs, spoilt]))
+    assert f"was {what} under {token}" in violations_of(lost, replace(GOOD, runs=runs))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,9 @@ def test_what_was_handed_on_without_a_run_that_ended_well_is_lost(token: Any, wh
 )
 def test_a_dead_letter_that_does_not_deserve_it_is_lost(origin: Any) -> None:
     undeserved = {**BURIED, "origin": origin}
-    assert f"{DEAD} is a dead letter for no good reason" in told(lost, replace(GOOD, items=[MOVED, undeserved]))
+    assert f"{DEAD} is a dead letter for no good reason" in violations_of(
+        lost, replace(GOOD, items=[MOVED, undeserved])
+    )
 
 
 def test_a_dead_letter_that_had_all_its_runs_is_not_lost() -> None:
@@ -129,40 +131,46 @@ def test_a_dead_letter_that_had_all_its_runs_is_not_lost() -> None:
     assert broken(replace(GOOD, items=[MOVED, {**BURIED, "origin": origin}])) == []
 
 
-# --- nobody changes what he has lost ---------------------------------------------------------
+# --- nothing changes after it was lost ---------------------------------------------------------
 
 
 def test_a_commit_under_a_token_that_was_lost_is_seen_in_what_is_stored() -> None:
     later = run(ITEM, ObjectId(), "out", 2, None)
-    assert told(unfenced, replace(GOOD, runs=[*RUNS, later])) == f"{ITEM} left 'out' by its run 1, and there were 2"
+    assert (
+        violations_of(unfenced, replace(GOOD, runs=[*RUNS, later]))
+        == f"{ITEM} left 'out' by its run 1, and there were 2"
+    )
 
 
 def test_a_move_under_a_token_that_was_lost_is_seen_in_what_is_stored() -> None:
     later = run(ITEM, ObjectId(), "in", 3, "done")
-    assert told(unfenced, replace(GOOD, runs=[*RUNS, later])) == f"{ITEM} left 'in' by its run 2, and there were 3"
+    assert (
+        violations_of(unfenced, replace(GOOD, runs=[*RUNS, later]))
+        == f"{ITEM} left 'in' by its run 2, and there were 3"
+    )
 
 
 def test_a_commit_under_a_token_that_was_lost_is_seen_on_the_trail() -> None:
     stale = instead(Turn(ITEM, "committed", SETTLER), Turn(ITEM, "committed", KILLED))
-    assert told(unfenced, stale) == f"{ITEM} was committed under {KILLED}, and {SETTLER} held it"
+    assert violations_of(unfenced, stale) == f"{ITEM} was committed under {KILLED}, and {SETTLER} held it"
 
 
 def test_a_stale_commit_is_seen_though_the_rightful_one_has_wiped_out_its_traces() -> None:
     rightful = Turn(ITEM, "committed", SETTLER)
     twice = instead(rightful, Turn(ITEM, "committed", KILLED), rightful)
-    assert f"{ITEM} was committed under {SETTLER} when nobody held it" in told(unfenced, twice)
+    assert f"{ITEM} was committed under {SETTLER} when nobody held it" in violations_of(unfenced, twice)
 
 
 @pytest.mark.parametrize("kind", ["moved", "committed", "buried", "handed back"])
 def test_whatever_is_done_to_an_item_that_nobody_holds_is_seen(kind: Kind) -> None:
     late = replace(GOOD, turns=[*TURNS, Turn(ITEM, kind, KILLED)])
-    assert f"{ITEM} was {kind} under {KILLED} when nobody held it" in told(unfenced, late)
+    assert f"{ITEM} was {kind} under {KILLED} when nobody held it" in violations_of(unfenced, late)
 
 
 def test_a_failure_that_is_reported_under_a_token_that_was_lost_is_seen() -> None:
     rightful = Turn(ITEM, "reserved", SETTLER)
     late = instead(rightful, rightful, Turn(ITEM, "handed back", MOVER), rightful)
-    assert told(unfenced, late) == f"{ITEM} was handed back under {MOVER}, and {SETTLER} held it"
+    assert violations_of(unfenced, late) == f"{ITEM} was handed back under {MOVER}, and {SETTLER} held it"
 
 
 def test_what_a_worker_gives_back_unused_names_nobody_and_breaks_nothing() -> None:
@@ -175,32 +183,36 @@ def test_what_a_worker_gives_back_unused_names_nobody_and_breaks_nothing() -> No
 
 def test_an_item_that_is_in_both_queues_is_doubled() -> None:
     copy = {**item(ObjectId(), "in"), "payload": {**MOVED["payload"], "hops": 0, "mover": None}}
-    assert f"{ITEM} is one of 2 items" in told(doubled, replace(GOOD, items=[MOVED, BURIED, copy]))
+    assert f"{ITEM} is one of 2 items" in violations_of(doubled, replace(GOOD, items=[MOVED, BURIED, copy]))
 
 
 def test_an_item_that_is_twice_at_its_destination_is_doubled() -> None:
-    assert "is one of 2 items" in told(doubled, replace(GOOD, items=[MOVED, BURIED, {**MOVED, "_id": ObjectId()}]))
+    assert "is one of 2 items" in violations_of(
+        doubled, replace(GOOD, items=[MOVED, BURIED, {**MOVED, "_id": ObjectId()}])
+    )
 
 
 def test_an_item_that_moved_on_twice_is_doubled() -> None:
     moved = Turn(ITEM, "moved", MOVER)
-    both = replace(instead(moved, moved, moved), items=[{**MOVED, "payload": {**MOVED["payload"], "hops": 2}}, BURIED])
-    assert told(doubled, both) == f"{ITEM} is in 'out' after 2 moves, and counts 2"
+    moved_twice = replace(
+        instead(moved, moved, moved), items=[{**MOVED, "payload": {**MOVED["payload"], "hops": 2}}, BURIED]
+    )
+    assert violations_of(doubled, moved_twice) == f"{ITEM} is in 'out' after 2 moves, and counts 2"
 
 
 def test_a_second_move_that_the_payload_does_not_count_is_doubled() -> None:
     moved = Turn(ITEM, "moved", MOVER)
-    assert told(doubled, instead(moved, moved, moved)) == f"{ITEM} is in 'out' after 2 moves, and counts 1"
+    assert violations_of(doubled, instead(moved, moved, moved)) == f"{ITEM} is in 'out' after 2 moves, and counts 1"
 
 
 def test_an_item_that_came_back_after_its_move_is_doubled() -> None:
-    assert told(doubled, changed(q="in")) == f"{ITEM} is in 'in' after 1 moves, and counts 1"
+    assert violations_of(doubled, changed(q="in")) == f"{ITEM} is in 'in' after 1 moves, and counts 1"
 
 
 def test_an_item_that_was_inserted_twice_is_doubled() -> None:
-    assert told(doubled, replace(GOOD, turns=[*TURNS, Turn(ITEM, "pushed")])) == f"{ITEM} was pushed 2 times"
+    assert violations_of(doubled, replace(GOOD, turns=[*TURNS, Turn(ITEM, "pushed")])) == f"{ITEM} was pushed 2 times"
 
 
 def test_two_runs_under_one_reservation_are_doubled() -> None:
     failed = Turn(ITEM, "handed back", MOVER, "pymongo.errors.DuplicateKeyError")
-    assert "handled twice under one reservation" in told(doubled, replace(GOOD, turns=[*TURNS, failed]))
+    assert "handled twice under one reservation" in violations_of(doubled, replace(GOOD, turns=[*TURNS, failed]))

@@ -39,18 +39,18 @@ def test_a_killed_server_is_back_on_its_port_with_its_data(memory: Path) -> None
 
 
 def test_what_a_primary_that_was_alone_has_acknowledged_for_itself_dies_with_it(three: ReplicaSet, items: Any) -> None:
-    kept = items.insert_one({}).inserted_id
+    before = items.insert_one({}).inserted_id
     three.leave_primary_alone()
-    lost = items.with_options(write_concern=WriteConcern(1)).insert_one({}).inserted_id
+    alone = items.with_options(write_concern=WriteConcern(1)).insert_one({}).inserted_id
     killed = three.kill_primary()
     three.follow()
     after = items.insert_one({}).inserted_id
     assert three.primary() not in (None, killed)
     three.restore()
     three.wait_until_whole()
-    found = {item["_id"] for item in items.find()}
-    assert found == {kept, after}
-    assert lost not in found
+    ids = {item["_id"] for item in items.find()}
+    assert ids == {before, after}
+    assert alone not in ids
 
 
 def test_a_primary_that_stands_still_is_replaced(three: ReplicaSet, items: Any) -> None:
@@ -67,7 +67,7 @@ def test_a_member_that_gets_nowhere_is_started_again(
 ) -> None:
     port = next(port for place, port in enumerate(three.ports) if place != three.primary())
     with MongoClient[Any]("127.0.0.1", port, directConnection=True) as member:
-        member.admin.command("replSetMaintenance", True)  # neither a primary nor a secondary, until it is told
+        member.admin.command("replSetMaintenance", True)  # neither a primary nor a secondary, until it is set back
         three.wait_until(lambda: not member.admin.command("hello")["secondary"])
     monkeypatch.setattr(replica_set, "STUCK", 0.0)
     three.wait_until_whole()

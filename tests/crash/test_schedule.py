@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.crash.schedule import CREW, WORKERS, schedule
+from tests.crash.schedule import PROCESS_ROLES, WORKERS, schedule
 
 
 def test_a_seed_brings_its_schedule_back() -> None:
@@ -31,6 +31,6 @@ def test_there_are_as_many_kills_as_asked_for(seed: int, kills: int, crashes: in
 
 def test_anybody_may_be_killed_and_workers_alone_stand_still() -> None:
     acts = schedule(7, kills=250, crashes=10)
-    assert {act.place for act in acts if act.what == "kill"} == set(range(len(CREW)))
+    assert {act.place for act in acts if act.what == "kill"} == set(range(len(PROCESS_ROLES)))
     assert {act.place for act in acts if act.what in ("freeze", "thaw")} == set(WORKERS)
     assert all(act.pause >= 0 for act in acts)

@@ -41,7 +41,7 @@ def evidence(client: MongoClient[Any], tmp_path_factory: pytest.TempPathFactory)
         for queue in (stations.FIRST, stations.SECOND):
             worker.consumer(queue, lease=30, retry=mongoq.Fixed(0))(handler)
         worker.run(drain=True)
-    yield Evidence.gathered(database, path, start)
+    yield Evidence.gather(database, path, start)
     client.drop_database(database)
 
 
@@ -60,11 +60,11 @@ def test_every_turn_of_an_item_is_on_the_trail(evidence: Evidence, trouble: str,
 
 
 def test_each_turn_names_the_reservation_that_it_was_taken_under(evidence: Evidence) -> None:
-    held: dict[Any, Any] = {}
+    tokens: dict[Any, Any] = {}
     for turn in evidence.turns:
         if turn.kind == "reserved":
-            held[turn.item] = turn.token
-        assert turn.token == (None if turn.kind == "pushed" else held[turn.item])
+            tokens[turn.item] = turn.token
+        assert turn.token == (None if turn.kind == "pushed" else tokens[turn.item])
 
 
 def test_each_run_has_left_its_mark_under_its_reservation(evidence: Evidence) -> None:
@@ -81,8 +81,8 @@ def test_what_was_acknowledged_is_what_was_pushed(evidence: Evidence) -> None:
 def test_what_is_deleted_or_replaced_behind_the_queue_is_on_the_trail(broker: mongoq.Broker, raw: Any) -> None:
     stations.prepare(broker)
     start = trail.begin(raw)
-    one, other = (broker.queue("in").push(payload("none")) for _ in range(2))
-    raw.delete_one({"_id": one})
-    raw.replace_one({"_id": other}, {"q": "out"})
+    deleted, replaced = (broker.queue("in").push(payload("none")) for _ in range(2))
+    raw.delete_one({"_id": deleted})
+    raw.replace_one({"_id": replaced}, {"q": "out"})
     turns = list(trail.read(raw, start))
-    assert [(turn.item, turn.kind) for turn in turns[2:]] == [(one, "removed"), (other, "removed")]
+    assert [(turn.item, turn.kind) for turn in turns[2:]] == [(deleted, "removed"), (replaced, "removed")]

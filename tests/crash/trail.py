@@ -80,21 +80,21 @@ def turn_of(change: Mapping[str, Any]) -> Turn | None:
             return Turn(id, "removed")
 
 
-def _updated(id: ObjectId, fields: Mapping[str, Any], gone: list[str]) -> Turn | None:
+def _updated(id: ObjectId, fields: Mapping[str, Any], removed: list[str]) -> Turn | None:
     if "token" in fields:
         return Turn(id, "reserved", fields["token"])
     if "processed" in fields:
         return Turn(id, "committed", fields["settled"])
     if fields.get("q") in (FIRST, SECOND):
         return Turn(id, "moved", fields.get("payload.mover"))
-    told = (_named(fields), fields.get("error", {}).get("type", ""))
+    details = (_named(fields), fields.get("error", {}).get("type", ""))
     if "q" in fields:
-        return Turn(id, "buried", *told)
-    return Turn(id, "handed back", *told) if "token" in gone else None
+        return Turn(id, "buried", *details)
+    return Turn(id, "handed back", *details) if "token" in removed else None
 
 
 def _named(fields: Mapping[str, Any]) -> ObjectId | None:
     """Return the token that a handler has written into the error or the reason."""
     texts = (fields.get("origin", {}).get("reason"), fields.get("error", {}).get("message"))
-    named = [found[1] for found in (RUN.search(text or "") for text in texts) if found]
-    return ObjectId(named[0]) if named else None
+    tokens = [match[1] for match in (RUN.search(text or "") for text in texts) if match]
+    return ObjectId(tokens[0]) if tokens else None

@@ -23,7 +23,7 @@ RETRY = mongoq.Exponential(base=0.05, cap=1, jitter=0.1)
 
 def work(uri: str, database: str, engine: Engine, seed: int) -> None:
     """Work until the end of this process."""
-    logging.getLogger("mongoq.worker").addFilter(_is_told_shortly)
+    logging.getLogger("mongoq.worker").addFilter(_shorten)
     chance = random.Random(seed)
     if engine == "threads":
         _work(MongoClient(uri)[database], chance)
@@ -31,7 +31,7 @@ def work(uri: str, database: str, engine: Engine, seed: int) -> None:
         asyncio.run(_work_async(uri, database, chance))
 
 
-def _is_told_shortly(record: logging.LogRecord) -> bool:
+def _shorten(record: logging.LogRecord) -> bool:
     """Leave out the tracebacks of handlers, which fail on purpose, and with the server; others are faults of mongoq."""
     if " has failed in run " in record.getMessage():
         record.exc_info = None

@@ -37,15 +37,15 @@ class Block:
         with redirect_stdout(printed):
             exec(compile(code, self.page, "exec", dont_inherit=True), namespace)
         if self.output is not None:
-            given = printed.getvalue().strip()
-            assert given == self.output.strip(), f"{self.page}:{self.line} prints\n{given}"
+            output = printed.getvalue().strip()
+            assert output == self.output.strip(), f"{self.page}:{self.line} prints\n{output}"
 
 
 def blocks(page: str) -> Iterator[Block]:
     text = (ROOT / page).read_text()
-    for found in BLOCK.finditer(text):
-        line = text.count("\n", 0, found.start("code")) + 1
-        yield Block(page, line, found["code"], found["output"])
+    for match in BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start("code")) + 1
+        yield Block(page, line, match["code"], match["output"])
 
 
 def run(page: str, *, spark: bool, replacements: Mapping[str, str] | None = None) -> None:

@@ -54,22 +54,22 @@ class Mortal:
 
     def __init__(self, send: Callable[[Any], Any]) -> None:
         self._send = send
-        self._left = math.inf
+        self._remaining = math.inf
         self._thread: threading.Thread | None = None
 
     def lives_for(self, commands: float, thread: threading.Thread) -> None:
-        self._left, self._thread = commands, thread
+        self._remaining, self._thread = commands, thread
 
     def __call__(self, command: Any) -> Any:
         if threading.current_thread() is not self._thread:
             return self._send(command)
-        if self._left < 0:
+        if self._remaining < 0:
             raise Died
-        sent = _commands_of(command)
-        left, self._left = int(min(self._left, len(sent))), self._left - len(sent)
-        if self._left >= 0:
+        parts = _commands_of(command)
+        remaining, self._remaining = int(min(self._remaining, len(parts))), self._remaining - len(parts)
+        if self._remaining >= 0:
             return self._send(command)
-        for part in sent[:left]:
+        for part in parts[:remaining]:
             self._send(part)
         raise Died
 
@@ -144,26 +144,26 @@ class Process:
         return mongoq.Broker(self.raw, clock=self.clock)
 
     def document(self, id: ObjectId = ID) -> Mapping[str, Any]:
-        found = self.raw.find_one({"_id": id})
-        return {} if found is None else dict(found)
+        document = self.raw.find_one({"_id": id})
+        return {} if document is None else dict(document)
 
     def found(self) -> str:
         """Tell where the item is: its queue, its state and its attempts, or nothing."""
         document = self.document()
-        return self.told(document) if document else "nothing"
+        return self.describe(document) if document else "nothing"
 
     def found_many(self) -> str:
         """Tell where all items are, by their numbers in the order of claims; what is settled comes last."""
         documents = sorted(self.raw.find({"q": {"$exists": True}}), key=_place)
-        groups = groupby(documents, lambda document: (_is_copy(document), self.told(document)))
-        return "; ".join(_names(list(group), copies=copies) + told for (copies, told), group in groups) or "nothing"
+        groups = groupby(documents, lambda document: (_is_copy(document), self.describe(document)))
+        return "; ".join(_names(list(group), copies=copies) + state for (copies, state), group in groups) or "nothing"
 
     def found_copies(self) -> str:
         """Tell how many copies of what was pushed to a topic each queue holds."""
-        found = Counter(document["q"] for document in self.raw.find({"q": {"$exists": True}}))
-        return ", ".join(f"{queue} {number}" for queue, number in sorted(found.items())) or "nothing"
+        counts = Counter(document["q"] for document in self.raw.find({"q": {"$exists": True}}))
+        return ", ".join(f"{queue} {number}" for queue, number in sorted(counts.items())) or "nothing"
 
-    def told(self, document: Mapping[str, Any]) -> str:
+    def describe(self, document: Mapping[str, Any]) -> str:
         if "payload" not in document:
             return "a stub"
         return f"{document['q']} {state_of(document, self.clock.now())} {document['attempts']}"
@@ -183,8 +183,8 @@ def _names(documents: list[Mapping[str, Any]], *, copies: bool) -> str:
     numbers = [number_of(document["origin"]["id"] if copies else document["_id"]) for document in documents]
     runs = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     ends = [[number for _, number in run] for _, run in runs]
-    told = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends)
-    return f"{'copies of ' if copies else ''}{told} "
+    ranges = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends)
+    return f"{'copies of ' if copies else ''}{ranges} "
 
 
 @contextmanager
@@ -210,24 +210,24 @@ class Row:
     Attributes:
         name: its first cell.
         prepare: gets the items there, and returns the operation.
-        left: what is found when the process died before the first command, after it, after the second one …; the last
-            when it has sent them all, and lives.
+        expected: what is found when the process died before the first command, after it, after the second one …; the
+            last when it has sent them all, and lives.
         look: tells what is found.
     """
 
     name: str
     prepare: Prepare
-    left: list[str]
+    expected: list[str]
     look: Callable[[Process], str] = Process.found
 
 
 def check(raw: Any, row: Row) -> None:
     """Let a process die at each of its commands, and look; it must send no more of them than the row has."""
-    for commands, left in enumerate(row.left):
+    for commands, expected in enumerate(row.expected):
         with living(raw) as process:
             died = process.dies_after(commands, row.prepare(process))
-            assert row.look(process) == left, f"killed after {commands} commands"
-            assert died == (commands < len(row.left) - 1), f"killed after {commands} commands"
+            assert row.look(process) == expected, f"killed after {commands} commands"
+            assert died == (commands < len(row.expected) - 1), f"killed after {commands} commands"
 
 
 def rows_of(table: str) -> list[str]:

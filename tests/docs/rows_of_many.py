@@ -40,7 +40,7 @@ def _push(process: Process, first: int, last: int, *, remembered: bool = False) 
 
 def pushed(process: Process, last: int = 3, **options: Any) -> mongoq.Queue[Any]:
     queue = process.queue(**options)
-    queue.resume()  # stores what the handle was told
+    queue.resume()  # stores the settings of the handle
     _push(process, 1, last)
     return queue
 

@@ -23,7 +23,7 @@ def _pushed(process: Process, payload: Any = 1, *, remembered: bool = False, **o
     queue = process.queue(**options)
     process.queue().push(payload, id=ID, once=7 * DAY if remembered else 0.001)
     process.clock.advance(1)
-    queue.resume()  # stores what the handle was told
+    queue.resume()  # stores the settings of the handle
     return queue
 
 
@@ -86,7 +86,7 @@ def _remove(process: Process) -> Operation:
 def _keyed(process: Process) -> str:
     """Tell of the only item, whatever its id."""
     documents = list(process.raw.find({"key": "k"}))
-    return "; ".join(f"{document['payload']}: {process.told(document)}" for document in documents) or "nothing"
+    return "; ".join(f"{document['payload']}: {process.describe(document)}" for document in documents) or "nothing"
 
 
 def _pop_of_bytes(process: Process) -> Operation:
@@ -98,8 +98,8 @@ def _pop_of_bytes(process: Process) -> Operation:
 
 
 def _by_the_envelope(process: Process) -> str:
-    found = process.raw.find_one({"_id": ID}, {"payload": 0})
-    return "nothing" if found is None else process.told({**found, "payload": None})
+    document = process.raw.find_one({"_id": ID}, {"payload": 0})
+    return "nothing" if document is None else process.describe({**document, "payload": None})
 
 
 def _pop_after_a_push_with_an_id(process: Process) -> Operation:
@@ -112,9 +112,9 @@ def _pop_after_a_push_with_an_id(process: Process) -> Operation:
 
 def _unnamed(process: Process) -> str:
     """Tell of the item without a given id; its stub, if it left one, is not kept any longer."""
-    found = list(process.raw.find({"q": "orders", "_id": {"$ne": ID}}))
-    assert all("payload" in one or one["expires"] <= process.clock.now() for one in found)
-    return "ready" if any("payload" in one for one in found) else "gone"
+    documents = list(process.raw.find({"q": "orders", "_id": {"$ne": ID}}))
+    assert all("payload" in document or document["expires"] <= process.clock.now() for document in documents)
+    return "ready" if any("payload" in document for document in documents) else "gone"
 
 
 def _after_the_lease(process: Process) -> str:

@@ -46,14 +46,14 @@ AGAIN = (
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.name in AGAIN], ids=named)
 def test_what_was_killed_is_completed_by_the_same_call(raw: Any, row: Row) -> None:
-    for commands in range(len(row.left)):
+    for commands in range(len(row.expected)):
         with living(raw) as process:
             operation = row.prepare(process)
             process.dies_after(commands, operation)
             for session in process.sessions:  # as the server does after a minute
                 session.end_session()
             operation()
-            assert row.look(process) == row.left[-1], f"killed after {commands} commands"
+            assert row.look(process) == row.expected[-1], f"killed after {commands} commands"
 
 
 def test_a_replay_that_was_killed_does_not_copy_again_what_was_done_meanwhile(raw: Any) -> None:

@@ -70,9 +70,9 @@ def _drop(*, force: bool) -> Prepare:
 
 
 def _stored_of_it(process: Process) -> str:
-    kept = process.raw.count_documents({"q": "orders", "processed": {"$exists": True}})
-    others = [kind for kind in ("stats", "queue") if process.raw.find_one({"_id": f"{kind}:orders"})]
-    return ", ".join([process.found(), *["history"] * kept, *others])
+    processed = process.raw.count_documents({"q": "orders", "processed": {"$exists": True}})
+    controls = [kind for kind in ("stats", "queue") if process.raw.find_one({"_id": f"{kind}:orders"})]
+    return ", ".join([process.found(), *["history"] * processed, *controls])
 
 
 def _bound(process: Process) -> str:
@@ -82,8 +82,8 @@ def _bound(process: Process) -> str:
 def _collection(process: Process) -> str:
     indexes = set(process.raw.index_information()) if process.raw.database.list_collection_names() else set()
     schema = process.raw.count_documents({"_id": "schema:mongoq"})
-    found = [*(["indexes"] if indexes == INDEXES else indexes), *["schema"] * schema]
-    return ", ".join([*found, process.found()])
+    parts = [*(["indexes"] if indexes == INDEXES else indexes), *["schema"] * schema]
+    return ", ".join([*parts, process.found()])
 
 
 def _stored(process: Process) -> str:
@@ -174,7 +174,7 @@ def test_a_first_write_that_was_killed_is_completed_by_the_next_process(raw: Any
 
 
 @pytest.mark.parametrize("commands", range(5))
-def test_settings_that_were_half_stored_are_completed_by_the_next_process_that_was_told(
+def test_settings_that_were_half_stored_are_completed_by_the_next_process_that_gives_them(
     raw: Any, commands: int
 ) -> None:
     with living(raw) as process:

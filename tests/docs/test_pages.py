@@ -84,16 +84,16 @@ def test_a_page_runs_with_spark(page: str) -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md", *RUN])
 def test_what_is_run_is_not_little(page: str) -> None:
     """A fence that the expression does not find would be a block that nobody runs."""
-    found = list(blocks.blocks(page))
+    runnable = list(blocks.blocks(page))
     text = (ROOT / page).read_text()
-    assert len(found) == len(re.findall(r"^```python$", text, re.MULTILINE)) >= 2
-    assert sum(block.output is not None for block in found) >= len(found) // 2
+    assert len(runnable) == len(re.findall(r"^```python$", text, re.MULTILINE)) >= 2
+    assert sum(block.output is not None for block in runnable) >= len(runnable) // 2
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
 def test_links_outside_the_site_lead_somewhere(page: str) -> None:
-    for found in LINK.finditer((ROOT / page).read_text()):
-        target = urlsplit(found["target"])
+    for match in LINK.finditer((ROOT / page).read_text()):
+        target = urlsplit(match["target"])
         if not target.scheme:
             path = ROOT / target.path
             assert path.exists(), target.path

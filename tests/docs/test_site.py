@@ -29,10 +29,10 @@ class Loads(html.parser.HTMLParser):
         self.fetched: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        self.anchors.add(given.get("id", ""))
-        if LOADS.get(tag) in given and given.get("rel") not in ("canonical", "alternate"):
-            self.fetched.append(given[LOADS[tag]])
+        attributes = {name: value or "" for name, value in attrs}
+        self.anchors.add(attributes.get("id", ""))
+        if LOADS.get(tag) in attributes and attributes.get("rel") not in ("canonical", "alternate"):
+            self.fetched.append(attributes[LOADS[tag]])
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def test_stopping_does_not_wait_for_a_forked_child(owner, nothing_left, is_alive
         tell(status=watchdog.returncode)
         sys.stdin.read()
     """)
-    assert process.listen()["status"] == 0  # it ended when it was told to, and did not have to be killed
+    assert process.listen()["status"] == 0  # it ended on request, and did not have to be killed
     nothing_left(process.facts)
     assert is_alive(process.facts["child"])
 

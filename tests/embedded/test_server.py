@@ -223,13 +223,13 @@ def test_an_option_that_no_server_takes_is_refused_by_name(option):
 
 
 def test_three_at_once():
-    with EmbeddedServer() as one, EmbeddedServer() as two, EmbeddedServer() as three:
-        servers = [one, two, three]
+    with EmbeddedServer() as a, EmbeddedServer() as b, EmbeddedServer() as c:
+        servers = [a, b, c]
         assert len({server.port for server in servers}) == 3
         assert len({server.path for server in servers}) == 3
         assert [write_and_count(server) for server in servers] == [1, 1, 1]
-        two.stop()
-        assert [write_and_count(server) for server in (one, three)] == [2, 2]
+        b.stop()
+        assert [write_and_count(server) for server in (a, c)] == [2, 2]
 
 
 def test_several_processes_at_once(owner):
@@ -247,13 +247,13 @@ def test_a_second_server_on_the_same_path_is_refused(tmp_path, owner):
         for path in (tmp_path / "data", tmp_path / "link"):
             with pytest.raises(EmbeddedServerUnavailable, match=f"in use .* process {os.getpid()}"):
                 EmbeddedServer(path).start()
-        other = owner(f"""
+        second = owner(f"""
             try:
                 EmbeddedServer({str(tmp_path / "data")!r}).start()
             except EmbeddedServerUnavailable as error:
                 tell(error=str(error))
         """)
-        assert f"in use by the embedded server of process {os.getpid()}" in other.facts["error"]
+        assert f"in use by the embedded server of process {os.getpid()}" in second.facts["error"]
         assert write_and_count(server) == 1
     with EmbeddedServer(tmp_path / "data") as server:
         assert write_and_count(server) == 2
@@ -262,13 +262,13 @@ def test_a_second_server_on_the_same_path_is_refused(tmp_path, owner):
 def test_a_mongod_of_somebody_else_on_the_path_is_named_as_the_reason(tmp_path, owner):
     with EmbeddedServer(tmp_path):
         (tmp_path / "mongoq.lock").unlink()
-        other = owner(f"""
+        second = owner(f"""
             try:
                 EmbeddedServer({str(tmp_path)!r}, timeout=2).start()
             except EmbeddedServerUnavailable as error:
                 tell(error=str(error))
         """)
-    assert "another mongod uses this directory" in other.facts["error"]
+    assert "another mongod uses this directory" in second.facts["error"]
 
 
 def test_starting_and_stopping_twice_does_no_harm():
@@ -336,16 +336,16 @@ def test_a_crashed_temporary_server_leaves_nothing_and_starts_empty(eventually):
         server.stop()
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["path", "temporary"])
-def test_without_its_watchdog_it_runs_on_and_still_stops(tmp_path, is_alive, given):
-    server = EmbeddedServer(tmp_path if given else None).start()
+@pytest.mark.parametrize("has_path", [True, False], ids=["path", "temporary"])
+def test_without_its_watchdog_it_runs_on_and_still_stops(tmp_path, is_alive, has_path):
+    server = EmbeddedServer(tmp_path if has_path else None).start()
     pid, path, watchdog = server.pid, server.path, watchdog_of(server)
     watchdog.kill()
     assert write_and_count(server) == 1
     server.stop()
     assert not is_alive(pid)
     assert not watchdog.is_running()
-    assert path.exists() is given
+    assert path.exists() is has_path
 
 
 def test_a_watchdog_that_is_asked_to_end_takes_the_server_along(eventually):

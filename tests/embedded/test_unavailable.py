@@ -53,13 +53,13 @@ def no_wheel(monkeypatch):
 
 
 def test_the_mongod_given_comes_first(tmp_path, monkeypatch):
-    given = script(tmp_path / "given", "")
+    mongod = script(tmp_path / "given", "")
     folder = tmp_path / "bin"
     folder.mkdir()
     script(folder / "mongod", "")
     monkeypatch.setenv("PATH", str(folder))
-    assert find_mongod(given) == given
-    assert find_mongod(str(given)) == given
+    assert find_mongod(mongod) == mongod
+    assert find_mongod(str(mongod)) == mongod
 
 
 def test_the_one_on_path_comes_before_the_wheel(tmp_path, monkeypatch):
@@ -207,7 +207,7 @@ def test_a_line_that_only_looks_like_that_of_the_port_is_quoted(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["WiredTiger.turtle", "storage.bson", "mongod.lock"])
-def test_files_that_mongod_cannot_use_are_told(tmp_path, name):
+def test_files_that_mongod_cannot_use_are_reported(tmp_path, name):
     if name == "mongod.lock":
         (tmp_path / name).mkdir()
     else:
@@ -218,7 +218,7 @@ def test_files_that_mongod_cannot_use_are_told(tmp_path, name):
         EmbeddedServer(tmp_path).start()
 
 
-def test_a_directory_that_another_mongod_holds_is_told(tmp_path):
+def test_a_directory_that_another_mongod_holds_is_reported(tmp_path):
     """By a server of the same data that knows nothing of the first one's lock, since it was started by hand."""
     with EmbeddedServer(tmp_path / "data") as server:
         command = psutil.Process(server.pid).cmdline()
@@ -228,7 +228,7 @@ def test_a_directory_that_another_mongod_holds_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"path": "a\0b"}, {"parameters": {"a\0b": 1}}], ids=["path", "parameter"])
-def test_what_cannot_be_a_path_or_an_argument_is_told(options):
+def test_what_cannot_be_a_path_or_an_argument_is_reported(options):
     with pytest.raises(EmbeddedServerUnavailable, match="could not be started: embedded null byte"):
         EmbeddedServer(**options).start()
 

@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import pytest
 
-from examples.flights.spark import what_is_missing
 from tests.waiting import PATIENCE
 
 __all__ = ["ON_SPARK", "Launch", "launching", "needs_spark", "output_of", "wait_for"]
@@ -33,11 +32,11 @@ def launching() -> Iterator[Launch]:
     started: list[subprocess.Popen[str]] = []
 
     def launch(module: str, *arguments: Any, **environment: str) -> subprocess.Popen[str]:
-        kept = {name: value for name, value in os.environ.items() if name != "MONGOQ_URI"}
+        inherited = {name: value for name, value in os.environ.items() if name != "MONGOQ_URI"}
         process = subprocess.Popen(
             [sys.executable, "-m", module, *map(str, arguments)],
             cwd=ROOT,
-            env=kept | {MARK: mark, "COLUMNS": "100"} | environment,
+            env=inherited | {MARK: mark, "COLUMNS": "100"} | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -51,24 +50,23 @@ def launching() -> Iterator[Launch]:
             process.kill()
         process.communicate()
     deadline = time.monotonic() + PATIENCE
-    while left := _descendants(mark):
-        assert time.monotonic() < deadline, f"left behind: {left}"
+    while processes := _descendants(mark):
+        assert time.monotonic() < deadline, f"left behind: {processes}"
         time.sleep(0.1)
 
 
 def _descendants(mark: str) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
-_missing = what_is_missing()
-ON_SPARK = (pytest.mark.slow, pytest.mark.spark, pytest.mark.skipif(_missing is not None, reason=_missing or ""))
+ON_SPARK = (pytest.mark.slow, pytest.mark.spark)
 """Marks of a test whose program starts Spark: it is slow, and skipped where that cannot be."""
 
 

@@ -42,9 +42,9 @@ def start(launch: Launch) -> Start:
 
 
 def proven(output: str) -> tuple[int, int, int]:
-    found = re.search(r"^proven: ([\d,]+) pushed = ([\d,]+) done \+ ([\d,]+) dead$", output, re.MULTILINE)
-    assert found, output
-    pushed, done, dead = (int(number.replace(",", "")) for number in found.groups())
+    match = re.search(r"^proven: ([\d,]+) pushed = ([\d,]+) done \+ ([\d,]+) dead$", output, re.MULTILINE)
+    assert match, output
+    pushed, done, dead = (int(number.replace(",", "")) for number in match.groups())
     return pushed, done, dead
 
 
@@ -58,7 +58,7 @@ def collection(client: MongoClient[Any], database: str) -> Any:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engines", [["spark"], pytest.param(ENGINES, marks=pytest.mark.long)], ids=["spark", "all"])
 def test_the_whole_demo_says_the_same_by_every_engine(start: Start, tmp_path: Path, engines: Sequence[str]) -> None:
-    told = []
+    reports = []
     for engine in engines:
         picture = tmp_path / f"{engine}.png"
         output = output_of(start("--rows", 200, "--engine", engine, "--png", picture))
@@ -76,11 +76,12 @@ def test_the_whole_demo_says_the_same_by_every_engine(start: Start, tmp_path: Pa
         assert len(output.splitlines()) < 150, "a log is for reading"
         warned = 0 if engine == "spark" else 1  # executors have logs of their own
         assert output.count("WARN") == warned, "one of each kind: here of a last run that has failed"
-        told.append(output[output.index("delays by carrier") : output.index("throughput and latency")])
-    assert told == [told[0]] * len(engines)
-    assert re.search(r"delays by hour *\n.*\n.*\n.*\n│ 0[56] +│", told[0])
+        reports.append(output[output.index("delays by carrier") : output.index("throughput and latency")])
+    assert reports == [reports[0]] * len(engines)
+    assert re.search(r"delays by hour *\n.*\n.*\n.*\n│ 0[56] +│", reports[0])
 
 
+@pytest.mark.prove
 def test_a_second_run_doubles_nothing(start: Start, collection: Any, own_uri: str) -> None:
     arguments = "--rows", 300, "--no-spark", "--uri", own_uri
     first = output_of(start(*arguments))
@@ -92,18 +93,18 @@ def test_a_second_run_doubles_nothing(start: Start, collection: Any, own_uri: st
     assert "the fix:" not in second, "there is nothing to replay"
 
 
-@pytest.mark.parametrize("engine", WORKERS)
+@pytest.mark.parametrize("engine", ["threads", pytest.param("asyncio", marks=pytest.mark.prove)])
 def test_what_failed_is_replayed_after_the_fix(start: Start, collection: Any, own_uri: str, engine: str) -> None:
     output = output_of(start("--rows", 300, "--no-spark", "--uri", own_uri, "--engine", engine))
     before, after = output.split("the fix: ")
     assert 'stage_enrich["enrich"]' in before
     letters = dict(re.findall(r"│ enrich +│ retries exhausted │ KeyError: '(\w+)' │ +(\d+) │", before))
     assert set(letters) <= {"BQN", "PSE", "SJU", "STT"}
-    lost = sum(map(int, letters.values()))
-    assert lost > 0
+    count = sum(map(int, letters.values()))
+    assert count > 0
     assert after.startswith("stage 'enrich': handler was 'examples.flights.handlers:enrich_at_first', and is")
-    assert f"{lost} dead letters of stage enrich are replayed" in after
-    assert re.search(rf"│ finish +│ +– │ +{lost} │", after), "they are done"
+    assert f"{count} dead letters of stage enrich are replayed" in after
+    assert re.search(rf"│ finish +│ +– │ +{count} │", after), "they are done"
     assert "KeyError" not in after, "none is left"
     _, _, dead = proven(output)
     for part in before, after:
@@ -111,8 +112,8 @@ def test_what_failed_is_replayed_after_the_fix(start: Start, collection: Any, ow
     assert collection.count_documents({"q": "flights.errors", "origin.stage": "enrich"}) == 0
     assert collection.count_documents({"q": "flights.errors", "origin.stage": "validate"}) == dead
     trail = after[after.index("the way of flight") :]
-    told = re.findall(r"│ ([\w.]+) +│ (\w+) +│ +(\d) │ +[\d,]+ ms │ (\w+) +│ ([\w.]+) +│", trail)
-    assert told == [
+    rows = re.findall(r"│ ([\w.]+) +│ (\w+) +│ +(\d) │ +[\d,]+ ms │ (\w+) +│ ([\w.]+) +│", trail)
+    assert rows == [
         ("flights.raw", "validate", "1", "moved", "flights.checked"),
         ("flights.checked", "enrich", "2", "dead", "flights.errors"),
         ("flights.checked", "enrich", "1", "moved", "flights.done"),
@@ -140,7 +141,7 @@ def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own
     ("signum", "engine"),
     [
         (signal.SIGINT, "threads"),
-        (signal.SIGTERM, "asyncio"),
+        pytest.param(signal.SIGTERM, "asyncio", marks=pytest.mark.prove),
         pytest.param(signal.SIGINT, "asyncio", marks=pytest.mark.prove),
         pytest.param(signal.SIGTERM, "threads", marks=pytest.mark.prove),
         pytest.param(signal.SIGINT, "spark", marks=(*ON_SPARK, pytest.mark.prove)),
@@ -206,7 +207,7 @@ def test_an_interrupted_query_is_no_failed_one(monkeypatch: pytest.MonkeyPatch) 
         query()
 
 
-def test_a_failed_query_is_told_in_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_query_is_reported_in_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SharedSession, "session", lambda _: None)
     error = "the query failed\n\tat org.apache.spark.Frame\n    at another\nCaused by: a sentence"
     with shared_session() as shared, pytest.raises(SparkFailed) as failed, shared.asked():
@@ -247,7 +248,7 @@ def test_kept_data_is_there_again(start: Start, tmp_path: Path) -> None:
     assert proven(output_of(start(*arguments))) == proven(output_of(start(*arguments)))
 
 
-@pytest.mark.parametrize("java", ["", "/nowhere"])
+@pytest.mark.parametrize("java", ["", pytest.param("/nowhere", marks=pytest.mark.prove)])
 def test_without_java_all_but_the_report_is_done(start: Start, own_uri: str, tmp_path: Path, java: str) -> None:
     output = output_of(start("--rows", 50, "--uri", own_uri, PATH=str(tmp_path), JAVA_HOME=java))
     assert proven(output)[0] == 50
@@ -256,7 +257,7 @@ def test_without_java_all_but_the_report_is_done(start: Start, own_uri: str, tmp
 
 
 @pytest.mark.parametrize(
-    "arguments, told",
+    "arguments, message",
     [
         (("--uri", "nonsense"), "connection string"),
         (("--rows", "0"), "a whole number from 1 up"),
@@ -268,20 +269,20 @@ def test_without_java_all_but_the_report_is_done(start: Start, own_uri: str, tmp
         (("--png", "flights.png", "--no-spark"), "not allowed with argument"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_a_sentence(start: Start, arguments: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_used_is_said_in_a_sentence(start: Start, arguments: tuple[str, ...], message: str) -> None:
     output = output_of(start(*arguments), 2)
-    assert told in output
+    assert message in output
     assert "Traceback" not in output
 
 
-def test_what_is_missing_is_told_to_the_letter(
+def test_what_is_missing_is_reported_to_the_letter(
     capsys: pytest.CaptureFixture[str], own_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def work(*_: Any) -> bool:
         raise DataMissing
 
     monkeypatch.setattr(program.signal, "signal", lambda *_: None)
-    assert program.ended(work, argparse.Namespace(uri=own_uri, keep=None)) == program.UNUSABLE
+    assert program.run_program(work, argparse.Namespace(uri=own_uri, keep=None)) == program.UNUSABLE
     assert "pip install 'mongoq-driver[demo]', or make setup" in " ".join(capsys.readouterr().out.split())
 
 

@@ -17,7 +17,7 @@ from examples.flights.data import data_folder, raw_rows, reference
 from examples.flights.model import RawRow, Reference
 from examples.flights_replay import cli
 from examples.flights_replay.pipeline import CHECKED, DONE, ERRORS, KENNEDY, build, push
-from examples.flights_replay.place import COLLECTION, DEPARTURES, Place, opened
+from examples.flights_replay.place import COLLECTION, DEPARTURES, Place, open_place
 from examples.program import CannotStart
 from tests.examples.launching import Launch, needs_spark, output_of
 
@@ -38,7 +38,7 @@ def rows() -> list[RawRow]:
 
 @pytest.fixture
 def place(own_uri: str) -> Iterable[Place]:
-    with opened(own_uri) as place:
+    with open_place(own_uri) as place:
         yield place
 
 
@@ -49,9 +49,9 @@ def through(place: Place, pipeline: mongoq.Pipeline, rows: list[RawRow]) -> int:
 
 
 def numbers(pattern: str, output: str) -> list[int]:
-    found = re.search(pattern, output)
-    assert found, output
-    return [int(number.replace(",", "")) for number in found.groups()]
+    match = re.search(pattern, output)
+    assert match, output
+    return [int(number.replace(",", "")) for number in match.groups()]
 
 
 @pytest.mark.prove
@@ -81,9 +81,9 @@ def test_only_what_the_faulty_version_did_wrong_is_copied_and_the_server_picks_i
     output_of(launch(MODULE, "--rows", ROWS, "--uri", own_uri))
     client[database].command("profile", 0)
     collection = client[database][COLLECTION]
-    done = list(collection.find({"q": DONE, "processed": {"$exists": True}, "payload": {"$exists": True}}))
-    originals = {item["_id"]: item["payload"] for item in done}
-    assert len(originals) == len(done)
+    documents = list(collection.find({"q": DONE, "processed": {"$exists": True}, "payload": {"$exists": True}}))
+    originals = {item["_id"]: item["payload"] for item in documents}
+    assert len(originals) == len(documents)
     days = [payload["scheduled"].date() for payload in originals.values()]
     assert date(2013, 7, 21) in days
     assert collection.count_documents({**ITEMS, "processed": {"$exists": False}}) == 0, "all are done"
@@ -98,7 +98,7 @@ def test_only_what_the_faulty_version_did_wrong_is_copied_and_the_server_picks_i
 
     filters = [str(entry["command"]["filter"]) for entry in client[database].system.profile.find({"op": "query"})
                if entry["command"].get("find") == COLLECTION]  # fmt: skip
-    assert any("payload.origin" in told and "processed" in told for told in filters)
+    assert any("payload.origin" in text and "processed" in text for text in filters)
 
 
 def test_the_faulty_version_fails_at_nothing_and_is_wrong_elsewhere_than_at_kennedy(
@@ -128,12 +128,12 @@ def test_the_mended_version_puts_right_what_it_is_given_again_and_stores_it_in_t
 def test_what_is_there_of_another_run_is_not_mixed_up_with_this_one(launch: Launch, own_uri: str) -> None:
     with mongoq.connect(own_uri, collection=COLLECTION) as broker:
         broker.queue(CHECKED).push({})
-    with pytest.raises(CannotStart, match="of another run: drop them"), opened(own_uri):
+    with pytest.raises(CannotStart, match="of another run: drop them"), open_place(own_uri):
         pass
 
 
 @pytest.mark.parametrize(
-    "arguments, told",
+    "arguments, message",
     [
         (("--day", "2014-01-02"), "no flight departed on 2014-01-02: the data are those of 2013"),
         (("--day", "yesterday"), "a day as YYYY-MM-DD, not 'yesterday'"),
@@ -141,9 +141,9 @@ def test_what_is_there_of_another_run_is_not_mixed_up_with_this_one(launch: Laun
         (("--uri", "nonsense"), "connection string"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_a_sentence(launch: Launch, arguments: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_used_is_said_in_a_sentence(launch: Launch, arguments: tuple[str, ...], message: str) -> None:
     output = output_of(launch(MODULE, *arguments), 2)
-    assert told in " ".join(output.split())
+    assert message in " ".join(output.split())
     assert "Traceback" not in output
 
 
@@ -154,9 +154,9 @@ def test_without_java_it_says_what_is_missing(launch: Launch, own_uri: str, tmp_
 
 def test_a_days_flights_are_those_of_that_day(rows: list[RawRow], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "raw_rows", lambda _folder, _limit: iter(rows))
-    first = partial(cli._two_days, Path())
+    two_days = partial(cli._two_days, Path())
     day = date(2013, 1, 2)
-    before, after = first(day, None)
+    before, after = two_days(day, None)
     assert {(row["month"], row["day"]) for row in before} == {("1", "1")}
     assert {(row["month"], row["day"]) for row in after} == {("1", "2")}
-    assert first(day, 2) == (before[:2], after[:2])
+    assert two_days(day, 2) == (before[:2], after[:2])

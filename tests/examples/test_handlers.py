@@ -200,8 +200,8 @@ def test_enriches_from_the_tables_and_knows_what_it_does_not_know(
 
 
 def test_the_first_version_does_the_same_where_the_table_knows_the_destination() -> None:
-    known = flight(destination="EWR")
-    assert enrich_at_first(known, TABLES) == enrich(known, TABLES)
+    payload = flight(destination="EWR")
+    assert enrich_at_first(payload, TABLES) == enrich(payload, TABLES)
 
 
 def test_the_first_version_fails_where_the_table_does_not() -> None:
@@ -246,18 +246,18 @@ def test_rows_from_the_whole_year_are_valid_and_named_apart() -> None:
 def test_the_tables_are_read() -> None:
     tables = reference(data_folder())
     assert (len(tables.airlines), len(tables.airports), len(tables.planes)) == (16, 1458, 3322)
-    assert len(tables.weather) == 26115, "an hour that comes twice in local time is told apart"
+    assert len(tables.weather) == 26115, "an hour that comes twice in local time counts as two"
     assert any(plane.year is None for plane in tables.planes.values())
     destinations = {raw["dest"] for raw in raw_rows(data_folder(), 20_000)}
     assert destinations - set(tables.airports) == {"BQN", "PSE", "SJU", "STT"}
 
 
 @pytest.mark.parametrize(
-    "total, limit, chosen",
+    "total, limit, expected",
     [(10, 3, "369"), (10, 10, "0123456789"), (3, 9, "012"), (9, 1, "8"), (0, 5, "")],
 )
-def test_lines_are_spread_evenly(total: int, limit: int, chosen: str) -> None:
-    assert "".join(spread(map(str, range(total)), total, limit)) == chosen
+def test_lines_are_spread_evenly(total: int, limit: int, expected: str) -> None:
+    assert "".join(spread(map(str, range(total)), total, limit)) == expected
 
 
 def test_the_same_limit_gives_the_same_rows_all_over_the_year() -> None:

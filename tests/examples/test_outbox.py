@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from mongoq.embedded import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
-TOLD = """\
+OUTPUT = """\
 ordered, in one commit   orders: Ada ordered; items: 1
 rolled back, unpaid      orders: Ada ordered; items: 1
 not shipped, no printer  orders: Ada ordered; items: 1
@@ -25,19 +25,19 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_tells_what_happens_in_one_commit_and_what_does_not() -> None:
-    done = run()
-    assert (done.stdout, done.stderr, done.returncode) == (TOLD, "", 0)
+    completed = run()
+    assert (completed.stdout, completed.stderr, completed.returncode) == (OUTPUT, "", 0)
 
 
 def test_it_works_on_a_server_of_the_users_own(uri: str, client: Any, database: str) -> None:
-    done = run("--uri", urlsplit(uri)._replace(path=f"/{database}").geturl())
-    assert (done.stdout, done.returncode) == (TOLD, 0)
+    completed = run("--uri", urlsplit(uri)._replace(path=f"/{database}").geturl())
+    assert (completed.stdout, completed.returncode) == (OUTPUT, 0)
     assert [order["state"] for order in client[database]["orders"].find()] == ["shipped"]
     assert client[database]["outbox"].count_documents({"q": "to-ship"}) == 0
 
 
 def test_it_says_what_a_standalone_server_lacks() -> None:
     with EmbeddedServer(replica_set=None) as standalone:
-        done = run("--uri", standalone.uri)
-    assert (done.stdout, done.returncode) == ("", 2)
-    assert "transactions need a replica set" in done.stderr
+        completed = run("--uri", standalone.uri)
+    assert (completed.stdout, completed.returncode) == ("", 2)
+    assert "transactions need a replica set" in completed.stderr

@@ -64,36 +64,36 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_it_is_drawn_in_the_working_folder_unless_told_otherwise(
+def test_it_is_drawn_in_the_working_folder_unless_a_path_is_given(
     console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli._draw(console, REPORT, None)
     assert cli._draw(console, REPORT, tmp_path / "other.png")
-    told = [f"the report as a picture: {tmp_path / name}" for name in ("flights.png", "other.png")]
-    assert console.export_text().splitlines() == told
+    lines = [f"the report as a picture: {tmp_path / name}" for name in ("flights.png", "other.png")]
+    assert console.export_text().splitlines() == lines
     assert all((tmp_path / name).read_bytes().startswith(PNG) for name in ("flights.png", "other.png"))
 
 
-@pytest.mark.parametrize("asked, held", [(False, True), (True, False)])
+@pytest.mark.parametrize("asked, expected", [(False, True), (True, False)])
 def test_without_matplotlib_a_line_says_what_to_install(
-    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool, held: bool
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool, expected: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert cli._draw(console, REPORT, tmp_path / "flights.png" if asked else None) == held
-    [told] = console.export_text().splitlines()
-    assert told.startswith("no picture, since matplotlib is not installed: run pip install 'mongoq-driver[demo]'")
+    assert cli._draw(console, REPORT, tmp_path / "flights.png" if asked else None) == expected
+    [line] = console.export_text().splitlines()
+    assert line.startswith("no picture, since matplotlib is not installed: run pip install 'mongoq-driver[demo]'")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("asked, held", [(False, True), (True, False)])
-def test_what_cannot_be_written_is_told_and_fails_only_where_it_was_asked_for(
-    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool, held: bool
+@pytest.mark.parametrize("asked, expected", [(False, True), (True, False)])
+def test_what_cannot_be_written_is_reported_and_fails_only_where_it_was_asked_for(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool, expected: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "flights.png").mkdir()
-    assert cli._draw(console, REPORT, Path("flights.png") if asked else None) == held
-    [told] = console.export_text().splitlines()
-    assert told == "no picture, since flights.png cannot be written: Is a directory"
+    assert cli._draw(console, REPORT, Path("flights.png") if asked else None) == expected
+    [line] = console.export_text().splitlines()
+    assert line == "no picture, since flights.png cannot be written: Is a directory"
     assert [path.name for path in tmp_path.iterdir()] == ["flights.png"]

@@ -28,7 +28,7 @@ from examples.punctuality.pipeline import JUDGE, NAME, build, numbered_rows
 from examples.punctuality.proof import Facts, Proof, facts_of, prove
 from examples.punctuality.queues import ARRIVALS, DEPARTURES, ERRORS, FLIGHTS, OUTPUTS, QUESTIONS, RAW
 from examples.punctuality.report import read_report
-from examples.punctuality.running import started
+from examples.punctuality.running import start_line
 from examples.running import WORKERS, Site
 from tests.examples.launching import Launch, output_of, wait_for
 from tests.waiting import PATIENCE
@@ -74,7 +74,7 @@ def weather() -> WeatherTable:
 
 def run(site: Site) -> mongoq.Progress:
     work = build(FOLDER, ROWS, weather(), engine=site.engine, lease=timedelta(seconds=1.5))
-    with started(work, site) as line:
+    with start_line(work, site) as line:
         while not line.wait(PATIENCE):
             pytest.fail("the line does not come to its end")
         return line.progress()
@@ -83,16 +83,16 @@ def run(site: Site) -> mongoq.Progress:
 def test_every_row_is_where_the_file_says_and_stays_there(
     site: Site, raw: Any, rows: list[RawRow], facts: Facts
 ) -> None:
-    told = run(site)
+    result = run(site)
     dead = sum(row["dep_time"] == "NA" for row in rows)
     arrived = sum(row["arr_delay"] != "NA" for row in rows)
     assert 0 < dead < arrived < ROWS - dead
-    assert told.sources["rows"].pushed == ROWS
-    assert [stage.settled for stage in told.stages.values()] == [ROWS, ROWS - dead, ROWS - dead]
+    assert result.sources["rows"].pushed == ROWS
+    assert [stage.settled for stage in result.stages.values()] == [ROWS, ROWS - dead, ROWS - dead]
     assert causes(site.broker, ERRORS) == {Cause("validate", "never departed", ""): dead}
-    found = prove(raw, facts)
-    assert found.holds
-    assert {count.queue: count.expected for count in found.counts} == {
+    proof = prove(raw, facts)
+    assert proof.holds
+    assert {count.queue: count.expected for count in proof.counts} == {
         DEPARTURES.late: sum(row["dep_delay"] != "NA" and int(row["dep_delay"]) > 15 for row in rows),
         DEPARTURES.on_time: sum(row["dep_delay"] != "NA" and int(row["dep_delay"]) <= 15 for row in rows),
         ARRIVALS.late: sum(row["arr_delay"] != "NA" and int(row["arr_delay"]) > 15 for row in rows),
@@ -120,7 +120,7 @@ def test_the_source_goes_on_behind_its_position() -> None:
     assert list(numbered_rows(20, folder=FOLDER, rows=20)) == []
 
 
-def test_rows_that_are_equal_are_told_apart(rows: list[RawRow]) -> None:
+def test_rows_that_are_equal_are_distinguished(rows: list[RawRow]) -> None:
     row = next(row for row in rows if row["dep_time"] != "NA")
     first, second = (validate(NumberedRow.model_validate({"number": number, "row": row})) for number in (1, 2))
     assert isinstance(first, mongoq.Fork)
@@ -252,17 +252,18 @@ def soon_forgotten(client: MongoClient[Any]) -> Iterator[None]:
     client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=60)
 
 
+@pytest.mark.prove
 @pytest.mark.usefixtures("soon_forgotten")
-@pytest.mark.parametrize("engine, begun", [pytest.param("threads", RAW, marks=pytest.mark.prove), ("asyncio", WAITING)])
-def test_a_killed_run_is_finished_by_the_next(start: Start, raw: Any, own_uri: str, engine: str, begun: str) -> None:
+@pytest.mark.parametrize("engine, queue", [("threads", RAW), ("asyncio", WAITING)])
+def test_a_killed_run_is_finished_by_the_next(start: Start, raw: Any, own_uri: str, engine: str, queue: str) -> None:
     collection = raw.database["punctuality_400"]
     arguments = "--rows", 400, "--uri", own_uri, "--engine", engine, "--lease", 1
     process = start(*arguments)
-    wait_for(process, lambda: collection.count_documents({"q": begun}))
+    wait_for(process, lambda: collection.count_documents({"q": queue}))
     process.send_signal(signal.SIGKILL)
     process.wait()
-    left = ITEMS | {"q": {"$nin": [*OUTPUTS, ERRORS]}}
-    assert collection.count_documents(left), "it was killed in the middle of its work"
+    on_their_way = ITEMS | {"q": {"$nin": [*OUTPUTS, ERRORS]}}
+    assert collection.count_documents(on_their_way), "it was killed in the middle of its work"
     assert "proven: 400 rows = " in output_of(start(*arguments))
 
 

@@ -20,7 +20,7 @@ from examples.flights.letters import letters_of, replay_enrich
 from examples.flights.model import EnrichedFlight, Flight, RawRow, Reference
 from examples.flights.pipeline import CHECKED, DONE, ERRORS, RAW, prepare, push
 from examples.flights.proof import Proof, prove
-from examples.flights.running import started
+from examples.flights.running import start_line
 from examples.letters import Cause, causes
 from examples.running import WORKERS, Site
 from tests.waiting import PATIENCE
@@ -61,7 +61,7 @@ def build(tables: Reference, *, broken: bool = False, engine: str = "threads") -
 
 
 def run(site: Site, work: mongoq.Pipeline, rows: Iterable[RawRow] = ()) -> mongoq.Progress:
-    with started(work, site, rows) as line:
+    with start_line(work, site, rows) as line:
         while not line.wait(PATIENCE):
             pytest.fail("the line does not come to its end")
         return line.progress()
@@ -93,13 +93,13 @@ def with_fault(monkeypatch: pytest.MonkeyPatch, name: str, fault: Fault) -> None
 
 
 def test_every_flight_is_done_or_dead(each_site: Site, raw: Any, rows: list[RawRow], tables: Reference) -> None:
-    told = run(each_site, build(tables, engine=each_site.engine), rows)
+    result = run(each_site, build(tables, engine=each_site.engine), rows)
     dead = never_departed(rows)
     assert 0 < dead < 30
     assert proof_of(raw, rows) == Proof(pushed=300, done=300 - dead, dead=dead, elsewhere=0)
     assert causes(each_site.broker, ERRORS) == {Cause("validate", "never departed", ""): dead}
-    assert [stage.settled for stage in told.stages.values()] == [300, 300 - dead, 300 - dead]
-    validate, enrich, finish = told.stages.values()
+    assert [stage.settled for stage in result.stages.values()] == [300, 300 - dead, 300 - dead]
+    validate, enrich, finish = result.stages.values()
     assert (validate.moved, validate.dead, enrich.moved, finish.done) == (300 - dead, dead, 300 - dead, 300 - dead)
     flight = next(each_site.broker.queue(DONE, model=EnrichedFlight).history())
     assert flight.payload.airline == tables.airlines[flight.payload.carrier]
@@ -110,16 +110,18 @@ def test_what_the_first_version_fails_at_is_replayed_through_the_mended_one(
 ) -> None:
     broker, engine = each_site.broker, each_site.engine
     first, mended = (build(tables, broken=broken, engine=engine) for broken in (True, False))
-    lost, dead = to_nowhere(rows), never_departed(rows)
-    assert len(lost) > 3
-    told = run(each_site, first, rows).stages["enrich"]
-    assert (told.dead, told.retried, told.moved) == (len(lost), len(lost), 300 - dead - len(lost))
-    assert set(letters_of(broker, "enrich")) == lost
-    assert proof_of(raw, rows) == Proof(pushed=300, done=300 - dead - len(lost), dead=dead + len(lost), elsewhere=0)
-    found = causes(broker, ERRORS)
-    assert found.pop(Cause("validate", "never departed", "")) == dead
-    assert {(cause.stage, cause.reason) for cause in found} == {("enrich", "retries exhausted")}
-    assert {cause.error for cause in found} <= {f"KeyError: {code!r}" for code in UNKNOWN}
+    failing, dead = to_nowhere(rows), never_departed(rows)
+    assert len(failing) > 3
+    counts = run(each_site, first, rows).stages["enrich"]
+    assert (counts.dead, counts.retried, counts.moved) == (len(failing), len(failing), 300 - dead - len(failing))
+    assert set(letters_of(broker, "enrich")) == failing
+    assert proof_of(raw, rows) == Proof(
+        pushed=300, done=300 - dead - len(failing), dead=dead + len(failing), elsewhere=0
+    )
+    by_cause = causes(broker, ERRORS)
+    assert by_cause.pop(Cause("validate", "never departed", "")) == dead
+    assert {(cause.stage, cause.reason) for cause in by_cause} == {("enrich", "retries exhausted")}
+    assert {cause.error for cause in by_cause} <= {f"KeyError: {code!r}" for code in UNKNOWN}
     for item in broker.queue(ERRORS).peek(1000):
         assert item.origin is not None
         if item.origin.stage == "enrich":
@@ -127,14 +129,14 @@ def test_what_the_first_version_fails_at_is_replayed_through_the_mended_one(
             assert "enrich_at_first" in item.error.traceback
             assert item.origin.delivery
 
-    assert set(replay_enrich(broker)) == lost
+    assert set(replay_enrich(broker)) == failing
     assert letters_of(broker, "enrich") == []
-    told = run(each_site, mended).stages["enrich"]
-    assert (told.moved, told.dead, told.retried) == (len(lost), 0, 0)
+    counts = run(each_site, mended).stages["enrich"]
+    assert (counts.moved, counts.dead, counts.retried) == (len(failing), 0, 0)
     assert causes(broker, ERRORS) == {Cause("validate", "never departed", ""): dead}
     assert proof_of(raw, rows) == Proof(pushed=300, done=300 - dead, dead=dead, elsewhere=0)
     assert replay_enrich(broker) == []
-    for id in lost:
+    for id in failing:
         hops = broker.trail(id)
         assert hops is not None
         assert [(hop.queue, hop.stage, hop.ended, hop.to, hop.attempts) for hop in hops] == [
@@ -155,6 +157,7 @@ def test_the_fix_is_all_that_is_different(tables: Reference) -> None:
     assert first.compare(build(tables, broken=True, engine="asyncio")) == []
 
 
+@pytest.mark.prove
 def test_every_engine_makes_the_same_of_the_same_rows(
     raw: Any, rows: list[RawRow], tables: Reference, broker: mongoq.Broker, uri: str
 ) -> None:
@@ -162,13 +165,13 @@ def test_every_engine_makes_the_same_of_the_same_rows(
     counts, places, letters = [], [], []
     for engine in WORKERS:
         site = Site(broker, uri, engine)
-        told = []
+        stage_counts = []
         for broken in True, False:
             stages = run(site, build(tables, broken=broken, engine=engine), rows).stages.values()
-            told.append([(stage.moved, stage.done, stage.dead, stage.retried) for stage in stages])
+            stage_counts.append([(stage.moved, stage.done, stage.dead, stage.retried) for stage in stages])
             letters.append(causes(broker, ERRORS))
             replay_enrich(broker)
-        counts.append(told)
+        counts.append(stage_counts)
         places.append({(item["_id"], item["q"], str(item["payload"])) for item in raw.find(ITEMS)})
         raw.delete_many(ITEMS)
     assert counts == [counts[0]] * len(WORKERS)
@@ -204,8 +207,8 @@ def test_a_handler_that_fails_now_and_then_loses_nothing(
             raise ConnectionError("the tables cannot be reached")
 
     with_fault(monkeypatch, "enrich", fail_at_first)
-    told = run(site, build(tables), rows)
-    assert told.stages["enrich"].retried == len(failed) > 20
+    result = run(site, build(tables), rows)
+    assert result.stages["enrich"].retried == len(failed) > 20
     assert proof_of(raw, rows).done == 300 - never_departed(rows)
 
 
@@ -218,11 +221,13 @@ def test_a_flight_that_always_fails_ends_in_the_error_queue_with_its_error(
 
     with_fault(monkeypatch, "enrich", fail)
     run(site, build(tables), rows[:60])
-    found = [item for item in site.broker.queue(ERRORS).peek(100) if item.origin and item.origin.stage == "enrich"]
-    assert found
-    assert {item.payload["origin"] for item in found} == {"LGA"}
-    told = {(item.error.type, item.origin.queue, item.origin.attempts) for item in found if item.error and item.origin}
-    assert told == {("KeyError", CHECKED, 2)}
+    letters = [item for item in site.broker.queue(ERRORS).peek(100) if item.origin and item.origin.stage == "enrich"]
+    assert letters
+    assert {item.payload["origin"] for item in letters} == {"LGA"}
+    details = {
+        (item.error.type, item.origin.queue, item.origin.attempts) for item in letters if item.error and item.origin
+    }
+    assert details == {("KeyError", CHECKED, 2)}
     assert proof_of(raw, rows[:60]).holds
 
 
@@ -230,11 +235,11 @@ def test_flights_of_a_worker_that_died_are_taken_up_by_others(
     each_site: Site, raw: Any, rows: list[RawRow], tables: Reference
 ) -> None:
     push(each_site.broker, rows)
-    held = [each_site.broker.queue(RAW).reserve(lease=1.5) for _ in range(10)]  # and never settled
-    told = run(each_site, build(tables, engine=each_site.engine))
-    assert None not in held
+    items = [each_site.broker.queue(RAW).reserve(lease=1.5) for _ in range(10)]  # and never settled
+    result = run(each_site, build(tables, engine=each_site.engine))
+    assert None not in items
     assert proof_of(raw, rows).holds
-    assert told.stages["validate"].settled == 300
+    assert result.stages["validate"].settled == 300
 
 
 def test_a_handler_slower_than_its_lease_keeps_its_item(
@@ -250,8 +255,8 @@ def test_a_handler_slower_than_its_lease_keeps_its_item(
             time.sleep(3)
 
     with_fault(monkeypatch, "check", sleep_once)
-    told = run(site, build(tables), rows[:20])
-    assert runs["all"] == told.stages["validate"].settled == 20
+    result = run(site, build(tables), rows[:20])
+    assert runs["all"] == result.stages["validate"].settled == 20
     assert proof_of(raw, rows[:20]).holds
 
 
@@ -260,26 +265,26 @@ def test_a_worker_that_has_lost_its_items_changes_nothing(
 ) -> None:
     alone = threading.Lock()
     theirs = {"token": ObjectId(), "by": "another"}
-    taken: list[Any] = []
+    stolen: list[Any] = []
     runs: list[Any] = []
 
     def steal_once(row: Any) -> None:
         with alone:  # before any item is being settled: of such a one nobody could tell by whom it was
             runs.append(row)
-            steals = not taken
+            steals = not stolen
             if steals:
                 until = {"when": datetime.now(UTC) + timedelta(seconds=2)}
                 raw.update_many({"q": RAW, "reserved": True}, {"$set": theirs | until, "$inc": {"attempts": 1}})
-                taken.extend(item["_id"] for item in raw.find(theirs))
+                stolen.extend(item["_id"] for item in raw.find(theirs))
         if steals:
             time.sleep(1.5)
 
     with_fault(monkeypatch, "check", steal_once)
-    told = run(site, build(tables), rows[:20])
-    assert len(taken) >= 1
-    assert len(runs) > told.stages["validate"].settled == 20, "a run whose item was lost counts for nothing"
+    result = run(site, build(tables), rows[:20])
+    assert len(stolen) >= 1
+    assert len(runs) > result.stages["validate"].settled == 20, "a run whose item was lost counts for nothing"
     assert proof_of(raw, rows[:20]).holds
-    for id in taken:
+    for id in stolen:
         hops = site.broker.trail(id)
         assert hops is not None
         assert [(hop.stage, hop.attempts) for hop in hops if hop.stage == "validate"] == [("validate", 3)]
@@ -308,12 +313,12 @@ def test_garbage_is_dead_with_its_reason(site: Site, raw: Any, rows: list[RawRow
         {},
         good | {"dep_delay": "1000"},
     ]
-    told = run(site, build(tables), [*garbage, good])
-    validate = told.stages["validate"]
+    result = run(site, build(tables), [*garbage, good])
+    validate = result.stages["validate"]
     assert (validate.moved, validate.dead) == (1, 5)
-    found = causes(site.broker, ERRORS)
-    assert {cause.stage for cause in found} == {"validate"}
-    reasons = Counter(cause.reason for cause in found.elements())
+    by_cause = causes(site.broker, ERRORS)
+    assert {cause.stage for cause in by_cause} == {"validate"}
+    reasons = Counter(cause.reason for cause in by_cause.elements())
     assert reasons.pop("departure and delay contradict each other") == 1
     misfits = [reason.removeprefix("payload: does not fit the queue's model: ").split(":")[0] for reason in reasons]
     assert sorted(misfits) == ["dep_time", "month", "surplus", "year"]
@@ -324,7 +329,7 @@ def test_a_line_that_is_left_early_holds_nothing_and_goes_on_later(
     each_site: Site, raw: Any, rows: list[RawRow], tables: Reference
 ) -> None:
     work = build(tables, engine=each_site.engine)
-    with started(work, each_site, rows) as line:
+    with start_line(work, each_site, rows) as line:
         while line.progress().stages["validate"].settled < 20:
             line.wait(0.01)
     assert raw.count_documents({"reserved": True}) == 0
@@ -336,16 +341,16 @@ def test_a_line_that_is_left_early_holds_nothing_and_goes_on_later(
 def test_letters_of_a_run_that_was_left_are_replayed_by_a_later_one(
     site: Site, raw: Any, rows: list[RawRow], tables: Reference
 ) -> None:
-    lost, dead = to_nowhere(rows), never_departed(rows)
-    with started(build(tables, broken=True), site, rows) as line:
+    failing, dead = to_nowhere(rows), never_departed(rows)
+    with start_line(build(tables, broken=True), site, rows) as line:
         while not line.progress().stages["enrich"].dead:
             line.wait(0.01)
     before = set(letters_of(site.broker, "enrich"))
     run(site, build(tables, broken=True), rows)
-    assert set(letters_of(site.broker, "enrich")) == lost > set()
-    assert before <= lost
+    assert set(letters_of(site.broker, "enrich")) == failing > set()
+    assert before <= failing
     replay_enrich(site.broker)
-    with started(build(tables), site) as line:
+    with start_line(build(tables), site) as line:
         line.wait(0)
     run(site, build(tables))
     assert causes(site.broker, ERRORS) == {Cause("validate", "never departed", ""): dead}
@@ -385,6 +390,6 @@ def test_the_proof_says_where_things_are(
         raw.delete_one({"_id": third})
     elif change:
         raw.update_one({"_id": third}, {"$set": change})
-    found = proof_of(raw, rows[:3])
-    assert found == expected
-    assert found.holds == (expected.dead == 2)
+    proof = proof_of(raw, rows[:3])
+    assert proof == expected
+    assert proof.holds == (expected.dead == 2)

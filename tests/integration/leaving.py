@@ -67,7 +67,7 @@ async def polled(collection: Any) -> None:
 async def torn_down(collection: Any) -> None:
     """Leave it to a task in the background to close the brokers, when the end of the loop cancels that as well."""
     brokers: list[mongoq.AsyncBroker] = []
-    left: list[asyncio.Task[Any]] = []
+    tasks: list[asyncio.Task[Any]] = []
 
     async def close_at_the_end() -> None:
         try:
@@ -80,23 +80,23 @@ async def torn_down(collection: Any) -> None:
     async def begin_ever_more() -> None:
         while True:  # at each moment a call, or its command, has not begun
             brokers.append(mongoq.AsyncBroker(collection, group_commit=False))
-            left.extend(asyncio.create_task(call(brokers[-1].queue("orders"))) for call in CALLS)
+            tasks.extend(asyncio.create_task(call(brokers[-1].queue("orders"))) for call in CALLS)
             await asyncio.sleep(0)
 
-    left.append(asyncio.create_task(close_at_the_end()))
+    tasks.append(asyncio.create_task(close_at_the_end()))
     await asyncio.sleep(0)
-    left.append(asyncio.create_task(begin_ever_more()))
+    tasks.append(asyncio.create_task(begin_ever_more()))
     for _ in range(STEPS):
         await asyncio.sleep(0)
 
 
 def another_loop(uri: str, database: str) -> None:
     """Close a broker whose own loop has ended, with pollers on it."""
-    left: list[asyncio.Task[Any]] = []
+    tasks: list[asyncio.Task[Any]] = []
 
     async def begin() -> mongoq.AsyncBroker:
         broker = await mongoq.connect_async(uri, database=database)
-        left.extend(asyncio.create_task(poll(broker.queue("orders"), call)) for call in CALLS)
+        tasks.extend(asyncio.create_task(poll(broker.queue("orders"), call)) for call in CALLS)
         await asyncio.sleep(0.2)
         return broker
 

@@ -36,7 +36,7 @@ async def begin(uri: str, database: str, driver: str) -> tuple[mongoq.AsyncBroke
 async def go_on(broker: mongoq.AsyncBroker) -> None:
     queue = broker.queue("orders")
     pushes = asyncio.gather(*(queue.push("late") for _ in range(CALLERS)), return_exceptions=True)
-    print(*{str(told) for told in await asyncio.wait_for(pushes, PATIENCE)}, sep="\n")
+    print(*{str(result) for result in await asyncio.wait_for(pushes, PATIENCE)}, sep="\n")
     await asyncio.wait_for(broker.close(), PATIENCE)
     print("closed")
 

@@ -27,19 +27,20 @@ class Process:
         self.run: Any = None
 
     def perform(
-        self, flow: Flow[T], *, commands: int | None = None, told: Callable[[Any], Any] | None = None
+        self, flow: Flow[T], *, commands: int | None = None, change_reply: Callable[[Any], Any] | None = None
     ) -> T | None:
         """Run a flow, or so many of its commands: then the process is dead, and nothing is undone.
 
-        ``told`` may change what the flow is told.
+        ``change_reply`` may change the reply that the flow gets.
         """
-        if commands is None and told is None:
+        if commands is None and change_reply is None:
             return self.broker._driver.run(flow)
-        request, sent = next(flow), 0
+        request, number = next(flow), 0
         try:
-            while sent != commands:
+            while number != commands:
                 reply = self.broker._driver._performer.perform(request, [])
-                request, sent = flow.send(reply if told is None else told(reply)), sent + 1
+                request = flow.send(reply if change_reply is None else change_reply(reply))
+                number += 1
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         return None
@@ -62,8 +63,8 @@ class Process:
         )
 
 
-def is_run(found: Any) -> bool:
-    return isinstance(found, StreamRun)
+def is_run(answer: Any) -> bool:
+    return isinstance(answer, StreamRun)
 
 
 Make = Callable[..., Process]

@@ -53,12 +53,12 @@ async def test_cancelled_batches_leave_nothing_reserved_and_lose_nothing(
         for items in await asyncio.gather(*(cancelled() for _ in range(3))):
             await queue.release_many(items)
     await broker.close()
-    stored = list(raw.find({"q": "orders"}))
-    assert {document["payload"] for document in stored} == set(range(ITEMS)), f"seed {seed}"
+    documents = list(raw.find({"q": "orders"}))
+    assert {document["payload"] for document in documents} == set(range(ITEMS)), f"seed {seed}"
     # what only was put behind the others keeps the marks of its last run
-    left = [document for document in stored if document["when"] > datetime.now(UTC)]
-    assert left == [], f"seed {seed}"
-    assert {document["payload"]: document["attempts"] for document in stored} == attempts, f"seed {seed}"
+    leased = [document for document in documents if document["when"] > datetime.now(UTC)]
+    assert leased == [], f"seed {seed}"
+    assert {document["payload"]: document["attempts"] for document in documents} == attempts, f"seed {seed}"
 
 
 def test_an_interrupted_batch_is_given_back(broker: mongoq.Broker, raw: Any) -> None:
@@ -99,17 +99,17 @@ def test_a_batch_whose_reading_fails_is_given_back(uri: str, database: str, raw:
                 queue.reserve_many(3)
         finally:
             client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
-        stored = list(raw.find({"q": "orders"}))
-        assert {(document["reserved"], document["attempts"]) for document in stored} == {(False, 0)}
-        assert {document["payload"]: document["when"] for document in stored} == due
+        documents = list(raw.find({"q": "orders"}))
+        assert {(document["reserved"], document["attempts"]) for document in documents} == {(False, 0)}
+        assert {document["payload"]: document["when"] for document in documents} == due
 
 
 def test_of_a_batch_with_one_that_is_raised_the_others_are_given_back(broker: mongoq.Broker, raw: Any) -> None:
     broker.queue("orders").push_many([{"n": 1}, "bad", {"n": 3}])
     with pytest.raises(mongoq.PayloadInvalid) as caught:
         broker.queue("orders", model=Number).reserve_many(3, on_invalid="raise")
-    (held,) = raw.find({"q": "orders", "reserved": True})
-    assert held["_id"] == caught.value.item.id
+    (reserved,) = raw.find({"q": "orders", "reserved": True})
+    assert reserved["_id"] == caught.value.item.id
     assert {document["attempts"] for document in raw.find({"q": "orders", "reserved": False})} == {0}
 
 

@@ -25,7 +25,7 @@ class Case:
     name: str
     act: Callable[[Any, Any], Any]
     command: str
-    left: dict[str, int]
+    remaining: dict[str, int]
     history: float | None = None
 
 
@@ -58,7 +58,7 @@ def test_a_batch_survives_a_loss(lossy: tuple[Proxy, Any], raw: Any, case: Case,
         items = queue.reserve_many(5) if "push" not in case.name else []
         proxy.lose(kind, case.command, times=1)
         if (case.name, kind) == ("push", "request"):
-            # sent again it could double what has come and gone, so what is not there is told
+            # sent again it could double what has come and gone, so what is not there is reported
             with pytest.raises(mongoq.BatchIncomplete) as caught:
                 case.act(queue, items)
             assert (len(caught.value.failed), caught.value.done) == (5, [])
@@ -66,7 +66,7 @@ def test_a_batch_survives_a_loss(lossy: tuple[Proxy, Any], raw: Any, case: Case,
             return
         case.act(queue, items)
         assert proxy.lost == 1
-    assert {name: raw.count_documents(FOUND[name]) for name in case.left} == case.left
+    assert {name: raw.count_documents(FOUND[name]) for name in case.remaining} == case.remaining
 
 
 @pytest.mark.parametrize("kind", ["request", "reply"])

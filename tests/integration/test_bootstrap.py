@@ -1,4 +1,4 @@
-"""What comes before an operation, when the network loses a reply of it: it is asked again, and nobody is told."""
+"""What comes before an operation, when the network loses a reply of it: it is asked again, and no caller notices."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ class Tasks:
 
 
 def pipeline() -> mongoq.Pipeline:
-    made = mongoq.Pipeline("line", outputs="done")
+    line = mongoq.Pipeline("line", outputs="done")
 
-    @made.stage("orders", to="done", where={"cancelled": False}, otherwise=mongoq.Drop())
+    @line.stage("orders", to="done", where={"cancelled": False}, otherwise=mongoq.Drop())
     def pass_on(payload: Any) -> Any:
         return payload
 
-    return made
+    return line
 
 
 def address(proxy: Proxy) -> str:

@@ -1,4 +1,4 @@
-"""Items settled by id and token alone, and pushes that are each told something else: what writers of tables send."""
+"""Items settled by id and token alone, and pushes that have each their own options: what writers of tables send."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def context_of(broker: mongoq.Broker, name: str) -> QueueContext[Any]:
     return QueueContext(broker._context, queue_options(name), broker._context.untyped)
 
 
-def settle(broker: mongoq.Broker, *held: FencedItem) -> SettledByToken:
-    return broker._driver.run(settle_held(broker._context, held))
+def settle(broker: mongoq.Broker, *items: FencedItem) -> SettledByToken:
+    return broker._driver.run(settle_held(broker._context, items))
 
 
-def moved_to(broker: mongoq.Broker, name: str, **told: Any) -> Any:
+def moved_to(broker: mongoq.Broker, name: str, **options: Any) -> Any:
     context = context_of(broker, name)
-    given = {"delay": None, "when": None, "priority": None, "headers": None, "key": None, **told}
+    arguments = {"delay": None, "when": None, "priority": None, "headers": None, "key": None, **options}
     return check_move(
         context,
         Destination(name, context.codec),
@@ -40,7 +40,7 @@ def moved_to(broker: mongoq.Broker, name: str, **told: Any) -> Any:
         replace_payload=False,
         patch=None,
         replace_headers=False,
-        **given,
+        **arguments,
     )
 
 
@@ -48,8 +48,8 @@ def wrapped(payload: Any) -> bytes:
     return bson.encode({"payload": payload})
 
 
-def push(broker: mongoq.Broker, name: str, tolds: list[PushOptions], *pushes: Push) -> None:
-    broker._driver.run(push_each(context_of(broker, name), tolds, pushes, remember=WEEK))
+def push(broker: mongoq.Broker, name: str, options: list[PushOptions], *pushes: Push) -> None:
+    broker._driver.run(push_each(context_of(broker, name), options, pushes, remember=WEEK))
 
 
 def reserved(broker: mongoq.Broker, number: int, name: str = "orders") -> list[Any]:
@@ -59,19 +59,21 @@ def reserved(broker: mongoq.Broker, number: int, name: str = "orders") -> list[A
     return items
 
 
-def test_items_of_several_queues_go_where_each_is_told(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_of_several_queues_go_each_to_its_destination(
+    broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(held_items, "IDS", 2)
     broker.queue("kept").configure(history=60)
     items = [*reserved(broker, 2), *reserved(broker, 3, "kept")]
     later = moved_to(broker, "later", delay=3600, priority=7)
-    told = settle(
+    result = settle(
         broker,
         FencedItem(items[0].id, items[0].token),
         FencedItem(items[1].id, items[1].token, later, wrapped("new")),
         *(FencedItem(item.id, item.token) for item in items[2:4]),
         FencedItem(items[4].id, items[4].token, later),
     )
-    assert (told.done, told.lost, told.failed, told.queues) == (5, [], {}, {"orders", "kept"})
+    assert (result.done, result.lost, result.failed, result.queues) == (5, [], {}, {"orders", "kept"})
     assert broker.queue("orders").size() == 0
     assert broker.queue("kept").size("processed") == 2
     moved = broker.queue("later").peek(5, state="scheduled")
@@ -82,29 +84,29 @@ def test_items_of_several_queues_go_where_each_is_told(broker: mongoq.Broker, mo
 def test_what_is_not_under_its_token_any_more_is_lost_and_untouched(broker: mongoq.Broker) -> None:
     first, second, third = reserved(broker, 3)
     broker.queue("orders").commit(first)
-    told = settle(
+    result = settle(
         broker,
         FencedItem(first.id, first.token),
         FencedItem(second.id, ObjectId()),
         FencedItem(third.id, third.token),
         FencedItem(ObjectId(), ObjectId()),
     )
-    assert (told.done, told.failed) == (1, {})
-    assert told.lost[:2] == [first.id, second.id]
-    assert len(told.lost) == 3
+    assert (result.done, result.failed) == (1, {})
+    assert result.lost[:2] == [first.id, second.id]
+    assert len(result.lost) == 3
     broker.queue("orders").commit(second)
 
 
 def test_an_item_whose_key_is_taken_there_stays_reserved(broker: mongoq.Broker) -> None:
     broker.queue("next").push("old", key="k")
     first, second = reserved(broker, 2)
-    told = settle(
+    result = settle(
         broker,
         FencedItem(first.id, first.token, moved_to(broker, "next", key="k"), wrapped("new")),
         FencedItem(second.id, second.token, moved_to(broker, "next", key="other")),
     )
-    assert (told.done, told.lost) == (1, [])
-    assert isinstance(told.failed[first.id], DuplicateItem)
+    assert (result.done, result.lost) == (1, [])
+    assert isinstance(result.failed[first.id], DuplicateItem)
     broker.queue("orders").release(first)
     assert {item.key: item.payload for item in broker.queue("next").peek(5)} == {"k": "old", "other": 1}
 
@@ -115,15 +117,15 @@ def test_a_lost_reply_settles_nothing_twice_and_loses_nothing(lossy: tuple[Proxy
     with mongoq.Broker(collection) as broker:
         items = reserved(broker, 3)
         onward = moved_to(broker, "next")
-        held = [FencedItem(item.id, item.token, onward, wrapped(item.payload)) for item in items]
+        fenced = [FencedItem(item.id, item.token, onward, wrapped(item.payload)) for item in items]
         proxy.lose(kind, "update", times=1)
-        told = settle(broker, *held)
+        result = settle(broker, *fenced)
         assert proxy.lost == 1
-        assert (told.done, told.lost, told.failed) == (3, [], {})
+        assert (result.done, result.lost, result.failed) == (3, [], {})
         assert sorted(item.payload for item in broker.queue("next").peek(5)) == [0, 1, 2]
 
 
-def test_pushes_are_each_told_something_else(broker: mongoq.Broker) -> None:
+def test_pushes_have_each_their_own_options(broker: mongoq.Broker) -> None:
     when = datetime.fromisoformat("2030-01-01T00:00:00Z")
     tolds = [
         PushOptions(),
@@ -135,14 +137,14 @@ def test_pushes_are_each_told_something_else(broker: mongoq.Broker) -> None:
     pushes = [(id, wrapped(n), n % 4) for n, id in enumerate(ids)]
     for _ in range(2):
         push(broker, "orders", tolds, *pushes)
-    found = {
+    items = {
         item.payload: item for state in ("ready", "scheduled") for item in broker.queue("orders").peek(9, state=state)
     }
-    assert sorted(found) == [0, 1, 2, 3, 4, 5]
-    assert [found[n].id.binary for n in range(6)] == ids
-    assert (found[1].due, found[1].priority, found[5].due) == (when, 3, when)
-    assert (found[2].headers, found[3].key) == ({"h": 1}, "k")
-    assert all(found[n].once is not None for n in range(6))
+    assert sorted(items) == [0, 1, 2, 3, 4, 5]
+    assert [items[n].id.binary for n in range(6)] == ids
+    assert (items[1].due, items[1].priority, items[5].due) == (when, 3, when)
+    assert (items[2].headers, items[3].key) == ({"h": 1}, "k")
+    assert all(items[n].once is not None for n in range(6))
 
 
 def test_publications_are_cut_into_transactions(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:

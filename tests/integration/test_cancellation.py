@@ -53,20 +53,20 @@ async def test_cancelled_claims_leave_nothing_reserved_and_lose_nothing(
         except asyncio.CancelledError:
             return None
 
-    kept = []
+    items = []
     for _ in range(CANCELLATIONS // 8):
         got = [item for item in await asyncio.gather(*(cancelled() for _ in range(8))) if item is not None]
         if operation.startswith("pop"):
-            kept += got
+            items += got
             continue
         for item in got:
             await queue.release(item)
     await broker.close()
-    taken = {item.payload for item in kept}
+    payloads = {item.payload for item in items}
     assert raw.count_documents({"q": "orders", "reserved": True}) == 0, f"seed {seed}"
-    left = {document["payload"] for document in raw.find({"q": "orders", "when": {"$exists": True}})}
-    assert taken | left == set(range(ITEMS)), f"seed {seed}"
-    assert not taken & left, f"seed {seed}"
+    remaining = {document["payload"] for document in raw.find({"q": "orders", "when": {"$exists": True}})}
+    assert payloads | remaining == set(range(ITEMS)), f"seed {seed}"
+    assert not payloads & remaining, f"seed {seed}"
     assert {document["attempts"] for document in raw.find({"q": "orders", "when": {"$exists": True}})} <= {0}
 
 
@@ -116,8 +116,8 @@ async def test_a_cancelled_block_releases_its_item(uri: str, database: str, raw:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-    stored = raw.find_one({"q": "orders"})
-    assert (stored["reserved"], stored["attempts"]) == (False, 0)
+    document = raw.find_one({"q": "orders"})
+    assert (document["reserved"], document["attempts"]) == (False, 0)
 
 
 async def test_a_closed_broker_hands_nothing_to_those_who_wait(uri: str, database: str, raw: Any) -> None:
@@ -171,8 +171,8 @@ def test_a_broker_that_is_closed_at_the_end_of_the_loop_gives_back_what_was_unde
 
     for _ in range(25):
         asyncio.run(main())
-        left = raw.count_documents({"q": "orders", "reserved": False})
-        assert left == (1 if claims[-1].cancelled() else 0)
+        remaining = raw.count_documents({"q": "orders", "reserved": False})
+        assert remaining == (1 if claims[-1].cancelled() else 0)
         raw.delete_many({"q": "orders"})
     assert any(claim.cancelled() for claim in claims)
 

@@ -23,9 +23,9 @@ PATIENCE = 60
 @pytest.mark.parametrize("way", ["cancelled", "polled", "torn down", "another loop"])
 def test_a_program_ends_whose_calls_were_cancelled(uri: str, database: str, way: str) -> None:
     command = [sys.executable, "-m", "tests.integration.leaving", uri, database, way]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.stdout.splitlines() == ["closed", "ended"], done.stderr
-    assert done.returncode == 0
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert completed.stdout.splitlines() == ["closed", "ended"], completed.stderr
+    assert completed.returncode == 0
 
 
 @pytest.fixture(params=[True, False], ids=["group commit", "each by itself"])

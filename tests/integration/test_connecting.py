@@ -21,7 +21,7 @@ from mongoq.drivers.connection_string import has_option, redact_error
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.base import bootstrap
 from mongoq.protocol.state.context import BrokerContext
-from tests.integration.crowds import Listener
+from tests.integration.concurrent_callers import Listener
 from tests.unit.scripted import context, found, play
 
 PASSWORD = "hunter2:secret"
@@ -168,7 +168,7 @@ async def test_a_uri_that_the_driver_refuses_has_the_drivers_sentence(kind: str,
         ("me@shop:hunter2/w", "mongodb"),
     ],
 )
-async def test_a_user_or_password_that_is_not_escaped_is_told_so(kind: str, userinfo: str, scheme: str) -> None:
+async def test_a_user_or_password_that_is_not_escaped_is_reported(kind: str, userinfo: str, scheme: str) -> None:
     error = await fail_to_connect(kind, f"{scheme}://{userinfo}@nowhere/app")
     assert isinstance(error, mongoq.ArgumentInvalid)
     assert "; user and password must be percent-encoded where they hold '@'" in str(error)
@@ -197,7 +197,7 @@ async def test_a_host_without_srv_records_has_the_drivers_sentence(kind: str) ->
 
 
 @pytest.mark.parametrize(
-    ("uri", "said", "shown"),
+    ("uri", "sentence", "redacted"),
     [
         ("mongodb://me:p%40ss@h", "bad p@ss, p%40ss of me; some name", "bad …, … of …; some name"),
         ("mongodb://me:12/34 x@h", "Bad database name '34 x@h'", "Bad database name '…@h'"),
@@ -213,8 +213,8 @@ async def test_a_host_without_srv_records_has_the_drivers_sentence(kind: str) ->
         ("mongodb://h/?w=1", "", "Exception"),
     ],
 )
-def test_a_sentence_of_the_driver_loses_what_may_be_a_credential(uri: str, said: str, shown: str) -> None:
-    assert redact_error(Exception(said), uri) == shown
+def test_a_sentence_of_the_driver_loses_what_may_be_a_credential(uri: str, sentence: str, redacted: str) -> None:
+    assert redact_error(Exception(sentence), uri) == redacted
 
 
 def test_an_error_of_a_key_is_shown_as_its_sentence() -> None:
@@ -286,7 +286,7 @@ async def test_a_limit_that_the_driver_leaves_out_is_as_good_as_absent(
 
 
 @pytest.mark.parametrize(
-    ("options", "given"),
+    ("options", "expected"),
     [
         ("serverSelectionTimeoutMS=300", True),
         ("serverselectiontimeoutms=%33", True),
@@ -299,8 +299,8 @@ async def test_a_limit_that_the_driver_leaves_out_is_as_good_as_absent(
         ("", False),
     ],
 )
-def test_an_option_is_given_where_the_driver_takes_its_last_value(options: str, given: bool) -> None:
-    assert has_option(f"mongodb://h/?{options}", "serverSelectionTimeoutMS") is given
+def test_an_option_is_given_where_the_driver_takes_its_last_value(options: str, expected: bool) -> None:
+    assert has_option(f"mongodb://h/?{options}", "serverSelectionTimeoutMS") is expected
 
 
 @KINDS
@@ -321,7 +321,9 @@ async def test_a_short_search_does_not_shorten_the_commands_behind_it(
 
 @KINDS
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_a_host_that_is_not_there_and_tls_that_is_not_spoken_are_told(kind: str, server: EmbeddedServer) -> None:
+async def test_a_host_that_is_not_there_and_tls_that_is_not_spoken_are_reported(
+    kind: str, server: EmbeddedServer
+) -> None:
     error = await fail_to_connect(kind, "mongodb://me:hunter2@db.nowhere.invalid/?serverSelectionTimeoutMS=1000")
     assert isinstance(error, mongoq.ServerUnavailable)
     assert "db.nowhere.invalid:27017: [Errno" in str(error)
@@ -339,7 +341,7 @@ async def test_a_server_that_is_no_load_balancer_is_the_drivers_sentence(kind: s
 
 
 @KINDS
-async def test_a_mechanism_that_the_server_does_not_have_is_told(kind: str, guarded: EmbeddedServer) -> None:
+async def test_a_mechanism_that_the_server_does_not_have_is_reported(kind: str, guarded: EmbeddedServer) -> None:
     uri = f"mongodb://me:hunter2@127.0.0.1:{guarded.port}/?authMechanism=PLAIN"
     error = await fail_to_connect(kind, uri)
     assert isinstance(error, mongoq.AuthenticationFailed)
@@ -399,7 +401,7 @@ def test_a_standalone_server_serves_single_items(guarded: EmbeddedServer) -> Non
         assert item is not None
         queue.move(item, "next", patch={"$inc": {"n": 10}})
         queue.pop()
-        assert [kept.payload for kept in queue.history()] == [{"n": 2}]
+        assert [processed.payload for processed in queue.history()] == [{"n": 2}]
         (moved,) = broker.queue("next").peek()
         assert moved.payload == {"n": 11}
 
@@ -460,9 +462,9 @@ SHARDED = [{"msg": "isdbgrid", "ok": 1}, {"sharded": True}]
 def test_a_sharded_collection_is_refused(flow: Any) -> None:
     """What mongos answers, from a script: there is no mongos among the tests' servers."""
     broker: BrokerContext = context().broker
-    sent, outcome = play(flow(broker), SHARDED)
+    commands, outcome = play(flow(broker), SHARDED)
     assert isinstance(outcome, mongoq.CollectionSharded)
-    assert [next(iter(command.arguments["command"])) for command in sent] == ["hello", "collStats"]
+    assert [next(iter(command.arguments["command"])) for command in commands] == ["hello", "collStats"]
     assert "app.mongoq is sharded" in str(outcome)
 
 
@@ -507,7 +509,7 @@ class Writes(Listener):
 
 @pytest.mark.parametrize("retried", [True, False], ids=["retried", "not-retried"])
 def test_the_callers_collection_is_rebound_and_left_alone(uri: str, database: str, retried: bool) -> None:
-    """Writes of every kind: by commands of ours, and those that the driver sends where it is told not to retry."""
+    """Writes of every kind: by commands of ours, and those that the driver sends where its retries are off."""
     writes = Writes()
     with MongoClient[Any](uri, retryWrites=retried, event_listeners=[writes]) as client:
         careless = client[database].get_collection(

@@ -15,7 +15,7 @@ import mongoq
 from tests.waiting import PATIENCE
 
 CALLERS = 5
-TOLD = "an AsyncBroker, like its client, belongs to the event loop on which it was first used"
+OTHER_LOOP = "an AsyncBroker, like its client, belongs to the event loop on which it was first used"
 ROOT = Path(__file__).parents[2]
 
 
@@ -25,14 +25,14 @@ def test_nobody_waits_for_calls_of_a_loop_that_has_ended(
     uri: str, database: str, raw: Any, driver: str, way: str
 ) -> None:
     command = [sys.executable, "-m", "tests.integration.left_behind", uri, database, driver, way]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.stdout.splitlines() == [TOLD, "closed"], done.stderr
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert completed.stdout.splitlines() == [OTHER_LOOP, "closed"], completed.stderr
     assert raw.count_documents({"payload": "late"}) == 0
-    assert "Traceback" not in done.stderr, done.stderr
+    assert "Traceback" not in completed.stderr, completed.stderr
 
 
 def test_a_loop_beside_that_of_the_broker_is_refused(uri: str, database: str, raw: Any) -> None:
-    """Whoever shares a command with the others would be told of its end by a thread that must not touch its loop."""
+    """A caller that shares a command with others would hear of its end from a thread that must not touch its loop."""
     ready, over = Event(), Event()
     brokers: list[mongoq.AsyncBroker] = []
     pushed: list[Any] = []
@@ -61,7 +61,7 @@ def test_a_loop_beside_that_of_the_broker_is_refused(uri: str, database: str, ra
     try:
         assert ready.wait(PATIENCE)
         for operation in ("push", "reserve", "count", "work") * 3:
-            with pytest.raises(RuntimeError, match=TOLD):
+            with pytest.raises(RuntimeError, match=OTHER_LOOP):
                 asyncio.run(other(operation))
     finally:
         over.set()

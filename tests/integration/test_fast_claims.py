@@ -50,7 +50,7 @@ def _slow_walks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def other(uri: str, database: str) -> Iterator[Any]:
+def other_queue(uri: str, database: str) -> Iterator[Any]:
     """The queue, as another client has it."""
     with mongoq.connect(uri, database=database) as opened:
         yield opened.queue("orders")
@@ -58,10 +58,10 @@ def other(uri: str, database: str) -> Iterator[Any]:
 
 @pytest.fixture
 def queue(broker: mongoq.Broker) -> Any:
-    made = broker.queue("orders")
-    made.push("first")
-    made.commit(made.reserve())
-    return made
+    orders = broker.queue("orders")
+    orders.push("first")
+    orders.commit(orders.reserve())
+    return orders
 
 
 TAKE: dict[str, Callable[[Any], Any]] = {
@@ -77,12 +77,12 @@ BEFORE: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("take", TAKE)
-@pytest.mark.parametrize("put", BEFORE)
+@pytest.mark.parametrize("push", BEFORE)
 def test_what_another_client_puts_before_the_floor_is_found_by_a_later_claim(
-    queue: Any, other: Any, put: str, take: str
+    queue: Any, other_queue: Any, push: str, take: str
 ) -> None:
     hurry(queue)
-    id = BEFORE[put](other)
+    id = BEFORE[push](other_queue)
     began, item = time.monotonic(), None
     while item is None:
         assert time.monotonic() - began < SOON
@@ -91,10 +91,10 @@ def test_what_another_client_puts_before_the_floor_is_found_by_a_later_claim(
 
 
 @pytest.mark.parametrize("take", TAKE)
-@pytest.mark.parametrize("put", BEFORE)
-def test_what_this_process_puts_there_is_found_at_once(queue: Any, put: str, take: str) -> None:
+@pytest.mark.parametrize("push", BEFORE)
+def test_what_this_process_puts_there_is_found_at_once(queue: Any, push: str, take: str) -> None:
     hurry(queue)
-    id = BEFORE[put](queue)
+    id = BEFORE[push](queue)
     item = TAKE[take](queue)
     assert item is not None
     assert item.id == id
@@ -180,7 +180,7 @@ def given_back_by_a_stream(broker: mongoq.Broker) -> None:
 
 @pytest.mark.parametrize("take", TAKE)
 @pytest.mark.parametrize(
-    "put",
+    "push",
     [
         moved_in_a_batch,
         moved_in_a_batch_to_a_priority,
@@ -195,35 +195,35 @@ def given_back_by_a_stream(broker: mongoq.Broker) -> None:
     ],
 )
 def test_what_this_process_puts_there_in_another_way_is_found_at_once(
-    broker: mongoq.Broker, queue: Any, put: Callable[[mongoq.Broker], None], take: str
+    broker: mongoq.Broker, queue: Any, push: Callable[[mongoq.Broker], None], take: str
 ) -> None:
     claim_hints = hurry(queue)
-    put(broker)
+    push(broker)
     claim_hints.looked_at = time.monotonic() + SOON  # by this process's own knowledge, not by the next refresh
     item = TAKE[take](queue)
     assert item is not None
     assert item.payload == "x"
 
 
-def test_a_push_of_now_is_found_at_once_whoever_made_it(queue: Any, other: Any) -> None:
+def test_a_push_of_now_is_found_at_once_whoever_made_it(queue: Any, other_queue: Any) -> None:
     hurry(queue)
     for _ in range(50):
-        id = other.push("x")
+        id = other_queue.push("x")
         assert queue.reserve().id == id
 
 
-def test_an_expired_lease_is_found(queue: Any, other: Any) -> None:
+def test_an_expired_lease_is_found(queue: Any, other_queue: Any) -> None:
     hurry(queue)
-    id = other.push("x")
-    assert other.reserve(lease=0.05).id == id
+    id = other_queue.push("x")
+    assert other_queue.reserve(lease=0.05).id == id
     assert queue.reserve() is None
     time.sleep(0.06)
     assert queue.reserve().id == id
 
 
-def test_an_urgent_item_of_another_client_is_found_while_others_keep_coming(queue: Any, other: Any) -> None:
+def test_an_urgent_item_of_another_client_is_found_while_others_keep_coming(queue: Any, other_queue: Any) -> None:
     hurry(queue)
-    urgent, began = other.push("urgent", priority=-9), time.monotonic()
+    urgent, began = other_queue.push("urgent", priority=-9), time.monotonic()
     while True:
         assert time.monotonic() - began < SOON
         queue.push("x")
@@ -284,8 +284,8 @@ def test_nothing_is_lost_or_doubled_by_several_processes(uri: str, database: str
             )
             for batch in (1, 7, 20, 0)
         ]
-        told: list[str] = []
-        readers = [threading.Thread(target=_read, args=(consumer, told)) for consumer in consumers]
+        popped: list[str] = []
+        readers = [threading.Thread(target=_read, args=(consumer, popped)) for consumer in consumers]
         for reader in readers:
             reader.start()
         for n in range(60):
@@ -296,13 +296,13 @@ def test_nothing_is_lost_or_doubled_by_several_processes(uri: str, database: str
         for consumer in consumers:
             assert consumer.wait() == 0
         assert queue.size() == 0
-    assert Counter(told) == Counter(str(id) for id in pushed)
+    assert Counter(popped) == Counter(str(id) for id in pushed)
 
 
-def _read(consumer: subprocess.Popen[str], told: list[str]) -> None:
+def _read(consumer: subprocess.Popen[str], popped: list[str]) -> None:
     assert consumer.stdout is not None
     with consumer.stdout as lines:
-        told += [line.strip() for line in lines]
+        popped += [line.strip() for line in lines]
 
 
 # --- plans --------------------------------------------------------------------------------------------------------
@@ -314,14 +314,14 @@ DEEP = 20_000
 @pytest.fixture
 def watched(uri: str, database: str) -> Iterator[Watched]:
     """A queue of three priorities, each with items before and behind the floor, and many that wait."""
-    made = Watched(uri, database)
-    made.broker.ensure_indexes()
+    deep = Watched(uri, database)
+    deep.broker.ensure_indexes()
     now = datetime.now(UTC)
     for priority in (-5, 0, 5):
         for when in (now - timedelta(hours=2), now - timedelta(minutes=5), now + timedelta(hours=1)):
-            made.queue.push_many(range(DEEP // 9), priority=priority, when=when)
-    yield made
-    made.client.close()
+            deep.queue.push_many(range(DEEP // 9), priority=priority, when=when)
+    yield deep
+    deep.client.close()
 
 
 @pytest.mark.parametrize("priorities", [(0,), (-5, 0, 5), tuple(range(-5, 11))], ids=len)

@@ -35,13 +35,13 @@ async def test_a_caller_cancelled_in_the_moment_its_item_comes_keeps_nothing(
     uri: str, database: str, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The item is there, and the task that waits for it has not run yet."""
-    told = AioGroupCommit._send_batch
+    send_batch = AioGroupCommit._send_batch
 
     async def before_it_goes_on(batchers: AioGroupCommit, batcher: Any, batch: Any) -> list[Any]:
-        tolds = await told(batchers, batcher, batch)
-        if isinstance(tolds[0], mongoq.Item):
+        results = await send_batch(batchers, batcher, batch)
+        if isinstance(results[0], mongoq.Item):
             asyncio.get_running_loop().call_soon(task.cancel)
-        return tolds
+        return results
 
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders")
@@ -63,7 +63,7 @@ async def test_thousands_of_cancelled_calls_leave_nothing_reserved_and_lose_noth
     async with mongoq.connect_async(uri, database=database) as broker:
         queue = broker.queue("orders", max_retries=None)
         pushed = set(await asyncio.gather(*(queue.push(n) for n in range(60))))
-        done: set[ObjectId] = set()
+        committed: set[ObjectId] = set()
         committing: set[ObjectId] = set()  # a commit that was cancelled may still have happened
 
         async def work() -> None:
@@ -78,7 +78,7 @@ async def test_thousands_of_cancelled_calls_leave_nothing_reserved_and_lose_noth
             else:
                 committing.add(item.id)
                 await queue.commit(item)
-                done.add(item.id)
+                committed.add(item.id)
                 pushed.add(await queue.push(0))
 
         async def cancelled() -> None:
@@ -89,9 +89,9 @@ async def test_thousands_of_cancelled_calls_leave_nothing_reserved_and_lose_noth
 
         for _ in range(CANCELLATIONS // 50):
             await asyncio.gather(*(cancelled() for _ in range(50)))
-    left = {document["_id"] for document in raw.find({"q": "orders"})}
-    assert not done & left
-    assert pushed - committing <= left
+    remaining = {document["_id"] for document in raw.find({"q": "orders"})}
+    assert not committed & remaining
+    assert pushed - committing <= remaining
     # what a cancelled task had in its hands stays reserved to the end of its lease; nothing else does
     assert all(document["attempts"] > 0 for document in raw.find({"reserved": True}))
 
@@ -113,6 +113,6 @@ async def test_cancelled_reservations_alone_leave_nothing_reserved(uri: str, dat
 
         for _ in range(10_000 // 50):
             await asyncio.gather(*(cancelled() for _ in range(50)))
-            held, got = got, []
-            await asyncio.gather(*(queue.release(item) for item in held))
+            items, got = got, []
+            await asyncio.gather(*(queue.release(item) for item in items))
     assert raw.count_documents({"q": "orders", "reserved": False, "attempts": 0}) == 60

@@ -1,4 +1,4 @@
-"""Shared commands whose messages are lost, or that fail: each caller is told of its own part."""
+"""Shared commands whose messages are lost, or that fail: each caller gets the outcome of its own part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pymongo.errors import AutoReconnect, OperationFailure
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from tests.integration.crowds import Crowd, calls
+from tests.integration.concurrent_callers import ConcurrentCallers, calls
 from tests.proxy import Proxy
 from tests.waiting import PATIENCE
 
@@ -38,10 +38,10 @@ async def test_a_shared_command_whose_message_is_lost_tells_each_caller(
         assert raw.count_documents({"processed": {"$exists": True}}) == 30
 
 
-async def test_a_callers_timeout_is_not_that_of_the_others(crowd: Crowd, raw: Any) -> None:
-    if crowd.kind == "threads":
+async def test_a_callers_timeout_is_not_that_of_the_others(callers: ConcurrentCallers, raw: Any) -> None:
+    if callers.kind == "threads":
         pytest.skip("which thread sends is chance")
-    queue = crowd.queue()
+    queue = callers.queue()
     await queue.push("first")
     await asyncio.sleep(0.01)  # what sent it has ended, and the next one begins with who is in a hurry
 
@@ -49,8 +49,8 @@ async def test_a_callers_timeout_is_not_that_of_the_others(crowd: Crowd, raw: An
         with pymongo.timeout(0.000_001):
             return await queue.push("hurried")
 
-    told = await asyncio.gather(hurried(), *(queue.push(n) for n in range(5)))
-    assert raw.count_documents({"_id": {"$in": told}}) == 6
+    ids = await asyncio.gather(hurried(), *(queue.push(n) for n in range(5)))
+    assert raw.count_documents({"_id": {"$in": ids}}) == 6
 
 
 async def test_an_error_of_all_is_raised_by_each_for_itself(uri: str, database: str) -> None:
@@ -62,16 +62,16 @@ async def test_an_error_of_all_is_raised_by_each_for_itself(uri: str, database: 
         admin: Any = MongoClient(uri).admin
         admin.command({**fault, "data": {"failCommands": ["insert"], "errorCode": 13}})
         try:
-            told = await asyncio.gather(*(queue.push(n) for n in range(5)), return_exceptions=True)
+            results = await asyncio.gather(*(queue.push(n) for n in range(5)), return_exceptions=True)
         finally:
             admin.command({"configureFailPoint": "failCommand", "mode": "off"})
             admin.client.close()
-        assert [one.code for one in told if isinstance(one, OperationFailure)] == [13] * 5
-        assert len({id(one) for one in told}) == 5
+        assert [error.code for error in results if isinstance(error, OperationFailure)] == [13] * 5
+        assert len({id(error) for error in results}) == 5
         await queue.commit(item)
 
 
-async def test_callers_of_a_shared_delete_whose_reply_is_lost_are_told_that_it_is_uncertain(
+async def test_callers_of_a_shared_delete_whose_reply_is_lost_raise_that_it_is_uncertain(
     proxy: Proxy, database: str, raw: Any
 ) -> None:
     async with mongoq.connect_async(proxy.uri, database=database) as broker:
@@ -79,14 +79,14 @@ async def test_callers_of_a_shared_delete_whose_reply_is_lost_are_told_that_it_i
         await asyncio.gather(*(queue.push(n) for n in range(10)))
         items = await asyncio.gather(*(queue.reserve() for _ in range(10)))
         proxy.lose("reply", "delete", times=1)
-        told = await asyncio.gather(*(queue.commit(item) for item in items), return_exceptions=True)
+        results = await asyncio.gather(*(queue.commit(item) for item in items), return_exceptions=True)
         # who comes first goes alone, and the server keeps a record of that
-        uncertain = [one for one in told if one is not None]
-        assert all(isinstance(one, mongoq.ReservationLost) and not one.certain for one in uncertain), told
+        uncertain = [error for error in results if error is not None]
+        assert all(isinstance(error, mongoq.ReservationLost) and not error.certain for error in uncertain), results
     assert raw.count_documents({"q": "orders"}) == 0
 
 
-async def test_callers_whose_items_were_reserved_one_by_one_are_told_exactly(
+async def test_callers_whose_items_were_reserved_one_by_one_get_exact_outcomes(
     proxy: Proxy, database: str, raw: Any
 ) -> None:
     """Each has a token of its own, and so a statement of its own, of which the server keeps a record."""
@@ -121,19 +121,19 @@ async def test_a_broker_that_closes_without_its_server_leaves_no_caller_behind()
         waiting = [asyncio.create_task(queue.push(n)) for n in range(5)]
         await asyncio.sleep(0)
         await broker.close()
-        told = await asyncio.wait_for(asyncio.gather(first, *waiting, return_exceptions=True), PATIENCE)
-        assert all(isinstance(one, mongoq.BrokerClosed | AutoReconnect) for one in told), told
+        results = await asyncio.wait_for(asyncio.gather(first, *waiting, return_exceptions=True), PATIENCE)
+        assert all(isinstance(result, mongoq.BrokerClosed | AutoReconnect) for result in results), results
 
 
-async def test_an_id_of_another_program_disturbs_no_caller(crowd: Crowd, raw: Any) -> None:
-    queue = crowd.queue()
-    await crowd.together(calls(queue.push, range(3)))
+async def test_an_id_of_another_program_disturbs_no_caller(callers: ConcurrentCallers, raw: Any) -> None:
+    queue = callers.queue()
+    await callers.together(calls(queue.push, range(3)))
     odd = {"_id": {"a": 1}, "q": "orders", "payload": "odd", "when": datetime.now(UTC), "priority": 5, "attempts": 0}
     raw.insert_one(odd)
-    items = [await crowd.one(queue.reserve) for _ in range(4)]
-    assert await crowd.together(calls(queue.commit, items)) == [None] * 4
-    told = await crowd.together(calls(queue.commit, items))
-    assert [type(one) for one in told] == [mongoq.ReservationLost] * 4
+    items = [await callers.call(queue.reserve) for _ in range(4)]
+    assert await callers.together(calls(queue.commit, items)) == [None] * 4
+    results = await callers.together(calls(queue.commit, items))
+    assert [type(result) for result in results] == [mongoq.ReservationLost] * 4
 
 
 async def test_errors_of_a_shared_settling_are_each_their_callers_own(uri: str, database: str, client: Any) -> None:
@@ -143,6 +143,6 @@ async def test_errors_of_a_shared_settling_are_each_their_callers_own(uri: str, 
         items = await asyncio.gather(*(queue.reserve() for _ in range(5)))
         fault = {"failCommands": ["delete"], "errorCode": 13}
         client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": fault})
-        told = await asyncio.gather(*(queue.commit(item) for item in items), return_exceptions=True)
+        results = await asyncio.gather(*(queue.commit(item) for item in items), return_exceptions=True)
         client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
-        assert len({id(one) for one in told if isinstance(one, OperationFailure)}) == 5
+        assert len({id(error) for error in results if isinstance(error, OperationFailure)}) == 5

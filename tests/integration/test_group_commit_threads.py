@@ -110,20 +110,20 @@ print("done", interrupted)
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "output"),
     [(FORKED, "done"), (INTERRUPTED, "done 40"), (REENTRANT, "done 20")],
     ids=["forks", "Ctrl-C", "listens"],
 )
 def test_threads_go_on_sharing_whatever_happens_to_one(
-    uri: str, database: str, raw: Any, script: str, told: str
+    uri: str, database: str, raw: Any, script: str, output: str
 ) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script, uri, database],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    assert (done.stdout.strip(), done.returncode) == (told, 0), done.stderr
+    assert (completed.stdout.strip(), completed.returncode) == (output, 0), completed.stderr
     if script is FORKED:
         assert raw.count_documents({"payload": "child"}) == 20

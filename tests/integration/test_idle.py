@@ -45,12 +45,12 @@ class Process:
     def sweep(self, days: float = 0) -> bool:
         """Let the time pass, and then sweep from a process that does nothing else."""
         self.clock.advance(timedelta(days=days, hours=1))
-        other = self.another()
-        swept = other.broker._driver.run(admin.sweep(other.broker._context))
-        other.broker.close()
+        sweeper = self.another()
+        swept = sweeper.broker._driver.run(admin.sweep(sweeper.broker._context))
+        sweeper.broker.close()
         return swept
 
-    def found(self, name: str = "orders", kind: str = "queue") -> dict[str, Any]:
+    def stored(self, name: str = "orders", kind: str = "queue") -> dict[str, Any]:
         """Return what is stored of a queue; what the TTL index would have deleted by now is gone."""
         self.raw.delete_many({"expires": {"$lte": self.clock.now()}})
         return dict(self.raw.find_one({"_id": f"{kind}:{name}"}) or {})
@@ -59,9 +59,9 @@ class Process:
 @pytest.fixture
 def process(raw: Any) -> Iterator[Process]:
     # far ahead of the server's own clock, so that its TTL monitor deletes nothing
-    made = Process(raw, mongoq.VirtualClock(datetime.now(UTC) + timedelta(days=3650)))
-    yield made
-    made.broker.close()
+    instance = Process(raw, mongoq.VirtualClock(datetime.now(UTC) + timedelta(days=3650)))
+    yield instance
+    instance.broker.close()
 
 
 def _emptied(process: Process, name: str = "orders", **options: Any) -> mongoq.Queue[Any]:
@@ -77,7 +77,7 @@ def _emptied(process: Process, name: str = "orders", **options: Any) -> mongoq.Q
 
 def test_counters_of_a_queue_that_was_emptied_expire(process: Process) -> None:
     _emptied(process)
-    assert process.found(kind="stats") == {
+    assert process.stored(kind="stats") == {
         "_id": "stats:orders",
         "put": 1,
         "get": 1,
@@ -125,17 +125,17 @@ def test_what_holds_an_item_keeps_its_counters_and_settings_however_long(
 ) -> None:
     _emptied(process, lease=77)
     process.sweep()
-    assert "idle" in process.found()
+    assert "idle" in process.stored()
     pusher = process.another()
     hold(pusher.queue())
     if notices:
         pusher.flush()
     for _ in range(8):
         process.sweep(days=49)
-    found = process.found()
-    assert found["settings"]["lease"] == 77.0
-    assert not found.keys() & {"idle", "expires"}
-    counted = process.found(kind="stats")
+    document = process.stored()
+    assert document["settings"]["lease"] == 77.0
+    assert not document.keys() & {"idle", "expires"}
+    counted = process.stored(kind="stats")
     assert counted["put"] == 1 + notices
     assert "expires" not in counted
 
@@ -144,24 +144,24 @@ def test_a_queue_that_still_holds_an_item_gets_no_date(process: Process) -> None
     process.queue().push_many([1, 2])
     process.queue().pop()
     process.flush()
-    assert process.found(kind="stats") == {"_id": "stats:orders", "put": 2, "get": 1}
+    assert process.stored(kind="stats") == {"_id": "stats:orders", "put": 2, "get": 1}
 
 
 def test_a_push_takes_the_date_away_at_once(process: Process) -> None:
     _emptied(process)
     process.queue().push(2)
     process.flush()
-    assert "expires" not in process.found(kind="stats")
+    assert "expires" not in process.stored(kind="stats")
 
 
 def test_counters_without_a_date_get_one_when_the_queue_is_found_empty(process: Process) -> None:
     process.raw.insert_one({"_id": "stats:orders", "put": 5})
     assert process.sweep()
-    assert process.found(kind="stats")["expires"] == process.clock.now() + MONTH
+    assert process.stored(kind="stats")["expires"] == process.clock.now() + MONTH
     process.sweep(days=29.9)
-    assert process.found(kind="stats") != {}
+    assert process.stored(kind="stats") != {}
     process.sweep(days=1)
-    assert process.found(kind="stats") == {}
+    assert process.stored(kind="stats") == {}
 
 
 def test_a_letter_keeps_the_counters_of_the_dead_queue(process: Process) -> None:
@@ -170,13 +170,13 @@ def test_a_letter_keeps_the_counters_of_the_dead_queue(process: Process) -> None
     queue.push(1)
     queue.bury(_held(queue))
     queue._driver.run(stats.flush(queue._context.broker))
-    assert "expires" not in process.found("orders.dead", kind="stats")
+    assert "expires" not in process.stored("orders.dead", kind="stats")
 
 
 def test_a_look_that_takes_long_is_taken_seldom(process: Process) -> None:
     process.broker._context.look_at = time.monotonic() + 3600
     _emptied(process)
-    assert process.found(kind="stats") == {"_id": "stats:orders", "put": 1, "get": 1}
+    assert process.stored(kind="stats") == {"_id": "stats:orders", "put": 1, "get": 1}
 
 
 def test_marks_at_the_end_of_priorities_expire_with_the_queue(process: Process) -> None:
@@ -185,8 +185,8 @@ def test_marks_at_the_end_of_priorities_expire_with_the_queue(process: Process) 
     process.sweep()
     process.sweep(days=31)
     for priority in (-1, 5):
-        assert process.found(f"{priority}:orders", kind="end") == {}
-        assert process.found(f"{priority}:others", kind="end") == {"_id": f"end:{priority}:others", "q": "others"}
+        assert process.stored(f"{priority}:orders", kind="end") == {}
+        assert process.stored(f"{priority}:others", kind="end") == {"_id": f"end:{priority}:others", "q": "others"}
 
 
 # --- settings --------------------------------------------------------------------------------------
@@ -195,22 +195,22 @@ def test_marks_at_the_end_of_priorities_expire_with_the_queue(process: Process) 
 def test_settings_go_when_the_queue_was_empty_and_unused_for_a_season(process: Process) -> None:
     _emptied(process, history=5)
     process.clock.advance(10)
-    process.found()
+    process.stored()
     assert process.sweep()
     since = process.clock.now()
-    assert process.found()["idle"] == since
+    assert process.stored()["idle"] == since
     process.sweep(days=99)
-    assert "expires" not in process.found()
+    assert "expires" not in process.stored()
     process.sweep(days=1)
-    assert process.found()["expires"] == process.clock.now() + timedelta(hours=1)
+    assert process.stored()["expires"] == process.clock.now() + timedelta(hours=1)
     process.sweep()
-    assert process.found() == {}
+    assert process.stored() == {}
 
 
 def test_without_a_sweep_no_settings_expire(process: Process) -> None:
     _emptied(process, lease=77)
     process.clock.advance(AN_AGE)
-    assert process.found()["settings"] == {"lease": 77.0}
+    assert process.stored()["settings"] == {"lease": 77.0}
 
 
 @pytest.mark.parametrize("idle_before", [True, False])
@@ -219,14 +219,14 @@ def test_a_pause_never_ends_by_itself(process: Process, idle_before: bool) -> No
     if idle_before:
         process.sweep(days=1)
         process.sweep(days=101)
-        assert "expires" in process.found()
+        assert "expires" in process.stored()
     queue.pause()
     for _ in range(4):
         process.sweep(days=101)
-    assert process.found() == {"_id": "queue:orders", "settings": {"lease": 77.0}, "paused": True}
+    assert process.stored() == {"_id": "queue:orders", "settings": {"lease": 77.0}, "paused": True}
     queue.resume()
     process.sweep()
-    assert "idle" in process.found()
+    assert "idle" in process.stored()
 
 
 def _used_by_claims(process: Process) -> None:
@@ -266,13 +266,13 @@ def test_every_use_lets_settings_stay_for_another_season(
     _emptied(process, lease=77)
     process.sweep()
     process.sweep(days=days)
-    assert ("expires" in process.found()) is (days > 100)
+    assert ("expires" in process.stored()) is (days > 100)
     monkeypatch.setattr(context, "FIRST_USE", -1.0)
     use(process.another())
-    assert not process.found().keys() & {"idle", "expires"}
+    assert not process.stored().keys() & {"idle", "expires"}
     process.sweep(days=1)
     process.sweep(days=98)
-    assert process.found()["settings"]["lease"] == 77.0
+    assert process.stored()["settings"]["lease"] == 77.0
 
 
 def test_a_consumer_that_only_waits_uses_its_queue(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +284,7 @@ def test_a_consumer_that_only_waits_uses_its_queue(process: Process, monkeypatch
     waiting = threading.Thread(target=_until_closed, args=(queue,))
     waiting.start()
     state = waiter.broker._context.states["orders"]
-    while "idle" in process.found():
+    while "idle" in process.stored():
         state.used_until = float("-inf")  # as when a day is over
         waiter.broker._context.wake("orders")
         time.sleep(0.05)
@@ -319,13 +319,13 @@ def test_queues_that_others_rely_on_keep_their_settings(process: Process) -> Non
         stream = {"queue": "streamed", "until": now}
         process.raw.replace_one({"_id": "stream:report"}, stream, upsert=True)
         process.sweep(days=51)
-    assert [name for name in names if process.found(name)] == list(names[:-1])
+    assert [name for name in names if process.stored(name)] == list(names[:-1])
 
 
 def test_one_process_sweeps_within_the_hour(process: Process) -> None:
     assert process.sweep()
-    other = process.another().broker
-    assert not other._driver.run(admin.sweep(other._context))
+    second = process.another().broker
+    assert not second._driver.run(admin.sweep(second._context))
     assert process.sweep()
 
 
@@ -333,7 +333,7 @@ def test_a_process_sweeps_by_itself(process: Process) -> None:
     _emptied(process, lease=77)
     process.broker._context.sweep_at = float("-inf")
     process.broker.close()
-    assert "idle" in process.found()
+    assert "idle" in process.stored()
 
 
 @pytest.mark.parametrize(
@@ -344,14 +344,14 @@ def test_documents_of_another_program_spoil_no_sweep(process: Process, junk: Any
     process.raw.insert_one({"_id": "stats:foreign", "expires": "never"})
     _emptied(process, lease=77)
     process.sweep()
-    assert "idle" in process.found()
+    assert "idle" in process.stored()
 
 
 # --- processes that know what has expired -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("operation", ["push", "reserve"])
-def test_a_process_that_was_told_settings_stores_them_again(
+def test_a_process_that_was_given_settings_stores_them_again(
     process: Process, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     queue = process.queue(history=DAY)
@@ -360,7 +360,7 @@ def test_a_process_that_was_told_settings_stores_them_again(
     monkeypatch.setattr(queue_settings, "RECHECK_SECONDS", 0.0)
     monkeypatch.setattr("mongoq.protocol.base.topics.RECHECK_SECONDS", 0.0)
     queue.push(2) if operation == "push" else queue.reserve()
-    assert process.found()["settings"] == {"history": 86400.0}
+    assert process.stored()["settings"] == {"history": 86400.0}
 
 
 def test_the_ttl_index_deletes_what_has_expired(raw: Any, client: MongoClient[Any]) -> None:
@@ -380,8 +380,8 @@ def test_the_ttl_index_deletes_what_has_expired(raw: Any, client: MongoClient[An
             time.sleep(0.1)
     finally:
         client.admin.command({"setParameter": 1, "ttlMonitorSleepSecs": 60})
-    left = {document["_id"] for document in raw.find({"_id": {"$regex": "^(queue|stats):"}})}
-    assert left == {"queue:paused", "queue:held", "stats:held"}
+    remaining = {document["_id"] for document in raw.find({"_id": {"$regex": "^(queue|stats):"}})}
+    assert remaining == {"queue:paused", "queue:held", "stats:held"}
     process.broker.close()
 
 
@@ -390,10 +390,10 @@ def test_the_ttl_index_deletes_what_has_expired(raw: Any, client: MongoClient[An
 
 class Counted(CommandListener):
     def __init__(self) -> None:
-        self.sent: Counter[str] = Counter()
+        self.commands: Counter[str] = Counter()
 
     def started(self, event: Any) -> None:
-        self.sent[event.command_name] += 1
+        self.commands[event.command_name] += 1
 
     def succeeded(self, event: Any) -> None:
         pass
@@ -404,7 +404,7 @@ class Counted(CommandListener):
 
 @pytest.mark.parametrize("looked", ["stats", "queues", "sweep"])
 def test_the_number_of_commands_does_not_grow_with_the_number_of_queues(uri: str, database: str, looked: str) -> None:
-    listener, told = Counted(), []
+    listener, counts = Counted(), []
     with MongoClient[Any](uri, event_listeners=[listener]) as client:
         for number in (3, 700):
             raw = client[database][f"of{number}"]
@@ -416,12 +416,12 @@ def test_the_number_of_commands_does_not_grow_with_the_number_of_queues(uri: str
                     broker._context.counters.add(f"held{n}", "put")
                 now = datetime.now(UTC)
                 raw.insert_many({"q": f"held{n}", "payload": n, "when": now, "priority": 0} for n in range(number))
-                listener.sent.clear()
+                listener.commands.clear()
                 if looked == "sweep":
                     broker._driver.run(admin.sweep(broker._context))
                 else:
-                    found = getattr(broker, looked)()
-                    assert len(found) == number * (2 if looked == "stats" else 1)
-                told.append(Counter(name for name in listener.sent if name != "getMore"))  # one for each 16 MB
-    assert told[0] == told[1]
-    assert told[0].total() < 20
+                    result = getattr(broker, looked)()
+                    assert len(result) == number * (2 if looked == "stats" else 1)
+                counts.append(Counter(name for name in listener.commands if name != "getMore"))  # one for each 16 MB
+    assert counts[0] == counts[1]
+    assert counts[0].total() < 20

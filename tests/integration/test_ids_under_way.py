@@ -113,8 +113,8 @@ def test_what_is_pushed_again_and_again_is_popped_once(
         while source.pop() is not None:
             pass
     poppers = Poppers(raw)
-    with ThreadPoolExecutor(2) as pool, mongoq.Broker(raw) as one, mongoq.Broker(raw) as other:
-        for producer in [pool.submit(PRODUCERS[way], own, ids) for own in (one, other)]:
+    with ThreadPoolExecutor(2) as pool, mongoq.Broker(raw) as broker_a, mongoq.Broker(raw) as broker_b:
+        for producer in [pool.submit(PRODUCERS[way], own, ids) for own in (broker_a, broker_b)]:
             producer.result()
     assert poppers.end() == dict.fromkeys(map(str, ids), 1)
 
@@ -170,12 +170,12 @@ def test_an_unreadable_item_that_a_pop_took_leaves_what_was_pushed_meanwhile(bro
     unreadable = bson.encode({**envelope, "reserved": False}).replace(b"good", b"b\xffad")
     raw.insert_one(RawBSONDocument(unreadable))
     sender: Any = queue._driver._sender
-    send, sent = sender.send, []
+    send, claims = sender.send, []
 
     def push_in_between(command: Any) -> Any:
         reply = send(command)
-        if command.method.startswith("find_one_and") and not sent:
-            sent.append(command)
+        if command.method.startswith("find_one_and") and not claims:
+            claims.append(command)
             raw.insert_one({**envelope, "reserved": False})
         return reply
 
@@ -191,12 +191,12 @@ def test_a_burial_after_a_pop_leaves_what_was_pushed_meanwhile(broker: mongoq.Br
     id = broker.queue("numbers").push("no number")
     envelope = dict(raw.find_one({"_id": id}))
     sender: Any = queue._driver._sender
-    send, sent = sender.send, []
+    send, claims = sender.send, []
 
     def push_in_between(command: Any) -> Any:
         reply = send(command)
-        if command.method.startswith("find_one_and") and not sent:
-            sent.append(command)
+        if command.method.startswith("find_one_and") and not claims:
+            claims.append(command)
             raw.insert_one({**envelope, "payload": 7})
         return reply
 

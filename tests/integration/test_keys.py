@@ -65,8 +65,8 @@ def test_the_live_item_of_a_key_is_one_look_into_its_index(uri: str, database: s
             queue.push(n)
         queue.push("live", key="k")
         queue.push("kept", key="k")
-    sent = {key: value for key, value in recorder.commands["findAndModify"].items() if key not in IGNORED}
-    plan = Plan(raw.database.command("explain", sent, verbosity="executionStats"))
+    command = {key: value for key, value in recorder.commands["findAndModify"].items() if key not in IGNORED}
+    plan = Plan(raw.database.command("explain", command, verbosity="executionStats"))
     assert "IXSCAN" in plan.stages
     assert (plan.keys, plan.documents) == (1, 1)
 
@@ -77,9 +77,9 @@ def test_a_replacing_push_leaves_nothing_that_tells_of_the_item_before(broker: m
     fields = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
     queue = broker.queue("orders")
     id = queue.push("old", key="k")
-    others = fields - {"_id", "q", "key", "when", "processed", "expires", "settled"}
-    raw.update_one({"_id": id}, {"$set": dict.fromkeys(others, "old")})
+    remaining = fields - {"_id", "q", "key", "when", "processed", "expires", "settled"}
+    raw.update_one({"_id": id}, {"$set": dict.fromkeys(remaining, "old")})
     assert queue.push("new", key="k", on_duplicate="replace") == id
-    left = raw.find_one({"_id": id})
-    assert left.keys() == {"_id", "q", "key", "when", "payload", "priority", "attempts", "reserved"} | KEPT
-    assert {name for name, value in left.items() if value == "old"} == KEPT
+    document = raw.find_one({"_id": id})
+    assert document.keys() == {"_id", "q", "key", "when", "payload", "priority", "attempts", "reserved"} | KEPT
+    assert {name for name, value in document.items() if value == "old"} == KEPT

@@ -50,16 +50,16 @@ async def test_those_of_asyncio_do_too(way: Any, uri: str, database: str) -> Non
 @WAYS
 def test_a_job_and_a_run_of_a_pipeline_do_too(way: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("shop")
-    seen: list[Any] = []
+    payloads: list[Any] = []
 
     @pipeline.sink("orders", max_retries=0)
     def handle(payload: Any, job: mongoq.Job) -> None:
         refuse(way, job, "hand on job.item")
-        seen.append(pickle.loads(pickle.dumps(job.item)).payload)
+        payloads.append(pickle.loads(pickle.dumps(job.item)).payload)
 
     broker.queue("orders").push("travels")
     with pipeline.start(broker) as run:
         refuse(way, run, "makes the pipeline and a broker of its own")
-        while not seen and broker.queue("orders").size():
+        while not payloads and broker.queue("orders").size():
             time.sleep(0.01)
-    assert seen == ["travels"]
+    assert payloads == ["travels"]

@@ -12,7 +12,7 @@ from tests.integration.test_plans import Watched
 
 
 @pytest.mark.parametrize("limit", [None, 3])
-def test_a_pattern_that_the_server_refuses_is_told_as_one(broker: mongoq.Broker, limit: int | None) -> None:
+def test_a_pattern_that_the_server_refuses_is_reported_as_one(broker: mongoq.Broker, limit: int | None) -> None:
     queue = broker.queue("orders")
     queue.push({"name": "x"})
     with pytest.raises(mongoq.FilterInvalid, match="the server refuses"):
@@ -26,12 +26,12 @@ def test_what_is_claimed_or_changed_after_it_was_read_stays(
     queue = broker.queue("orders")
     for n in range(4):
         queue.push({"n": n})
-    held: list[Any] = []
+    updates: list[Any] = []
     delete = admin.delete_many
 
     def deleted(filter: Any) -> Any:
-        if not held:  # between the find and the first delete
-            held.append(raw.update_one({"payload.n": 0}, {"$set": {"payload.n": 9}}))
+        if not updates:  # between the find and the first delete
+            updates.append(raw.update_one({"payload.n": 0}, {"$set": {"payload.n": 9}}))
             raw.update_one({"payload.n": 1}, {"$set": {"q": "next"}})
         return delete(filter)
 

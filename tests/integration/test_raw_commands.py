@@ -41,7 +41,7 @@ def listened(uri: str, database: str) -> Iterator[tuple[Listener, Any]]:
     client.close()
 
 
-def sent(listener: Listener, call: Any) -> dict[str, bool]:
+def retried_commands(listener: Listener, call: Any) -> dict[str, bool]:
     listener.retried.clear()
     call()
     return dict(listener.retried)
@@ -49,29 +49,32 @@ def sent(listener: Listener, call: Any) -> dict[str, bool]:
 
 def test_claims_and_batches_do_without_the_drivers_retry(listened: tuple[Listener, Any]) -> None:
     listener, queue = listened
-    assert sent(listener, queue.reserve) == {"findAndModify": False}
-    assert sent(listener, lambda: queue.commit_many(queue.reserve_many(2))) == {"update": False, "delete": False}
+    assert retried_commands(listener, queue.reserve) == {"findAndModify": False}
+    assert retried_commands(listener, lambda: queue.commit_many(queue.reserve_many(2))) == {
+        "update": False,
+        "delete": False,
+    }
 
 
 def test_pushes_pops_and_single_settlements_keep_it(listened: tuple[Listener, Any]) -> None:
     """However long the lease is: of what they did the server alone can tell, and not a clock."""
     listener, queue = listened
-    assert sent(listener, lambda: queue.push(4)) == {"insert": True}
-    assert sent(listener, queue.pop) == {"findAndModify": True}
+    assert retried_commands(listener, lambda: queue.push(4)) == {"insert": True}
+    assert retried_commands(listener, queue.pop) == {"findAndModify": True}
     item = queue.reserve(lease=3600)
-    assert sent(listener, lambda: queue.extend(item, lease=3600)) == {"update": True}
-    assert sent(listener, lambda: queue.rollback(item)) == {"update": True}
+    assert retried_commands(listener, lambda: queue.extend(item, lease=3600)) == {"update": True}
+    assert retried_commands(listener, lambda: queue.rollback(item)) == {"update": True}
     for settle in (queue.release, lambda item: queue.move(item, "next"), queue.bury):
         item = queue.reserve(lease=3600)
-        assert sent(listener, lambda: settle(item)) == {"update": True}  # noqa: B023
+        assert retried_commands(listener, lambda: settle(item)) == {"update": True}  # noqa: B023
     item = queue.reserve(lease=3600)
-    assert sent(listener, lambda: queue.commit(item)) == {"delete": True}
+    assert retried_commands(listener, lambda: queue.commit(item)) == {"delete": True}
 
 
 def test_pushes_under_given_ids_do_without_it(listened: tuple[Listener, Any]) -> None:
     listener, queue = listened
     ids = [ObjectId(), ObjectId()]
-    assert sent(listener, lambda: queue.push_many([5, 6], ids=ids)) == {"insert": False}
-    assert sent(listener, lambda: queue.push_many([5, 6], ids=ids)) == {"insert": False}
-    assert sent(listener, lambda: queue.push_many([7])) == {"insert": True}
+    assert retried_commands(listener, lambda: queue.push_many([5, 6], ids=ids)) == {"insert": False}
+    assert retried_commands(listener, lambda: queue.push_many([5, 6], ids=ids)) == {"insert": False}
+    assert retried_commands(listener, lambda: queue.push_many([7])) == {"insert": True}
     assert queue.size() == 8

@@ -16,13 +16,13 @@ from pymongo.monitoring import CommandSucceededEvent
 
 import mongoq
 from mongoq.model.clock import VirtualClock
-from tests.integration.crowds import Listener
+from tests.integration.concurrent_callers import Listener
 
 LATER = timedelta(seconds=5)
 
 
 class Between(Listener):
-    """Does something once, after the next update and before its caller hears of it."""
+    """Does something once, after the next update and before its caller gets the reply."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Case:
         self.clock, self.between = VirtualClock(), Between()
         self.clients: list[MongoClient[Any]] = [MongoClient(uri, event_listeners=[self.between]), MongoClient(uri)]
         self.brokers = [mongoq.Broker(client[database]["mongoq"], clock=self.clock) for client in self.clients]
-        self.queue, self.others = [broker.queue("orders", max_retries=None, lease=60) for broker in self.brokers]
+        self.queue, self.other_queue = [broker.queue("orders", max_retries=None, lease=60) for broker in self.brokers]
         self.at = self.clock.now() - LATER
         self.plain = [self.queue.push(number, when=self.at - timedelta(days=1)) for number in range(plain)]
         self.keyed = self.queue.push("old", key="x", when=self.at)
@@ -49,10 +49,10 @@ class Case:
             self.queue.rollback_many(self.queue.reserve_many(plain + 1))
         self.items = self.queue.reserve_many(plain + 1)
         assert len(self.items) == plain + 1
-        self.between.todo = lambda: (self.clock.advance(LATER), self.others.reserve_many(plain))
+        self.between.todo = lambda: (self.clock.advance(LATER), self.other_queue.reserve_many(plain))
 
-    def told(self, settle: Callable[[Sequence[mongoq.Item[Any]]], Any]) -> dict[Any, bool | None]:
-        """Return who is told that it was settled, who that it was lost, and ``None`` of whom nobody can tell."""
+    def outcomes_of(self, settle: Callable[[Sequence[mongoq.Item[Any]]], Any]) -> dict[Any, bool | None]:
+        """Return for each item: ``True`` if reported as settled, ``False`` as lost, ``None`` as uncertain."""
         try:
             settle(self.items)
         except mongoq.BatchIncomplete as incomplete:
@@ -69,26 +69,26 @@ class Case:
 @pytest.mark.parametrize("plain", [1, 2, 3])
 @pytest.mark.parametrize("runs", [1, 3])
 @pytest.mark.parametrize("way", ["rollback", "release"])
-def test_what_was_replaced_is_not_told_as_settled(uri: str, database: str, way: str, plain: int, runs: int) -> None:
+def test_what_was_replaced_is_not_reported_as_settled(uri: str, database: str, way: str, plain: int, runs: int) -> None:
     case = Case(uri, database, plain, runs=runs)
     if way == "rollback":
         case.queue.push("new", key="x", on_duplicate="replace", delay=LATER)
-        told = case.told(lambda items: case.queue.rollback_many(items, delay=LATER))
+        outcomes = case.outcomes_of(lambda items: case.queue.rollback_many(items, delay=LATER))
     else:
         due = next(item.due for item in case.items if item.id == case.keyed)
         case.queue.push("new", key="x", on_duplicate="replace", when=due)
-        told = case.told(case.queue.release_many)
-    assert told[case.keyed] is not True, "the new payload was never held"
-    assert False not in [told[id] for id in case.plain], "theirs were settled"
+        outcomes = case.outcomes_of(case.queue.release_many)
+    assert outcomes[case.keyed] is not True, "the new payload was never held"
+    assert False not in [outcomes[id] for id in case.plain], "theirs were settled"
     assert [item.payload for item in case.queue.peek(9) if item.id == case.keyed] == ["new"]
     case.close()
 
 
-def test_what_was_replaced_is_told_where_nobody_else_has_the_others(uri: str, database: str) -> None:
+def test_what_was_replaced_is_reported_where_nobody_else_has_the_others(uri: str, database: str) -> None:
     case = Case(uri, database, 3, runs=1)
     case.between.todo = None
     case.queue.push("new", key="x", on_duplicate="replace", delay=LATER)
-    told = case.told(lambda items: case.queue.rollback_many(items, delay=LATER))
-    assert told[case.keyed] is not True
-    assert [told[id] for id in case.plain] == [True] * 3
+    outcomes = case.outcomes_of(lambda items: case.queue.rollback_many(items, delay=LATER))
+    assert outcomes[case.keyed] is not True
+    assert [outcomes[id] for id in case.plain] == [True] * 3
     case.close()

@@ -28,19 +28,19 @@ from tests.proxy import Proxy
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-CROWD = 20_000
+DEPTH = 20_000
 PAGE = 50
 
 
 @pytest.fixture(scope="module")
-def crowded(uri: str, client: MongoClient[Any]) -> Iterator[Watched]:
+def deep(uri: str, client: MongoClient[Any]) -> Iterator[Watched]:
     """A queue with 20,000 ready and 20,000 processed items of ten priorities, five of them processed in one moment."""
     watched = Watched(uri, "test_replay_plans")
     watched.broker.ensure_indexes()
     fast = watched.collection.with_options(write_concern=WriteConcern(w=1))
     now = datetime.now(UTC)
     for state in ("ready", "processed"):
-        fast.insert_many([_envelope(state, n, now) for n in range(CROWD)], ordered=False)
+        fast.insert_many([_envelope(state, n, now) for n in range(DEPTH)], ordered=False)
     yield watched
     watched.client.drop_database("test_replay_plans")
     watched.client.close()
@@ -59,9 +59,9 @@ def _far_into(pages: Iterator[Any], items: int) -> None:
 
 
 @pytest.mark.parametrize("where", [None, {"n": {"$gte": 0}}, {"$or": [{"n": {"$lt": 5}}, {"n": {"$gt": 4}}]}], ids=str)
-def test_a_page_of_history_costs_a_page(crowded: Watched, where: Any) -> None:
-    _far_into(crowded.queue.history(where=where, page=PAGE), 1000)
-    plan = crowded.plan("find")
+def test_a_page_of_history_costs_a_page(deep: Watched, where: Any) -> None:
+    _far_into(deep.queue.history(where=where, page=PAGE), 1000)
+    plan = deep.plan("find")
     assert "SORT" not in plan.stages
     assert "COLLSCAN" not in plan.stages
     assert "IXSCAN" in plan.stages
@@ -71,27 +71,27 @@ def test_a_page_of_history_costs_a_page(crowded: Watched, where: Any) -> None:
 
 @pytest.mark.parametrize("where", [None, {"n": {"$gte": 0}}, {"$or": [{"n": {"$lt": 5}}, {"n": {"$gt": 4}}]}], ids=str)
 @pytest.mark.parametrize("state", ["ready", None])
-def test_a_page_of_live_items_costs_a_page(crowded: Watched, state: Any, where: Any) -> None:
-    _far_into(crowded.queue.history(state=state, where=where, page=PAGE), 9000)
-    plan = crowded.plan("find")
+def test_a_page_of_live_items_costs_a_page(deep: Watched, state: Any, where: Any) -> None:
+    _far_into(deep.queue.history(state=state, where=where, page=PAGE), 9000)
+    plan = deep.plan("find")
     assert "SORT" not in plan.stages
     assert "COLLSCAN" not in plan.stages
     assert plan.keys <= 2 * PAGE + 40
     assert plan.documents <= 2 * PAGE + 40
 
 
-def test_a_replay_costs_what_it_copies(crowded: Watched) -> None:
-    done = crowded.queue.replay(to="copies", since=datetime.now(UTC) - timedelta(seconds=30), limit=200, page=PAGE)
-    assert done.pushed == 200
-    plan = crowded.plan("find")
+def test_a_replay_costs_what_it_copies(deep: Watched) -> None:
+    result = deep.queue.replay(to="copies", since=datetime.now(UTC) - timedelta(seconds=30), limit=200, page=PAGE)
+    assert result.pushed == 200
+    plan = deep.plan("find")
     assert plan.stages == ["LIMIT", "PROJECTION_SIMPLE", "FETCH", "IXSCAN"]
     assert plan.keys <= PAGE + 7
 
 
-def test_a_replay_by_ids_reads_those(crowded: Watched) -> None:
-    ids = [item.id for item in crowded.queue.peek(20, state="processed")]
-    assert crowded.queue.replay(to="chosen", ids=ids).pushed == 20
-    plan = crowded.plan("find")
+def test_a_replay_by_ids_reads_those(deep: Watched) -> None:
+    ids = [item.id for item in deep.queue.peek(20, state="processed")]
+    assert deep.queue.replay(to="chosen", ids=ids).pushed == 20
+    plan = deep.plan("find")
     assert "IXSCAN" in plan.stages
     assert plan.documents <= 20
     assert plan.keys <= 41
@@ -106,11 +106,11 @@ def test_history_is_whole_while_others_work(uri: str, database: str) -> None:
         threads = [threading.Thread(target=lambda: [queue.pop() for _ in range(100)]) for _ in range(2)]
         for thread in threads:
             thread.start()
-        seen = [item.id for item in queue.history(page=7)]
+        in_history = [item.id for item in queue.history(page=7)]
         for thread in threads:
             thread.join()
-    assert max(Counter(seen).values()) == 1
-    assert set(ids[:100]) <= set(seen) <= set(ids)
+    assert max(Counter(in_history).values()) == 1
+    assert set(ids[:100]) <= set(in_history) <= set(ids)
 
 
 @pytest.mark.parametrize("state", ["processed", "ready"])
@@ -150,9 +150,9 @@ def test_a_lost_insert_is_sent_again_and_pushes_each_once(lossy: tuple[Proxy, An
         queue.push(n)
         queue.pop()
     proxy.lose(kind, "insert")
-    done = queue.replay(to="next")
+    result = queue.replay(to="next")
     assert proxy.lost
-    assert (done.pushed, done.already) == ((10, 0) if kind == "request" else (0, 10))
+    assert (result.pushed, result.already) == ((10, 0) if kind == "request" else (0, 10))
     assert sorted(copy["payload"] for copy in raw.find({"q": "next"})) == list(range(10))
 
 
@@ -163,8 +163,8 @@ def test_what_was_pushed_is_counted_exactly_although_a_reply_was_lost(uri: str, 
         queue.push("done")
         queue.pop()
         proxy.lose("reply", "insert")
-        done = queue.replay(to="next")
-        assert (done.pushed, done.already) == (1, 0)
+        result = queue.replay(to="next")
+        assert (result.pushed, result.already) == (1, 0)
         assert proxy.lost
 
 
@@ -176,9 +176,9 @@ def test_a_lost_page_is_read_again(lossy: tuple[Proxy, Any], raw: Any, kind: Any
     queue.push_many(range(10))
     queue.commit_many(queue.reserve_many(10))
     proxy.lose(kind, "find", skip=skip)
-    done = queue.replay(to="next", page=4)
+    result = queue.replay(to="next", page=4)
     assert proxy.lost
-    assert (done.found, done.pushed + done.already) == (10, 10)
+    assert (result.found, result.pushed + result.already) == (10, 10)
     assert sorted(copy["payload"] for copy in raw.find({"q": "next"})) == list(range(10))
 
 
@@ -223,11 +223,11 @@ REPLAY = """
 import sys, time, mongoq
 uri, database = sys.argv[1:]
 with mongoq.connect(uri, database=database) as broker:
-    def told(done):
-        print(done.pushed, flush=True)
-        if done.pushed >= 90:
+    def report(result):
+        print(result.pushed, flush=True)
+        if result.pushed >= 90:
             time.sleep(3600)  # so that a kill that comes late comes in between as well
-    broker.queue("orders").replay(to="next", page=5, rate=100, progress=told)
+    broker.queue("orders").replay(to="next", page=5, rate=100, progress=report)
 """
 
 
@@ -237,7 +237,7 @@ def test_killed_in_between_and_sent_again_it_pushes_each_once(uri: str, database
     for n in range(300):
         queue.push(n)
         queue.pop()
-    done: list[int] = []
+    payloads: list[int] = []
     following = broker.queue("next")
     for _ in range(3):
         process = _replaying(uri, database, chunks=8)
@@ -245,15 +245,15 @@ def test_killed_in_between_and_sent_again_it_pushes_each_once(uri: str, database
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
-        while len(done) < 10_000 and (item := following.pop()) is not None:
-            done.append(item.payload)
-    assert 100 <= len(done) < 300
-    last = queue.replay(to="next")
-    assert last.found == 300
-    assert last.already >= len(done)
+        while len(payloads) < 10_000 and (item := following.pop()) is not None:
+            payloads.append(item.payload)
+    assert 100 <= len(payloads) < 300
+    result = queue.replay(to="next")
+    assert result.found == 300
+    assert result.already >= len(payloads)
     while (item := following.pop()) is not None:
-        done.append(item.payload)
-    assert done == list(range(300))
+        payloads.append(item.payload)
+    assert payloads == list(range(300))
 
 
 def _replaying(uri: str, database: str, *, chunks: int) -> subprocess.Popen[str]:
@@ -281,8 +281,8 @@ async def test_a_cancelled_replay_leaves_nothing_behind_and_the_next_one_complet
             replaying.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await replaying
-        done = await queue.replay(to="next", page=10)
-        assert done.found == done.pushed + done.already == 300
+        result = await queue.replay(to="next", page=10)
+        assert result.found == result.pushed + result.already == 300
         assert [item.payload for item in await broker.queue("next").reserve_many(300)] == list(range(300))
 
 
@@ -296,5 +296,5 @@ def test_no_page_ends_before_ids_of_another_type(uri: str, database: str, client
         client[database]["mongoq"].insert_many(documents)
         queue = broker.queue("orders", history=timedelta(days=1))
         assert [item.payload for item in queue.history(page=page)] == list(range(len(ids)))
-        done = queue.replay(to="copies", page=page)
-        assert (done.found, done.pushed) == (len(ids), len(ids))
+        result = queue.replay(to="copies", page=page)
+        assert (result.found, result.pushed) == (len(ids), len(ids))

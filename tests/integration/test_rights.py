@@ -103,7 +103,7 @@ async def test_who_may_only_read_reads_everything(kind: str, guarded: EmbeddedSe
 
 
 @KINDS
-async def test_who_may_only_read_is_told_what_a_push_needs(kind: str, guarded: EmbeddedServer, store: Any) -> None:
+async def test_a_push_without_the_right_says_what_it_needs(kind: str, guarded: EmbeddedServer, store: Any) -> None:
     async with opened(kind, uri_of(guarded, READER, store), store) as broker:
         with pytest.raises(OperationFailure, match="not authorized on .* to execute command") as caught:
             await broker.queue("orders").push(1)
@@ -114,7 +114,7 @@ async def test_who_may_only_read_is_told_what_a_push_needs(kind: str, guarded: E
 
 @KINDS
 @pytest.mark.parametrize("history", [None, 60])
-async def test_who_may_only_read_is_told_so_by_a_pop_in_words(
+async def test_a_pop_without_the_right_says_so_in_words(
     kind: str, history: Any, guarded: EmbeddedServer, store: Any
 ) -> None:
     async with opened(kind, uri_of(guarded, READER, store), store) as broker:
@@ -140,9 +140,9 @@ def test_a_worker_that_may_only_read_logs_the_right_that_it_lacks(
         running.stop()
     place = re.escape(store.full_name)
     grant = f"grant the action '(update|insert)' on {place}, or the role 'readWrite' on the database"
-    told = next(one.getMessage() for one in caplog.records if "tries again" in one.getMessage())
+    message = next(record.getMessage() for record in caplog.records if "tries again" in record.getMessage())
     assert re.search(
-        rf"OperationFailure, code 13: the server knows the user, who may not run '\w+' on {place}: {grant}", told
+        rf"OperationFailure, code 13: the server knows the user, who may not run '\w+' on {place}: {grant}", message
     )
     assert not re.search(r"hunter2|\{|lsid|clusterTime|not authorized", caplog.text)
 
@@ -195,9 +195,7 @@ async def test_where_there_are_no_indexes_the_right_to_make_them_is_named(guarde
 
 
 @KINDS
-async def test_who_has_no_right_is_told_which_and_not_to_check_the_password(
-    kind: str, guarded: EmbeddedServer, store: Any
-) -> None:
+async def test_a_missing_right_is_named_and_not_the_password(kind: str, guarded: EmbeddedServer, store: Any) -> None:
     with pytest.raises(mongoq.AuthenticationFailed) as caught:
         async with opened(kind, uri_of(guarded, NOBODY, store), store):
             pass
@@ -208,7 +206,7 @@ async def test_who_has_no_right_is_told_which_and_not_to_check_the_password(
 
 
 @KINDS
-async def test_who_has_not_logged_in_is_told_to(kind: str, guarded: EmbeddedServer, store: Any) -> None:
+async def test_a_client_that_has_not_logged_in_is_asked_to(kind: str, guarded: EmbeddedServer, store: Any) -> None:
     address = guarded.uri.rpartition("@")[2].partition("&")[0]
     with pytest.raises(mongoq.AuthenticationFailed, match="demands that its clients log in: give user and password"):
         async with opened(kind, f"mongodb://{address}", store):
@@ -216,7 +214,7 @@ async def test_who_has_not_logged_in_is_told_to(kind: str, guarded: EmbeddedServ
 
 
 @KINDS
-async def test_a_wrong_password_is_still_told(kind: str, guarded: EmbeddedServer, store: Any) -> None:
+async def test_a_wrong_password_is_still_reported(kind: str, guarded: EmbeddedServer, store: Any) -> None:
     uri = uri_of(guarded, READER, store).replace("reader:reader@", "reader:swordfish@")
     with pytest.raises(mongoq.AuthenticationFailed, match="refused the user: check user, password") as caught:
         async with opened(kind, uri, store):

@@ -13,7 +13,7 @@ from pymongo.errors import OperationFailure
 from pymongo.server_api import ServerApi
 
 import mongoq
-from tests.integration.crowds import Listener
+from tests.integration.concurrent_callers import Listener
 
 STRICT: dict[str, Any] = {"server_api": ServerApi("1", strict=True, deprecation_errors=True)}
 
@@ -21,18 +21,18 @@ STRICT: dict[str, Any] = {"server_api": ServerApi("1", strict=True, deprecation_
 @pytest.fixture
 def strict(uri: str, database: str) -> Iterator[tuple[mongoq.Broker, Listener]]:
     """A broker on a strict client, and what it sends."""
-    sent = Listener()
+    listener = Listener()
     with (
-        MongoClient[Any](uri, event_listeners=[sent], **STRICT) as client,
+        MongoClient[Any](uri, event_listeners=[listener], **STRICT) as client,
         mongoq.Broker(client[database]["mongoq"], group_commit=True) as broker,
     ):
         with pytest.raises(OperationFailure, match="apiStrict"):
             client[database]["mongoq"].distinct("q")
-        yield broker, sent
+        yield broker, listener
 
 
 def test_every_kind_of_call_works_under_the_strict_api(strict: tuple[mongoq.Broker, Listener]) -> None:
-    broker, sent = strict
+    broker, listener = strict
     queue = broker.queue("orders", history=60)
     assert broker.ping()
     broker.ensure_indexes()
@@ -78,18 +78,18 @@ def test_every_kind_of_call_works_under_the_strict_api(strict: tuple[mongoq.Brok
     assert queue.purge() > 0
     assert broker.workers() == []
     names = {"aggregate", "find", "findAndModify", "insert", "update", "delete", "createIndexes", "listCollections"}
-    assert names <= sent.counts.keys()
+    assert names <= listener.counts.keys()
 
 
 def test_a_waiting_caller_is_woken_under_the_strict_api(strict: tuple[mongoq.Broker, Listener], raw: Any) -> None:
-    broker, sent = strict
+    broker, listener = strict
     queue = broker.queue("orders")
     queue.push(0)
     assert queue.pop() is not None
     got: list[Any] = []
     waiter = threading.Thread(target=lambda: got.append(queue.reserve(wait=120)))
     waiter.start()
-    while waiter.is_alive() and not sent.counts["getMore"]:
+    while waiter.is_alive() and not listener.counts["getMore"]:
         waiter.join(0.01)
     raw.insert_one({"q": "orders", "payload": "for you", "when": datetime.now(UTC), "priority": 0})
     waiter.join(120)
@@ -109,16 +109,16 @@ async def test_asyncio_works_under_the_strict_api(uri: str, database: str) -> No
 
 def test_a_worker_runs_under_the_strict_api(strict: tuple[mongoq.Broker, Listener]) -> None:
     broker, _ = strict
-    seen: list[Any] = []
+    payloads: list[Any] = []
     worker = mongoq.Worker(broker)
 
     @worker.consumer("orders")
     def handle(payload: Any) -> mongoq.Move | None:
-        seen.append(payload)
-        if len(seen) == 20:
+        payloads.append(payload)
+        if len(payloads) == 20:
             worker.stop()
         return mongoq.Move("next") if payload % 2 else None
 
     broker.queue("orders").push_many(range(20))
     worker.run()
-    assert sorted(seen) == list(range(20))
+    assert sorted(payloads) == list(range(20))

@@ -45,8 +45,8 @@ def test_depths_come_from_the_index_of_live_items(uri: str, database: str) -> No
         for n in range(20):
             watched.queue.push(n)
         assert watched.broker.stats()["orders"].counts.ready == 20
-        sent = {key: value for key, value in watched.recorder.commands["aggregate"].items() if key not in IGNORED}
-        plan = str(watched.collection.database.command("explain", sent, verbosity="queryPlanner")["queryPlanner"])
+        command = {key: value for key, value in watched.recorder.commands["aggregate"].items() if key not in IGNORED}
+        plan = str(watched.collection.database.command("explain", command, verbosity="queryPlanner")["queryPlanner"])
     assert "'stage': 'IXSCAN'" in plan
     assert "'indexName': 'mongoq1_claim'" in plan
     assert "COLLSCAN" not in plan
@@ -88,5 +88,5 @@ def test_counters_of_another_program_spoil_no_others(broker: mongoq.Broker, raw:
     raw.insert_one({"_id": "stats:orders", **foreign})
     for name in ("orders", "others"):
         broker.queue(name).push(1)
-    found = broker.stats()
-    assert (found["orders"].put, found["others"].put) == (0, 1)
+    counters = broker.stats()
+    assert (counters["orders"].put, counters["others"].put) == (0, 1)

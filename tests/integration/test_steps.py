@@ -50,7 +50,7 @@ def steps(call: Callable[[], Any]) -> int:
 def calls(queue: mongoq.Queue[Any]) -> dict[str, Callable[[], Callable[[], Any]]]:
     """Return by operation what prepares its next call."""
 
-    def held(settle: Callable[[mongoq.Item[Any]], Any]) -> Callable[[], Callable[[], Any]]:
+    def settling(settle: Callable[[mongoq.Item[Any]], Any]) -> Callable[[], Callable[[], Any]]:
         def prepare() -> Callable[[], Any]:
             item = queue.reserve()
             assert item is not None
@@ -62,11 +62,11 @@ def calls(queue: mongoq.Queue[Any]) -> dict[str, Callable[[], Callable[[], Any]]
         "push": lambda: lambda: queue.push({"n": 1}),
         "pop": lambda: queue.pop,
         "reserve": lambda: queue.reserve,
-        "commit": held(queue.commit),
-        "rollback": held(queue.rollback),
-        "release": held(queue.release),
-        "extend": held(queue.extend),
-        "move": held(lambda item: queue.move(item, "next")),
+        "commit": settling(queue.commit),
+        "rollback": settling(queue.rollback),
+        "release": settling(queue.release),
+        "extend": settling(queue.extend),
+        "move": settling(lambda item: queue.move(item, "next")),
     }
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import pymongo.common
 import pytest
 from pymongo import AsyncMongoClient, MongoClient
 
@@ -49,8 +48,8 @@ class Case:
 
 async def shared(queue: Any, items: Any) -> Any:
     """Commit each by a call of its own, and raise what they come to as ``commit_many`` does."""
-    told = await asyncio.gather(*(queue.commit(item) for item in items), return_exceptions=True)
-    failed = {item.id: error for item, error in zip(items, told, strict=True) if isinstance(error, Exception)}
+    results = await asyncio.gather(*(queue.commit(item) for item in items), return_exceptions=True)
+    failed = {item.id: error for item, error in zip(items, results, strict=True) if isinstance(error, Exception)}
     if failed:
         raise mongoq.BatchIncomplete("orders", [item.id for item in items if item.id not in failed], failed)
 
@@ -80,11 +79,11 @@ CASES = [
 class Pair:
     """The process whose clock stands still, behind a proxy, and another one beside it."""
 
-    def __init__(self, shell: str, proxy: Proxy, stopped: Any, other: mongoq.Broker) -> None:
+    def __init__(self, shell: str, proxy: Proxy, stopped: Any, other_broker: mongoq.Broker) -> None:
         self.retries = "without" not in shell
         self.proxy = proxy
         self.broker = stopped
-        self.other = other
+        self.other_broker = other_broker
 
     async def reserved(self, case: Case) -> tuple[Any, list[Any]]:
         queue = self.broker.queue("orders", history=case.history)
@@ -95,43 +94,40 @@ class Pair:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an error clients look for the server again at once."""
-    monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
+def database(emptied_database: str) -> str:
+    return emptied_database
 
 
 @pytest.fixture(params=SHELLS)
 async def pair(
-    request: pytest.FixtureRequest, proxy: Proxy, uri: str, database: str, impatient: None
+    request: pytest.FixtureRequest, proxy: Proxy, raw: Any, database: str, impatient: None
 ) -> AsyncIterator[Pair]:
     shell: str = request.param
     address = proxy.uri_with(serverMonitoringMode="poll", retryWrites="false" if "without" in shell else "true")
     later = mongoq.VirtualClock(START)
     later.advance(LEASE + 1)
-    with MongoClient[Any](uri) as beside:
-        other = mongoq.Broker(beside[database]["mongoq"], clock=later)
-        stopped = mongoq.VirtualClock(START)
+    stopped = mongoq.VirtualClock(START)
+    with mongoq.Broker(raw, clock=later) as other_broker:
         if shell.startswith("sync"):
             with (
                 MongoClient[Any](address) as client,
                 mongoq.Broker(client[database]["mongoq"], clock=stopped) as broker,
             ):
-                yield Pair(shell, proxy, Awaited(broker), other)
+                yield Pair(shell, proxy, Awaited(broker), other_broker)
         else:
             async with (
                 AsyncMongoClient[Any](address) as own,
                 mongoq.AsyncBroker(own[database]["mongoq"], clock=stopped) as aio,
             ):
-                yield Pair(shell, proxy, aio, other)
-        other.close()
+                yield Pair(shell, proxy, aio, other_broker)
 
 
 def lost_of(error: BaseException) -> list[Any]:
     return list(error.failed.values()) if isinstance(error, mongoq.BatchIncomplete) else [error]
 
 
-async def told(call: Awaitable[Any]) -> list[Any]:
-    """What a call says of the items that it may not have settled."""
+async def errors_of(call: Awaitable[Any]) -> list[Any]:
+    """Return the errors of the items that a call may not have settled."""
     try:
         await call
     except (mongoq.ReservationLost, mongoq.BatchIncomplete) as error:
@@ -143,21 +139,21 @@ async def told(call: Awaitable[Any]) -> list[Any]:
 @pytest.mark.parametrize("how", ["settled alike", "committed"])
 async def test_what_another_process_has_settled_is_no_success(pair: Pair, case: Case, how: str) -> None:
     queue, items = await pair.reserved(case)
-    theirs = Awaited(pair.other.queue("orders", history=case.history))
-    taken = [await theirs.reserve() for _ in items]
-    assert {item.id for item in taken} == {item.id for item in items}
+    theirs = Awaited(pair.other_broker.queue("orders", history=case.history))
+    claims = [await theirs.reserve() for _ in items]
+    assert {item.id for item in claims} == {item.id for item in items}
     if how == "committed" or case.settle is shared:
-        await theirs.commit_many(taken)
+        await theirs.commit_many(claims)
     else:
-        await case.settle(theirs, taken)
+        await case.settle(theirs, claims)
     pair.proxy.lose("reply", case.command)
     with pytest.raises((mongoq.ReservationLost, mongoq.BatchIncomplete)) as caught:
         await case.settle(queue, items)
     assert pair.proxy.lost == 1
-    lost = lost_of(caught.value)
-    assert all(isinstance(error, mongoq.ReservationLost) for error in lost), lost
+    errors = lost_of(caught.value)
+    assert all(isinstance(error, mongoq.ReservationLost) for error in errors), errors
     if case.exact and pair.retries:
-        assert all(error.certain for error in lost), "the server tells"
+        assert all(error.certain for error in errors), "the server tells"
 
 
 @pytest.mark.parametrize("kind", ["request", "reply"])
@@ -165,12 +161,12 @@ async def test_what_another_process_has_settled_is_no_success(pair: Pair, case: 
 async def test_the_server_tells_a_holder_what_its_own_command_did(pair: Pair, case: Case, kind: Kind) -> None:
     queue, items = await pair.reserved(case)
     pair.proxy.lose(kind, case.command)
-    lost = await told(case.settle(queue, items))
-    assert not any(error.certain for error in lost)
+    errors = await errors_of(case.settle(queue, items))
+    assert not any(error.certain for error in errors)
     if pair.retries or kind == "request":
-        assert not lost
+        assert not errors
     elif case.command == "delete":
-        assert lost
+        assert errors
     assert pair.proxy.lost == 1
 
 
@@ -186,7 +182,7 @@ TOGETHER = [
 async def test_of_a_command_for_many_what_is_gone_is_uncertain(pair: Pair, case: Case) -> None:
     """One was committed by another process, one is still reserved by it, and one was settled by the command."""
     queue, items = await pair.reserved(case)
-    theirs = pair.other.queue("orders")
+    theirs = pair.other_broker.queue("orders")
     first, second = theirs.reserve(), theirs.reserve()
     assert first is not None
     assert second is not None
@@ -199,7 +195,7 @@ async def test_of_a_command_for_many_what_is_gone_is_uncertain(pair: Pair, case:
     theirs.commit(second)
 
 
-async def test_a_holder_whose_replies_are_all_lost_is_told_so(pair: Pair) -> None:
+async def test_a_holder_whose_replies_are_all_lost_gets_that_error(pair: Pair) -> None:
     queue, items = await pair.reserved(CASES[0])
     pair.proxy.lose("reply", "delete", times=SENDS if pair.retries else 1)
     with pytest.raises(mongoq.ReservationLost) as caught:
@@ -240,9 +236,9 @@ def paused(proxy: Proxy, database: str, impatient: None) -> Iterator[tuple[Stand
         yield standing, broker
 
 
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("batch", [False, True])
 def test_a_paused_machine_believes_in_its_lease_and_is_not_trusted(
-    paused: tuple[Standing, mongoq.Broker], proxy: Proxy, broker: mongoq.Broker, many: bool
+    paused: tuple[Standing, mongoq.Broker], proxy: Proxy, broker: mongoq.Broker, batch: bool
 ) -> None:
     standing, stopped = paused
     queue = stopped.queue("orders")
@@ -250,12 +246,12 @@ def test_a_paused_machine_believes_in_its_lease_and_is_not_trusted(
     items = queue.reserve_many(2, lease=3)
     standing.pause()
     theirs = broker.queue("orders")
-    taken = [theirs.reserve(wait=60), theirs.reserve(wait=60)]
-    theirs.commit_many(taken)  # type: ignore[arg-type]
+    claims = [theirs.reserve(wait=60), theirs.reserve(wait=60)]
+    theirs.commit_many(claims)  # type: ignore[arg-type]
     standing.go_on()
     proxy.lose("reply", "delete")
     with pytest.raises((mongoq.ReservationLost, mongoq.BatchIncomplete)) as caught:
-        queue.commit_many(items) if many else queue.commit(items[0])
-    lost = lost_of(caught.value)
-    assert len(lost) == (2 if many else 1)
-    assert not lost[0].certain
+        queue.commit_many(items) if batch else queue.commit(items[0])
+    errors = lost_of(caught.value)
+    assert len(errors) == (2 if batch else 1)
+    assert not errors[0].certain

@@ -10,7 +10,7 @@ import pytest
 from bson import Int64, ObjectId
 
 import mongoq
-from mongoq.protocol.coordination import stream_claims, streams
+from mongoq.protocol.coordination import streams
 from mongoq.protocol.settle import by_token
 from mongoq.protocol.settle.by_token import read_held_documents
 from tests.integration.streaming import LEASE, QUEUE, RUN, Make, Process, is_run
@@ -26,14 +26,14 @@ def clock() -> mongoq.VirtualClock:
 
 @pytest.fixture
 def make(raw: Any, clock: mongoq.VirtualClock) -> Iterator[Make]:
-    made: list[Process] = []
+    processes: list[Process] = []
 
     def make(**options: Any) -> Process:
-        made.append(Process(raw, clock, **options))
-        return made[-1]
+        processes.append(Process(raw, clock, **options))
+        return processes[-1]
 
     yield make
-    for process in made:
+    for process in processes:
         process.broker.close()
 
 
@@ -64,9 +64,9 @@ def attempts(raw: Any) -> list[int]:
 def test_one_process_at_a_time_runs_a_consumer(make: Make, clock: mongoq.VirtualClock) -> None:
     first, second = make(), make()
     assert is_run(first.open())
-    held = second.open()
-    assert not is_run(held)
-    assert (held.by, held.until) == (str(first.broker._context.identity), NOW + timedelta(seconds=RUN))
+    holder = second.open()
+    assert not is_run(holder)
+    assert (holder.by, holder.until) == (str(first.broker._context.identity), NOW + timedelta(seconds=RUN))
     assert is_run(second.open("other"))
     clock.advance(RUN)
     assert is_run(second.open())
@@ -105,13 +105,13 @@ def test_a_consumer_keeps_to_its_queue_while_it_holds_items(process: Process, ma
     process.queue.push(1)
     process.claim()
     process.perform(streams.give_back(process.broker._context, process.run))
-    other = make()
+    second = make()
     with pytest.raises(mongoq.ArgumentInvalid, match="holds items of queue 'orders'.*release_claims\\('etl'\\)"):
-        other.open(queue="refunds")
+        second.open(queue="refunds")
     process.open()
     process.settle(1)
     process.perform(streams.give_back(process.broker._context, process.run))
-    assert other.open(queue="refunds").queue == "refunds"
+    assert second.open(queue="refunds").queue == "refunds"
     assert control(raw)["queue"] == "refunds"
 
 
@@ -125,9 +125,9 @@ def test_a_claim_takes_the_first_items_in_their_order_under_one_token(process: P
     claim = process.claim(3)
     assert claim.number == 1
     assert list(claim.ids) == ids
-    held = list(raw.find({"token": claim.token}))
-    assert {item["_id"] for item in held} == set(ids)
-    assert {(item["attempts"], item["when"]) for item in held} == {(1, NOW + timedelta(seconds=LEASE))}
+    documents = list(raw.find({"token": claim.token}))
+    assert {item["_id"] for item in documents} == set(ids)
+    assert {(item["attempts"], item["when"]) for item in documents} == {(1, NOW + timedelta(seconds=LEASE))}
     process.settle(1)
     assert list(process.claim(3, after=1).ids) == [late]
 
@@ -158,7 +158,7 @@ def test_what_came_after_a_time_is_left_there(process: Process, clock: mongoq.Vi
 
 
 def test_a_claim_of_many_goes_in_several_commands(process: Process, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_claims, "IDS", 3)
+    monkeypatch.setattr(streams, "IDS", 3)
     monkeypatch.setattr(by_token, "IDS", 3)
     ids = process.queue.push_many(range(10))
     assert list(process.claim(8).ids) == ids[:8]
@@ -175,15 +175,15 @@ def test_ids_and_dates_of_other_programs_are_claimed_and_settled(process: Proces
     raw.insert_many([{"_id": id, **plain} for id in odd])
     raw.insert_one({**plain, "_id": {"k": 1}})
     raw.insert_one({**plain, "_id": "list", "when": [NOW]})
-    seen: list[Any] = []
+    ids: list[Any] = []
     number = 0
     while claim := process.claim(after=number):
         number = claim.number
-        seen += claim.ids
+        ids += claim.ids
         again = process.perform(read_held_documents(process.broker._context, claim.token, claim.ids, {"_id": 1}))
         assert [document["_id"] for document in again or ()] == list(claim.ids)
         process.settle(number)
-    assert sorted(map(str, seen)) == sorted(map(str, [*odd, {"k": 1}, "list"]))
+    assert sorted(map(str, ids)) == sorted(map(str, [*odd, {"k": 1}, "list"]))
     assert raw.count_documents({"q": QUEUE}) == 0
 
 
@@ -191,9 +191,9 @@ def test_the_number_goes_on_behind_the_one_that_the_caller_knows(process: Proces
     process.queue.push(1)
     assert process.claim(after=41).number == 42
     assert control(raw)["number"] == 42
-    taken = process.perform(streams.take_up_claim(process.broker._context, process.run, after=50))
-    assert taken is not None
-    assert (taken.number, control(raw)["number"], control(raw)["claim"]["number"]) == (51, 51, 51)
+    claim = process.perform(streams.take_up_claim(process.broker._context, process.run, after=50))
+    assert claim is not None
+    assert (claim.number, control(raw)["number"], control(raw)["claim"]["number"]) == (51, 51, 51)
     assert process.settle(42) == 0
     assert process.settle(51) == 1
 
@@ -210,8 +210,8 @@ def test_a_claim_that_dies_on_its_way_loses_nothing_and_counts_nothing(
     clock.advance(RUN)
     heir = make()
     heir.open()
-    told = heir.run.claim is not None
-    if told:
+    has_claim = heir.run.claim is not None
+    if has_claim:
         assert heir.run.number == 1
         assert heir.affirm() == ids
     else:
@@ -264,12 +264,12 @@ def test_settling_that_dies_on_its_way_is_finished_by_the_next_run(
 
 
 @pytest.mark.parametrize("kind", ["request", "reply"])
-@pytest.mark.parametrize("lost", ["findAndModify 0", "delete 0", *(f"update {skip}" for skip in range(5))])
+@pytest.mark.parametrize("loss", ["findAndModify 0", "delete 0", *(f"update {skip}" for skip in range(5))])
 def test_a_loss_on_the_network_changes_nothing(
-    lossy: tuple[Proxy, Any], clock: mongoq.VirtualClock, raw: Any, kind: Kind, lost: str
+    lossy: tuple[Proxy, Any], clock: mongoq.VirtualClock, raw: Any, kind: Kind, loss: str
 ) -> None:
     proxy, collection = lossy
-    command, _, skip = lost.partition(" ")
+    command, _, skip = loss.partition(" ")
     process = Process(collection, clock)
     process.queue.resume()
     ids = process.queue.push_many(range(3))
@@ -295,15 +295,15 @@ def test_history_and_remembered_ids_are_kept_as_by_any_commit(make: Make, clock:
     raw.update_one({"_id": forgotten}, {"$set": {"once": NOW + timedelta(seconds=1)}})
     token = process.claim().token
     assert process.settle(1) == 3
-    kept = {item["_id"]: item for item in raw.find({"q": QUEUE})}
-    assert kept[remembered]["expires"] == NOW + timedelta(days=7)
-    assert kept[forgotten]["expires"] == kept[plain]["expires"] == NOW + timedelta(hours=1)
-    for item in kept.values():
+    documents = {item["_id"]: item for item in raw.find({"q": QUEUE})}
+    assert documents[remembered]["expires"] == NOW + timedelta(days=7)
+    assert documents[forgotten]["expires"] == documents[plain]["expires"] == NOW + timedelta(hours=1)
+    for item in documents.values():
         assert (item["settled"], item["processed"], item["reserved"]) == (token, NOW, False)
         assert not item.keys() & {"when", "token"}
-    assert kept[plain]["payload"] == {"$set": "$payload"}
+    assert documents[plain]["payload"] == {"$set": "$payload"}
     process.queue.configure(history=None)
-    raw.insert_one({**kept[plain], "_id": ObjectId(), "when": NOW, "once": NOW + timedelta(days=7)})
+    raw.insert_one({**documents[plain], "_id": ObjectId(), "when": NOW, "once": NOW + timedelta(days=7)})
     raw.update_many({"when": NOW}, {"$unset": {"processed": "", "settled": "", "expires": ""}})
     [id] = process.claim(after=1).ids
     process.settle(2)
@@ -317,18 +317,18 @@ def test_what_somebody_else_did_with_an_item_stands(
 ) -> None:
     process.queue.push_many(range(4))
     claim = process.claim()
-    moved, committed, taken, kept = claim.ids
+    moved, committed, expired, untouched = claim.ids
     raw.update_one({"_id": moved}, {"$set": {"q": "next", "when": NOW}, "$unset": {"token": ""}})
     raw.delete_one({"_id": committed})
-    other = make()
-    raw.update_one({"_id": taken}, {"$set": {"when": NOW}})
-    item = other.queue.reserve()
+    other_process = make()
+    raw.update_one({"_id": expired}, {"$set": {"when": NOW}})
+    item = other_process.queue.reserve()
     assert item is not None
-    assert item.id == taken
-    assert process.affirm() == [kept]
+    assert item.id == expired
+    assert process.affirm() == [untouched]
     assert process.settle(1) == 1
-    other.queue.commit(item)
-    assert [found["_id"] for found in raw.find({"q": {"$exists": True}})] == [moved]
+    other_process.queue.commit(item)
+    assert [document["_id"] for document in raw.find({"q": {"$exists": True}})] == [moved]
 
 
 def test_only_the_claim_of_that_number_is_settled(process: Process, raw: Any) -> None:
@@ -373,25 +373,25 @@ def test_an_item_that_lapsed_too_often_gets_a_batch_of_its_own_and_is_then_burie
 def test_an_item_that_must_be_alone_is_put_behind_the_others_of_a_claim(
     make: Make, clock: mongoq.VirtualClock, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_claims, "IDS", 2)
+    monkeypatch.setattr(streams, "IDS", 2)
     process = make(max_retries=0)
     process.queue.resume()
     suspects = process.queue.push_many(range(2))
     process.open("first")
     process.claim()
     clock.advance(LEASE + 1)
-    others = process.queue.push_many(range(3))
+    plain = process.queue.push_many(range(3))
     process.open()
     start = clock.now()
-    seen = []
+    batches = []
     for number in range(1, 9):
         claim = process.claim(after=number - 1, due=start)
         if claim is None:
             break
-        seen.append(set(claim.ids))
+        batches.append(set(claim.ids))
         process.settle(claim.number)
-    assert all(len(batch) == 1 or not batch & set(suspects) for batch in seen)
-    assert set().union(*seen) == {*suspects, *others}
+    assert all(len(batch) == 1 or not batch & set(suspects) for batch in batches)
+    assert set().union(*batches) == {*suspects, *plain}
 
 
 # --- what a read does not show ---------------------------------------------------------------
@@ -410,7 +410,7 @@ def test_what_a_read_does_not_show_is_not_missed(process: Process) -> None:
         return reply
 
     flow = read_held_documents(process.broker._context, claim.token, claim.ids, {"_id": 1})
-    documents = process.perform(flow, told=hiding)
+    documents = process.perform(flow, change_reply=hiding)
     assert documents is not None
     assert [document["_id"] for document in documents] == ids
     assert reads == 3

@@ -185,8 +185,8 @@ async def run(case: Case, collection: Any, raw: Any, fault: Callable[[], None] =
     except Exception as raised:
         result, error = None, raised
     await broker.close()
-    found = list(raw.find(NOT_COUNTERS))
-    return Run(before, normal(found), normal([*found, {"returned": result}]), error)
+    documents = list(raw.find(NOT_COUNTERS))
+    return Run(before, normal(documents), normal([*documents, {"returned": result}]), error)
 
 
 def normal(documents: Iterable[Any]) -> list[Any]:
@@ -260,20 +260,20 @@ async def test_a_call_whose_messages_are_lost_tells_what_it_did(
         expected[case.name] = await run(case, raw, raw)
     good = expected[case.name]
     proxy.calm()
-    done = await run(case, collections[fault.shell], raw, lambda: fault.befall(proxy))
+    actual = await run(case, collections[fault.shell], raw, lambda: fault.befall(proxy))
     assert proxy.lost
-    assert (done.before, good.error) == (good.before, None)
-    if done.error is None:
-        assert (done.after, done.result) == (good.after, good.result)
+    assert (actual.before, good.error) == (good.before, None)
+    if actual.error is None:
+        assert (actual.after, actual.result) == (good.after, good.result)
         return
-    assert not fault.survived, repr(done.error)
-    assert isinstance(done.error, AutoReconnect | mongoq.ReservationLost), repr(done.error)
-    assert not getattr(done.error, "certain", False)
-    assert done.after in (good.before, good.after)
+    assert not fault.survived, repr(actual.error)
+    assert isinstance(actual.error, AutoReconnect | mongoq.ReservationLost), repr(actual.error)
+    assert not getattr(actual.error, "certain", False)
+    assert actual.after in (good.before, good.after)
 
 
 @pytest.mark.parametrize(("kind", "happened"), [("request", 0), ("reply", 1)])
-def test_the_proxy_loses_what_it_is_told_and_leaves_nothing_behind(
+def test_the_proxy_loses_what_it_is_asked_to_and_leaves_nothing_behind(
     uri: str, raw: Any, kind: Kind, happened: int
 ) -> None:
     raw.delete_many({})
@@ -281,10 +281,10 @@ def test_the_proxy_loses_what_it_is_told_and_leaves_nothing_behind(
         through = client[raw.database.name][raw.name]
         proxy.lose(kind, "insert", times=2, skip=1)
         through.insert_one({})
-        for lost in (1, 2):
+        for losses in (1, 2):
             with pytest.raises(AutoReconnect):
                 through.insert_one({})
-            assert (proxy.lost, raw.count_documents({})) == (lost, 1 + lost * happened)
+            assert (proxy.lost, raw.count_documents({})) == (losses, 1 + losses * happened)
         through.insert_one({})
         host, port = client.address or ("", 0)
     with pytest.raises(ConnectionRefusedError):

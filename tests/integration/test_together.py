@@ -26,13 +26,13 @@ def test_no_item_is_handed_out_twice_to_threads(broker: mongoq.Broker) -> None:
     queue = broker.queue("orders")
     for n in range(200):
         queue.push(n)
-    seen: list[int] = []
+    payloads: list[int] = []
     failures: list[BaseException] = []
 
     def work() -> None:
         try:
             while (item := queue.reserve()) is not None:
-                seen.append(item.payload)
+                payloads.append(item.payload)
                 queue.commit(item)
         except BaseException as error:
             failures.append(error)
@@ -43,7 +43,7 @@ def test_no_item_is_handed_out_twice_to_threads(broker: mongoq.Broker) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    assert Counter(seen) == Counter(range(200))
+    assert Counter(payloads) == Counter(range(200))
     assert queue.size() == 0
 
 
@@ -107,26 +107,26 @@ def test_pushes_of_one_producer_keep_their_order_on_the_servers_clock(broker: mo
 
 
 def test_what_was_just_pushed_is_found_by_another_broker_at_once(broker: mongoq.Broker, raw: Any) -> None:
-    ours, other = broker.queue("orders"), mongoq.Broker(raw).queue("orders")
-    other.size()
+    ours, theirs = broker.queue("orders"), mongoq.Broker(raw).queue("orders")
+    theirs.size()
     for n in range(300):
         ours.push(n)
-        item = other.pop()
+        item = theirs.pop()
         assert item is not None, n
 
 
 def test_pause_is_soon_seen_by_another_broker(broker: mongoq.Broker, raw: Any) -> None:
-    ours, other = broker.queue("orders"), mongoq.Broker(raw).queue("orders")
+    ours, theirs = broker.queue("orders"), mongoq.Broker(raw).queue("orders")
     ours.push("a")
     ours.pause()
     deadline = time.monotonic() + PATIENCE
-    while (item := other.reserve()) is not None:
+    while (item := theirs.reserve()) is not None:
         assert time.monotonic() < deadline
-        other.release(item)
-    assert other.reserve(wait=0.3) is None
+        theirs.release(item)
+    assert theirs.reserve(wait=0.3) is None
     assert ours.counts() == mongoq.Counts(ready=1)
     ours.resume()
-    assert other.reserve(wait=PATIENCE) is not None
+    assert theirs.reserve(wait=PATIENCE) is not None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*")
@@ -139,10 +139,10 @@ def test_a_forked_child_has_an_identity_of_its_own(uri: str, broker: mongoq.Brok
         os._exit(0)
     os.waitpid(child, 0)
     os.close(write)
-    told = os.read(read, 1000).decode()
+    identity = os.read(read, 1000).decode()
     os.close(read)
-    assert told != parent
-    assert told.split(":")[1] == str(child)
+    assert identity != parent
+    assert identity.split(":")[1] == str(child)
 
 
 @pytest.fixture

@@ -53,10 +53,10 @@ def failing(client: MongoClient[Any]) -> Iterator[Callable[..., None]]:
 
 def there(raw: Any) -> dict[Any, list[str]]:
     """The queues that hold each payload."""
-    found = defaultdict(list)
+    queues = defaultdict(list)
     for document in raw.find({"q": {"$exists": True}}, sort=[("q", 1)]):
-        found[document["payload"]].append(document["q"])
-    return dict(found)
+        queues[document["payload"]].append(document["q"])
+    return dict(queues)
 
 
 class Listener(CommandListener):
@@ -197,7 +197,7 @@ def test_within_a_transaction_too_though_that_began_to_read_before(
     assert there(raw) == {"before": ["orders"], "after": ["billing", "shipping"]}
 
 
-def test_a_process_in_which_somebody_waits_is_told_by_the_stream(
+def test_a_process_in_which_somebody_waits_is_woken_by_the_stream(
     broker: mongoq.Broker, listened: tuple[mongoq.Broker, Listener], raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "REFRESH_SECONDS", 3600.0)
@@ -223,13 +223,13 @@ def test_a_process_in_which_somebody_waits_is_told_by_the_stream(
         ended.set()
         waiting.result()
         producer.close()
-    others = {queue for queue in there(raw)[n] if queue.startswith("more")}
-    assert set(there(raw)[n]) - others == set(QUEUES)
+    more = {queue for queue in there(raw)[n] if queue.startswith("more")}
+    assert set(there(raw)[n]) - more == set(QUEUES)
 
 
 def test_bindings_made_at_the_same_moment_make_no_chain(uri: str, database: str, raw: Any) -> None:
-    with mongoq.connect(uri, database=database) as one, mongoq.connect(uri, database=database) as other:
-        one.ensure_indexes(), other.ping()
+    with mongoq.connect(uri, database=database) as broker_a, mongoq.connect(uri, database=database) as broker_b:
+        broker_a.ensure_indexes(), broker_b.ping()
         barrier, outcomes = threading.Barrier(2), []
 
         def bind(broker: mongoq.Broker, topic: str, queue: str) -> bool:
@@ -244,7 +244,7 @@ def test_bindings_made_at_the_same_moment_make_no_chain(uri: str, database: str,
             for n in range(50):
                 if n % 10 == 0:
                     raw.delete_one({"_id": "topics:mongoq"})  # the first of all is an insert
-                jobs = [(one, f"{n}a", f"{n}b"), (other, f"{n}b", f"{n}c")]
+                jobs = [(broker_a, f"{n}a", f"{n}b"), (broker_b, f"{n}b", f"{n}c")]
                 outcomes.append(sorted(future.result() for future in [pool.submit(bind, *job) for job in jobs]))
         assert outcomes == [[False, True]] * 50
 
@@ -282,12 +282,12 @@ def test_pushes_go_to_all_of_one_moment_while_bindings_come_and_go(
     for thread in threads:
         thread.join()
     assert not failures
-    found = there(raw)
+    published = there(raw)
     ways = [["orders"], ["billing", "shipping"], ["audit", "billing", "shipping"], ["audit", "billing"]]
-    assert [queues for queues in found.values() if queues not in ways] == []
-    assert len({len(queues) for queues in found.values()}) == 3, "it saw several of them"
+    assert [queues for queues in published.values() if queues not in ways] == []
+    assert len({len(queues) for queues in published.values()}) == 3, "it saw several of them"
     for first in (0, 10**6, 2 * 10**6):
-        own = sorted(n for n in found if first <= n < first + 10**6)
+        own = sorted(n for n in published if first <= n < first + 10**6)
         assert own == list(range(first, first + len(own))), "nothing is lost"
 
 
@@ -297,23 +297,24 @@ def test_pushes_go_to_all_of_one_moment_while_bindings_come_and_go(
 WRITES = ["insert", "update", "commitTransaction", "abortTransaction"]
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("kind", ["request", "reply"])
 @pytest.mark.parametrize(
-    ("command", "many"),
-    [*((command, many) for command in WRITES for many in (False, True)), ("findAndModify", False)],
+    ("command", "batch"),
+    [*((command, batch) for command in WRITES for batch in (False, True)), ("findAndModify", False)],
 )
 def test_whatever_is_lost_there_is_one_copy_in_each_queue(
-    uri: str, database: str, raw: Any, *, times: int, kind: Kind, command: str, many: bool
+    uri: str, database: str, raw: Any, *, times: int, kind: Kind, command: str, batch: bool
 ) -> None:
-    with Proxy(uri) as proxy, mongoq.connect(proxy.uri, database=database) as broker:
+    with Proxy(uri) as proxy, mongoq.connect(proxy.uri_with(serverMonitoringMode="poll"), database=database) as broker:
         broker.bind("orders", *QUEUES)
         queue, id = broker.queue("orders"), ObjectId()
         queue.push("first")
         proxy.lose(kind, command, times=times)
         if command == "abortTransaction":
             proxy.lose("reply", "insert", times=1)
-        if many:
+        if batch:
             queue.push_many(["x"], ids=[id] if command == "update" else None)
         elif command == "findAndModify":
             queue.push("x", key="k")
@@ -323,17 +324,18 @@ def test_whatever_is_lost_there_is_one_copy_in_each_queue(
         assert there(raw) == {"first": ["billing", "shipping"], "x": ["billing", "shipping"]}
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", ["request", "reply"])
 @pytest.mark.parametrize("command", ["insert", "findAndModify"])
 @pytest.mark.parametrize("times", [1, 2])
 def test_and_in_a_single_queue(uri: str, database: str, raw: Any, *, times: int, kind: Kind, command: str) -> None:
-    with Proxy(uri) as proxy, mongoq.connect(proxy.uri, database=database) as broker:
+    with Proxy(uri) as proxy, mongoq.connect(proxy.uri_with(serverMonitoringMode="poll"), database=database) as broker:
         broker.bind("orders", "billing")
         queue = broker.queue("orders")
         queue.push("first")
         proxy.lose(kind, command, times=times)
         id = ObjectId()
-        for _ in range(2):  # what could not be told the first time is by its id
+        for _ in range(2):  # what was uncertain the first time is certain by its id
             try:
                 queue.push("x", id=id, key="k" if command == "findAndModify" else None)
             except mongoq.MongoqError:
@@ -355,7 +357,7 @@ def test_a_conflict_is_run_again_as_a_whole(orders: mongoq.Queue[Any], raw: Any,
 def test_a_publication_is_tried_again_in_its_own_session(
     listened: tuple[mongoq.Broker, Listener], failing: Any
 ) -> None:
-    """There the server ends what is left of the first try, even when it has not heard of its abort."""
+    """There the server ends what is left of the first try, even when its abort has not arrived."""
     broker, listener = listened
     broker.bind("orders", *QUEUES)
     broker.queue("orders").push("first")
@@ -431,9 +433,9 @@ async def test_a_cancelled_push_happens_in_all_queues_or_in_none(
             await asyncio.sleep(0.0002 * (n % 30))
             task.cancel()
             await asyncio.wait([task])
-    found = there(raw)
-    assert [queues for queues in found.values() if queues != ["billing", "shipping"]] == []
-    assert len(found) < 61
+    published = there(raw)
+    assert [queues for queues in published.values() if queues != ["billing", "shipping"]] == []
+    assert len(published) < 61
     assert client.admin.command("serverStatus")["transactions"]["currentOpen"] == 0
 
 
@@ -491,10 +493,10 @@ def test_a_producer_that_is_killed_leaves_all_copies_or_none(
                 time.sleep(0.05 + n * 0.0007)
             finally:
                 process.kill()
-                told, _ = process.communicate()
-            found = there(raw)
-            assert [queues for queues in found.values() if queues != ["billing", "shipping"]] == []
-            assert len(found) >= int((told or b"4").split()[-1]), "what was acknowledged is there"
+                output, _ = process.communicate()
+            published = there(raw)
+            assert [queues for queues in published.values() if queues != ["billing", "shipping"]] == []
+            assert len(published) >= int((output or b"4").split()[-1]), "what was acknowledged is there"
     finally:
         until = time.monotonic() + 60
         while client.admin.command("serverStatus")["transactions"]["currentOpen"] and time.monotonic() < until:
@@ -524,9 +526,9 @@ async def test_ordinary_pushes_go_on_sharing_commands(uri: str, database: str, r
 
 
 @pytest.mark.parametrize("publisher", ["here", "elsewhere"])
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("batch", [False, True])
 def test_who_waits_in_a_bound_queue_is_woken(
-    broker: mongoq.Broker, orders: mongoq.Queue[Any], raw: Any, publisher: str, many: bool
+    broker: mongoq.Broker, orders: mongoq.Queue[Any], raw: Any, publisher: str, batch: bool
 ) -> None:
     pushing = orders if publisher == "here" else mongoq.Broker(raw).queue("orders")
     pushing.push_many([0])
@@ -539,7 +541,7 @@ def test_who_waits_in_a_bound_queue_is_woken(
             for queue in QUEUES
         ):
             time.sleep(0.01)
-        pushing.push_many([1]) if many else pushing.push(1)
+        pushing.push_many([1]) if batch else pushing.push(1)
         items = [future.result(timeout=60) for future in waiting]
     assert [item and item.payload for item in items] == [1, 1]
 

@@ -216,16 +216,16 @@ def test_a_commit_whose_reply_is_lost_is_committed_once(uri: str, database: str)
 @pytest.mark.parametrize("id", [True, False])
 def test_a_push_whose_reply_is_lost_is_not_sent_again_but_the_whole_is(uri: str, database: str, id: bool) -> None:
     with Proxy(uri) as proxy, mongoq.connect(proxy.uri, database=database) as broker:
-        queue, given = broker.queue("orders"), ObjectId() if id else None
+        queue, item_id = broker.queue("orders"), ObjectId() if id else None
         queue.push(0)
         proxy.lose("reply", "update")
         with pytest.raises(AutoReconnect) as caught, broker.transaction() as tx:
-            queue.push(1, id=given, session=tx.session)
+            queue.push(1, id=item_id, session=tx.session)
         assert caught.value.has_error_label("TransientTransactionError")
         assert (proxy.lost, queue.size()) == (1, 1)
         proxy.calm()
         proxy.lose("reply", "update")
-        broker.run_transaction(lambda tx: queue.push(1, id=given, session=tx.session))
+        broker.run_transaction(lambda tx: queue.push(1, id=item_id, session=tx.session))
         assert (proxy.lost, queue.size()) == (1, 2)
 
 
@@ -251,8 +251,8 @@ def test_settings_are_stored_whatever_becomes_of_the_transaction(broker: mongoq.
     with pytest.raises(Failed), broker.transaction() as tx:
         broker.queue("orders", lease=7).push(1, session=tx.session)
         raise Failed
-    stored = raw.find_one({"_id": "queue:orders"})
-    assert "lease" in stored["settings"]
+    document = raw.find_one({"_id": "queue:orders"})
+    assert "lease" in document["settings"]
     assert broker.queue("orders").size() == 0
 
 
@@ -290,12 +290,12 @@ def test_what_a_transaction_sends(uri: str, database: str) -> None:
         with broker.transaction() as tx:
             queue.push(1, key="k", session=tx.session)
             queue.move(item, "next", session=tx.session)
-    sent = [command for command in listener.commands if "txnNumber" in command]
-    assert [next(iter(command)) for command in sent] == ["findAndModify", "update", "commitTransaction"]
-    assert [command.get("startTransaction") for command in sent] == [True, None, None]
-    assert all(command["autocommit"] is False for command in sent)
-    assert [command.get("writeConcern") for command in sent] == [None, None, {"w": "majority"}]
-    assert [command.get("readConcern", {}).get("level") for command in sent] == ["snapshot", None, None]
+    commands = [command for command in listener.commands if "txnNumber" in command]
+    assert [next(iter(command)) for command in commands] == ["findAndModify", "update", "commitTransaction"]
+    assert [command.get("startTransaction") for command in commands] == [True, None, None]
+    assert all(command["autocommit"] is False for command in commands)
+    assert [command.get("writeConcern") for command in commands] == [None, None, {"w": "majority"}]
+    assert [command.get("readConcern", {}).get("level") for command in commands] == ["snapshot", None, None]
 
 
 # --- ends ----------------------------------------------------------------------------------------------
@@ -329,8 +329,8 @@ async def test_a_cancelled_block_aborts_and_releases_its_item(
         await queue.push(1)
         for moment in range(MOMENTS):
             await _cancelled_block(broker, queue, scope, moment / 2000)
-    (found,) = raw.find({"q": "orders"})
-    assert (found["payload"], found["attempts"], found["reserved"]) == (1, 0, False)
+    (document,) = raw.find({"q": "orders"})
+    assert (document["payload"], document["attempts"], document["reserved"]) == (1, 0, False)
 
 
 async def _cancelled_block(broker: mongoq.AsyncBroker, queue: mongoq.AsyncQueue[Any], scope: str, after: float) -> None:
@@ -380,8 +380,8 @@ async def test_many_cancelled_transactions_leave_nothing_half_done(
             await asyncio.sleep(0.0003 * (n % 30))
             task.cancel()
             await asyncio.wait([task])
-    ours = {found["_id"] for found in raw.database["own"].find()} - {"first"}
-    theirs = Counter(found["payload"] for found in raw.find({"q": "orders"}))
+    ours = {document["_id"] for document in raw.database["own"].find()} - {"first"}
+    theirs = Counter(document["payload"] for document in raw.find({"q": "orders"}))
     assert theirs == {"warm": 1} | dict.fromkeys(ours, 2)
     assert len(ours) < 60
 

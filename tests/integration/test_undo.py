@@ -29,18 +29,18 @@ def test_a_call_that_buries_many_items_keeps_one_command_to_undo(
 ) -> None:
     queue = broker.queue("orders", model=Order)
     broker.queue("orders").push_many(["unfit"] * 60)
-    kept: list[int] = []
+    lengths: list[int] = []
     perform = ThreadPerformer.perform
 
     def watch(performer: ThreadPerformer, request: Any, undo_log: Any) -> Any:
-        kept.append(len(undo_log))
+        lengths.append(len(undo_log))
         return perform(performer, request, undo_log)
 
     monkeypatch.setattr(ThreadPerformer, "perform", watch)
     assert not (queue.reserve() if way == "reserve" else queue.reserve_many(10))
     assert queue.dead.size() == 60
-    assert len(kept) > 10
-    assert max(kept) == 1
+    assert len(lengths) > 10
+    assert max(lengths) == 1
 
 
 async def test_a_batch_whose_caller_is_cancelled_and_whose_reply_is_lost_is_given_back(

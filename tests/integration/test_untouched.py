@@ -20,7 +20,7 @@ from mongoq.protocol.state import prefetch
 from mongoq.protocol.state.batcher import CROWD
 from mongoq.protocol.state.prefetch import BATCHES, FEW
 from tests.clients import opened
-from tests.integration.crowds import gathered
+from tests.integration.concurrent_callers import gathered
 from tests.integration.test_plans import Plan
 
 CALLERS = 20
@@ -33,13 +33,13 @@ class Meddler(CommandListener):
 
     def __init__(self) -> None:
         self.commands: list[str] = []
-        self.sent: dict[str, Any] = {}
+        self.commands: dict[str, Any] = {}
         self.meddle: Callable[[], Any] | None = None
 
     def started(self, event: CommandStartedEvent) -> None:
         if event.command_name in ("find", "update", "delete", "findAndModify", "aggregate"):
             self.commands.append(event.command_name)
-            self.sent[event.command_name] = dict(event.command)
+            self.commands[event.command_name] = dict(event.command)
         claims = event.command_name == "update" and event.command["updates"][0]["multi"]
         if claims and self.meddle is not None:
             meddle, self.meddle = self.meddle, None
@@ -58,7 +58,7 @@ class Place:
 
     broker: Any
     queue: Any
-    other: mongoq.Broker
+    other_broker: mongoq.Broker
     raw: Any
     meddler: Meddler = field(default_factory=Meddler)
 
@@ -70,28 +70,28 @@ class Place:
             items = [item for item in await gathered([self.queue.reserve] * number) if item is not None]
         for item in items:
             assert isinstance(item, mongoq.Item), item
-            stored = self.raw.find_one({"_id": item.id, "token": item.token})
-            assert {name: item.stored(name) for name in FIELDS} == {name: stored.get(name) for name in FIELDS}
-            assert item.lease_until == stored["when"].replace(tzinfo=UTC)
+            document = self.raw.find_one({"_id": item.id, "token": item.token})
+            assert {name: item.stored(name) for name in FIELDS} == {name: document.get(name) for name in FIELDS}
+            assert item.lease_until == document["when"].replace(tzinfo=UTC)
         assert len({repr(item.id) for item in items}) == len(items)
         return items
 
 
 @pytest.fixture
-def other(client: Any, database: str) -> Iterator[mongoq.Broker]:
+def other_broker(client: Any, database: str) -> Iterator[mongoq.Broker]:
     with mongoq.Broker(client[database]["mongoq"]) as broker:
         yield broker
 
 
 @pytest.fixture
-async def place(uri: str, database: str, other: mongoq.Broker, raw: Any) -> AsyncIterator[Place]:
+async def place(uri: str, database: str, other_broker: mongoq.Broker, raw: Any) -> AsyncIterator[Place]:
     meddler = Meddler()
     async with (
         opened("aio", uri, event_listeners=[meddler]) as client,
         mongoq.AsyncBroker(client[database]["mongoq"]) as broker,
     ):
         await broker.ensure_indexes()
-        yield Place(broker, broker.queue("orders"), other, raw, meddler)
+        yield Place(broker, broker.queue("orders"), other_broker, raw, meddler)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -103,8 +103,8 @@ async def test_they_are_not_read_back(place: Place, way: str) -> None:
     assert [item.payload for item in items] == list(range(CALLERS))
     assert place.meddler.commands.count("update") == 1
     assert place.meddler.commands.count("find") <= 3  # the settings may be read, and the next batches
-    assert place.meddler.sent["find"]["limit"] >= CALLERS
-    assert "token" not in place.meddler.sent["find"]["filter"]
+    assert place.meddler.commands["find"]["limit"] >= CALLERS
+    assert "token" not in place.meddler.commands["find"]["filter"]
 
 
 async def test_a_few_that_somebody_has_had_are_read_back_with_the_others(place: Place) -> None:
@@ -119,11 +119,11 @@ async def test_a_few_that_somebody_has_had_are_read_back_with_the_others(place: 
 
 async def test_what_waits_and_what_is_done_costs_their_claims_nothing(place: Place) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
-    place.other.queue("orders").push_many(range(2000), priority=-5, when=later)
+    place.other_broker.queue("orders").push_many(range(2000), priority=-5, when=later)
     await place.queue.push_many(range(CALLERS))
     await place.queue.peek()
     items = await place.reserved()
-    find, update = place.meddler.sent["find"], place.meddler.sent["update"]
+    find, update = place.meddler.commands["find"], place.meddler.commands["update"]
     for item in items:
         await place.queue.release(item)
     read = {name: find[name] for name in ("find", "filter", "sort", "limit")}
@@ -152,15 +152,15 @@ async def test_a_batch_is_all_there_when_one_reply_does_not_hold_it(place: Place
     assert place.queue._context.state.prefetch.closed_until > 0, "large items are read by their ids for a while"
 
 
-def rolled_back(other: mongoq.Broker) -> None:
-    queue = other.queue("orders")
+def rolled_back(other_broker: mongoq.Broker) -> None:
+    queue = other_broker.queue("orders")
     item = queue.reserve()
     assert item is not None
     queue.rollback(item, error="meanwhile")
 
 
-def moved_there_and_back(other: mongoq.Broker) -> None:
-    queue, elsewhere = other.queue("orders"), other.queue("elsewhere")
+def moved_there_and_back(other_broker: mongoq.Broker) -> None:
+    queue, elsewhere = other_broker.queue("orders"), other_broker.queue("elsewhere")
     item = queue.reserve()
     assert item is not None
     queue.move(item, "elsewhere", payload="changed", headers={"changed": True})
@@ -169,9 +169,9 @@ def moved_there_and_back(other: mongoq.Broker) -> None:
     elsewhere.move(item, "orders", priority=3)
 
 
-def replaced_under_a_key(other: mongoq.Broker) -> None:
+def replaced_under_a_key(other_broker: mongoq.Broker) -> None:
     """It gets a key, another payload by that key, and loses the key again, and nobody holds it in the end."""
-    queue, dead = other.queue("orders"), other.queue("orders").dead
+    queue, dead = other_broker.queue("orders"), other_broker.queue("orders").dead
     item = queue.reserve()
     assert item is not None
     queue.move(item, dead.name, key="k")
@@ -179,31 +179,31 @@ def replaced_under_a_key(other: mongoq.Broker) -> None:
     assert dead.replay(to="orders").pushed == 1
 
 
-def buried_by_a_pop_and_sent_back(other: mongoq.Broker) -> None:
-    typed = other.queue("orders", model=dict)
+def buried_by_a_pop_and_sent_back(other_broker: mongoq.Broker) -> None:
+    typed = other_broker.queue("orders", model=dict)
     assert typed.pop() is None
     assert typed.dead.replay().pushed == CALLERS
 
 
-def removed(other: mongoq.Broker) -> None:
-    queue = other.queue("orders")
+def removed(other_broker: mongoq.Broker) -> None:
+    queue = other_broker.queue("orders")
     assert queue.remove(queue.peek()[0].id)
 
 
-def released(other: mongoq.Broker) -> None:
-    queue = other.queue("orders")
+def released(other_broker: mongoq.Broker) -> None:
+    queue = other_broker.queue("orders")
     item = queue.reserve()
     assert item is not None
     queue.release(item)
 
 
-def held(other: mongoq.Broker) -> None:
-    assert other.queue("orders").reserve() is not None
+def claimed(other_broker: mongoq.Broker) -> None:
+    assert other_broker.queue("orders").reserve() is not None
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("meddle", "left"),
+    ("meddle", "remaining"),
     [
         (rolled_back, CALLERS),
         (moved_there_and_back, CALLERS),
@@ -211,35 +211,35 @@ def held(other: mongoq.Broker) -> None:
         (buried_by_a_pop_and_sent_back, CALLERS),
         (released, CALLERS),
         (removed, CALLERS - 1),
-        (held, CALLERS - 1),
+        (claimed, CALLERS - 1),
     ],
 )
 async def test_what_changes_between_the_read_and_the_claim_is_handed_out_as_it_is_then(
-    place: Place, meddle: Callable[[mongoq.Broker], None], left: int, way: str
+    place: Place, meddle: Callable[[mongoq.Broker], None], remaining: int, way: str
 ) -> None:
     await place.queue.push_many(range(CALLERS))
 
     def meanwhile() -> None:
-        meddle(place.other)
+        meddle(place.other_broker)
         # its clock may be behind, and then the item is as eligible as it was
         place.raw.update_many({"q": "orders", "reserved": False}, {"$set": {"when": datetime(2024, 1, 1, tzinfo=UTC)}})
 
     place.meddler.meddle = meanwhile
     items = await place.reserved(way=way)
     assert place.meddler.meddle is None
-    assert len(items) == left
+    assert len(items) == remaining
     if meddle in (moved_there_and_back, replaced_under_a_key):
         assert [item.payload for item in items].count("changed") == 1
 
 
-def test_an_item_that_a_filter_sends_elsewhere_bears_who_did_it(other: mongoq.Broker, raw: Any) -> None:
+def test_an_item_that_a_filter_sends_elsewhere_bears_who_did_it(other_broker: mongoq.Broker, raw: Any) -> None:
     pipeline = mongoq.Pipeline("screens", outputs=["done", "rest"])
     elsewhere = mongoq.Move("rest", headers={"changed": True})
     pipeline.stage("orders", to=["done", "rest"], where={"n": 1}, otherwise=elsewhere)(lambda _: mongoq.Move("done"))
-    other.queue("orders").push({"n": 2})
-    pipeline.drain(other)
+    other_broker.queue("orders").push({"n": 2})
+    pipeline.drain(other_broker)
     (moved,) = raw.find({"q": "rest"})
-    assert (moved["headers"], moved["by"]) == ({"changed": True}, str(other._context.identity))
+    assert (moved["headers"], moved["by"]) == ({"changed": True}, str(other_broker._context.identity))
 
 
 async def reading_ahead(place: Place) -> None:
@@ -307,15 +307,15 @@ async def given_back_by_a_stream(place: Place) -> None:
 PUT = [pushed, pushed_late, pushed_with_others, published, moved, moved_with_others, sent_back, given_back]
 
 
-@pytest.mark.parametrize("put", [*PUT, given_back_by_a_stream])
+@pytest.mark.parametrize("put_first", [*PUT, given_back_by_a_stream])
 async def test_what_this_process_puts_first_is_not_overtaken_by_what_was_read_ahead(
-    place: Place, put: Callable[[Place], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+    place: Place, put_first: Callable[[Place], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch, "FRESH", 60.0)  # however slow the machine
     await reading_ahead(place)
     ahead = place.queue._context.state.prefetch
     assert ahead.is_filled
-    await put(place)
+    await put_first(place)
     assert "first" in [item.payload for item in await place.reserved(FEW)]
 
 
@@ -327,10 +327,10 @@ async def test_an_id_that_was_removed_and_is_pushed_again_is_another_item(
     for _ in range(2):
         await place.reserved(FEW)
     for id in ids[2 * FEW : 4 * FEW]:
-        place.other.queue("orders").remove(id)
-        place.other.queue("orders").push("other", id=id)
-    taken = [item.payload for _ in range(8) for item in await place.reserved(FEW)]
-    assert taken.count("other") == 2 * FEW
+        place.other_broker.queue("orders").remove(id)
+        place.other_broker.queue("orders").push("other", id=id)
+    payloads = [item.payload for _ in range(8) for item in await place.reserved(FEW)]
+    assert payloads.count("other") == 2 * FEW
 
 
 @pytest.mark.parametrize("way", ["reserve", "pop", "reserve_many"])
@@ -347,15 +347,15 @@ async def test_what_this_process_claims_in_another_way_is_no_longer_there(
         assert not state.prefetch.closed_until > 0, "it was met again"
 
 
-async def test_what_was_removed_since_it_was_read_is_not_taken_for_a_crowd(
+async def test_what_was_removed_since_it_was_read_is_not_taken_for_contention(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch, "FRESH", 60.0)
     state = place.queue._context.state
     for _ in range(4):
         await reading_ahead(place)
-        place.other.queue("orders").purge(state="ready")
-        place.other.queue("orders").push_many(range(3 * FEW))
+        place.other_broker.queue("orders").purge(state="ready")
+        place.other_broker.queue("orders").push_many(range(3 * FEW))
         assert [item.payload for _ in range(3) for item in await place.reserved(FEW)] == list(range(3 * FEW))
         assert state.contention.width == 1
         state.prefetch.closed_until = 0.0
@@ -373,29 +373,29 @@ async def test_nor_is_what_it_pushes_while_that_is_being_read(place: Place, monk
 
 async def test_that_of_another_process_waits_for_a_moment_at_most(place: Place) -> None:
     await reading_ahead(place)
-    place.other.queue("orders").push("first", priority=-1)
+    place.other_broker.queue("orders").push("first", priority=-1)
     await asyncio.sleep(prefetch.FRESH)
     assert "first" in [item.payload for item in await place.reserved(FEW)]
 
 
-async def test_a_crowd_that_comes_and_goes_gets_each_item_once(place: Place, raw: Any) -> None:
+async def test_many_callers_that_come_and_go_get_each_item_once(place: Place, raw: Any) -> None:
     number = 6 * CROWD
     await place.queue.push_many(range(number))
-    met: list[Any] = []
+    payloads: list[Any] = []
 
     async def worker(place_in_line: int) -> None:
         while (item := await place.queue.reserve()) is not None:
             if place_in_line % 5 == 0 and item.attempts == 1:
                 await place.queue.rollback(item)
                 continue
-            met.append(item.payload)
+            payloads.append(item.payload)
             await place.queue.commit(item)
 
-    await asyncio.gather(*(worker(one) for one in range(2 * CROWD)))
+    await asyncio.gather(*(worker(index) for index in range(2 * CROWD)))
     while (item := await place.queue.reserve()) is not None:  # what was rolled back as the others looked
-        met.append(item.payload)
+        payloads.append(item.payload)
         await place.queue.commit(item)
-    assert sorted(met) == list(range(number))
+    assert sorted(payloads) == list(range(number))
     assert raw.count_documents({"q": "orders"}) == 0
 
 
@@ -436,7 +436,7 @@ async def test_what_nobody_can_decode_is_found_as_it_is_opened(place: Place, raw
     assert await place.queue.dead.size() == 1
 
 
-async def test_a_single_claim_beside_those_of_a_crowd_is_not_taken_for_somebody_else(place: Place) -> None:
+async def test_a_single_claim_beside_those_of_many_callers_is_not_taken_for_somebody_else(place: Place) -> None:
     """Nobody knows which item it takes, until it has it."""
     await place.queue.push_many(range(8 * CROWD))
     state = place.queue._context.state

@@ -36,51 +36,53 @@ def _looks_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def other(uri: str, database: str) -> Iterator[mongoq.Broker]:
+def other_broker(uri: str, database: str) -> Iterator[mongoq.Broker]:
     """A broker that shares nothing with ``broker`` but the collection, as one in another process."""
     with mongoq.connect(uri, database=database) as opened:
         yield opened
 
 
-def push(other: mongoq.Broker) -> None:
-    other.queue("orders").push(1)
+def push(other_broker: mongoq.Broker) -> None:
+    other_broker.queue("orders").push(1)
 
 
-def push_many(other: mongoq.Broker) -> None:
-    other.queue("orders").push_many([1, 2, 3])
+def push_many(other_broker: mongoq.Broker) -> None:
+    other_broker.queue("orders").push_many([1, 2, 3])
 
 
-def push_keyed(other: mongoq.Broker) -> None:
-    other.queue("orders").push(1, key="k")
+def push_keyed(other_broker: mongoq.Broker) -> None:
+    other_broker.queue("orders").push(1, key="k")
 
 
-def push_in_transaction(other: mongoq.Broker) -> None:
-    with other.transaction() as tx:
-        other.queue("orders").push(1, session=tx.session)
+def push_in_transaction(other_broker: mongoq.Broker) -> None:
+    with other_broker.transaction() as tx:
+        other_broker.queue("orders").push(1, session=tx.session)
 
 
-def push_large(other: mongoq.Broker) -> None:
-    other.queue("orders").push("x" * (16 * 1024 * 1024 - 70_000))
+def push_large(other_broker: mongoq.Broker) -> None:
+    other_broker.queue("orders").push("x" * (16 * 1024 * 1024 - 70_000))
 
 
-def move(other: mongoq.Broker) -> None:
-    other.queue("raw").push(1)
-    item = other.queue("raw").reserve()
+def move(other_broker: mongoq.Broker) -> None:
+    other_broker.queue("raw").push(1)
+    item = other_broker.queue("raw").reserve()
     assert item is not None
-    other.queue("raw").move(item, "orders")
+    other_broker.queue("raw").move(item, "orders")
 
 
-def move_many(other: mongoq.Broker) -> None:
-    other.queue("raw").push_many([1, 2])
-    other.queue("raw").move_many((item, mongoq.Move("orders")) for item in other.queue("raw").reserve_many(2))
+def move_many(other_broker: mongoq.Broker) -> None:
+    other_broker.queue("raw").push_many([1, 2])
+    other_broker.queue("raw").move_many(
+        (item, mongoq.Move("orders")) for item in other_broker.queue("raw").reserve_many(2)
+    )
 
 
 @pytest.mark.parametrize("act", [push, push_many, push_keyed, push_in_transaction, push_large, move, move_many])
 def test_what_is_put_into_the_queue_elsewhere_wakes(
-    broker: mongoq.Broker, other: mongoq.Broker, act: Callable[[mongoq.Broker], None]
+    broker: mongoq.Broker, other_broker: mongoq.Broker, act: Callable[[mongoq.Broker], None]
 ) -> None:
     waiter = Waiter(broker)
-    act(other)
+    act(other_broker)
     assert waiter.result() is not None
 
 
@@ -106,9 +108,9 @@ def shorten_lease(queue: Any, item: Any) -> None:
 
 @pytest.mark.parametrize("act", [rollback, release, rollback_many, release_many, shorten_lease])
 def test_what_is_handed_back_elsewhere_wakes(
-    broker: mongoq.Broker, other: mongoq.Broker, act: Callable[[Any, Any], None]
+    broker: mongoq.Broker, other_broker: mongoq.Broker, act: Callable[[Any, Any], None]
 ) -> None:
-    queue = other.queue("orders")
+    queue = other_broker.queue("orders")
     queue.push(1)
     item = queue.reserve(lease=600)
     waiter = Waiter(broker)
@@ -116,8 +118,10 @@ def test_what_is_handed_back_elsewhere_wakes(
     assert waiter.result().id == item.id
 
 
-def test_what_is_buried_elsewhere_wakes_who_waits_for_dead_letters(broker: mongoq.Broker, other: mongoq.Broker) -> None:
-    queue = other.queue("orders")
+def test_what_is_buried_elsewhere_wakes_who_waits_for_dead_letters(
+    broker: mongoq.Broker, other_broker: mongoq.Broker
+) -> None:
+    queue = other_broker.queue("orders")
     queue.push(1)
     waiter = Waiter(broker, "orders.dead")
     item = queue.reserve()
@@ -125,8 +129,8 @@ def test_what_is_buried_elsewhere_wakes_who_waits_for_dead_letters(broker: mongo
     assert waiter.result().id == item.id
 
 
-def test_a_replay_elsewhere_wakes(broker: mongoq.Broker, other: mongoq.Broker) -> None:
-    queue = other.queue("orders", history=timedelta(days=1))
+def test_a_replay_elsewhere_wakes(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
+    queue = other_broker.queue("orders", history=timedelta(days=1))
     queue.push(1)
     queue.pop()
     waiter = Waiter(broker)
@@ -134,8 +138,8 @@ def test_a_replay_elsewhere_wakes(broker: mongoq.Broker, other: mongoq.Broker) -
     assert waiter.result().payload == 1
 
 
-def test_dead_letters_sent_back_elsewhere_wake(broker: mongoq.Broker, other: mongoq.Broker) -> None:
-    queue = other.queue("orders")
+def test_dead_letters_sent_back_elsewhere_wake(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
+    queue = other_broker.queue("orders")
     queue.push(1)
     queue.bury(queue.reserve())
     waiter = Waiter(broker)
@@ -143,18 +147,20 @@ def test_dead_letters_sent_back_elsewhere_wake(broker: mongoq.Broker, other: mon
     assert waiter.result().payload == 1
 
 
-def test_an_item_that_is_rescheduled_elsewhere_wakes(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+def test_an_item_that_is_rescheduled_elsewhere_wakes(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
     """The update tells of nothing but a date."""
-    queue = other.queue("orders")
+    queue = other_broker.queue("orders")
     queue.push(1, key="k", delay=3600)
     waiter = Waiter(broker)
     queue.push(1, key="k", on_duplicate="replace")
     assert waiter.result().payload == 1
 
 
-def test_a_resumed_queue_wakes_and_a_paused_one_hands_out_nothing(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+def test_a_resumed_queue_wakes_and_a_paused_one_hands_out_nothing(
+    broker: mongoq.Broker, other_broker: mongoq.Broker
+) -> None:
     waiter = Waiter(broker)
-    queue = other.queue("orders")
+    queue = other_broker.queue("orders")
     queue.pause()
     until(lambda: broker._context.state("orders").paused)
     queue.push(1)
@@ -165,10 +171,10 @@ def test_a_resumed_queue_wakes_and_a_paused_one_hands_out_nothing(broker: mongoq
     assert waiter.result().payload == 1
 
 
-def test_settings_changed_elsewhere_hold_for_the_next_item(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+def test_settings_changed_elsewhere_hold_for_the_next_item(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
     waiter = Waiter(broker)
-    other.queue("orders").configure(lease=timedelta(hours=2))
-    other.queue("orders").push(1)
+    other_broker.queue("orders").configure(lease=timedelta(hours=2))
+    other_broker.queue("orders").push(1)
     item = waiter.result()
     assert item.lease_until - broker._context.clock.now() > timedelta(hours=1)
 
@@ -182,13 +188,13 @@ def test_another_process_wakes(broker: mongoq.Broker, uri: str, database: str) -
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_scheduled_item_is_handed_out_when_it_is_due(
-    broker: mongoq.Broker, other: mongoq.Broker, before: bool
+    broker: mongoq.Broker, other_broker: mongoq.Broker, before: bool
 ) -> None:
     if before:
-        other.queue("orders").push(1, delay=1.5)
+        other_broker.queue("orders").push(1, delay=1.5)
     waiter = Waiter(broker)
     if not before:
-        other.queue("orders").push(1, delay=1.5)
+        other_broker.queue("orders").push(1, delay=1.5)
     item = waiter.result()
     assert item.payload == 1
     assert broker._context.clock.now() >= item.due
@@ -196,35 +202,35 @@ def test_a_scheduled_item_is_handed_out_when_it_is_due(
 
 @pytest.mark.parametrize("before", [True, False])
 def test_an_item_is_handed_out_when_its_lease_is_over(
-    broker: mongoq.Broker, other: mongoq.Broker, before: bool
+    broker: mongoq.Broker, other_broker: mongoq.Broker, before: bool
 ) -> None:
-    queue = other.queue("orders")
+    queue = other_broker.queue("orders")
     if before:
         queue.push(1)
-        held = queue.reserve(lease=1.5)
+        claimed = queue.reserve(lease=1.5)
         waiter = Waiter(broker)
     else:
         waiter = Waiter(broker)
         queue.pause()
         until(lambda: broker._context.state("orders").paused)
         queue.push(1)
-        raw = other._driver._backend.targets["collection"]  # taken by somebody who was faster
+        raw = other_broker._driver._backend.targets["collection"]  # taken by somebody who was faster
         until_ = broker._context.clock.now() + timedelta(seconds=1.5)
-        taken = {"when": until_, "reserved": True, "token": ObjectId(), "attempts": 1}
-        held = raw.find_one_and_update({"q": "orders"}, {"$set": taken})
+        fields = {"when": until_, "reserved": True, "token": ObjectId(), "attempts": 1}
+        claimed = raw.find_one_and_update({"q": "orders"}, {"$set": fields})
         queue.resume()
-    assert held is not None
+    assert claimed is not None
     assert waiter.result().attempts == 2
 
 
-def test_reserve_many_is_woken_too(broker: mongoq.Broker, other: mongoq.Broker) -> None:
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.extend(broker.queue("orders").reserve_many(10, wait=2 * PATIENCE)))
+def test_reserve_many_is_woken_too(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
+    items: list[Any] = []
+    thread = threading.Thread(target=lambda: items.extend(broker.queue("orders").reserve_many(10, wait=2 * PATIENCE)))
     thread.start()
     until(lambda: at_rest(broker, "orders"))
-    other.queue("orders").push_many(range(5))
+    other_broker.queue("orders").push_many(range(5))
     thread.join(PATIENCE)
-    assert 1 <= len(found) <= 5
+    assert 1 <= len(items) <= 5
 
 
 @pytest.fixture
@@ -281,12 +287,12 @@ def test_in_the_same_process_resume_and_replays_wake_without_a_stream(deaf: mong
     assert waiter.result().payload == 1
 
 
-def test_a_queue_waited_for_later_is_watched_as_well(broker: mongoq.Broker, other: mongoq.Broker) -> None:
+def test_a_queue_waited_for_later_is_watched_as_well(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
     first = Waiter(broker, "first")
     time.sleep(2.5)  # the server holds its answers back for seconds by now
     second, third = Waiter(broker, "second"), Waiter(broker, "third")
     for name, waiter in (("third", third), ("second", second), ("first", first)):
-        other.queue(name).push(name)
+        other_broker.queue(name).push(name)
         assert waiter.result().payload == name
 
 
@@ -300,32 +306,32 @@ def test_a_process_that_is_never_idle_has_no_stream(uri: str, database: str) -> 
 
 
 def test_the_stream_is_closed_when_nobody_waits_any_more(
-    broker: mongoq.Broker, other: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+    broker: mongoq.Broker, other_broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiter = Waiter(broker)
     registry = broker._context.registry
-    other.queue("orders").push(1)
+    other_broker.queue("orders").push(1)
     waiter.result()
     until(lambda: not registry.running)
     assert registry.cursor is None
     again = Waiter(broker)
-    other.queue("orders").push(2)
+    other_broker.queue("orders").push(2)
     assert again.result().payload == 2
 
 
-def test_a_hundred_waiters_and_one_push_make_few_claims(uri: str, database: str, other: mongoq.Broker) -> None:
+def test_a_hundred_waiters_and_one_push_make_few_claims(uri: str, database: str, other_broker: mongoq.Broker) -> None:
     with listened_to(uri, database) as (broker, commands):
         waiters = [Waiter(broker, rest=False) for _ in range(100)]
         until(lambda: at_rest(broker, "orders", 100))
         time.sleep(0.3)
         before = len(commands.names)
-        other.queue("orders").push(1)
+        other_broker.queue("orders").push(1)
         until(lambda: any(not waiter.is_waiting() for waiter in waiters))
         time.sleep(0.5)
-        sent = commands.names[before:]
+        names = commands.names[before:]
         assert sum(not waiter.is_waiting() for waiter in waiters) == 1
-        assert sent.count("findAndModify") <= 4, sent
-        other.queue("orders").push_many(range(99))
+        assert names.count("findAndModify") <= 4, names
+        other_broker.queue("orders").push_many(range(99))
         for waiter in waiters:
             assert waiter.result() is not None
 
@@ -357,26 +363,26 @@ def test_waiting_again_and_again_asks_nothing_while_nothing_happens(uri: str, da
 
 @pytest.mark.parametrize("step", range(12))
 def test_a_push_before_any_step_of_the_wait_is_found(
-    broker: mongoq.Broker, other: mongoq.Broker, monkeypatch: pytest.MonkeyPatch, step: int
+    broker: mongoq.Broker, other_broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """From 'the queue is empty' to 'waiting', and the steps of the stream's reader besides."""
     queue = broker.queue("orders")
-    other.queue("orders").push(0)
+    other_broker.queue("orders").push(0)
     assert queue.pop() is not None
     perform, steps, lock = broker._driver._performer.perform, [0], threading.Lock()
 
-    def pushed_before(request: Any, taken: Any) -> Any:
+    def pushed_before(request: Any, undo_log: Any) -> Any:
         with lock:
             if steps[0] == step:
-                other.queue("orders").push(1)
+                other_broker.queue("orders").push(1)
             steps[0] += 1
-        return perform(request, taken)
+        return perform(request, undo_log)
 
     monkeypatch.setattr(broker._driver._performer, "perform", pushed_before)
     waiter = Waiter(broker, rest=False)
     time.sleep(1.5)
     if steps[0] <= step:
-        other.queue("orders").push(1)
+        other_broker.queue("orders").push(1)
     assert waiter.result().payload == 1
 
 
@@ -399,25 +405,25 @@ def test_a_stream_that_breaks_is_opened_again(
     with (
         MongoClient[Any](uri, appname=APP) as own,
         mongoq.Broker(own[database]["mongoq"]) as broker,
-        mongoq.connect(uri, database=database) as other,
+        mongoq.connect(uri, database=database) as other_broker,
     ):
         waiter = Waiter(broker)
         data = {"failCommands": commands, "appName": APP, **failure}
         client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": len(commands)}, "data": data})
         try:
             time.sleep(0.1)
-            other.queue("orders").push(1)
+            other_broker.queue("orders").push(1)
             assert waiter.result().payload == 1
         finally:
             client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
         again = Waiter(broker)
-        other.queue("orders").push(2)
+        other_broker.queue("orders").push(2)
         assert again.result().payload == 2
 
 
 @pytest.mark.parametrize("drop", ["collection", "database"])
 def test_a_dropped_collection_ends_no_wait(
-    broker: mongoq.Broker, other: mongoq.Broker, client: MongoClient[Any], database: str, drop: str
+    broker: mongoq.Broker, other_broker: mongoq.Broker, client: MongoClient[Any], database: str, drop: str
 ) -> None:
     waiter = Waiter(broker)
     if drop == "collection":
@@ -425,16 +431,16 @@ def test_a_dropped_collection_ends_no_wait(
     else:
         client.drop_database(database)
     time.sleep(0.5)
-    other.queue("orders").push(1)
+    other_broker.queue("orders").push(1)
     assert waiter.result().payload == 1
 
 
 @pytest.mark.slow
-def test_a_failover_ends_no_wait(broker: mongoq.Broker, other: mongoq.Broker, client: MongoClient[Any]) -> None:
+def test_a_failover_ends_no_wait(broker: mongoq.Broker, other_broker: mongoq.Broker, client: MongoClient[Any]) -> None:
     waiter = Waiter(broker)
     client.admin.command({"replSetStepDown": 2, "force": True})
     until(lambda: client.admin.command("hello").get("isWritablePrimary"), 60)
-    other.queue("orders").push(1)
+    other_broker.queue("orders").push(1)
     assert waiter.result().payload == 1
 
 
@@ -458,8 +464,8 @@ def test_a_server_that_is_gone_for_a_while_ends_no_wait(way: str, tmp_path: Any)
             time.sleep(10)
             server.start()
             proxy._server = ("127.0.0.1", server.port)  # another port at each start
-        with mongoq.connect(server.uri, database="gone") as other:
-            other.queue("orders").push(1)
+        with mongoq.connect(server.uri, database="gone") as other_broker:
+            other_broker.queue("orders").push(1)
         assert waiter.result(60).payload == 1
 
 
@@ -467,15 +473,15 @@ def test_on_a_standalone_server_looks_take_the_place_of_the_stream() -> None:
     with (
         EmbeddedServer(replica_set=None) as server,
         mongoq.connect(server.uri, database="alone") as broker,
-        mongoq.connect(server.uri, database="alone") as other,
+        mongoq.connect(server.uri, database="alone") as other_broker,
     ):
         waiter = Waiter(broker, rest=False)
         until(lambda: broker._context.registry.deaf)
         time.sleep(0.5)
-        other.queue("orders").push(1)
+        other_broker.queue("orders").push(1)
         assert waiter.result().payload == 1
         waiter = Waiter(broker, rest=False)
-        other.queue("orders").push(2, delay=0.5)
+        other_broker.queue("orders").push(2, delay=0.5)
         assert waiter.result().payload == 2
 
 
@@ -486,11 +492,11 @@ def test_a_hundred_idle_queues_of_a_standalone_server_share_their_looks() -> Non
         time.sleep(20)
         before, began = len(commands.names), time.monotonic()
         time.sleep(10)
-        sent = len(commands.names) - before
-        assert sent < 5 * (time.monotonic() - began), "alone, each would look every few seconds"
-        with mongoq.connect(server.uri, database="alone") as other:
+        count = len(commands.names) - before
+        assert count < 5 * (time.monotonic() - began), "alone, each would look every few seconds"
+        with mongoq.connect(server.uri, database="alone") as other_broker:
             for number in (0, 50, 99):
-                other.queue(f"q{number}").push(number)
+                other_broker.queue(f"q{number}").push(number)
         for number in (0, 50, 99):
             assert waiters[number].result().payload == number
 
@@ -546,20 +552,20 @@ def test_a_signal_that_another_thread_gets_is_handled_while_the_main_thread_wait
 
 @pytest.mark.filterwarnings("ignore:.*fork.*")
 def test_after_a_fork_both_are_woken(uri: str, database: str) -> None:
-    with mongoq.connect(uri, database=database) as broker, mongoq.connect(uri, database=database) as other:
+    with mongoq.connect(uri, database=database) as broker, mongoq.connect(uri, database=database) as other_broker:
         waiter = Waiter(broker)
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             try:
                 with mongoq.connect(uri, database=database) as fresh:
-                    taken = broker.queue("others").reserve(wait=PATIENCE)
-                    fresh.queue("orders").push(taken.payload if taken else "nothing")
+                    item = broker.queue("others").reserve(wait=PATIENCE)
+                    fresh.queue("orders").push(item.payload if item else "nothing")
             finally:
                 os._exit(0)
         os.close(writing)
         time.sleep(1.0)
-        other.queue("others").push("to the child")
+        other_broker.queue("others").push("to the child")
         assert waiter.result().payload == "to the child"
         os.close(reading)
         os.waitpid(child, 0)
@@ -583,12 +589,12 @@ async def rested(broker: Any, queue: str, number: int = 1) -> None:
 
 
 async def test_asyncio_is_woken_by_another_process_and_closes_at_once(
-    uri: str, database: str, other: mongoq.Broker
+    uri: str, database: str, other_broker: mongoq.Broker
 ) -> None:
     broker = await mongoq.connect_async(uri, database=database)
     waiting = asyncio.create_task(broker.queue("orders").reserve(wait=2 * PATIENCE))
     await rested(broker, "orders")
-    other.queue("orders").push(1)
+    other_broker.queue("orders").push(1)
     item = await asyncio.wait_for(waiting, PATIENCE)
     assert item is not None
     waiting = asyncio.create_task(broker.queue("orders").reserve(wait=2 * PATIENCE))
@@ -599,20 +605,22 @@ async def test_asyncio_is_woken_by_another_process_and_closes_at_once(
         await asyncio.wait_for(waiting, PATIENCE)
 
 
-async def test_motor_is_woken_too(uri: str, database: str, other: mongoq.Broker) -> None:
+async def test_motor_is_woken_too(uri: str, database: str, other_broker: mongoq.Broker) -> None:
     motor = pytest.importorskip("motor.motor_asyncio")
     client = motor.AsyncIOMotorClient(uri)
     broker = mongoq.AsyncBroker(client[database]["mongoq"])
     waiting = asyncio.create_task(broker.queue("orders").reserve(wait=2 * PATIENCE))
     await rested(broker, "orders")
-    other.queue("orders").push(1)
+    other_broker.queue("orders").push(1)
     item = await asyncio.wait_for(waiting, PATIENCE)
     assert item is not None
     await broker.close()
     client.close()
 
 
-async def test_a_deadline_of_the_caller_does_not_bind_the_stream(uri: str, database: str, other: mongoq.Broker) -> None:
+async def test_a_deadline_of_the_caller_does_not_bind_the_stream(
+    uri: str, database: str, other_broker: mongoq.Broker
+) -> None:
     import pymongo
 
     client: AsyncMongoClient[Any] = AsyncMongoClient(uri)
@@ -623,7 +631,7 @@ async def test_a_deadline_of_the_caller_does_not_bind_the_stream(uri: str, datab
     waiting = asyncio.create_task(broker.queue("orders").reserve(wait=2 * PATIENCE))
     await asyncio.sleep(5.5)
     await rested(broker, "orders")
-    other.queue("orders").push(1)
+    other_broker.queue("orders").push(1)
     assert await asyncio.wait_for(waiting, PATIENCE) is not None
     await broker.close()
     await client.close()
@@ -634,33 +642,33 @@ async def test_random_cancellations_lose_nothing_and_leave_nothing_reserved(
     uri: str, database: str, raw: Any, seed: int
 ) -> None:
     chance = random.Random(seed)
-    taken: list[Any] = []
+    items: list[Any] = []
     broker = await mongoq.connect_async(uri, database=database)
     queue = broker.queue("orders")
 
     async def consume() -> None:
         item = await queue.reserve(wait=2 * PATIENCE)
         assert item is not None
-        taken.append(item)
+        items.append(item)
 
-    with closing(mongoq.connect(uri, database=database)) as other:
+    with closing(mongoq.connect(uri, database=database)) as other_broker:
         tasks = [asyncio.create_task(consume()) for _ in range(30)]
         ids: list[ObjectId] = []
         for _ in range(60):
             await asyncio.sleep(chance.random() * 0.02)
             pushing = queue.push if chance.random() < 0.5 else None
-            ids.append(await pushing(1) if pushing else await asyncio.to_thread(other.queue("orders").push, 1))
+            ids.append(await pushing(1) if pushing else await asyncio.to_thread(other_broker.queue("orders").push, 1))
             chance.choice(tasks).cancel()
             tasks.append(asyncio.create_task(consume()))
         for _ in range(2000):
-            if len(taken) == len(ids):
+            if len(items) == len(ids):
                 break
             await asyncio.sleep(0.01)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await broker.close()
-    assert sorted(item.id for item in taken) == sorted(ids)
-    held = {document["_id"] for document in raw.find({"reserved": True})}
-    assert held == {item.id for item in taken}
+    assert sorted(item.id for item in items) == sorted(ids)
+    reserved = {document["_id"] for document in raw.find({"reserved": True})}
+    assert reserved == {item.id for item in items}
     assert raw.count_documents({"q": "orders"}) == len(ids)

@@ -23,7 +23,7 @@ CALLERS = 3
 IDS = 2
 QUEUES: dict[str, float | None] = {"orders": None, "kept": 0.001}
 """Without history, and with one that is over long before the ids are forgotten."""
-TOLD: dict[str, Any] = {"delay": None, "when": None, "priority": 0, "headers": None, "once": None}
+NO_OPTIONS: dict[str, Any] = {"delay": None, "when": None, "priority": 0, "headers": None, "once": None}
 REPLAYED: dict[str, Any] = {
     **dict.fromkeys(("hop", "ids", "since", "until", "after", "where", "limit", "transform"), None),
     **dict.fromkeys(("delay", "priority", "rate", "progress"), None),
@@ -82,14 +82,14 @@ class Callers:
     """Callers push, pop, settle and replay the same ids. Whatever the order, each id is handed out for good once.
 
     Attributes:
-        told: what happened, to be read when it went wrong.
+        log: what happened, to be read when it went wrong.
         pushed: the payloads of the pushes that were begun.
         done: how often each payload was handed out for good.
     """
 
     def __init__(self, raw: Any, chance: random.Random) -> None:
         raw.delete_many({"q": {"$exists": True}})
-        self.told: list[str] = []
+        self.log: list[str] = []
         self.pushed: set[str] = set()
         self.done: Counter[str] = Counter()
         self._chance = chance
@@ -117,14 +117,14 @@ class Callers:
         name, number = self._chance.choice([*QUEUES]), self._chance.randrange(IDS)
         id, payload, context = self._ids[name][number], f"{name} {number}", by.queue(name)
         call = self._chance.choice(["push", "push", "keyed", "push_many", "replay", "pop", "pop", "pop", "run", "move"])
-        self.told.append(f"{self._callers.index(by)} begins {call} {payload}")
+        self.log.append(f"{self._callers.index(by)} begins {call} {payload}")
         if call in ("push", "keyed"):
             keyed: dict[str, Any] = {"key": payload, "on_duplicate": self._chance.choice(["keep", "replace"])}
-            flow: Any = push.push(context, payload, id=id, **TOLD, **(keyed if call == "keyed" else {}))
+            flow: Any = push.push(context, payload, id=id, **NO_OPTIONS, **(keyed if call == "keyed" else {}))
             self.pushed.add(payload)
         elif call == "push_many":
             payloads = [f"{name} {each}" for each in range(IDS)]
-            flow = push_many.push_many(context, payloads, ids=self._ids[name], **TOLD)
+            flow = push_many.push_many(context, payloads, ids=self._ids[name], **NO_OPTIONS)
             self.pushed |= set(payloads)
         elif call == "replay":
             flow = replay.replay(by.queue("source"), to=context, **REPLAYED)
@@ -135,11 +135,11 @@ class Callers:
         by.begin(flow)
 
     def _step(self, by: Caller) -> None:
-        self.told.append(f"{self._callers.index(by)} sends {getattr(by.request, 'method', type(by.request).__name__)}")
+        self.log.append(f"{self._callers.index(by)} sends {getattr(by.request, 'method', type(by.request).__name__)}")
         ended = by.step()
         if isinstance(ended, mongoq.Item):
             self.done[ended.payload] += 1
-            self.told.append(f"{self._callers.index(by)} has {ended.payload}")
+            self.log.append(f"{self._callers.index(by)} has {ended.payload}")
 
     def end(self) -> None:
         """Let all calls end, take what is left, and compare."""
@@ -153,8 +153,8 @@ class Callers:
         for by in self._callers:
             by.broker.close()
         copies = self.done.pop("copy", 0)
-        assert self.done == dict.fromkeys(self.pushed, 1), self.told
-        assert copies <= len(QUEUES), self.told
+        assert self.done == dict.fromkeys(self.pushed, 1), self.log
+        assert copies <= len(QUEUES), self.log
 
 
 def run(by: Caller, name: str) -> Generator[Any, Any, Any]:
@@ -170,6 +170,6 @@ def hand_on(by: Caller, name: str, to: str) -> Generator[Any, Any, None]:
     context = by.queue(name)
     item = yield from reserve.reserve(context, lease=None, wait=None, on_invalid="bury")
     if item is not None:
-        told: dict[str, Any] = dict.fromkeys(("payload", "patch", "delay", "when", "priority", "headers"), None)
+        options: dict[str, Any] = dict.fromkeys(("payload", "patch", "delay", "when", "priority", "headers"), None)
         where = move.destination(context, to)
-        yield from move.move(context, item, where, replace_payload=False, replace_headers=False, **told)
+        yield from move.move(context, item, where, replace_payload=False, replace_headers=False, **options)

@@ -25,7 +25,7 @@ from tests.model.choices import (
     TWO,
 )
 from tests.model.entry import Move
-from tests.model.world import Held, World, seconds, text_of
+from tests.model.world import Reservation, World, seconds, text_of
 
 __all__ = ["Consuming"]
 
@@ -47,8 +47,8 @@ def _changed(changes: dict[str, Any]) -> dict[str, Any]:
 class Consuming(World):
     """Claims and settlements."""
 
-    def of(self, held: Held) -> Any:
-        return self.queues[held.run.queue]
+    def of(self, reservation: Reservation) -> Any:
+        return self.queues[reservation.run.queue]
 
     # --- claims --------------------------------------------------------------------------------
 
@@ -97,8 +97,8 @@ class Consuming(World):
     @SOMEBODY_HOLDS
     @rule(consumer=CONSUMER)
     def a_consumer_dies(self, consumer: int) -> None:
-        for held in list(self.holding(consumer)):
-            self.put_away(held)
+        for reservation in list(self.holding(consumer)):
+            self.put_away(reservation)
 
     @rule(queue=TWO, sizes=st.lists(st.sampled_from([0, 1, 1, 2, 3]), min_size=1, max_size=4))
     def consumers_die_one_after_another(self, queue: int, sizes: list[int]) -> None:
@@ -110,8 +110,8 @@ class Consuming(World):
                 self.reserve(0, queue, None)
             else:
                 self.reserve_many(0, queue, n, None)
-            for held in list(self.consumers[0]):
-                self.put_away(held)
+            for reservation in list(self.consumers[0]):
+                self.put_away(reservation)
             self.model.now = self.clock.advance(31)
             self.they_agree()
 
@@ -122,11 +122,11 @@ class Consuming(World):
     def commit(self, consumer: int, number: int, changes: dict[str, Any]) -> None:
         self._commit(self.pick(consumer, number), changes)
 
-    def _commit(self, held: Held, changes: dict[str, Any]) -> None:
+    def _commit(self, reservation: Reservation, changes: dict[str, Any]) -> None:
         self.settle(
-            held,
-            lambda: self.of(held).commit(held.item, **_changed(changes)),
-            lambda: self.model.commit(held.run, **changes),
+            reservation,
+            lambda: self.of(reservation).commit(reservation.item, **_changed(changes)),
+            lambda: self.model.commit(reservation.run, **changes),
         )
 
     @SOMEBODY_HOLDS
@@ -134,11 +134,11 @@ class Consuming(World):
     def rollback(self, consumer: int, number: int, delay: int, error: Any) -> None:
         self._rollback(self.pick(consumer, number), delay, error)
 
-    def _rollback(self, held: Held, delay: int, error: Any) -> None:
+    def _rollback(self, reservation: Reservation, delay: int, error: Any) -> None:
         self.settle(
-            held,
-            lambda: self.of(held).rollback(held.item, delay=delay, error=error),
-            lambda: self.model.rollback(held.run, delay=timedelta(seconds=delay), error=text_of(error)),
+            reservation,
+            lambda: self.of(reservation).rollback(reservation.item, delay=delay, error=error),
+            lambda: self.model.rollback(reservation.run, delay=timedelta(seconds=delay), error=text_of(error)),
         )
 
     @SOMEBODY_HOLDS
@@ -146,24 +146,28 @@ class Consuming(World):
     def release(self, consumer: int, number: int) -> None:
         self._release(self.pick(consumer, number))
 
-    def _release(self, held: Held) -> None:
-        self.settle(held, lambda: self.of(held).release(held.item), lambda: self.model.release(held.run))
+    def _release(self, reservation: Reservation) -> None:
+        self.settle(
+            reservation,
+            lambda: self.of(reservation).release(reservation.item),
+            lambda: self.model.release(reservation.run),
+        )
 
     @SOMEBODY_HOLDS
     @rule(consumer=CONSUMER, number=NUMBER, lease=LEASES, keep=st.booleans())
     def extend(self, consumer: int, number: int, lease: int | None, keep: bool) -> None:
         self._extend(self.pick(consumer, number), lease, keep=keep)
 
-    def _extend(self, held: Held, lease: int | None, *, keep: bool) -> None:
+    def _extend(self, reservation: Reservation, lease: int | None, *, keep: bool) -> None:
         item = self.settle(
-            held,
-            lambda: self.of(held).extend(held.item, lease=lease),
-            lambda: self.model.extend(held.run, seconds(lease)),
+            reservation,
+            lambda: self.of(reservation).extend(reservation.item, lease=lease),
+            lambda: self.model.extend(reservation.run, seconds(lease)),
             ends=False,
         )
         if item is not None:
-            assert item.lease_until == self.model.held(held.run).when
-            held.item = held.item if keep else item
+            assert item.lease_until == self.model.reserved_entry(reservation.run).when
+            reservation.item = reservation.item if keep else item
 
     @SOMEBODY_HOLDS
     @rule(
@@ -181,14 +185,14 @@ class Consuming(World):
     ) -> None:
         self._move(self.pick(consumer, number), to, changes, due, priority=priority, headers=headers, key=key)
 
-    def _move(self, held: Held, to: int, changes: Any, due: Any, **others: Any) -> None:
+    def _move(self, reservation: Reservation, to: int, changes: Any, due: Any, **extras: Any) -> None:
         when, options = self.due(due)
-        options |= {name: value for name, value in others.items() if value is not ...} | _changed(changes)
-        way = Move(self.names[to], when, **changes, **others)
+        options |= {name: value for name, value in extras.items() if value is not ...} | _changed(changes)
+        way = Move(self.names[to], when, **changes, **extras)
         self.settle(
-            held,
-            lambda: self.of(held).move(held.item, self.names[to], **options),
-            lambda: self.model.move(held.run, way),
+            reservation,
+            lambda: self.of(reservation).move(reservation.item, self.names[to], **options),
+            lambda: self.model.move(reservation.run, way),
         )
 
     @SOMEBODY_HOLDS
@@ -196,82 +200,92 @@ class Consuming(World):
     def bury(self, consumer: int, number: int, reason: str | None, error: Any) -> None:
         self._bury(self.pick(consumer, number), reason, error)
 
-    def _bury(self, held: Held, reason: str | None, error: Any) -> None:
-        if self.rules_of[held.run.queue].dead is None:
+    def _bury(self, reservation: Reservation, reason: str | None, error: Any) -> None:
+        if self.rules_of[reservation.run.queue].dead is None:
             return
         self.settle(
-            held,
-            lambda: self.of(held).bury(held.item, reason=reason, error=error),
-            lambda: self.model.bury(held.run, reason=reason, error=text_of(error)),
+            reservation,
+            lambda: self.of(reservation).bury(reservation.item, reason=reason, error=error),
+            lambda: self.model.bury(reservation.run, reason=reason, error=text_of(error)),
         )
 
     @precondition(lambda self: self.past)
     @rule(number=NUMBER, what=st.integers(0, 5), to=TWO)
     def come_too_late(self, number: int, what: int, to: int) -> None:
         """Whoever lost an item, or has settled it, changes nothing; a dead consumer may turn out to be alive."""
-        held = self.past[number % len(self.past)]
+        reservation = self.past[number % len(self.past)]
         late = [
-            lambda: self._commit(held, {}),
-            lambda: self._rollback(held, 0, "late"),
-            lambda: self._release(held),
-            lambda: self._extend(held, None, keep=True),
-            lambda: self._move(held, to, {}, None),
-            lambda: self._bury(held, "late", None),
+            lambda: self._commit(reservation, {}),
+            lambda: self._rollback(reservation, 0, "late"),
+            lambda: self._release(reservation),
+            lambda: self._extend(reservation, None, keep=True),
+            lambda: self._move(reservation, to, {}, None),
+            lambda: self._bury(reservation, "late", None),
         ]
         late[what]()
 
     # --- settlements of many -------------------------------------------------------------------
 
-    def late(self, chosen: list[Held], number: int | None) -> list[Held]:
+    def late(self, reservations: list[Reservation], number: int | None) -> list[Reservation]:
         """With somebody else's old reservation among them."""
-        ids = {held.run.id for held in chosen}
+        ids = {reservation.run.id for reservation in reservations}
         old = [
-            held for held in self.past if chosen and held.run.queue == chosen[0].run.queue and held.run.id not in ids
+            reservation
+            for reservation in self.past
+            if reservations and reservation.run.queue == reservations[0].run.queue and reservation.run.id not in ids
         ]
-        return chosen if number is None or not old else [*chosen, old[number % len(old)]]
+        return reservations if number is None or not old else [*reservations, old[number % len(old)]]
 
     @SOMEBODY_HOLDS
     @rule(consumer=CONSUMER, mask=MASK, late=st.none() | NUMBER)
     def commit_many(self, consumer: int, mask: int, late: int | None) -> None:
         mine = self.some(consumer, mask)
         # none that was kept at this very moment, since nobody can tell whether this call or the one before did it
-        chosen = [held for held in self.late(mine, late) if held in mine or not self.model.was_just_kept(held.run.id)]
-        items = [held.item for held in chosen]
-        real = self.of(chosen[0])
-        self.settle_many(chosen, lambda: real.commit_many(items), lambda held: self.model.commit(held.run))
+        reservations = [
+            reservation
+            for reservation in self.late(mine, late)
+            if reservation in mine or not self.model.was_just_kept(reservation.run.id)
+        ]
+        items = [reservation.item for reservation in reservations]
+        real = self.of(reservations[0])
+        self.settle_many(
+            reservations, lambda: real.commit_many(items), lambda reservation: self.model.commit(reservation.run)
+        )
 
     @SOMEBODY_HOLDS
     @rule(consumer=CONSUMER, mask=MASK, late=st.none() | NUMBER, delay=DELAYS, error=ERRORS)
     def rollback_many(self, consumer: int, mask: int, late: int | None, delay: int, error: Any) -> None:
-        chosen = self.late(self.some(consumer, mask), late)
-        items, failure = [held.item for held in chosen], text_of(error)
+        reservations = self.late(self.some(consumer, mask), late)
+        items, failure = [reservation.item for reservation in reservations], text_of(error)
         self.settle_many(
-            chosen,
-            lambda: self.of(chosen[0]).rollback_many(items, delay=delay, error=error),
-            lambda held: self.model.rollback(held.run, delay=timedelta(seconds=delay), error=failure),
+            reservations,
+            lambda: self.of(reservations[0]).rollback_many(items, delay=delay, error=error),
+            lambda reservation: self.model.rollback(reservation.run, delay=timedelta(seconds=delay), error=failure),
         )
 
     @SOMEBODY_HOLDS
     @rule(consumer=CONSUMER, mask=MASK, late=st.none() | NUMBER)
     def release_many(self, consumer: int, mask: int, late: int | None) -> None:
-        chosen = self.late(self.some(consumer, mask), late)
-        items = [held.item for held in chosen]
-        real = self.of(chosen[0])
-        self.settle_many(chosen, lambda: real.release_many(items), lambda held: self.model.release(held.run))
+        reservations = self.late(self.some(consumer, mask), late)
+        items = [reservation.item for reservation in reservations]
+        real = self.of(reservations[0])
+        self.settle_many(
+            reservations, lambda: real.release_many(items), lambda reservation: self.model.release(reservation.run)
+        )
 
     @SOMEBODY_HOLDS
     @rule(consumer=CONSUMER, mask=MASK, late=st.none() | NUMBER, lease=LEASES)
     def extend_many(self, consumer: int, mask: int, late: int | None, lease: int | None) -> None:
-        chosen = self.late(self.some(consumer, mask), late)
-        items = [held.item for held in chosen]
+        reservations = self.late(self.some(consumer, mask), late)
+        items = [reservation.item for reservation in reservations]
         extended = self.settle_many(
-            chosen,
-            lambda: self.of(chosen[0]).extend_many(items, lease=lease),
-            lambda held: self.model.extend(held.run, seconds(lease)),
+            reservations,
+            lambda: self.of(reservations[0]).extend_many(items, lease=lease),
+            lambda reservation: self.model.extend(reservation.run, seconds(lease)),
             ends=False,
         )
-        for held, item in zip(chosen, extended or items, strict=True):
-            held.item = item
+        for reservation, item in zip(reservations, extended or items, strict=True):
+            reservation.item = item
 
     @SOMEBODY_HOLDS
     @rule(
@@ -281,15 +295,15 @@ class Consuming(World):
         ways=st.lists(st.tuples(ANY, CHANGES, DUES), min_size=1, max_size=2),
     )
     def move_many(self, consumer: int, mask: int, late: int | None, ways: list[Any]) -> None:
-        chosen = self.late(self.some(consumer, mask), late)
-        moves, told = [], {}
-        for place, held in enumerate(chosen):
+        reservations = self.late(self.some(consumer, mask), late)
+        moves, model_moves = [], {}
+        for place, reservation in enumerate(reservations):
             to, changes, due = ways[place % len(ways)]
             when, options = self.due(due)
-            moves.append((held.item, mongoq.Move(self.names[to], **options, **_changed(changes))))
-            told[held.run.id] = Move(self.names[to], when, **changes)
+            moves.append((reservation.item, mongoq.Move(self.names[to], **options, **_changed(changes))))
+            model_moves[reservation.run.id] = Move(self.names[to], when, **changes)
         self.settle_many(
-            chosen,
-            lambda: self.of(chosen[0]).move_many(moves),
-            lambda held: self.model.move(held.run, told[held.run.id]),
+            reservations,
+            lambda: self.of(reservations[0]).move_many(moves),
+            lambda reservation: self.model.move(reservation.run, model_moves[reservation.run.id]),
         )

@@ -22,12 +22,12 @@ class Looking(World):
     @rule(queue=ANY, state=st.sampled_from(STATES), n=st.integers(1, 5))
     def look(self, queue: int, state: Any, n: int) -> None:
         real, name = self.queue(queue)
-        found = self.model.history(name) if state == "processed" else self.model.of(name, *([state] if state else []))
-        assert [item.id for item in real.history(state=state, page=n)] == [entry.id for entry in found]
-        assert real.size(state) == len(found)
-        for item, entry in zip(real.peek(n, state=state), found[:n], strict=True):
+        entries = self.model.history(name) if state == "processed" else self.model.of(name, *([state] if state else []))
+        assert [item.id for item in real.history(state=state, page=n)] == [entry.id for entry in entries]
+        assert real.size(state) == len(entries)
+        for item, entry in zip(real.peek(n, state=state), entries[:n], strict=True):
             self.check_item(item, entry)
-        for entry in found[:1]:
+        for entry in entries[:1]:
             self.check_item(real.get(entry.id), entry)
         self._count(queue)
         assert real.next_when() == self.model.next_when(name)
@@ -36,7 +36,7 @@ class Looking(World):
     def _count(self, queue: int) -> None:
         real, name = self.queue(queue)
         counts = real.counts()
-        assert all(getattr(counts, one) == len(self.model.of(name, one)) for one in STATES[:4])
+        assert all(getattr(counts, state_name) == len(self.model.of(name, state_name)) for state_name in STATES[:4])
 
     def look_for(self, ids: Sequence[Any], *queues: int) -> None:
         """Each of these items is in one queue only, whatever reads it."""

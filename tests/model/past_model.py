@@ -36,28 +36,28 @@ def revive(
     """Send dead letters back in the order of claims, with their keys; with ``to`` there, without them."""
     letters = [entry for entry in model.of(dead) if (ids is None or entry.id in ids) and where(entry.payload)]
     there = {entry.id for entry in letters}
-    done = Revived(missing=[id for id in dict.fromkeys(ids or ()) if id not in there])
+    result = Revived(missing=[id for id in dict.fromkeys(ids or ()) if id not in there])
     for entry in letters:
-        if limit is not None and done.pushed == limit:
+        if limit is not None and result.pushed == limit:
             break
-        done.found += 1
-        _send_back(model, entry, to, done)
-    return done
+        result.found += 1
+        _send_back(model, entry, to, result)
+    return result
 
 
-def _send_back(model: QueueModel, entry: Entry, to: str | None, done: Revived) -> None:
+def _send_back(model: QueueModel, entry: Entry, to: str | None, result: Revived) -> None:
     home, key = to, None
     if to is None and entry.origin is not None:
         home, key = entry.origin.queue, entry.key or entry.origin.key
     if home in (None, entry.queue):
-        done.refused.append(entry.id)
+        result.refused.append(entry.id)
     elif entry.is_held(model.now):
-        done.skipped += 1
+        result.skipped += 1
     elif model.live(home, key) is not None:
-        done.refused.append(entry.id)
+        result.refused.append(entry.id)
     else:
         model.put(entry, home, model.now, key)
-        done.pushed += 1
+        result.pushed += 1
 
 
 @dataclass(frozen=True)
@@ -79,25 +79,25 @@ class Copies:
 
     def __init__(self, model: QueueModel) -> None:
         self._model = model
-        self._made: dict[tuple[Any, ...], Any] = {}
+        self._ids: dict[tuple[Any, ...], Any] = {}
 
-    def chosen(self, queue: str, ids: Sequence[Any] | None, limit: int | None) -> list[Entry]:
+    def select(self, queue: str, ids: Sequence[Any] | None, limit: int | None) -> list[Entry]:
         """What a replay selects: no copies that a replay of this queue made, unless they are named."""
-        kept = self._model.history(queue)
+        originals = self._model.history(queue)
         if ids is None:
-            return [entry for entry in kept if entry.copied_from != queue][:limit]
-        return [entry for entry in kept if entry.id in ids][:limit]
+            return [entry for entry in originals if entry.copied_from != queue][:limit]
+        return [entry for entry in originals if entry.id in ids][:limit]
 
     def wanted(self, originals: Sequence[Entry], to: str, label: str) -> list[Wanted]:
         """The copies that are not there, nor remembered."""
         every = [Wanted(entry, to, label) for entry in originals]
-        return [one for one in every if self._made.get(one.name) not in self._model.entries]
+        return [copy for copy in every if self._ids.get(copy.name) not in self._model.entries]
 
-    def made(
+    def add(
         self, wanted: Wanted, id: Any, *, when: datetime, priority: int | None, label: str, once: timedelta
     ) -> None:
         """Take in a copy under the id that the product gave it, always the same one."""
-        assert self._made.setdefault(wanted.name, id) == id, "a copy has another id than before"
+        assert self._ids.setdefault(wanted.name, id) == id, "a copy has another id than before"
         original, now = wanted.original, self._model.now
         reason = f"replayed: {label}" if label else "replayed"
         self._model.add(

@@ -65,10 +65,10 @@ class Producing(World):
         real, name = self.queue(queue)
         new, options = self.new(payload, due, priority, headers)
         options |= {"key": key, "on_duplicate": on_duplicate, "id": None if slot is None else self.ids[slot]}
-        chosen = {"once": None if slot is None else self.model.now + WEEK, "key": key, "on_duplicate": on_duplicate}
+        common = {"once": None if slot is None else self.model.now + WEEK, "key": key, "on_duplicate": on_duplicate}
         self.push_to_both(
             lambda: real.push(payload, **options),
-            lambda id: self.model.push(name, new, options["id"] or id, **chosen),
+            lambda id: self.model.push(name, new, options["id"] or id, **common),
         )
 
     @rule(queue=TWO, payloads=st.lists(PAYLOADS, min_size=1, max_size=4), due=DUES, priority=PRIORITIES)
@@ -85,18 +85,18 @@ class Producing(World):
         real, name = self.queue(queue)
         ids = [*self.ids, self.ids[0]][first : first + len(payloads)]
         until = self.model.now + (seconds(once) or WEEK)
-        done, refused = ids, {}
+        pushed, refused = ids, {}
         try:
             assert real.push_many(payloads, ids=ids, once=once) == ids
         except mongoq.BatchIncomplete as error:
-            done, refused = list(error.done), dict(error.failed)
-        assert done == [id for id in ids if id not in refused]
+            pushed, refused = list(error.done), dict(error.failed)
+        assert pushed == [id for id in ids if id not in refused]
         for id, payload in zip(ids, payloads, strict=True):
-            told = partial(self.model.push, name, self.new(payload, None, 0, None)[0], id, once=until)
+            push_to_model = partial(self.model.push, name, self.new(payload, None, 0, None)[0], id, once=until)
             if id in refused:
-                self.check_duplicate(refused[id], self.refusal(told))
+                self.check_duplicate(refused[id], self.refusal(push_to_model))
             else:
-                assert told() == id
+                assert push_to_model() == id
 
     @rule(by=st.sampled_from([0.001, 1, 1, 4, 11, 31, 31, 70]))
     def time_passes(self, by: float) -> None:
@@ -106,17 +106,19 @@ class Producing(World):
     @rule()
     def what_is_over_expires(self) -> None:
         """The TTL monitor of the server goes by another clock than the test's."""
-        gone = self.raw.delete_many({"expires": {"$lte": self.model.now}}).deleted_count
-        assert gone == self.model.sweep()
+        count = self.raw.delete_many({"expires": {"$lte": self.model.now}}).deleted_count
+        assert count == self.model.sweep()
 
     @precondition(lambda self: len(self.model.entries) > 3)
     @rule(queue=ANY, number=NUMBER)
     def remove(self, queue: int, number: int) -> None:
         real, name = self.queue(queue)
         here = sorted(entry.id for entry in self.model.entries.values() if entry.queue == name)
-        held = [held.run.id for holding in self.consumers for held in holding if held.run.queue == name]
-        known = [*held, *here, *self.ids, ObjectId()]
-        id = known[number % len(known)]
+        reserved_ids = [
+            reservation.run.id for holding in self.consumers for reservation in holding if reservation.run.queue == name
+        ]
+        candidates = [*reserved_ids, *here, *self.ids, ObjectId()]
+        id = candidates[number % len(candidates)]
         assert real.remove(id) == self.model.remove(name, id)
 
     @precondition(lambda self: len(self.model.entries) > 5)
@@ -145,9 +147,9 @@ class Producing(World):
     @rule(queue=TWO, max_retries=st.sampled_from([None, 0, 1, 2]), lease=st.sampled_from([10, 30]))
     def configure(self, queue: int, max_retries: int | None, lease: int) -> None:
         real, name = self.queue(queue)
-        told = real.configure(max_retries=max_retries, lease=lease)
-        assert (told.max_retries, told.lease) == (max_retries, timedelta(seconds=lease))
-        self.rules_of[name].max_retries, self.rules_of[name].lease = told.max_retries, told.lease
+        settings = real.configure(max_retries=max_retries, lease=lease)
+        assert (settings.max_retries, settings.lease) == (max_retries, timedelta(seconds=lease))
+        self.rules_of[name].max_retries, self.rules_of[name].lease = settings.max_retries, settings.lease
 
     @rule(queue=TWO, history=st.sampled_from([None, 30, 300]), existing=st.booleans())
     def configure_history(self, queue: int, history: int | None, existing: bool) -> None:

@@ -34,14 +34,14 @@ class QueueModel:
 
     def of(self, queue: str, *states: str) -> list[Entry]:
         """The live items of a queue in the order of claims, all or those in some states."""
-        found = [entry for entry in self.entries.values() if entry.queue == queue and entry.when is not None]
-        chosen = [entry for entry in found if not states or entry.state(self.now) in states]
-        return sorted(chosen, key=lambda entry: (entry.priority, entry.when, entry.id))
+        entries = [entry for entry in self.entries.values() if entry.queue == queue and entry.when is not None]
+        selected = [entry for entry in entries if not states or entry.state(self.now) in states]
+        return sorted(selected, key=lambda entry: (entry.priority, entry.when, entry.id))
 
     def history(self, queue: str) -> list[Entry]:
         """What was processed and is kept, oldest first."""
-        found = [entry for entry in self.entries.values() if entry.queue == queue and entry.is_kept]
-        return sorted(found, key=lambda entry: (entry.processed, entry.id))
+        entries = [entry for entry in self.entries.values() if entry.queue == queue and entry.is_kept]
+        return sorted(entries, key=lambda entry: (entry.processed, entry.id))
 
     def live(self, queue: str, key: str | None) -> Entry | None:
         """The live item that has a key."""
@@ -78,15 +78,15 @@ class QueueModel:
             elif on_duplicate == "raise":
                 raise Taken(there.id)
             return there.id
-        made = Entry(id, queue, new.payload, new.when, new.priority, key=key, headers=new.headers, once=once)
-        self.add(replace(made, into=None if once is None else queue))
+        entry = Entry(id, queue, new.payload, new.when, new.priority, key=key, headers=new.headers, once=once)
+        self.add(replace(entry, into=None if once is None else queue))
         return id
 
     def _check_same(self, queue: str, id: Any) -> None:
         """The same push is one of the same id to the same queue, whatever became of its item since."""
-        found = self.entries[id]
-        if found.into != queue:
-            raise Used(found.queue, id)
+        entry = self.entries[id]
+        if entry.into != queue:
+            raise Used(entry.queue, id)
 
     def add(self, entry: Entry) -> None:
         self.entries[entry.id] = entry
@@ -101,17 +101,17 @@ class QueueModel:
     # --- claims --------------------------------------------------------------------------------
 
     def reserve(self, queue: str, lease: timedelta | None = None) -> Run | None:
-        while found := self.eligible(queue):
-            if not self._is_buried(found[0]):
-                return self._claimed(found[0], lease, in_batch=False)
+        while eligible := self.eligible(queue):
+            if not self._is_buried(eligible[0]):
+                return self._claimed(eligible[0], lease, in_batch=False)
         return None
 
     def reserve_many(self, queue: str, n: int, lease: timedelta | None = None) -> list[Run]:
         """Claim up to ``n``; what had all its runs, the last of them in a batch, gets one more, alone."""
-        while found := self.eligible(queue)[:n]:
-            left = [entry for entry in found if not self._is_buried(entry)]
-            fresh = [entry for entry in left if not self.is_spent(entry)]
-            suspects = [entry for entry in left if self.is_spent(entry)]
+        while eligible := self.eligible(queue)[:n]:
+            live = [entry for entry in eligible if not self._is_buried(entry)]
+            fresh = [entry for entry in live if not self.is_spent(entry)]
+            suspects = [entry for entry in live if self.is_spent(entry)]
             if suspects and not fresh:
                 return [self._claimed(suspects[0], lease, in_batch=False)]
             for entry in suspects:
@@ -122,8 +122,8 @@ class QueueModel:
 
     def pop(self, queue: str) -> Entry | None:
         """Take the first eligible item for good, which is a run of it as well."""
-        while found := self.eligible(queue):
-            entry = found[0]
+        while eligible := self.eligible(queue):
+            entry = eligible[0]
             if not self._is_buried(entry):
                 entry.attempts += 1
                 popped = replace(entry)
@@ -152,7 +152,7 @@ class QueueModel:
 
     # --- settling ------------------------------------------------------------------------------
 
-    def held(self, run: Run) -> Entry:
+    def reserved_entry(self, run: Run) -> Entry:
         """The item, as long as this reservation holds it."""
         entry = self.entries.get(run.id)
         if entry is None or entry.holder != run.number:
@@ -160,7 +160,7 @@ class QueueModel:
         return entry
 
     def commit(self, run: Run, *, payload: Any = ..., add: int | None = None) -> None:
-        entry = self.held(run)
+        entry = self.reserved_entry(run)
         if add is not None and self.rules[entry.queue].history is not None:
             payload = entry.patched(add)
         if payload is not ...:
@@ -183,7 +183,7 @@ class QueueModel:
         self.gone[entry.id] = how
 
     def rollback(self, run: Run, *, delay: timedelta, error: Failure) -> None:
-        entry = self.held(run)
+        entry = self.reserved_entry(run)
         if self.is_spent(entry):
             self._bury(entry, exhausted_reason(entry.attempts), error)
             return
@@ -191,17 +191,17 @@ class QueueModel:
 
     def release(self, run: Run) -> None:
         """Undo the reservation."""
-        entry = self.held(run)
+        entry = self.reserved_entry(run)
         entry.when, entry.holder = run.due, None
         entry.attempts -= 1
 
     def extend(self, run: Run, lease: timedelta | None) -> None:
-        entry = self.held(run)
+        entry = self.reserved_entry(run)
         entry.when = self.now + (lease or self.rules[entry.queue].lease)
 
     def move(self, run: Run, way: Move) -> None:
         """Hand on to another queue with a fresh budget; error and key stay behind."""
-        entry = self.held(run)
+        entry = self.reserved_entry(run)
         payload = entry.payload if way.payload is ... else way.payload
         if way.add is not None:
             payload = entry.patched(way.add)
@@ -221,7 +221,7 @@ class QueueModel:
         entry.holder, entry.attempts, entry.error, entry.batch = None, 0, None, None
 
     def bury(self, run: Run, *, reason: str | None, error: Failure) -> None:
-        entry = self.held(run)
+        entry = self.reserved_entry(run)
         if self.rules[entry.queue].dead is None:
             raise NoDeadQueue
         self._bury(entry, reason or (error[1] if error else "") or "buried", error)

@@ -42,12 +42,12 @@ class Replaying(Looking):
         if n is not None and not ids:
             options["where"] = {"n": n}
         target, before = None if to is None else self.names[to], [entry.id for entry in self.model.of(name)]
-        done = dead.replay(to=target, **options)
+        result = dead.replay(to=target, **options)
         matches = (lambda payload: payload == {"n": n}) if "where" in options else (lambda _: True)
-        told = revive(self.model, name, ids=ids, where=matches, limit=options.get("limit"), to=target)
-        assert (done.found, done.pushed, done.skipped) == (told.found, told.pushed, told.skipped)
-        assert (done.refused, {id for id, _ in done.refusals}) == (len(told.refused), set(told.refused))
-        assert set(done.missing) == set(told.missing)
+        expected = revive(self.model, name, ids=ids, where=matches, limit=options.get("limit"), to=target)
+        assert (result.found, result.pushed, result.skipped) == (expected.found, expected.pushed, expected.skipped)
+        assert (result.refused, {id for id, _ in result.refusals}) == (len(expected.refused), set(expected.refused))
+        assert set(result.missing) == set(expected.missing)
         self.look_for(before[:2], self.names.index(name), self.names.index(target or name.removesuffix(".dead")))
 
     @precondition(lambda self: any(self.model.history(name) for name in self.names))
@@ -76,14 +76,14 @@ class Replaying(Looking):
         real, name = self.queue(queue if self.model.history(self.names[queue]) else 1 - queue)
         target = self.names[to]
         ids = self._named(self.model.history(name), named)
-        originals = self.copies.chosen(name, ids, limit)
+        originals = self.copies.select(name, ids, limit)
         wanted = self.copies.wanted(originals, target, label)
         options = {"to": target, "ids": ids, "limit": limit, "label": label, "delay": delay, "priority": priority}
         for dry_run in (True, False):
-            done = real.replay(**options, page=page, dry_run=dry_run)
-            assert (done.found, done.pushed) == (len(originals), len(wanted))
-            assert done.already == len(originals) - len(wanted)
-            assert done.skipped == done.refused == 0
+            result = real.replay(**options, page=page, dry_run=dry_run)
+            assert (result.found, result.pushed) == (len(originals), len(wanted))
+            assert result.already == len(originals) - len(wanted)
+            assert result.skipped == result.refused == 0
         end = self.model.now + timedelta(seconds=delay or 0)
         for when in self._adopted(wanted, target, priority, label):
             assert abs(when - end) <= MILLISECOND * len(originals)
@@ -92,13 +92,15 @@ class Replaying(Looking):
 
     def _adopted(self, wanted: list[Wanted], to: str, priority: int | None, label: str) -> list[datetime]:
         """Take in the copies, one of each original and in their order, and return when they are due."""
-        found = list(self.raw.find({"q": to, "_id": {"$nin": list(self.model.entries)}}))
-        copies = {document["origin"]["id"]: document for document in found}
-        assert len(found) == len(copies) == len(wanted)
+        documents = list(self.raw.find({"q": to, "_id": {"$nin": list(self.model.entries)}}))
+        copies = {document["origin"]["id"]: document for document in documents}
+        assert len(documents) == len(copies) == len(wanted)
         places = []
-        for one in wanted:
-            document = copies[one.original.id]
-            self.copies.made(one, document["_id"], when=document["when"], priority=priority, label=label, once=WEEK)
+        for wanted_copy in wanted:
+            document = copies[wanted_copy.original.id]
+            self.copies.add(
+                wanted_copy, document["_id"], when=document["when"], priority=priority, label=label, once=WEEK
+            )
             places.append((document["when"], document["_id"]))
         assert places == sorted(places), "copies are not in the order of the originals"
         return [when for when, _ in places]

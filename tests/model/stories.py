@@ -94,16 +94,16 @@ class Stories(Producing, Consuming, Replaying):
         for mine in self.consumers[0][-n:]:
             self._commit(mine, {})
 
-    @rule(queue=TWO, key=KEYS, taken=st.booleans(), held=st.booleans(), to=st.none() | TWO)
-    def letters_come_back(self, *, queue: int, key: str, taken: bool, held: bool, to: int | None) -> None:
+    @rule(queue=TWO, key=KEYS, key_taken=st.booleans(), is_held=st.booleans(), to=st.none() | TWO)
+    def letters_come_back(self, *, queue: int, key: str, key_taken: bool, is_held: bool, to: int | None) -> None:
         """With their keys and without their errors, but not while they are held, or while their key is taken."""
         self._push_key(queue, key)
         self.reserve_many(0, queue, 4, None)
         for mine in list(self.consumers[0]):
             self._bury(mine, None, "broken")
-        if taken:
+        if key_taken:
             self._push_key(queue, key)
-        if held:
+        if is_held:
             self.reserve(0, queue + 2, None)
         self.they_agree()
         self.send_dead_letters_back(queue, None, None, None, to)
@@ -128,8 +128,8 @@ class Stories(Producing, Consuming, Replaying):
     @rule(queue=TWO, to=TWO, back=TWO, history=st.sampled_from([30, 300]))
     def copies_are_copied(self, *, queue: int, to: int, back: int, history: int) -> None:
         """But not by a replay of the queue that the first ones were copied from."""
-        for one in {queue, to}:
-            self.configure_history(one, history, existing=False)
+        for name in {queue, to}:
+            self.configure_history(name, history, existing=False)
         self.push_many(queue, [1, 2, 3], None, -1)
         for source, target in ((queue, to), (to, back)):
             self._finish(source, "batch")
@@ -137,8 +137,8 @@ class Stories(Producing, Consuming, Replaying):
         self._replay(queue, to)
 
     def _replay(self, queue: int, to: int) -> None:
-        chosen: dict[str, Any] = {"named": None, "limit": None, "delay": None, "priority": None, "page": 500}
-        self.replay(queue=queue, to=to, label="", **chosen)
+        arguments: dict[str, Any] = {"named": None, "limit": None, "delay": None, "priority": None, "page": 500}
+        self.replay(queue=queue, to=to, label="", **arguments)
         self.they_agree()
 
     def _push_key(self, queue: int, key: str, on_duplicate: str = "keep", slot: int | None = None) -> None:

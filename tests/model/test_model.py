@@ -1,6 +1,6 @@
 """Queues behave as a model of them does, whatever happens to them in whatever order.
 
-Hypothesis makes up the histories, and shrinks one that fails to the shortest that does. Every step is told to the
+Hypothesis makes up the histories, and shrinks one that fails to the shortest that does. Every step is sent to the
 real broker and to the model; then all that is stored is compared. Run a failing one again with the seed it prints:
 
     MONGOQ_SEED=... .venv/bin/python -m pytest tests/model
@@ -27,8 +27,8 @@ SEED = int(os.environ.get("MONGOQ_SEED", "20261121"))
 
 EXAMPLES = int(os.environ.get("MONGOQ_EXAMPLES", "5000"))
 PARTS = 5
-SAMPLE = 40
-"""Histories of each part where not all of them are told."""
+SAMPLE = 25
+"""Histories of each part where not all of them run."""
 
 INIT = ObjectId.__init__
 
@@ -38,7 +38,7 @@ class Queues(Stories):
 
 
 def _counted() -> Callable[..., None]:
-    """Ids that are the same whenever the same history is told again: orders follow from them, and ids of copies."""
+    """Ids that are the same whenever the same history runs again: orders follow from them, and ids of copies."""
     numbers = count(1)
 
     def init(self: ObjectId, oid: Any = None) -> None:
@@ -51,12 +51,12 @@ def _run(raw: Any, monkeypatch: pytest.MonkeyPatch, examples: int, *, seed: int 
     @hypothesis.seed(seed)
     def queues() -> Queues:
         monkeypatch.setattr(ObjectId, "__init__", _counted())
-        monkeypatch.setattr(ids, "_count_up", lambda number: [ObjectId().binary for _ in range(number)])
+        monkeypatch.setattr(ids._counter, "make", lambda number: [ObjectId().binary for _ in range(number)])
         return Queues(raw)
 
-    made: Any = queues
+    factory: Any = queues
 
-    chosen = settings(
+    profile = settings(
         max_examples=examples,
         stateful_step_count=steps,
         deadline=None,
@@ -67,7 +67,7 @@ def _run(raw: Any, monkeypatch: pytest.MonkeyPatch, examples: int, *, seed: int 
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )
     try:
-        run_state_machine_as_test(made, settings=chosen)
+        run_state_machine_as_test(factory, settings=profile)
     except BaseException as error:
         error.add_note(f"MONGOQ_SEED={seed}")
         raise

@@ -1,4 +1,4 @@
-"""The product and the model side by side: what both are told, and how they are compared."""
+"""The product and the model side by side: how both are driven, and how they are compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.model.entry import Entry, Lost, Misfit, NoDeadQueue, Origin, Push, Re
 from tests.model.past_model import Copies
 from tests.model.queue_model import QueueModel
 
-__all__ = ["CONSUMERS", "POOL", "Held", "World", "seconds", "text_of"]
+__all__ = ["CONSUMERS", "POOL", "Reservation", "World", "seconds", "text_of"]
 
 CONSUMERS = 3
 POOL = 4
@@ -35,7 +35,7 @@ FAR = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 @dataclass
-class Held:
+class Reservation:
     """A reservation: the product's item, and the model's run."""
 
     item: mongoq.Item[Any]
@@ -43,7 +43,7 @@ class Held:
 
 
 class World(RuleBasedStateMachine):
-    """Two queues with their dead queues, told the same as the model."""
+    """Two queues with their dead queues, with the same calls as the model."""
 
     def __init__(self, raw: Any) -> None:
         super().__init__()
@@ -63,8 +63,8 @@ class World(RuleBasedStateMachine):
         self.copies = Copies(self.model)
         self.ids = [ObjectId() for _ in range(POOL)]
         self.tokens: dict[int, Any] = {}
-        self.consumers: list[list[Held]] = [[] for _ in range(CONSUMERS)]
-        self.past: list[Held] = []
+        self.consumers: list[list[Reservation]] = [[] for _ in range(CONSUMERS)]
+        self.past: list[Reservation] = []
 
     def _opened(self, name: str) -> mongoq.Queue[Any]:
         rules = self.rules_of[name]
@@ -98,50 +98,56 @@ class World(RuleBasedStateMachine):
         name = next((name for name in names if self.model.eligible(name)), names[0])
         return self.queues[name], name
 
-    def holding(self, consumer: int) -> list[Held]:
+    def holding(self, consumer: int) -> list[Reservation]:
         """What a consumer holds, or the next one that holds anything."""
         return next(filter(None, self.consumers[consumer:] + self.consumers[:consumer]), [])
 
-    def pick(self, consumer: int, number: int) -> Held:
+    def pick(self, consumer: int, number: int) -> Reservation:
         holding = self.holding(consumer)
         return holding[number % len(holding)]
 
-    def some(self, consumer: int, mask: int) -> list[Held]:
+    def some(self, consumer: int, mask: int) -> list[Reservation]:
         """Some of what a consumer holds of one queue, each item once."""
         holding = self.holding(consumer)
-        chosen = [held for place, held in enumerate(holding) if mask >> place % 8 & 1] or holding[:1]
-        same = [held for held in chosen if held.run.queue == chosen[0].run.queue]
-        return list({held.run.id: held for held in same}.values())
+        reservations = [reservation for place, reservation in enumerate(holding) if mask >> place % 8 & 1] or holding[
+            :1
+        ]
+        of_one_queue = [
+            reservation for reservation in reservations if reservation.run.queue == reservations[0].run.queue
+        ]
+        return list({reservation.run.id: reservation for reservation in of_one_queue}.values())
 
     def take(self, consumer: int, item: mongoq.Item[Any], run: Run) -> None:
         """Compare what was claimed, and let a consumer hold it."""
-        entry = self.model.held(run)
+        entry = self.model.reserved_entry(run)
         self.check_item(item, entry)
         assert (item.due, item.lease_until) == (run.due, entry.when)
         self.tokens[run.number] = item.token
-        self.consumers[consumer].append(Held(item, run))
+        self.consumers[consumer].append(Reservation(item, run))
 
-    def put_away(self, held: Held) -> None:
-        """The reservation is over; somebody may still come with it."""
+    def put_away(self, reservation: Reservation) -> None:
+        """The reservation is over; a consumer may still come with it."""
         for holding in self.consumers:
-            if held in holding:
-                holding.remove(held)
-        self.past = [*self.past, held][-PAST:]
+            if reservation in holding:
+                holding.remove(reservation)
+        self.past = [*self.past, reservation][-PAST:]
 
-    # --- how they are told ---------------------------------------------------------------------
+    # --- how they are driven ---------------------------------------------------------------------
 
-    def settle(self, held: Held, real: Callable[[], Any], model: Callable[[], Any], *, ends: bool = True) -> Any:
-        """Tell both; they must agree on what comes of it. Returns what the product returned."""
+    def settle(
+        self, reservation: Reservation, real: Callable[[], Any], model: Callable[[], Any], *, ends: bool = True
+    ) -> Any:
+        """Call both; they must agree on the outcome. Returns what the product returned."""
         refusal = self.refusal(model)
         try:
             answer = real()
         except mongoq.MongoqError as error:
-            self._check_error(error, refusal, held.run.id)
+            self._check_error(error, refusal, reservation.run.id)
             answer = None
         else:
             assert refusal is None, f"succeeded in spite of {refusal!r}"
         if ends and not isinstance(refusal, (Taken, Misfit, NoDeadQueue)):
-            self.put_away(held)
+            self.put_away(reservation)
         return answer
 
     @staticmethod
@@ -181,10 +187,18 @@ class World(RuleBasedStateMachine):
             assert (error.item_id, error.id) == (refusal.args[0], None)
 
     def settle_many(
-        self, chosen: Sequence[Held], real: Callable[[], Any], model: Callable[[Held], Any], *, ends: bool = True
+        self,
+        reservations: Sequence[Reservation],
+        real: Callable[[], Any],
+        model: Callable[[Reservation], Any],
+        *,
+        ends: bool = True,
     ) -> Any:
-        """Tell both of many; return what the product returned, or ``None`` when it failed for some."""
-        expected = {held.run.id: self.refusal(lambda held=held: model(held)) for held in chosen}
+        """Settle many in both; return what the product returned, or ``None`` when it failed for some."""
+        expected = {
+            reservation.run.id: self.refusal(lambda reservation=reservation: model(reservation))
+            for reservation in reservations
+        }
         done: Sequence[Any] = list(expected)
         failed: Mapping[Any, Exception] = {}
         answer = None
@@ -192,19 +206,19 @@ class World(RuleBasedStateMachine):
             answer = real()
         except mongoq.BatchIncomplete as error:
             done, failed = error.done, error.failed
-        assert sorted([*done, *failed]) == sorted(expected), "an item is told of twice, or not at all"
-        lost = any(isinstance(refusal, Lost) for refusal in expected.values())
-        for held in chosen:
-            until = held.item.lease_until
-            exact = not lost or until is None or until <= self.model.now
-            self._check_one(failed.get(held.run.id), expected[held.run.id], exact=exact)
-            if ends and not isinstance(expected[held.run.id], Misfit):
-                self.put_away(held)
+        assert sorted([*done, *failed]) == sorted(expected), "an item is reported twice, or not at all"
+        has_lost = any(isinstance(refusal, Lost) for refusal in expected.values())
+        for reservation in reservations:
+            until = reservation.item.lease_until
+            exact = not has_lost or until is None or until <= self.model.now
+            self._check_one(failed.get(reservation.run.id), expected[reservation.run.id], exact=exact)
+            if ends and not isinstance(expected[reservation.run.id], Misfit):
+                self.put_away(reservation)
         return answer
 
     @staticmethod
     def _check_one(error: Exception | None, refusal: Refusal | None, *, exact: bool) -> None:
-        """What is gone may not be told from what was lost; only then is an answer uncertain."""
+        """A removed item may look like a lost one; only then is an answer uncertain."""
         if isinstance(error, mongoq.ReservationLost) and not error.certain and not exact:
             assert not isinstance(refusal, Misfit)
         elif refusal is None:
@@ -233,12 +247,12 @@ class World(RuleBasedStateMachine):
         But for the marks behind the items of a queue, which are there once a claim was slow, as on a busy machine.
         """
         items = {"q": {"$exists": True}, "when": {"$not": {"$type": "maxKey"}}}
-        stored = {document["_id"]: document for document in self.raw.find(items)}
-        assert stored.keys() == self.model.entries.keys()
-        for id, document in stored.items():
+        by_id = {document["_id"]: document for document in self.raw.find(items)}
+        assert by_id.keys() == self.model.entries.keys()
+        for id, document in by_id.items():
             assert _seen(document) == self._expected(self.model.entries[id])
         keys = [
-            (document["q"], document["key"]) for document in stored.values() if "key" in document and "when" in document
+            (document["q"], document["key"]) for document in by_id.values() if "key" in document and "when" in document
         ]
         assert len(keys) == len(set(keys)), "two live items of a queue have one key"
 
@@ -290,8 +304,8 @@ def _seen(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _origin_of(document: Mapping[str, Any]) -> Origin | None:
-    stored = document.get("origin")
-    return stored and Origin(*(stored[name] for name in Origin._fields))
+    origin = document.get("origin")
+    return origin and Origin(*(origin[name] for name in Origin._fields))
 
 
 def text_of(error: BaseException | str | None) -> tuple[str, str] | None:

@@ -19,6 +19,11 @@ ENGINES = ("threads", "asyncio", "virtual")
 QUICK = mongoq.Fixed(0.02)
 
 
+@pytest.fixture
+def database(emptied_database: str) -> str:
+    return emptied_database
+
+
 class Site:
     """Where a pipeline works: one engine, and a broker to push with and to look behind it."""
 

@@ -1,4 +1,4 @@
-"""Stages on frames, by each engine; what may be wrong with them is told before they run, and nothing is lost."""
+"""Stages on frames, by each engine; what may be wrong with them is reported before they run, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -110,17 +110,17 @@ def test_several_rows_of_an_item_are_a_fork(site: Site, format: str) -> None:
 
 def test_a_sink_may_return_nothing(site: Site) -> None:
     site.queue("raw").push_many([{"n": 1}, {"n": 2}])
-    seen: list[int] = []
+    numbers: list[int] = []
     pipeline, stage = framed()
 
     @stage
     def load(frame: pandas.DataFrame, job: Any) -> None:
         assert [str(item.id) for item in job.items] == frame["_id"].tolist()
         assert [job.hash_of(item) for item in job.items] == frame["_delivery_hash"].tolist()
-        seen.extend(frame["n"])
+        numbers.extend(frame["n"])
 
     site.drain(pipeline)
-    assert seen == [1, 2]
+    assert numbers == [1, 2]
     assert site.broker.queues() == []
 
 
@@ -413,19 +413,19 @@ FAULTS: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_faults_are_told_before_anything_runs(case: str) -> None:
+def test_faults_are_reported_before_anything_runs(case: str) -> None:
     options, handler, expected = FAULTS[case]
     pipeline, stage = framed("out", **options)
     stage(handler)
     name = options.get("name") or handler.__name__
-    found = faults(pipeline)
-    assert len(found) == len(expected)
-    for fault, start in zip(found, expected, strict=True):
+    messages = faults(pipeline)
+    assert len(messages) == len(expected)
+    for fault, start in zip(messages, expected, strict=True):
         assert fault.startswith(f"stage {name!r}: {start}")
 
 
 @pytest.mark.parametrize(("format", "library"), [("pandas", "pandas"), ("arrow", "pyarrow")])
-def test_a_missing_library_is_told_with_the_extra_that_has_it(
+def test_a_missing_library_is_reported_with_the_extra_that_has_it(
     monkeypatch: pytest.MonkeyPatch, format: str, library: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -463,20 +463,22 @@ def test_it_is_described_by_its_function() -> None:
         "  max_retries 0\n"
         "  batch       1000"
     )
-    other, stage = framed("out", format="arrow")
+    changed, stage = framed("out", format="arrow")
     stage(enrich)
-    assert [str(one) for one in pipeline.compare(other)] == ["stage 'enrich': format was 'pandas', and is 'arrow'"]
+    assert [str(difference) for difference in pipeline.compare(changed)] == [
+        "stage 'enrich': format was 'pandas', and is 'arrow'"
+    ]
 
 
 def test_a_recipe_may_declare_one() -> None:
-    told = {"from": "raw", "to": "out", "handler": f"{HERE}:enrich", "format": "pandas", "max_retries": 0}
+    stage_recipe = {"from": "raw", "to": "out", "handler": f"{HERE}:enrich", "format": "pandas", "max_retries": 0}
     whole = {"name": "graph", "errors": "graph.errors", "outputs": "out"}
     pipeline, stage = framed("out")
     stage(enrich)
-    assert mongoq.Pipeline.from_recipe({**whole, "stages": [told]}).compare(pipeline) == []
+    assert mongoq.Pipeline.from_recipe({**whole, "stages": [stage_recipe]}).compare(pipeline) == []
     pipeline, stage = framed("out", batch=7)
     stage(enrich)
-    assert mongoq.Pipeline.from_recipe({**whole, "stages": [{**told, "batch": 7}]}).compare(pipeline) == []
+    assert mongoq.Pipeline.from_recipe({**whole, "stages": [{**stage_recipe, "batch": 7}]}).compare(pipeline) == []
 
 
 @pytest.mark.parametrize(
@@ -487,8 +489,10 @@ def test_a_recipe_may_declare_one() -> None:
         ({"from": ["raw", "more"], "join": {"on": "n"}}, "format: a join takes payloads"),
     ],
 )
-def test_a_recipe_that_cannot_be_is_told(changes: dict[str, Any], fault: str) -> None:
-    told = {"from": "raw", "to": "out", "handler": f"{HERE}:enrich", "format": "pandas", **changes}
+def test_a_recipe_that_cannot_be_is_refused(changes: dict[str, Any], fault: str) -> None:
+    stage_recipe = {"from": "raw", "to": "out", "handler": f"{HERE}:enrich", "format": "pandas", **changes}
     with pytest.raises(mongoq.GraphInvalid) as caught:
-        mongoq.Pipeline.from_recipe({"name": "graph", "errors": "graph.errors", "outputs": "out", "stages": [told]})
-    assert any(one.startswith(f"stage 'enrich': {fault}") for one in caught.value.faults), caught.value.faults
+        mongoq.Pipeline.from_recipe(
+            {"name": "graph", "errors": "graph.errors", "outputs": "out", "stages": [stage_recipe]}
+        )
+    assert any(message.startswith(f"stage 'enrich': {fault}") for message in caught.value.faults), caught.value.faults

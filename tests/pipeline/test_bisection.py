@@ -15,16 +15,16 @@ from mongoq.pipeline.on_spark.frames.part import consumer_of
 
 def tried(size: int, guilty: Collection[int]) -> tuple[set[int], set[int], set[int], int]:
     """Return which were blamed, put off, and passed, and how many runs that took."""
-    found, passed, runs = Bisection(size), set[int](), 0
-    while (part := found.next()) is not None:
+    bisection, passed, runs = Bisection(size), set[int](), 0
+    while (part := bisection.next()) is not None:
         runs += 1
         if any(place in part for place in guilty):
-            found.record_failure()
+            bisection.record_failure()
         else:
             passed |= set(part)
-            found.record_success()
-    blamed = {place for part in found.blamed for place in part}
-    return blamed, {place for part in found.put_off for place in part}, passed, runs
+            bisection.record_success()
+    blamed = {place for part in bisection.blamed for place in part}
+    return blamed, {place for part in bisection.put_off for place in part}, passed, runs
 
 
 @given(st.integers(1, 3_000), st.data())
@@ -41,24 +41,24 @@ def test_each_item_comes_to_one_end_and_no_guilty_one_passes(size: int, data: st
 @pytest.mark.parametrize("size", [1, 2, 3, 1_000, 10_000, 500_000])
 @pytest.mark.parametrize("place", [0, -1])
 def test_one_guilty_item_is_found_in_about_two_runs_for_each_halving(size: int, place: int) -> None:
-    one = range(size)[place]
-    blamed, put_off, passed, runs = tried(size, {one})
-    assert (blamed, put_off, len(passed)) == ({one}, set(), size - 1)
+    guilty = range(size)[place]
+    blamed, put_off, passed, runs = tried(size, {guilty})
+    assert (blamed, put_off, len(passed)) == ({guilty}, set(), size - 1)
     assert runs <= 2 * (size - 1).bit_length()
 
 
-def test_a_function_that_always_fails_is_told_by_that_nothing_passes() -> None:
+def test_a_function_that_always_fails_is_recognised_by_that_nothing_passes() -> None:
     blamed, put_off, passed, runs = tried(10_000, range(10_000))
     assert (len(blamed), put_off, passed) == (10_000, set(), set())
     assert runs <= 40
 
 
 def test_what_fails_alike_for_all_is_not_tried_again() -> None:
-    found = Bisection(10, alike=True)
-    assert (found.next(), found.blamed) == (None, [range(10)])
+    bisection = Bisection(10, alike=True)
+    assert (bisection.next(), bisection.blamed) == (None, [range(10)])
 
 
-def test_among_many_guilty_ones_those_that_were_not_told_apart_are_put_off() -> None:
+def test_among_many_guilty_ones_those_that_were_not_separated_are_put_off() -> None:
     guilty = set(range(0, 10_000, 50))
     blamed, put_off, passed, _ = tried(10_000, guilty)
     assert blamed <= guilty

@@ -48,10 +48,10 @@ def end(handler: Any = load, **options: Any) -> Pipeline:
     return pipeline
 
 
-def stages(*told: tuple[str, Any, Any], **options: Any) -> Pipeline:
+def stages(*declarations: tuple[str, Any, Any], **options: Any) -> Pipeline:
     """Stages of a name, sources and targets."""
     pipeline = Pipeline("line", **options)
-    for name, source, to in told:
+    for name, source, to in declarations:
         if to is None:
             pipeline.sink(source, name=name)(load)
         else:
@@ -337,8 +337,8 @@ def sink_that_drops() -> Pipeline:
 
 @pytest.mark.parametrize("build", ROWS)
 def test_check_tells(build: str) -> None:
-    made, expected = ROWS[build]
-    assert faults(made()) == expected
+    builder, expected = ROWS[build]
+    assert faults(builder()) == expected
 
 
 SOUND: dict[str, Build] = {
@@ -382,10 +382,10 @@ def mended(**options: Any) -> Pipeline:
     return pipeline
 
 
-def sharing(both: bool = True) -> Pipeline:
+def sharing(all_shared: bool = True) -> Pipeline:
     pipeline = Pipeline("line")
     pipeline.sink("in", name="a", shared=True, where={"n": 1}, otherwise=Drop())(load)
-    pipeline.sink("in", name="b", shared=both)(load)
+    pipeline.sink("in", name="b", shared=all_shared)(load)
     return pipeline
 
 
@@ -419,8 +419,8 @@ def test_check_tells_all_faults_at_once() -> None:
 
 
 def test_every_fault_is_one_line_that_names_its_place() -> None:
-    for made, _ in ROWS.values():
-        for fault in faults(made()):
+    for builder, _ in ROWS.values():
+        for fault in faults(builder()):
             assert "\n" not in fault
             assert fault.startswith(("pipeline", "stage ", "queue "))
 

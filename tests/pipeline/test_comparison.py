@@ -22,8 +22,13 @@ def line(handler: Callable[..., Any] = stations.check, **options: Any) -> mongoq
 
 def changed(before: mongoq.Pipeline, after: mongoq.Pipeline) -> list[tuple[Any, ...]]:
     return [
-        (one.subject, one.name, one.change, *([] if one.field is None else [one.field, one.before, one.after]))
-        for one in before.compare(after)
+        (
+            difference.subject,
+            difference.name,
+            difference.change,
+            *([] if difference.field is None else [difference.field, difference.before, difference.after]),
+        )
+        for difference in before.compare(after)
     ]
 
 
@@ -69,7 +74,10 @@ def test_stages_that_come_and_go() -> None:
     after.sink("aside")(stations.load)
     assert changed(line(), after) == [("stage", "load", "added"), ("queue", "aside", "added")]
     assert changed(after, line()) == [("stage", "load", "removed"), ("queue", "aside", "removed")]
-    assert [str(one) for one in after.compare(line())] == ["stage 'load' was removed", "queue 'aside' was removed"]
+    assert [str(difference) for difference in after.compare(line())] == [
+        "stage 'load' was removed",
+        "queue 'aside' was removed",
+    ]
 
 
 def test_what_holds_for_the_whole() -> None:
@@ -86,20 +94,20 @@ def test_what_holds_for_the_whole() -> None:
 
 
 def test_order_makes_no_difference() -> None:
-    one = mongoq.Pipeline("line", outputs=["x", "y"])
-    one.stage(["a", "b"], to=["x", "y"], success_on=(KeyError, OSError))(stations.pass_on)
-    one.sink("c")(stations.load)
-    other = mongoq.Pipeline("line", outputs=["y", "x"])
-    other.sink("c")(stations.load)
-    other.stage(["b", "a"], to=["y", "x"], success_on=[OSError, KeyError])(stations.pass_on)
-    assert one.compare(other) == []
+    line_a = mongoq.Pipeline("line", outputs=["x", "y"])
+    line_a.stage(["a", "b"], to=["x", "y"], success_on=(KeyError, OSError))(stations.pass_on)
+    line_a.sink("c")(stations.load)
+    line_b = mongoq.Pipeline("line", outputs=["y", "x"])
+    line_b.sink("c")(stations.load)
+    line_b.stage(["b", "a"], to=["y", "x"], success_on=[OSError, KeyError])(stations.pass_on)
+    assert line_a.compare(line_b) == []
 
 
 def test_a_filter_on_true_is_none_on_one() -> None:
     def where(value: Any) -> mongoq.Pipeline:
         return line(where={"$or": [{"a": value}]}, otherwise=mongoq.Drop())
 
-    assert [one.field for one in where(True).compare(where(1))] == ["where"]
+    assert [difference.field for difference in where(True).compare(where(1))] == ["where"]
     assert where(1).compare(where(1.0)) == []
     assert where({"b": 1, "c": 2}).compare(where({"c": 2, "b": 1})) == []
     assert where([1, 2]).compare(where([1])) != []
@@ -111,7 +119,7 @@ def test_pipelines_with_faults_are_compared_too() -> None:
     broken.stage(nonsense, to=[], name=nonsense)(nonsense)
     broken.stage(nonsense, to=[], name=nonsense)(nonsense)
     assert broken.compare(broken) == []
-    assert {one.change for one in broken.compare(line())} == {"added", "removed", "changed"}
+    assert {difference.change for difference in broken.compare(line())} == {"added", "removed", "changed"}
 
 
 def test_only_pipelines_are_compared() -> None:

@@ -26,19 +26,19 @@ def test_an_item_is_gone_while_it_runs_and_what_comes_of_it_is_pushed(site: Site
     queue = site.queue("raw")
     ids = queue.push_many([1, 2, 3], headers={"from": "test"}, priority=2)
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-    seen = []
+    documents = []
 
     @pipeline.stage("raw", to="out", delivery="at-most-once")
     def work(payload: Any, job: Any) -> Any:
-        seen.append(queue.get(job.item.id))
+        documents.append(queue.get(job.item.id))
         return payload * 10
 
     site.drain(pipeline)
-    assert seen == [None] * 3
-    found = site.queue("out").peek(10)
-    assert sorted(item.payload for item in found) == [10, 20, 30]
-    assert {(item.priority, item.headers["from"]) for item in found} == {(2, "test")}
-    assert not {item.id for item in found} & set(ids)
+    assert documents == [None] * 3
+    items = site.queue("out").peek(10)
+    assert sorted(item.payload for item in items) == [10, 20, 30]
+    assert {(item.priority, item.headers["from"]) for item in items} == {(2, "test")}
+    assert not {item.id for item in items} & set(ids)
 
 
 def test_a_failure_is_final_and_goes_to_the_error_queue(site: Site) -> None:
@@ -98,7 +98,7 @@ def test_a_dropped_or_unchanged_item_comes_to_nothing_or_to_a_copy(site: Site) -
         return mongoq.Move("out") if payload["n"] % 2 else mongoq.Drop()
 
     site.drain(pipeline)
-    assert sorted(one["n"] for one in site.payloads("out")) == [1, 3, 5]
+    assert sorted(output["n"] for output in site.payloads("out")) == [1, 3, 5]
     assert site.broker.queues() == ["out"]
 
 
@@ -229,7 +229,7 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
     site = server_site
     site.queue("raw").push("call")
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-    lost, runs = [AutoReconnect("lost")], []
+    losses, runs = [AutoReconnect("lost")], []
 
     @pipeline.stage("raw", to="called", delivery="at-most-once")
     def work(payload: Any) -> Any:
@@ -244,11 +244,11 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
         flow = insert.insert_item(broker, envelope, given=given)
         reply = yield next(flow)
         try:
-            while lost:
+            while losses:
                 while not runs:
                     yield Wait(0.02)
                 yield Wait(0.2)  # until that is settled
-                reply = yield flow.throw(ReplyLost(lost.pop()))
+                reply = yield flow.throw(ReplyLost(losses.pop()))
             flow.send(reply)
         except StopIteration as stop:
             return bool(stop.value)
@@ -256,7 +256,7 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
 
     monkeypatch.setattr(apply_outcomes, "insert_item", inserted)
     site.drain(pipeline)
-    assert not lost
+    assert not losses
     assert runs == ["call"]
 
 
@@ -300,18 +300,18 @@ def test_a_drain_does_not_end_while_an_item_is_out_of_all_queues(
 
 
 def replies_come_late(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
-    """Let so much time pass between an item's leaving its queue and the worker's hearing of it."""
+    """Let so much time pass between the claim of an item and its reply to the worker."""
     threads, tasks = ItemRunner._take_for_good, AsyncItemRunner._take_for_good
 
-    def heard(self: ItemRunner, item: Any) -> bool:
-        taken = threads(self, item)
+    def take_late(self: ItemRunner, item: Any) -> bool:
+        result = threads(self, item)
         time.sleep(seconds)
-        return taken
+        return result
 
-    async def heard_async(self: AsyncItemRunner, item: Any) -> bool:
-        taken = await tasks(self, item)
+    async def take_late_async(self: AsyncItemRunner, item: Any) -> bool:
+        result = await tasks(self, item)
         await asyncio.sleep(seconds)
-        return taken
+        return result
 
-    monkeypatch.setattr(ItemRunner, "_take_for_good", heard)
-    monkeypatch.setattr(AsyncItemRunner, "_take_for_good", heard_async)
+    monkeypatch.setattr(ItemRunner, "_take_for_good", take_late)
+    monkeypatch.setattr(AsyncItemRunner, "_take_for_good", take_late_async)

@@ -15,10 +15,10 @@ def test_the_same_graph_makes_the_same_of_the_same_inputs(site: Site) -> None:
     assert counted(site.payloads(OUT)) == counted(out)
     assert counted(site.payloads(ERRORS)) == counted(errors)
     assert site.broker.queues() == sorted([OUT, ERRORS])
-    left = site.queue(OUT).peek(NUMBER) + site.queue(ERRORS).peek(NUMBER)
-    assert {item.id for item in left} <= set(ids)
-    assert len({item.id for item in left}) == len(left)
-    for item in left:  # each tells where it was
+    items = site.queue(OUT).peek(NUMBER) + site.queue(ERRORS).peek(NUMBER)
+    assert {item.id for item in items} <= set(ids)
+    assert len({item.id for item in items}) == len(items)
+    for item in items:  # each tells where it was
         assert [hop.to for hop in item.trail][:-1] == [hop.queue for hop in item.trail][1:]
         assert item.trail[0].queue == RAW
         assert item.trail[-1].to == item.queue

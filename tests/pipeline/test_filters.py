@@ -25,16 +25,16 @@ def pushed(site: Site, number: int = 30, **options: Any) -> None:
 def test_only_what_matches_reaches_the_handler_and_the_rest_is_dropped(site: Site) -> None:
     pushed(site)
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-    seen = []
+    numbers = []
 
     @pipeline.stage("raw", to="out", where=SOME, otherwise=mongoq.Drop())
     def work(payload: Any) -> Any:
-        seen.append(payload["n"])
+        numbers.append(payload["n"])
         return payload
 
     site.drain(pipeline)
-    assert sorted(seen) == list(range(0, 30, 2))
-    assert sorted(one["n"] for one in site.payloads("out")) == list(range(0, 30, 2))
+    assert sorted(numbers) == list(range(0, 30, 2))
+    assert sorted(output["n"] for output in site.payloads("out")) == list(range(0, 30, 2))
     assert site.broker.queues() == ["out"]
 
 
@@ -70,15 +70,15 @@ def test_two_stages_share_a_queue_by_their_filters(server_site: Site) -> None:
     pipeline.stage("raw", to=["out", "b"], name="a", where={"kind": "a"}, otherwise=a)(stage("a"))
     pipeline.stage("b", to="out", name="b", where={"kind": "b"}, otherwise=b)(stage("b"))
     site.drain(pipeline)
-    assert sorted(one["n"] for one in site.payloads("out")) == list(range(200))
+    assert sorted(output["n"] for output in site.payloads("out")) == list(range(200))
 
 
 def test_history_and_remembered_ids_of_the_rest_are_kept(server_site: Site) -> None:
     site = server_site
-    kept, gone = site.queue("kept", history=3600), site.queue("gone")
-    ids = {queue.name: queue.push({"kind": "b"}, id=ObjectId()) for queue in (kept, gone)}
-    kept.push({"kind": "b"})
-    gone.push({"kind": "b"})
+    kept_queue, removed_queue = site.queue("kept", history=3600), site.queue("gone")
+    ids = {queue.name: queue.push({"kind": "b"}, id=ObjectId()) for queue in (kept_queue, removed_queue)}
+    kept_queue.push({"kind": "b"})
+    removed_queue.push({"kind": "b"})
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
 
     @pipeline.stage(["kept", "gone"], to="out", where=SOME, otherwise=mongoq.Drop())
@@ -86,9 +86,9 @@ def test_history_and_remembered_ids_of_the_rest_are_kept(server_site: Site) -> N
         return payload
 
     site.drain(pipeline)
-    assert [item.payload for item in kept.history()] == [{"kind": "b"}] * 2
-    assert list(gone.history()) == []
-    for queue in (kept, gone):  # the same id again is the same item
+    assert [item.payload for item in kept_queue.history()] == [{"kind": "b"}] * 2
+    assert list(removed_queue.history()) == []
+    for queue in (kept_queue, removed_queue):  # the same id again is the same item
         queue.push({"kind": "b"}, id=ids[queue.name])
         assert queue.size(state=None) == 0
 
@@ -104,7 +104,7 @@ def test_what_comes_after_a_failure_is_looked_at_again(site: Site) -> None:
         return payload
 
     site.drain(pipeline)
-    assert sorted(one["n"] for one in site.payloads("out")) == [0, 2]
+    assert sorted(output["n"] for output in site.payloads("out")) == [0, 2]
 
 
 def test_what_lapsed_with_its_worker_is_screened_as_well(server_site: Site) -> None:
@@ -119,11 +119,11 @@ def test_what_lapsed_with_its_worker_is_screened_as_well(server_site: Site) -> N
         return payload
 
     site.drain(pipeline)
-    assert sorted(one["n"] for one in site.payloads("out")) == [0, 2, 4]
+    assert sorted(output["n"] for output in site.payloads("out")) == [0, 2, 4]
     assert site.broker.queues() == ["out"]
 
 
-def test_a_filter_that_only_the_server_refuses_is_told_at_the_start(server_site: Site) -> None:
+def test_a_filter_that_only_the_server_refuses_is_reported_at_the_start(server_site: Site) -> None:
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
     where = {"kind": {"$regex": "(("}}
 

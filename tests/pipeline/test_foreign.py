@@ -59,12 +59,12 @@ def test_an_odd_document_blocks_no_stage(
         while raw.count_documents({"q": "raw", "when": {"$type": "date"}}):
             assert time.monotonic() < deadline
             run.wait(0.02)
-    found = raw.find_one({"_id": document["_id"]})
+    stored_document = raw.find_one({"_id": document["_id"]})
     assert raw.count_documents({"q": "out", "_id": {"$ne": document["_id"]}}) == 2
     if kind == "fits":
-        assert found["q"] in ("out", "line.errors")
+        assert stored_document["q"] in ("out", "line.errors")
     else:
-        assert (found and found["q"]) == (None if rest == mongoq.Drop() else "rest")
+        assert (stored_document and stored_document["q"]) == (None if rest == mongoq.Drop() else "rest")
 
 
 def test_an_item_of_an_odd_id_that_does_not_fit_counts_as_screened(broker: mongoq.Broker, raw: Any) -> None:
@@ -76,8 +76,8 @@ def test_an_item_of_an_odd_id_that_does_not_fit_counts_as_screened(broker: mongo
     def work(payload: Any) -> Any:
         return payload
 
-    told = pipeline.drain(broker).stages["work"]
-    assert (told.moved, told.screened, told.settled) == (1, 1, 2)
+    counts = pipeline.drain(broker).stages["work"]
+    assert (counts.moved, counts.screened, counts.settled) == (1, 1, 2)
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once"])

@@ -64,8 +64,8 @@ def test_the_queue_of_a_fork_keeps_its_items_in_history(site: Site) -> None:
         return mongoq.Fork([mongoq.Move("a", payload="y"), mongoq.Move("b")])
 
     site.drain(pipeline)
-    [kept] = site.queue("raw").history()
-    assert (kept.id, kept.payload, [hop.ended for hop in kept.trail]) == (id, "x", ["done"])
+    [processed] = site.queue("raw").history()
+    assert (processed.id, processed.payload, [hop.ended for hop in processed.trail]) == (id, "x", ["done"])
     for name, payload in (("a", "y"), ("b", "x")):
         [item] = site.queue(name).peek()
         assert item.payload == payload
@@ -196,8 +196,8 @@ def test_one_that_is_lost_takes_nobody_with_it_and_leaves_nothing(server_site: S
     ):
         while not runs or is_busy(run):
             assert not run.wait(0.05)
-    left = [n for n in range(10) if n not in (3, 6)]
-    assert (server_site.payloads("a"), server_site.payloads("b")) == (left, left)
+    remaining = [n for n in range(10) if n not in (3, 6)]
+    assert (server_site.payloads("a"), server_site.payloads("b")) == (remaining, remaining)
     assert raw.count_documents({"_id": ids[3], "q": "raw"}) == 1
 
 

@@ -19,9 +19,9 @@ def enrich(flights: Any) -> Any:
 
 
 def pipeline(handler: Any = enrich, source: Any = "checked", **options: Any) -> mongoq.Pipeline:
-    made = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
-    made.frame_stage(source, **{"to": "out", "schema": "n int", "name": "frames", **options})(handler)
-    return made
+    declared = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+    declared.frame_stage(source, **{"to": "out", "schema": "n int", "name": "frames", **options})(handler)
+    return declared
 
 
 async def coroutine(flights: Any) -> Any:
@@ -73,7 +73,9 @@ class Called:
         ({"errors": "checked"}, "errors: what fails would go back to 'checked'"),
     ],
 )
-def test_what_is_wrong_with_a_frame_stage_is_told_before_anything_runs(options: dict[str, Any], problem: str) -> None:
+def test_what_is_wrong_with_a_frame_stage_is_reported_before_anything_runs(
+    options: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(GraphInvalid, match=f"stage 'frames': {problem}"):
         pipeline(**options).check()
 
@@ -81,17 +83,17 @@ def test_what_is_wrong_with_a_frame_stage_is_told_before_anything_runs(options: 
 @pytest.mark.parametrize("handler", [enrich, Called(), partial(two, job=None), lambda flights: flights])
 @pytest.mark.parametrize("options", [{}, {"schema": None}, {"source": ["a", "b"]}, {"to": (), "items": 500_000}])
 def test_what_is_right_passes(handler: Any, options: dict[str, Any]) -> None:
-    made = mongoq.Pipeline("graph", outputs=() if options.get("to") == () else "out")
-    made.frame_stage(options.pop("source", "checked"), **{"to": "out", **options})(handler)
-    made.check()
-    [stage] = made.graph.stages
+    declared = mongoq.Pipeline("graph", outputs=() if options.get("to") == () else "out")
+    declared.frame_stage(options.pop("source", "checked"), **{"to": "out", **options})(handler)
+    declared.check()
+    [stage] = declared.graph.stages
     assert isinstance(stage.frame, Frame)
 
 
 def test_it_returns_the_function_and_takes_its_name() -> None:
-    made = mongoq.Pipeline("graph", outputs="out")
-    assert made.frame_stage("checked", to="out")(enrich) is enrich
-    assert made.graph.stages[0].name == "enrich"
+    declared = mongoq.Pipeline("graph", outputs="out")
+    assert declared.frame_stage("checked", to="out")(enrich) is enrich
+    assert declared.graph.stages[0].name == "enrich"
 
 
 ONLY_SPARK = "stage 'frames': it takes frames, and so runs on Spark only: run the pipeline by run_on_spark"
@@ -106,8 +108,8 @@ def test_threads_asyncio_and_virtual_brokers_refuse_it_and_run_nothing(
             run(broker)
 
     async def drained() -> None:
-        async with mongoq.connect_async(uri, database=database) as other:
-            await pipeline().drain_async(other)
+        async with mongoq.connect_async(uri, database=database) as async_broker:
+            await pipeline().drain_async(async_broker)
 
     with pytest.raises(GraphInvalid, match=ONLY_SPARK):
         asyncio.run(drained())
@@ -117,7 +119,7 @@ def test_threads_asyncio_and_virtual_brokers_refuse_it_and_run_nothing(
 
 
 def test_it_is_described() -> None:
-    told = pipeline(items=500, partitions=4, lease=60).describe()
+    text = pipeline(items=500, partitions=4, lease=60).describe()
     for line in (
         "  takes       checked",
         "  gives       out",
@@ -127,24 +129,24 @@ def test_it_is_described() -> None:
         "  partitions  4",
         "  lease       60",
     ):
-        assert line in told.splitlines()
+        assert line in text.splitlines()
     assert "  schema      the payload as JSON" in pipeline(schema=None).describe().splitlines()
 
 
 def test_it_is_drawn_as_any_stage() -> None:
-    drawn = pipeline().to_mermaid()
-    assert "queue_checked --> stage_frames" in drawn
-    assert "stage_frames --> queue_out" in drawn
+    chart = pipeline().to_mermaid()
+    assert "queue_checked --> stage_frames" in chart
+    assert "stage_frames --> queue_out" in chart
 
 
-def test_what_is_different_is_told() -> None:
+def test_what_is_different_is_reported() -> None:
     assert pipeline().compare(pipeline()) == []
-    [found] = pipeline().compare(pipeline(items=5))
-    assert (found.field, found.before, found.after) == ("frame", Frame("n int"), Frame("n int", 5))
+    [difference] = pipeline().compare(pipeline(items=5))
+    assert (difference.field, difference.before, difference.after) == ("frame", Frame("n int"), Frame("n int", 5))
     plain = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
     plain.stage("checked", to="out", name="frames")(enrich)
-    [found] = plain.compare(pipeline())
-    assert (found.field, found.before, found.after) == ("frame", None, Frame("n int"))
+    [difference] = plain.compare(pipeline())
+    assert (difference.field, difference.before, difference.after) == ("frame", None, Frame("n int"))
 
 
 def recipe(**stage: Any) -> dict[str, Any]:
@@ -154,14 +156,14 @@ def recipe(**stage: Any) -> dict[str, Any]:
 
 
 def test_a_recipe_declares_it() -> None:
-    made = mongoq.Pipeline.from_recipe(recipe(max_retries=2))
-    assert pipeline(max_retries=2).compare(made) == []
+    declared = mongoq.Pipeline.from_recipe(recipe(max_retries=2))
+    assert pipeline(max_retries=2).compare(declared) == []
     [stage] = mongoq.Pipeline.from_recipe(recipe(frame={})).graph.stages
     assert stage.frame == Frame()
 
 
 @pytest.mark.parametrize(
-    ("told", "problem"),
+    ("options", "problem"),
     [
         ({"frame": {"rows": 5}}, "frame: unknown key 'rows'; it may have schema, items, partitions"),
         ({"frame": "n int"}, "frame: a mapping, not str"),
@@ -172,7 +174,7 @@ def test_a_recipe_declares_it() -> None:
         ({"join": {"on": "id"}, "from": ["a", "b"]}, "frame: a join takes payloads"),
     ],
 )
-def test_what_a_recipe_cannot_say_of_it_is_told(told: dict[str, Any], problem: str) -> None:
+def test_what_a_recipe_cannot_say_of_it_is_reported(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(GraphInvalid) as caught:
-        mongoq.Pipeline.from_recipe(recipe(**told))
+        mongoq.Pipeline.from_recipe(recipe(**options))
     assert problem in str(caught.value)

@@ -43,10 +43,10 @@ def read(payload: Any) -> Any:
 
 
 def items_of(payloads: list[Any], ids: list[Any] | None = None) -> list[Item[Any]]:
-    made = ids or [ObjectId() for _ in payloads]
+    all_ids = ids or [ObjectId() for _ in payloads]
     return [
         Item({"_id": id, "q": "in", "attempts": 2}, payload, NOW, "a.b")
-        for id, payload in zip(made, payloads, strict=True)
+        for id, payload in zip(all_ids, payloads, strict=True)
     ]
 
 
@@ -67,7 +67,7 @@ def run(
     return handler(payloads, Job(_Queue(), items_of(payloads, ids), name="stage"))
 
 
-def sent(entries: Any) -> list[Any]:
+def payloads_of(entries: Any) -> list[Any]:
     assert all(isinstance(entry, Move) and entry.to == "out" for entry in entries), entries
     return [entry.payload for entry in entries]
 
@@ -132,10 +132,10 @@ DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=4)
 @example([{"a": [{"x": ObjectId(b"0" * 12)}]}, {"a": [{}]}])
 @example([{"a": "x"}, {"a": 1}, {"a": ObjectId(b"0" * 12)}])
 def test_what_is_passed_through_is_the_same_bson(function: Any, format: str, payloads: list[Any]) -> None:
-    given = [read(payload) for payload in payloads]
-    entries = run(function, given, format=format)
-    told = [was if to is KEEP else to for was, to in zip(given, sent(entries), strict=True)]
-    assert [stored(payload) for payload in told] == [stored(payload) for payload in given]
+    originals = [read(payload) for payload in payloads]
+    entries = run(function, originals, format=format)
+    returned = [was if to is KEEP else to for was, to in zip(originals, payloads_of(entries), strict=True)]
+    assert [stored(payload) for payload in returned] == [stored(payload) for payload in originals]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -144,7 +144,7 @@ def test_rows_may_come_back_in_any_order(format: str) -> None:
         return frame.iloc[::-1] if format == "pandas" else frame.take(list(range(len(frame)))[::-1])
 
     payloads = [{"n": n} if n % 2 else {} for n in range(6)]
-    assert sent(run(backwards, payloads, format=format)) == payloads
+    assert payloads_of(run(backwards, payloads, format=format)) == payloads
 
 
 # --- the frame -----------------------------------------------------------------------------------
@@ -166,9 +166,9 @@ ROWS = [
 
 
 def test_a_dataframe_has_types_that_know_what_is_missing() -> None:
-    seen: list[Any] = []
-    run(lambda frame: seen.append(frame), ROWS, format="pandas")
-    [frame] = seen
+    frames: list[Any] = []
+    run(lambda frame: frames.append(frame), ROWS, format="pandas")
+    [frame] = frames
     assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == {
         "_id": "string",
         "_delivery_hash": "string",
@@ -190,10 +190,10 @@ def test_a_dataframe_has_types_that_know_what_is_missing() -> None:
 
 
 def test_a_table_has_the_types_of_arrow_and_text_for_what_it_has_none_for() -> None:
-    seen: list[Any] = []
+    tables: list[Any] = []
     rows = [*ROWS, {"mixed": 1, "l": [1, None], "u": UUID(int=7)}, {"mixed": {"a": ObjectId(b"0" * 12)}, "l": []}]
-    run(lambda frame: seen.append(frame), rows, format="arrow")
-    [table] = seen
+    run(lambda frame: tables.append(frame), rows, format="arrow")
+    [table] = tables
     assert {field.name: str(field.type) for field in table.schema} == {
         "_id": "string",
         "_delivery_hash": "string",
@@ -216,17 +216,17 @@ def test_a_table_has_the_types_of_arrow_and_text_for_what_it_has_none_for() -> N
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_ids_and_hashes_are_those_of_the_items(format: str) -> None:
-    seen: list[Any] = []
+    frames: list[Any] = []
     ids = [ObjectId(b"0" * 12), "x", 7, str(ObjectId(b"0" * 12))]
     payloads = [1, 2, 3, 4]
-    run(lambda frame: seen.append(frame), payloads, format=format, ids=ids)
+    run(lambda frame: frames.append(frame), payloads, format=format, ids=ids)
     job = Job(_Queue(), items_of(payloads, ids), name="stage")
-    [frame] = seen
-    shown = [value if isinstance(value, str) else value.as_py() for value in frame["_id"]]
-    assert shown == [repr(ids[0]), "x", "7", repr(ids[3])], "each differs from the others"
+    [frame] = frames
+    ids_in_frame = [value if isinstance(value, str) else value.as_py() for value in frame["_id"]]
+    assert ids_in_frame == [repr(ids[0]), "x", "7", repr(ids[3])], "each differs from the others"
     hashes = [value if isinstance(value, str) else value.as_py() for value in frame["_delivery_hash"]]
     assert hashes == [job.hash_of(item) for item in job.items]
-    assert sent(run(same, payloads, format=format, ids=ids)) == payloads
+    assert payloads_of(run(same, payloads, format=format, ids=ids)) == payloads
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -283,7 +283,7 @@ PANDAS_VALUES: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("case", PANDAS_VALUES)
 def test_values_of_pandas_become_those_of_bson(case: str) -> None:
     series, expected = PANDAS_VALUES[case]
-    [payload] = sent(run(lambda frame: frame.assign(new=series), [{"n": 1}], format="pandas"))
+    [payload] = payloads_of(run(lambda frame: frame.assign(new=series), [{"n": 1}], format="pandas"))
     assert stored(payload) == stored({"n": 1, "new": expected})
 
 
@@ -322,7 +322,7 @@ ARROW_VALUES: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("case", ARROW_VALUES)
 def test_values_of_arrow_become_those_of_bson(case: str) -> None:
     array, expected = ARROW_VALUES[case]
-    [payload] = sent(run(lambda table: table.append_column("new", array), [{"n": 1}], format="arrow"))
+    [payload] = payloads_of(run(lambda table: table.append_column("new", array), [{"n": 1}], format="arrow"))
     assert stored(payload) == stored({"n": 1, "new": expected})
 
 
@@ -336,8 +336,10 @@ def changed(format: str, frame: Any, name: str, values: list[Any]) -> Any:
 def test_a_change_counts_and_an_equal_number_is_none(format: str) -> None:
     payloads = [{"n": 1, "o": 1}, {"n": 2, "o": 2}, {"n": True, "o": 3}, {"o": 4}]
     payloads = [read(payload) for payload in payloads]
-    told = sent(run(lambda frame: changed(format, frame, "o", [1.0, 2.5, 4.0, None]), payloads, format=format))
-    assert [stored(payload) for payload in told] == [
+    payloads_out = payloads_of(
+        run(lambda frame: changed(format, frame, "o", [1.0, 2.5, 4.0, None]), payloads, format=format)
+    )
+    assert [stored(payload) for payload in payloads_out] == [
         stored(payload) for payload in ({"n": 1, "o": 1}, {"n": 2, "o": 2.5}, {"n": True, "o": 4.0}, {"o": None})
     ]
 
@@ -345,8 +347,8 @@ def test_a_change_counts_and_an_equal_number_is_none(format: str) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_null_is_stored_but_where_the_item_had_no_such_field(format: str) -> None:
     payloads = [{"n": 1, "o": 5}, {"n": 2}]
-    told = sent(run(lambda frame: changed(format, frame, "o", [None, None]), payloads, format=format))
-    assert told == [{"n": 1, "o": None}, {"n": 2}]
+    payloads_out = payloads_of(run(lambda frame: changed(format, frame, "o", [None, None]), payloads, format=format))
+    assert payloads_out == [{"n": 1, "o": None}, {"n": 2}]
 
 
 def test_a_document_that_was_changed_in_its_place_is_stored_as_it_is() -> None:
@@ -355,28 +357,31 @@ def test_a_document_that_was_changed_in_its_place_is_stored_as_it_is() -> None:
             part["k"] = numpy.int64(part["k"] + 1)
         return frame
 
-    assert sent(run(change, [{"d": {"k": 1}}, {"d": {"k": 2}}], format="pandas")) == [{"d": {"k": 2}}, {"d": {"k": 3}}]
+    assert payloads_of(run(change, [{"d": {"k": 1}}, {"d": {"k": 2}}], format="pandas")) == [
+        {"d": {"k": 2}},
+        {"d": {"k": 3}},
+    ]
 
 
 def test_columns_of_fields_that_begin_with_an_underscore_have_one_more() -> None:
-    seen: list[Any] = []
+    columns: list[Any] = []
 
     def look(frame: pandas.DataFrame) -> pandas.DataFrame:
-        seen.append(list(frame.columns))
+        columns.append(list(frame.columns))
         return frame.assign(__new=frame["__id"] + 1)
 
-    assert sent(run(look, [{"_id": 4, "__x": 5}], format="pandas")) == [{"_id": 4, "__x": 5, "_new": 5}]
-    assert seen == [["_id", "_delivery_hash", "_attempts", "__id", "___x"]]
+    assert payloads_of(run(look, [{"_id": 4, "__x": 5}], format="pandas")) == [{"_id": 4, "__x": 5, "_new": 5}]
+    assert columns == [["_id", "_delivery_hash", "_attempts", "__id", "___x"]]
 
 
 def test_payload_alone_is_the_payload_itself() -> None:
     double: Callable[..., Any] = lambda frame: frame.assign(payload=frame["payload"] * 2)  # noqa: E731
-    assert sent(run(double, [1, 2], format="pandas")) == [2, 4]
-    assert sent(run(double, [{"payload": 1}], format="pandas")) == [{"payload": 2}], "it has such a field"
+    assert payloads_of(run(double, [1, 2], format="pandas")) == [2, 4]
+    assert payloads_of(run(double, [{"payload": 1}], format="pandas")) == [{"payload": 2}], "it has such a field"
     only: Callable[..., Any] = lambda frame: frame[["_id"]].assign(payload=frame["n"])  # noqa: E731
-    assert sent(run(only, [{"n": 1}], format="pandas")) == [1]
-    both: Callable[..., Any] = lambda frame: frame.assign(n=1)  # noqa: E731
-    assert sent(run(both, [7], format="pandas")) == [{"payload": 7, "n": 1}]
+    assert payloads_of(run(only, [{"n": 1}], format="pandas")) == [1]
+    assign: Callable[..., Any] = lambda frame: frame.assign(n=1)  # noqa: E731
+    assert payloads_of(run(assign, [7], format="pandas")) == [{"payload": 7, "n": 1}]
 
 
 # --- outcomes ------------------------------------------------------------------------------------
@@ -395,8 +400,8 @@ def answers(format: str, *rows: dict[str, Any], columns: tuple[str, ...] = (), *
 
     def answer(frame: Any) -> Any:
         ids = ids_of(frame)
-        made = [{**dict.fromkeys(columns), **row, "_id": ids[row["_id"]]} for row in rows]
-        return frame_of(format, made)
+        returned_rows = [{**dict.fromkeys(columns), **row, "_id": ids[row["_id"]]} for row in rows]
+        return frame_of(format, returned_rows)
 
     return run(answer, [{"n": 0}, {"n": 1}, {"n": 2}], format=format, **options)
 
@@ -448,8 +453,8 @@ def test_no_rows_at_all_drop_all(format: str) -> None:
 
 
 def test_a_list_and_none_are_returned_as_from_any_batch() -> None:
-    told = [mongoq.Drop(), {"n": 1}, KeyError("x")]
-    assert run(lambda frame: told, [1, 2, 3], format="pandas") == told
+    outcomes = [mongoq.Drop(), {"n": 1}, KeyError("x")]
+    assert run(lambda frame: outcomes, [1, 2, 3], format="pandas") == outcomes
     assert run(lambda frame: None, [1, 2], format="pandas") == [None, None]
 
 
@@ -480,7 +485,7 @@ def test_what_leaves_open_what_was_meant_fails_the_batch(case: str) -> None:
         run(function, [{"n": 1}, {"n": 2}], format="pandas")
 
 
-async def test_a_coroutine_that_nobody_awaits_is_told() -> None:
+async def test_a_coroutine_that_is_not_awaited_is_reported() -> None:
     async def late(frame: Any) -> Any:
         return frame
 
@@ -488,7 +493,7 @@ async def test_a_coroutine_that_nobody_awaits_is_told() -> None:
         run(lambda frame: late(frame), [1], format="pandas")
 
 
-def test_a_table_that_python_cannot_read_is_told() -> None:
+def test_a_table_that_python_cannot_read_is_reported() -> None:
     def doubled(table: pyarrow.Table) -> pyarrow.Table:
         kind = pyarrow.map_(pyarrow.string(), pyarrow.int64())
         return table.append_column("m", pyarrow.array([[("a", 1), ("a", 2)]], kind))
@@ -512,8 +517,8 @@ ALONE: dict[str, tuple[list[dict[str, Any]], str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("case", ALONE)
 def test_what_is_wrong_with_one_item_fails_that_one(case: str) -> None:
     rows, message, targets = ALONE[case]
-    others = [{"_id": 1, "_to": targets[0] if targets else None}]
-    entries = answers("pandas", *rows, *others, columns=("_retry", "_dead", "_to"), targets=targets)
+    other_rows = [{"_id": 1, "_to": targets[0] if targets else None}]
+    entries = answers("pandas", *rows, *other_rows, columns=("_retry", "_dead", "_to"), targets=targets)
     assert isinstance(entries[0], mongoq.MongoqError)
     with pytest.raises(mongoq.MongoqError, match=message):
         raise entries[0]
@@ -530,4 +535,4 @@ def test_a_handler_can_be_pickled_with_its_function() -> None:
     for function in (times, partial(times)):
         handler = FrameHandler(function, "pandas", targets=("out",), model=None, takes_job=False)
         again = cloudpickle.loads(cloudpickle.dumps(handler))
-        assert sent(again([{"n": 2}], Job(_Queue(), items_of([{"n": 2}]), name="stage"))) == [{"n": 6}]
+        assert payloads_of(again([{"n": 2}], Job(_Queue(), items_of([{"n": 2}]), name="stage"))) == [{"n": 6}]

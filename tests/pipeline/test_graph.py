@@ -21,7 +21,7 @@ def test_decorators_return_the_function_as_it_is() -> None:
     assert pipeline.sink("out")(stations.load) is stations.load
 
 
-def test_the_graph_holds_what_was_told() -> None:
+def test_the_graph_holds_what_was_declared() -> None:
     pipeline = mongoq.Pipeline("flights", errors="bad", inputs="raw", outputs=["kept", "lost"], trail="payloads")
     pipeline.stage("raw", to=["kept", "lost"], model=stations.Flight, where={"n": 1}, otherwise=mongoq.Drop())(
         stations.check
@@ -46,12 +46,12 @@ def test_only_the_options_that_were_given_are_kept() -> None:
     pipeline = mongoq.Pipeline("flights")
     pipeline.stage("raw", to="out")(stations.check)
     pipeline.sink("out", concurrency=4, max_retries=None, batch=10, retry=mongoq.Fixed(1))(stations.load)
-    plain, told = pipeline.graph.stages
+    plain, with_options = pipeline.graph.stages
     assert plain.options == {}
-    assert told.options == {"concurrency": 4, "max_retries": None, "batch": 10, "retry": mongoq.Fixed(1)}
+    assert with_options.options == {"concurrency": 4, "max_retries": None, "batch": 10, "retry": mongoq.Fixed(1)}
 
 
-def test_a_sink_has_no_targets_and_a_stage_told_none_is_no_sink() -> None:
+def test_a_sink_has_no_targets_and_a_stage_with_none_is_no_sink() -> None:
     pipeline = mongoq.Pipeline("flights")
     pipeline.sink(["a", "b"])(stations.load)
     pipeline.stage("c", to=[])(stations.check)
@@ -103,7 +103,7 @@ def test_declaring_nonsense_raises_nothing_and_check_tells_it(source: Any, to: A
     assert any(" to: " in fault for fault in caught.value.faults)
 
 
-def test_a_handler_that_is_no_function_is_told_by_check() -> None:
+def test_a_handler_that_is_no_function_is_reported_by_check() -> None:
     pipeline = mongoq.Pipeline("flights")
     nonsense: Any = 5
     pipeline.sink("a")(nonsense)

@@ -29,12 +29,12 @@ def test_a_returned_payload_goes_on_to_the_only_target(site: Site) -> None:
         return [{**payload, "rich": True} for payload in payloads]
 
     site.drain(pipeline)
-    found = site.queue("out").peek(100)
-    assert sorted(item.id for item in found) == ids
-    assert {item.id: item.payload for item in found} == {
+    items = site.queue("out").peek(100)
+    assert sorted(item.id for item in items) == ids
+    assert {item.id: item.payload for item in items} == {
         id: {"n": n, "checked": True, "rich": True} for n, id in enumerate(ids)
     }
-    assert {item.hops for item in found} == {2}
+    assert {item.hops for item in items} == {2}
     assert site.broker.queues() == ["out"]
 
 
@@ -49,7 +49,7 @@ def test_several_targets_are_chosen_from_by_moves(site: Site) -> None:
         return mongoq.Move("even", payload=payload["n"], headers={"by": "route"}, priority=3)
 
     site.drain(pipeline)
-    assert sorted(one["n"] for one in site.payloads("odd")) == [1, 3, 5, 7, 9]
+    assert sorted(output["n"] for output in site.payloads("odd")) == [1, 3, 5, 7, 9]
     assert sorted(site.payloads("even")) == [0, 2, 4, 6, 8]
     assert {(item.priority, item.headers["by"]) for item in site.queue("even").peek(10)} == {(3, "route")}
     assert site.payloads("line.errors") == []
@@ -59,15 +59,15 @@ def test_any_of_several_inputs_reaches_a_stage(site: Site) -> None:
     site.queue("a").push_many([1, 2])
     site.queue("b").push_many([3])
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-    seen = []
+    deliveries = []
 
     @pipeline.stage(["a", "b"], to="out")
     def note(payload: Any, job: Any) -> Any:
-        seen.append((job.item.queue, payload))
+        deliveries.append((job.item.queue, payload))
         return payload * 10
 
     site.drain(pipeline)
-    assert sorted(seen) == [("a", 1), ("a", 2), ("b", 3)]
+    assert sorted(deliveries) == [("a", 1), ("a", 2), ("b", 3)]
     assert sorted(site.payloads("out")) == [10, 20, 30]
 
 
@@ -140,20 +140,20 @@ class Unlike(BaseModel):
 def test_a_payload_of_another_model_is_read_anew_by_the_next_stage(site: Site) -> None:
     site.queue("raw").push_many([1, 2, 3])
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-    made = {1: Rich(number=1), 2: Alike(number=2), 3: Unlike(number="x")}
-    seen = []
+    values = {1: Rich(number=1), 2: Alike(number=2), 3: Unlike(number="x")}
+    flights = []
 
     @pipeline.stage("raw", to="next", max_retries=0)
     def make(payload: int) -> Any:
-        return made[payload]
+        return values[payload]
 
     @pipeline.stage("next", to="out", model=Flight)
     def read(flight: Flight) -> Any:
-        seen.append(flight)
+        flights.append(flight)
         return mongoq.Move("out")
 
     site.drain(pipeline)
-    assert sorted(seen, key=lambda flight: flight.number) == [Flight(number=1), Flight(number=2)]
+    assert sorted(flights, key=lambda flight: flight.number) == [Flight(number=1), Flight(number=2)]
     [letter] = site.queue("line.errors").peek(5)
     assert letter.payload == {"number": "x"}
     assert letter.origin is not None
@@ -161,7 +161,7 @@ def test_a_payload_of_another_model_is_read_anew_by_the_next_stage(site: Site) -
 
 
 @pytest.mark.parametrize(
-    "returned, told",
+    "returned, message",
     [
         (None, "returned None, most likely for a forgotten return"),
         ([{"n": 1}], "returned a list where one payload is due"),
@@ -175,7 +175,7 @@ def test_a_payload_of_another_model_is_read_anew_by_the_next_stage(site: Site) -
         ({"n": object()}, "BSON cannot hold a builtins.object"),
     ],
 )
-def test_what_must_not_be_returned_follows_the_error_path(site: Site, returned: Any, told: str) -> None:
+def test_what_must_not_be_returned_follows_the_error_path(site: Site, returned: Any, message: str) -> None:
     site.queue("raw").push({"n": 1})
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
 
@@ -187,7 +187,7 @@ def test_what_must_not_be_returned_follows_the_error_path(site: Site, returned: 
     [item] = site.queue("line.errors").peek(5)
     assert item.payload == {"n": 1}
     assert item.error is not None
-    assert told in item.error.message
+    assert message in item.error.message
     assert item.origin is not None
     assert (item.origin.queue, item.origin.stage, item.origin.attempts) == ("raw", "wrong", 2)
     assert site.payloads("out") == []
@@ -278,5 +278,5 @@ def test_every_attempt_of_an_item_has_the_same_delivery_hash_and_every_stage_ano
     pipeline.sink("next", name="second", retry=QUICK)(noted("second"))
     site.drain(pipeline)
     assert set(hashes) == {(stage, id) for stage in ("first", "second") for id in ids}
-    assert all(len(told) == 3 and len(set(told)) == 1 for told in hashes.values())
-    assert len({told[0] for told in hashes.values()}) == 4
+    assert all(len(attempts) == 3 and len(set(attempts)) == 1 for attempts in hashes.values())
+    assert len({attempts[0] for attempts in hashes.values()}) == 4

@@ -45,19 +45,19 @@ DELIVERIES = ("exactly-once", "at-most-once")
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
-@pytest.mark.parametrize("told", [OwnDrop(), OwnMove("out"), OwnDead("bad"), Unknown()])
-def test_outcomes_of_the_users_own_classes_are_what_they_derive_from(site: Site, told: Any, delivery: Any) -> None:
+@pytest.mark.parametrize("outcome", [OwnDrop(), OwnMove("out"), OwnDead("bad"), Unknown()])
+def test_outcomes_of_the_users_own_classes_are_what_they_derive_from(site: Site, outcome: Any, delivery: Any) -> None:
     site.queue("raw").push_many([1, 2, 3])
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
 
     @pipeline.stage("raw", to="out", max_retries=0, delivery=delivery)
     def work(payload: Any) -> Any:
-        return told if payload == 2 else payload
+        return outcome if payload == 2 else payload
 
     site.drain(pipeline)
     letters = [payload for payload, _ in site.letters("line.errors")]
-    assert sorted(site.payloads("out")) == ([1, 2, 3] if isinstance(told, OwnMove) else [1, 3])
-    assert letters == ([2] if isinstance(told, OwnDead | Unknown) else [])
+    assert sorted(site.payloads("out")) == ([1, 2, 3] if isinstance(outcome, OwnMove) else [1, 3])
+    assert letters == ([2] if isinstance(outcome, OwnDead | Unknown) else [])
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
@@ -100,7 +100,7 @@ def test_a_payload_is_what_was_returned_whatever_becomes_of_the_object(site: Sit
         return row if payload["n"] % 2 else mongoq.Move("out", payload=row)
 
     site.drain(pipeline)
-    assert sorted(one["n"] for one in site.payloads("out")) == list(range(60))
+    assert sorted(output["n"] for output in site.payloads("out")) == list(range(60))
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -132,8 +132,8 @@ def test_an_only_run_that_fails_counts_as_dead(broker: mongoq.Broker) -> None:
             raise ValueError
         return payload
 
-    told = pipeline.drain(broker).stages["work"]
-    assert (told.moved, told.dead, told.retried) == (2, 1, 0)
+    counts = pipeline.drain(broker).stages["work"]
+    assert (counts.moved, counts.dead, counts.retried) == (2, 1, 0)
 
 
 def test_what_does_not_fit_the_model_and_has_no_error_queue_is_lost_once(
@@ -158,16 +158,16 @@ def test_a_stage_that_stops_takes_nothing_from_its_other_queues(server_site: Sit
     site.queue("one").push("bad")
     site.queue("two").push("later", delay=0.7)
     pipeline = mongoq.Pipeline("line")
-    seen = []
+    payloads = []
 
     @pipeline.sink(["one", "two"], max_retries=0)
     def work(payload: Any) -> Any:
-        seen.append(payload)
+        payloads.append(payload)
         raise ValueError
 
     with pytest.raises(mongoq.StageStopped) as stopped:
         site.drain(pipeline)
-    assert (seen, stopped.value.queue, site.queue("two").size(state=None)) == (["bad"], "one", 1)
+    assert (payloads, stopped.value.queue, site.queue("two").size(state=None)) == (["bad"], "one", 1)
 
 
 @pytest.mark.parametrize("engine", ["threads", "asyncio"])
@@ -246,7 +246,7 @@ def test_a_block_that_is_cancelled_as_it_ends_leaves_no_task_and_no_item(
                 await asyncio.sleep(0.1)
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return [one.get_name() for one in asyncio.all_tasks() if one.get_name().startswith("mongoq-")]
+            return [running.get_name() for running in asyncio.all_tasks() if running.get_name().startswith("mongoq-")]
 
     assert asyncio.run(work()) == []
     assert broker.queue("raw").counts() == mongoq.Counts(ready=10)

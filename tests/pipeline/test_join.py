@@ -53,13 +53,13 @@ def left_over(site: Site) -> list[Any]:
 def test_who_comes_first_waits(site: Site) -> None:
     pipeline, join = joining()
     join(both)
-    for name, other in (("a", "b"), ("b", "a")):
+    for name, partner in (("a", "b"), ("b", "a")):
         site.queue(name).push({"id": 1, "from": name})
         site.drain(pipeline)
         assert site.payloads("out") == []
         [waiting] = pipeline.waiting(site.broker)
         assert (waiting.stage, waiting.queue, waiting.value, waiting.until) == ("both", name, 1, None)
-        site.queue(other).push({"id": 1, "from": other})
+        site.queue(partner).push({"id": 1, "from": partner})
         site.drain(pipeline)
         assert site.payloads("out") == [{"a": {"id": 1, "from": "a"}, "b": {"id": 1, "from": "b"}}]
         site.queue("out").purge()
@@ -76,7 +76,7 @@ def test_several_of_one_value_pair_in_order(site: Site) -> None:
     site.queue("b").push_many([{"id": "x", "n": n} for n in range(3, 7)])
     site.drain(pipeline)
     assert sorted((pair["a"]["n"], pair["b"]["n"]) for pair in site.payloads("out")) == [(n, n) for n in range(5)]
-    assert [one.item.payload["n"] for one in pipeline.waiting(site.broker)] == [5, 6]
+    assert [waiter.item.payload["n"] for waiter in pipeline.waiting(site.broker)] == [5, 6]
 
 
 def test_the_first_of_each(site: Site) -> None:
@@ -86,7 +86,7 @@ def test_the_first_of_each(site: Site) -> None:
     join(both)
     site.drain(pipeline)
     assert site.payloads("out") == [{"a": "a0", "b": "b0"}, {"a": "a1", "b": "b1"}]
-    assert [one.item.payload for one in pipeline.waiting(site.broker)] == ["a2"]
+    assert [waiter.item.payload for waiter in pipeline.waiting(site.broker)] == ["a2"]
 
 
 def test_three_are_joined_when_the_last_of_them_is_there(site: Site) -> None:
@@ -100,11 +100,11 @@ def test_three_are_joined_when_the_last_of_them_is_there(site: Site) -> None:
         site.queue(name).push(payload)
         site.drain(pipeline)
     assert site.payloads("out") == [[{"id": 7}, {"key": {"id": 7}}, {"ref": 7}]]
-    assert [one.value for one in pipeline.waiting(site.broker)] == [8]
+    assert [waiter.value for waiter in pipeline.waiting(site.broker)] == [8]
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("a", "b", "pairs"),
     [
         (1, 1.0, True),
         (1, Int64(1), True),
@@ -119,13 +119,13 @@ def test_three_are_joined_when_the_last_of_them_is_there(site: Site) -> None:
         (0.1, Decimal128("0.1"), False),
     ],
 )
-def test_values_are_equal_as_they_are_to_the_server(site: Site, one: Any, other: Any, same: bool) -> None:
-    site.queue("a").push({"id": one})
-    site.queue("b").push({"id": other})
+def test_values_are_equal_as_they_are_to_the_server(site: Site, a: Any, b: Any, pairs: bool) -> None:
+    site.queue("a").push({"id": a})
+    site.queue("b").push({"id": b})
     pipeline, join = joining()
     join(both)
     site.drain(pipeline)
-    assert len(site.payloads("out")) == same
+    assert len(site.payloads("out")) == pairs
 
 
 @pytest.mark.parametrize("value", [None, [1], {"x": 1}, float("nan"), float("inf"), "x" * 2_000], ids=str)
@@ -192,7 +192,7 @@ def test_a_partner_that_comes_too_late(site: Site, late: Any, out: int, errors: 
 
 
 @pytest.mark.parametrize("late", ["error", "drop"])
-def test_who_is_given_up_or_comes_too_late_is_counted_and_told(
+def test_who_is_given_up_or_comes_too_late_is_counted_and_reported(
     server_site: Site, late: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = server_site
@@ -204,8 +204,8 @@ def test_who_is_given_up_or_comes_too_late_is_counted_and_told(
     assert "2 items of the join 'graph/both' have failed; the last: no item of 'b' came" in caplog.text
     site.queue("b").push_many([{"id": 1}, {"id": 2}])
     if site.engine == "threads":
-        told = pipeline.drain(site.broker).stages["both"]
-        assert (told.dead, told.dropped) == ((2, 0) if late == "error" else (0, 2))
+        counts = pipeline.drain(site.broker).stages["both"]
+        assert (counts.dead, counts.dropped) == ((2, 0) if late == "error" else (0, 2))
     else:
         site.drain(pipeline)
     assert site.queue("graph.errors").size() == (4 if late == "error" else 2)
@@ -278,7 +278,7 @@ def test_a_batch_of_pairs_is_one_call(site: Site, model: Any) -> None:
         return [_settled(order, payment) for order, payment in pairs]
 
     def _settled(order: Any, payment: Any) -> Any:
-        order, payment = (one if model is None else one.model_dump() for one in (order, payment))
+        order, payment = (value if model is None else value.model_dump() for value in (order, payment))
         if order["id"] == 3:
             return ValueError("not this one")
         return mongoq.Drop() if order["id"] == 5 else {"open": order["total"] - payment["paid"]}
@@ -346,7 +346,10 @@ def test_an_error_item_tells_its_inputs_and_goes_back(site: Site) -> None:
     site.drain(pipeline)
     [letter] = site.queue("graph.errors").peek(5)
     assert letter.payload == [{"id": 1}, {"id": 1}]
-    assert [(one["queue"], one["id"]) for one in letter.stored("joined")["inputs"]] == [("a", ids[0]), ("b", ids[1])]
+    assert [(entry["queue"], entry["id"]) for entry in letter.stored("joined")["inputs"]] == [
+        ("a", ids[0]),
+        ("b", ids[1]),
+    ]
     broken = False
     if site.engine == "virtual":
         return  # a replay needs a server
@@ -373,14 +376,14 @@ def test_items_may_end_in_a_join(site: Site) -> None:
     site.queue("a").push({"id": 1})
     site.queue("b").push({"id": 1})
     pipeline = mongoq.Pipeline("graph", errors="graph.errors")
-    seen = []
+    pairs = []
 
     @pipeline.join(["a", "b"], on="id")
     def end(a: Any, b: Any) -> None:
-        seen.append((a, b))
+        pairs.append((a, b))
 
     site.drain(pipeline)
-    assert (seen, site.broker.queues()) == ([({"id": 1}, {"id": 1})], [])
+    assert (pairs, site.broker.queues()) == ([({"id": 1}, {"id": 1})], [])
 
 
 def test_what_was_joined_is_in_the_history_of_its_queue(site: Site) -> None:
@@ -431,7 +434,7 @@ def test_who_was_removed_while_it_waited_is_waited_for_no_more(site: Site) -> No
     site.queue("b").push_many([{"id": 1, "n": n} for n in range(2)])
     site.drain(pipeline)
     assert [(pair["a"]["n"], pair["b"]["n"]) for pair in site.payloads("out")] == [(2, 0)]
-    assert [one.item.payload["n"] for one in pipeline.waiting(site.broker)] == [1]
+    assert [waiter.item.payload["n"] for waiter in pipeline.waiting(site.broker)] == [1]
 
 
 def test_one_that_is_lost_takes_nobody_with_it(site: Site) -> None:
@@ -453,13 +456,13 @@ def test_one_that_is_lost_takes_nobody_with_it(site: Site) -> None:
     ]
     [consumer] = arrivals
     verdicts = consumer.resolver.outcomes(consumer, items, None)
-    told = apply_outcomes(consumer.queue._context, list(zip(items, verdicts, strict=True)), context_of)
-    failed = site.broker._driver.run(told)
+    flow = apply_outcomes(consumer.queue._context, list(zip(items, verdicts, strict=True)), context_of)
+    failed = site.broker._driver.run(flow)
     assert {key: type(error) for key, error in failed.items()} == {
         items[place].id.binary: mongoq.ReservationLost for place in (3, 7)
     }
-    left = sorted(one.item.payload["id"] for one in pipeline.waiting(site.broker))
-    assert left == [3, 7]
+    remaining = sorted(waiter.item.payload["id"] for waiter in pipeline.waiting(site.broker))
+    assert remaining == [3, 7]
     assert site.queue("graph.both.joined").size() == 18
     assert len(ids) == 20
 
@@ -557,7 +560,7 @@ def test_a_drain_ends_when_what_was_given_up_has_been_run(server_site: Site) -> 
 
 
 def test_who_waits_is_known_by_its_queue_whatever_the_order_or_number_of_them(server_site: Site) -> None:
-    def made(*sources: str) -> mongoq.Pipeline:
+    def joining_of(*sources: str) -> mongoq.Pipeline:
         pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
 
         @pipeline.join(sources, to="out", on="id", name="both")
@@ -571,17 +574,17 @@ def test_who_waits_is_known_by_its_queue_whatever_the_order_or_number_of_them(se
             server_site.queue(name).push({"id": 1, "from": name})
 
     push("a")
-    server_site.drain(made("a", "b"))
+    server_site.drain(joining_of("a", "b"))
     push("a")
-    server_site.drain(made("b", "a"))
+    server_site.drain(joining_of("b", "a"))
     push("a", "b")
-    server_site.drain(made("a", "b", "c"))
+    server_site.drain(joining_of("a", "b", "c"))
     assert server_site.payloads("out") == []
     push("c")
-    server_site.drain(made("c", "a", "b"))
+    server_site.drain(joining_of("c", "a", "b"))
     assert server_site.payloads("out") == [["c", "a", "b"]]
     push("b", "b")
-    server_site.drain(made("b", "a"))
+    server_site.drain(joining_of("b", "a"))
     assert server_site.payloads("out") == [["c", "a", "b"], ["b", "a"], ["b", "a"]]
     assert (server_site.broker.queues(), left_over(server_site)) == (["out"], [])
 
@@ -597,9 +600,9 @@ def test_a_pair_does_not_go_back_to_where_it_was_two(server_site: Site) -> None:
 
     server_site.drain(pipeline)
     letters = server_site.broker.dead_queue("graph.errors")
-    told = letters.replay(hop="a")
-    assert (told.pushed, told.refused) == (0, 1)
-    assert told.refusals[0][1] == "hop: it was joined with others behind 'a'; those would be lost"
+    result = letters.replay(hop="a")
+    assert (result.pushed, result.refused) == (0, 1)
+    assert result.refusals[0][1] == "hop: it was joined with others behind 'a'; those would be lost"
     assert letters.replay(hop="graph.work.joined").pushed == 1
 
 
@@ -676,7 +679,7 @@ def test_a_place_that_is_taken_is_the_error_of_one_item(server_site: Site) -> No
     assert letter.payload == {"id": 1, "again": True}
     assert letter.error is not None
     assert letter.error.message.startswith("it cannot be settled like that: ")
-    assert sorted(one.value for one in pipeline.waiting(site.broker)) == [1, 2]
+    assert sorted(waiter.value for waiter in pipeline.waiting(site.broker)) == [1, 2]
 
 
 def of_all(sources: Any, **options: Any) -> Any:
@@ -755,7 +758,7 @@ def test_empty_places_are_passed_in_few_looks(server_site: Site) -> None:
     database.command({"profile": 1, "slowms": 0, "filter": {"op": "query"}})
     site.drain(pipeline)
     database.command({"profile": 0})
-    assert [one.item.payload for one in pipeline.waiting(site.broker)] == ["b", "c"]
+    assert [waiter.item.payload for waiter in pipeline.waiting(site.broker)] == ["b", "c"]
     looks = database["system.profile"].count_documents({"command.filter.q": "graph.both.waiting"})
     assert 0 < looks < 20
 
@@ -803,9 +806,9 @@ def test_what_died_before_it_was_joined_comes_along_with_the_others(
     for name in "ab":
         site.queue(name).push_many([{"id": n} for n in range(number)])
         for _ in range(3):
-            held = site.queue(name).reserve_many(number, lease=0.01)
-            assert len(held) == number
-            until(lambda held=held: site.broker._context.clock.now() > max(one.lease_until for one in held))  # type: ignore[misc]
+            items = site.queue(name).reserve_many(number, lease=0.01)
+            assert len(items) == number
+            until(lambda items=items: site.broker._context.clock.now() > max(item.lease_until for item in items))  # type: ignore[misc]
     pipeline, join = joining()
     join(both)
     site.drain(pipeline)
@@ -853,9 +856,9 @@ def test_a_drain_waits_for_who_is_just_given_up(server_site: Site) -> None:
     site.queue("a").push_many([{"id": 1}, {"id": 2}])
     site.drain(pipeline)
     soon = site.broker._context.clock.now() + timedelta(seconds=0.7)
-    held = {"when": soon, "reserved": True, "token": ObjectId(), "attempts": 1}
-    raw.update_one({"q": "graph.both.waiting", "payload.id": 1}, {"$set": held})
-    with mongoq.connect(site._uri, database=site._database) as other:  # ours does not look before they are due
-        Site(site.engine, other, site._uri, site._database).drain(pipeline)
+    lease = {"when": soon, "reserved": True, "token": ObjectId(), "attempts": 1}
+    raw.update_one({"q": "graph.both.waiting", "payload.id": 1}, {"$set": lease})
+    with mongoq.connect(site._uri, database=site._database) as second:  # ours does not look before they are due
+        Site(site.engine, second, site._uri, site._database).drain(pipeline)
     assert site.payloads("graph.errors") == [{"id": 1}]
-    assert [one.value for one in pipeline.waiting(site.broker)] == [2]
+    assert [waiter.value for waiter in pipeline.waiting(site.broker)] == [2]

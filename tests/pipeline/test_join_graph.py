@@ -19,10 +19,10 @@ def together(a: Any, b: Any) -> Any:
 
 
 def pipeline(*sources: str, handler: Any = together, **options: Any) -> mongoq.Pipeline:
-    made = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+    declared = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
     options = {"to": "out", "on": "id", "name": "join", **options}
-    made.join(list(sources or ("a", "b")), **options)(handler)
-    return made
+    declared.join(list(sources or ("a", "b")), **options)(handler)
+    return declared
 
 
 def one(a: Any) -> None:
@@ -77,10 +77,10 @@ def test_faults(options: dict[str, Any], problem: str) -> None:
 
 
 def test_nobody_else_takes_from_the_queues_of_a_join() -> None:
-    made = pipeline()
-    made.sink("a", shared=True)(one)
+    declared = pipeline()
+    declared.sink("a", shared=True)(one)
     with pytest.raises(mongoq.GraphInvalid, match="take items from it, and each item goes to one of them"):
-        made.check()
+        declared.check()
 
 
 def test_handlers_may_take_the_job_or_any_number() -> None:
@@ -128,13 +128,13 @@ def test_what_is_wrong_in_a_recipe_is_named() -> None:
 
 
 def test_a_picture_tells_how_it_joins() -> None:
-    made = pipeline(on={"a": "x.id", "b": "id"}, timeout=timedelta(hours=1), late="drop", model=[Flight, Numbered])
-    text = made.describe()
+    declared = pipeline(on={"a": "x.id", "b": "id"}, timeout=timedelta(hours=1), late="drop", model=[Flight, Numbered])
+    text = declared.describe()
     assert "joins       on x.id of a, id of b" in text
     assert "timeout     datetime.timedelta(seconds=3600), then error; who is late: drop" in text
     assert "model       tests.pipeline.stations:Flight, tests.pipeline.stations:Numbered" in text
     assert "joins       the first of each" in pipeline(on=None).describe()
-    assert "queue_a --> stage_join" in made.to_mermaid()
+    assert "queue_a --> stage_join" in declared.to_mermaid()
 
 
 def test_a_comparison_tells_what_has_changed() -> None:
@@ -152,31 +152,31 @@ def split_all(payloads: list[Any]) -> list[mongoq.Fork | mongoq.Drop]:
     return [split(payload) for payload in payloads]
 
 
-def untold(payload: Any) -> Any:
+def untyped(payload: Any) -> Any:
     return split(payload)
 
 
 def test_a_standalone_server_is_refused_before_anything_is_written() -> None:
-    made = pipeline()
-    made.stage("raw", to=["a", "b"])(split)
-    made.stage("raws", to=["a", "b"], batch=5)(split_all)
-    made.stage("once", to=["a", "b"], name="popped", delivery="at-most-once")(split)
+    declared = pipeline()
+    declared.stage("raw", to=["a", "b"])(split)
+    declared.stage("raws", to=["a", "b"], batch=5)(split_all)
+    declared.stage("once", to=["a", "b"], name="popped", delivery="at-most-once")(split)
     with EmbeddedServer(replica_set=None) as server, MongoClient[Any](server.uri) as client:
         broker = mongoq.Broker(client["test"]["mongoq"])
         with pytest.raises(mongoq.TransactionsUnavailable, match="a set of one node will do") as refused:
-            made.start(broker)
+            declared.start(broker)
         assert refused.value.needed_by == ("join 'join'", "fork 'split'", "fork 'split_all'")
         assert "transactions of join 'join', fork 'split', fork 'split_all' need a replica set" in str(refused.value)
         assert client["test"].list_collection_names() == []
 
 
-def test_a_fork_that_nothing_tells_of_is_refused_by_a_standalone_server_when_it_happens() -> None:
-    made = mongoq.Pipeline("graph", errors="graph.errors", outputs=["a", "b"])
-    made.stage("raw", to=["a", "b"], max_retries=0)(untold)
+def test_a_fork_that_nothing_declares_is_refused_by_a_standalone_server_when_it_happens() -> None:
+    declared = mongoq.Pipeline("graph", errors="graph.errors", outputs=["a", "b"])
+    declared.stage("raw", to=["a", "b"], max_retries=0)(untyped)
     with EmbeddedServer(replica_set=None) as server, MongoClient[Any](server.uri) as client:
         broker = mongoq.Broker(client["test"]["mongoq"])
         broker.queue("raw").push(1)
-        made.drain(broker)
+        declared.drain(broker)
         [letter] = broker.queue("graph.errors").peek(5)
         assert letter.error is not None
         assert letter.error.type == "mongoq.errors.TransactionsUnavailable"
@@ -186,11 +186,11 @@ def test_a_fork_that_nothing_tells_of_is_refused_by_a_standalone_server_when_it_
 
 def test_no_two_joins_share_their_queues_whatever_they_are_called() -> None:
     def queues(name: str, stage: str) -> set[str]:
-        made = mongoq.Pipeline(name, errors="errors", outputs="out")
-        made.join(["a", "b"], to="out", on="id", name=stage)(together)
-        [one] = made.graph.stages
-        return {waiting_queue(made.graph, one), pairs_queue(made.graph, one)}
+        declared = mongoq.Pipeline(name, errors="errors", outputs="out")
+        declared.join(["a", "b"], to="out", on="id", name=stage)(together)
+        [join] = declared.graph.stages
+        return {waiting_queue(declared.graph, join), pairs_queue(declared.graph, join)}
 
     assert queues("shop", "settle") == {"shop.settle.waiting", "shop.settle.joined"}
-    told = [queues("a.b", "c"), queues("a", "b.c"), queues("a%2Eb", "c"), queues("a/b", "c"), queues("a", "b/c")]
-    assert len(set().union(*told)) == 2 * len(told)
+    pairs = [queues("a.b", "c"), queues("a", "b.c"), queues("a%2Eb", "c"), queues("a/b", "c"), queues("a", "b/c")]
+    assert len(set().union(*pairs)) == 2 * len(pairs)

@@ -41,8 +41,8 @@ class Meeting:
         self.queues = queues or ("a", "b")
         join = self.pipeline.join(self.queues, to="out", on="id", name="both", **options)
         join(lambda *payloads: mongoq.Move("out", payload=[*payloads]))
-        made = consumers(self.pipeline.graph, broker, coroutines=False)
-        self.consumers: dict[str, Consumer] = {one.name: one for one in made}
+        declared = consumers(self.pipeline.graph, broker, coroutines=False)
+        self.consumers: dict[str, Consumer] = {consumer.name: consumer for consumer in declared}
         self.coming = {queue: Coming() for queue in self.queues}
 
     def watch(self) -> None:
@@ -55,9 +55,9 @@ class Meeting:
     def push(self, **payloads: list[Any]) -> list[tuple[Item[Any], Any]]:
         """Push to queues, reserve that, and return it as it is to be settled."""
         verdicts: list[tuple[Item[Any], Any]] = []
-        for queue, given in payloads.items():
-            self.broker.queue(queue).push_many(given)
-            items = self.broker.queue(queue).reserve_many(len(given))
+        for queue, batch in payloads.items():
+            self.broker.queue(queue).push_many(batch)
+            items = self.broker.queue(queue).reserve_many(len(batch))
             judged = self.consumers[queue].resolver.outcomes(self.consumers[queue], items, None)
             verdicts += zip(items, judged, strict=True)
         return verdicts
@@ -65,7 +65,7 @@ class Meeting:
     def settle(self, verdicts: list[tuple[Item[Any], Any]]) -> Mapping[Any, Exception]:
         """Settle all of it together; returns the errors by ``id_key``."""
         parts = [
-            (self.consumers[queue].queue._context, [one for one in verdicts if one[0].queue == queue])
+            (self.consumers[queue].queue._context, [verdict for verdict in verdicts if verdict[0].queue == queue])
             for queue in self.queues
         ]
         return self.broker._driver.run(apply_outcomes_of_queues(parts, context_of))
@@ -74,19 +74,19 @@ class Meeting:
         """Settle, and return what was put off; nothing else has failed."""
         failed = self.settle(verdicts)
         assert all(isinstance(error, PutOff) for error in failed.values())
-        return [one for one in verdicts if id_key(one[0].id) in failed]
+        return [verdict for verdict in verdicts if id_key(verdict[0].id) in failed]
 
     def joined(self) -> list[Any]:
-        """Return the pairs that nobody has run."""
+        """Return the pairs that no handler has run."""
         return [item.payload for item in self.broker.queue(JOINED).peek(1_000)]
 
     def parked(self) -> list[Any]:
-        """Return who waits."""
-        return [one.item.payload for one in self.pipeline.waiting(self.broker)]
+        """Return the payloads of the items that wait."""
+        return [waiter.item.payload for waiter in self.pipeline.waiting(self.broker)]
 
 
 def left_over(raw: Any) -> int:
-    """Return how many rendezvous there are."""
+    """Return how many join states there are."""
     return int(raw.count_documents({"_id": {"$regex": "^join:"}}))
 
 
@@ -96,8 +96,8 @@ def test_who_come_together_are_joined_without_waiting(broker: mongoq.Broker, raw
     raw.database.command({"profile": 2})
     assert meeting.settle(verdicts) == {}
     raw.database.command({"profile": 0})
-    assert sorted(one["id"] for one, _ in meeting.joined()) == list(range(20))
-    assert all(one == other for one, other in meeting.joined())
+    assert sorted(a["id"] for a, _ in meeting.joined()) == list(range(20))
+    assert all(a == b for a, b in meeting.joined())
     kinds = set(raw.database["system.profile"].distinct("op", {"ns": raw.full_name}))
     assert kinds & {"insert", "update", "remove"} == {"insert", "remove"}, "nobody was parked"
     assert left_over(raw) == 0
@@ -108,8 +108,8 @@ def test_several_of_one_value_that_come_together_pair_in_order(broker: mongoq.Br
     assert meeting.settle(meeting.push(a=[{"id": 1, "n": n} for n in range(2)])) == {}
     together = meeting.push(a=[{"id": 1, "n": n} for n in range(2, 5)], b=[{"id": 1, "n": n} for n in range(4)])
     assert meeting.settle(together) == {}
-    assert [(one["n"], other["n"]) for one, other in meeting.joined()] == [(n, n) for n in range(4)]
-    assert [one["n"] for one in meeting.parked()] == [4]
+    assert [(a["n"], b["n"]) for a, b in meeting.joined()] == [(n, n) for n in range(4)]
+    assert [payload["n"] for payload in meeting.parked()] == [4]
     assert meeting.settle(meeting.push(b=[{"id": 1, "n": 4}])) == {}
     assert (len(meeting.joined()), meeting.parked(), left_over(raw)) == (5, [], 0)
 
@@ -117,10 +117,10 @@ def test_several_of_one_value_that_come_together_pair_in_order(broker: mongoq.Br
 def test_three_that_come_together_are_joined(broker: mongoq.Broker, raw: Any) -> None:
     meeting = Meeting(broker, "a", "b", "c")
     assert meeting.settle(meeting.push(b=[{"id": 7, "from": "b"}])) == {}
-    come = {"a": [{"id": 7, "from": "a"}, {"id": 8}], "c": [{"id": 7, "from": "c"}]}
-    assert meeting.settle(meeting.push(**come)) == {}
-    assert [[one["from"] for one in three] for three in meeting.joined()] == [["a", "b", "c"]]
-    assert [one["id"] for one in meeting.parked()] == [8]
+    partners = {"a": [{"id": 7, "from": "a"}, {"id": 8}], "c": [{"id": 7, "from": "c"}]}
+    assert meeting.settle(meeting.push(**partners)) == {}
+    assert [[payload["from"] for payload in three] for three in meeting.joined()] == [["a", "b", "c"]]
+    assert [payload["id"] for payload in meeting.parked()] == [8]
     assert left_over(raw) == 1
 
 
@@ -129,7 +129,7 @@ def test_who_was_removed_while_it_waited_keeps_nobody_from_who_comes(broker: mon
     assert meeting.settle(meeting.push(a=[{"id": 1, "n": n} for n in range(3)])) == {}
     broker.queue(WAITING).purge()
     assert meeting.settle(meeting.push(a=[{"id": 1, "n": 3}], b=[{"id": 1, "n": 0}])) == {}
-    assert [(one["n"], other["n"]) for one, other in meeting.joined()] == [(3, 0)]
+    assert [(a["n"], b["n"]) for a, b in meeting.joined()] == [(3, 0)]
     assert meeting.parked() == []
 
 
@@ -142,8 +142,8 @@ def test_one_that_is_lost_takes_nobody_with_it_but_its_partner_waits(broker: mon
     assert {key: type(error) for key, error in failed.items()} == {
         id_key(verdicts[place][0].id): mongoq.ReservationLost for place in (3, 27)
     }
-    assert sorted(one["id"] for one, _ in meeting.joined()) == [n for n in range(20) if n not in (3, 7)]
-    assert sorted((one.queue, one.item.payload["id"]) for one in meeting.pipeline.waiting(broker)) == [
+    assert sorted(a["id"] for a, _ in meeting.joined()) == [n for n in range(20) if n not in (3, 7)]
+    assert sorted((waiter.queue, waiter.item.payload["id"]) for waiter in meeting.pipeline.waiting(broker)) == [
         ("a", 7),
         ("b", 3),
     ]
@@ -161,15 +161,15 @@ def test_a_pair_too_large_for_one_document_is_buried_as_it_comes(broker: mongoq.
 def test_who_comes_before_its_partner_is_put_off_while_more_is_coming(broker: mongoq.Broker, raw: Any) -> None:
     meeting = Meeting(broker)
     meeting.watch()
-    first = meeting.push(a=[{"id": n} for n in range(4)], b=[{"id": 0}])
-    again = meeting.put_off(first)
+    verdicts = meeting.push(a=[{"id": n} for n in range(4)], b=[{"id": 0}])
+    again = meeting.put_off(verdicts)
     assert [item.payload["id"] for item, _ in again] == [1, 2, 3]
     assert (len(meeting.joined()), meeting.parked(), left_over(raw)) == (1, [], 0)
     again = meeting.put_off(again + meeting.push(b=[{"id": 2}]))
     assert [item.payload["id"] for item, _ in again] == [1, 3]
     meeting.coming["b"].more = False
     assert meeting.put_off(again) == []
-    assert sorted(one["id"] for one in meeting.parked()) == [1, 3]
+    assert sorted(payload["id"] for payload in meeting.parked()) == [1, 3]
 
 
 def test_who_was_put_off_is_parked_when_several_turns_have_brought_no_partner(broker: mongoq.Broker) -> None:
@@ -179,17 +179,17 @@ def test_who_was_put_off_is_parked_when_several_turns_have_brought_no_partner(br
     for turn in range(PATIENCE):
         again = meeting.put_off(again + meeting.push(b=[{"id": 10 + turn}]))
         assert (1 in [item.payload["id"] for item, _ in again]) == (turn < PATIENCE - 1)
-    assert [one["id"] for one in meeting.parked()] == [1]
+    assert [payload["id"] for payload in meeting.parked()] == [1]
 
 
 def test_who_was_put_off_keeps_its_place(broker: mongoq.Broker) -> None:
     meeting = Meeting(broker)
     meeting.watch()
     older = meeting.put_off(meeting.push(a=[{"id": 1, "n": 0}]))
-    both = meeting.put_off(older + meeting.push(a=[{"id": 1, "n": 1}]))
-    assert [item.payload["n"] for item, _ in both] == [0, 1]
-    assert meeting.put_off(both + meeting.push(b=[{"id": 1, "n": n} for n in range(3)]))[0][0].payload["n"] == 2
-    assert [(one["n"], other["n"]) for one, other in meeting.joined()] == [(0, 0), (1, 1)]
+    verdicts = meeting.put_off(older + meeting.push(a=[{"id": 1, "n": 1}]))
+    assert [item.payload["n"] for item, _ in verdicts] == [0, 1]
+    assert meeting.put_off(verdicts + meeting.push(b=[{"id": 1, "n": n} for n in range(3)]))[0][0].payload["n"] == 2
+    assert [(a["n"], b["n"]) for a, b in meeting.joined()] == [(0, 0), (1, 1)]
 
 
 def test_who_is_put_off_leaves_no_place_behind(broker: mongoq.Broker, raw: Any) -> None:
@@ -199,7 +199,7 @@ def test_who_is_put_off_leaves_no_place_behind(broker: mongoq.Broker, raw: Any) 
     [(later, _)] = meeting.put_off(meeting.push(a=[{"id": 1, "n": 2}], b=[{"id": 1, "n": 0}]))
     assert later.payload["n"] == 2
     meeting.put_off(meeting.push(b=[{"id": 1, "n": 1}]))
-    assert [(one["n"], other["n"]) for one, other in meeting.joined()] == [(0, 0), (1, 1)]
+    assert [(a["n"], b["n"]) for a, b in meeting.joined()] == [(0, 0), (1, 1)]
     assert (meeting.parked(), left_over(raw)) == ([], 0)
 
 
@@ -208,7 +208,7 @@ def test_nobody_is_put_off_who_is_missed_by_somebody_that_does_not_come(broker: 
     meeting.watch()
     meeting.coming["c"].more = False
     assert meeting.put_off(meeting.push(a=[{"id": 1}])) == []
-    assert [one["id"] for one in meeting.parked()] == [1]
+    assert [payload["id"] for payload in meeting.parked()] == [1]
 
 
 def test_a_letter_that_has_come_back_is_parked_at_once(broker: mongoq.Broker, raw: Any) -> None:
@@ -221,7 +221,7 @@ def test_a_letter_that_has_come_back_is_parked_at_once(broker: mongoq.Broker, ra
     back = with_stored(item, "missed", value=True)
     judged = meeting.consumers["a"].resolver.outcomes(meeting.consumers["a"], [back], None)
     assert meeting.put_off([(back, judged[0])]) == []
-    assert [one["id"] for one in meeting.parked()] == [1]
+    assert [payload["id"] for payload in meeting.parked()] == [1]
 
 
 def test_a_run_holds_who_is_put_off(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def test_a_run_holds_who_is_put_off(broker: mongoq.Broker, monkeypatch: pytest.M
         until(lambda: broker.queue("out").size() == 1)
         assert list(pipeline.waiting(broker)) == []
         more = False
-        until(lambda: [one.item.payload["id"] for one in pipeline.waiting(broker)] == [2])
+        until(lambda: [waiter.item.payload["id"] for waiter in pipeline.waiting(broker)] == [2])
     assert [item.payload for item in broker.queue("out").peek(5)] == [{"id": 1, "of": "b"}]
 
 
@@ -253,11 +253,11 @@ def test_queues_that_are_full_are_joined_to_the_last(server_site: Site, stranger
     pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
 
     @pipeline.join(["a", "b"], to="out", on="id", batch=100)
-    def both(found: list[Any]) -> list[Any]:
-        return [one["id"] for one, other in found if one == other]
+    def both(entries: list[Any]) -> list[Any]:
+        return [a["id"] for a, b in entries if a == b]
 
     site.drain(pipeline)
     assert sorted(item.payload for item in site.queue("out").peek(10_000)) == list(range(pairs))
-    waiting = [one.item.payload["id"] for one in pipeline.waiting(site.broker)]
+    waiting = [waiter.item.payload["id"] for waiter in pipeline.waiting(site.broker)]
     assert sorted(waiting) == sorted(-n for n in range(1, strangers + 1))
     assert set(site.broker.queues()) <= {WAITING, "out"}

@@ -13,37 +13,37 @@ from pathlib import Path
 import pytest
 
 import mongoq
-from tests.crash.nursery import Nursery
+from tests.crash.fork_server import ForkServer
 from tests.pipeline.conftest import counted
 from tests.pipeline.graphs import ERRORS, OUT, RAW, graph, inputs, outputs
 from tests.pipeline.working import LEASE
 
 SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
-CREW = 3
+PROCESSES = 3
 
 
 def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, notes: Path, *, kills: int, items: int) -> None:
-    """Let a crew work, kill one after the other, and let the graph come to its end."""
+    """Let processes work, kill one after the other, and let the graph come to its end."""
     print(f"MONGOQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
     pushing = inputs(items)
-    with Nursery(notes / "log", roles="tests.pipeline.working") as nursery:
+    with ForkServer(notes / "log", roles="tests.pipeline.working") as fork_server:
 
         def started() -> int:
-            return nursery.start("work", uri=uri, database=database, engine=engine)
+            return fork_server.start("work", uri=uri, database=database, engine=engine)
 
-        crew = [started() for _ in range(CREW)]
+        processes = [started() for _ in range(PROCESSES)]
         for kill in range(kills):
             share = slice(items * kill // kills, items * (kill + 1) // kills)
             broker.queue(RAW).push_many(pushing[share])
             time.sleep(chance.uniform(0.05, 0.6))
-            place = chance.randrange(CREW)
-            nursery.kill(crew[place])
-            crew[place] = started()
+            place = chance.randrange(PROCESSES)
+            fork_server.kill(processes[place])
+            processes[place] = started()
     graph(lease=LEASE).drain(broker)
     out, errors = outputs(items)
-    found = broker.queue(OUT).peek(10_000)
-    assert counted([item.payload for item in found]) == counted(out)
+    results = broker.queue(OUT).peek(10_000)
+    assert counted([item.payload for item in results]) == counted(out)
     assert counted([item.payload for item in broker.queue(ERRORS).peek(10_000)]) == counted(errors)
     assert broker.queues() == sorted([OUT, ERRORS])
 

@@ -33,7 +33,7 @@ async def test_the_same_with_asyncio(uri: str, database: str) -> None:
         warehouse = client[database]["warehouse"]
         assert await mongoq.once_async(warehouse, HASH, {"n": 1})
         assert not await mongoq.once_async(warehouse, HASH, {"n": 2})
-        assert [one async for one in warehouse.find()] == [{"_id": HASH, "n": 1}]
+        assert [document async for document in warehouse.find()] == [{"_id": HASH, "n": 1}]
 
 
 def test_within_a_transaction_it_ends_nothing(warehouse: Any, broker: mongoq.Broker) -> None:
@@ -80,15 +80,15 @@ def test_a_sink_that_runs_twice_writes_once(broker: mongoq.Broker, warehouse: An
             raise ConnectionError("after the write")
 
     pipeline.drain(broker)
-    assert sorted(one["n"] for one in warehouse.find()) == [0, 1, 2, 3, 4]
+    assert sorted(document["n"] for document in warehouse.find()) == [0, 1, 2, 3, 4]
 
 
 def test_the_write_is_acknowledged_by_a_majority(uri: str, database: str) -> None:
-    told: list[Any] = []
+    write_concerns: list[Any] = []
 
     class Listener(CommandListener):
         def started(self, event: CommandStartedEvent) -> None:
-            told.append(event.command.get("writeConcern"))
+            write_concerns.append(event.command.get("writeConcern"))
 
         def succeeded(self, event: CommandSucceededEvent) -> None: ...
 
@@ -96,7 +96,7 @@ def test_the_write_is_acknowledged_by_a_majority(uri: str, database: str) -> Non
 
     with MongoClient[Any](uri, w=1, event_listeners=[Listener()]) as client:
         mongoq.once(client[database]["warehouse"], HASH, {"n": 1})
-    assert {"w": "majority"} in told
+    assert {"w": "majority"} in write_concerns
 
 
 async def test_a_collection_of_the_other_kind_is_refused_before_anything_is_written(

@@ -147,7 +147,7 @@ def test_a_class_made_of_pipeline_is_what_its_recipes_make() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("retry", "expected"),
     [
         ({"fixed": {"base": 5}}, mongoq.Fixed(5)),
         ({"fixed": None}, mongoq.Fixed()),
@@ -158,8 +158,8 @@ def test_a_class_made_of_pipeline_is_what_its_recipes_make() -> None:
     ],
     ids=str,
 )
-def test_retry_policies(told: Any, expected: Any) -> None:
-    assert mongoq.Pipeline.from_recipe(least(retry=told)).graph.stages[0].options == {"retry": expected}
+def test_retry_policies(retry: Any, expected: Any) -> None:
+    assert mongoq.Pipeline.from_recipe(least(retry=retry)).graph.stages[0].options == {"retry": expected}
 
 
 ROWS: dict[str, tuple[Any, list[str]]] = {
@@ -305,7 +305,7 @@ def test_a_recipe_with_faults(row: str) -> None:
     assert faults(recipe) == expected
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     recipe = {
         "name": "flights",
         "error": "bad",
@@ -315,8 +315,8 @@ def test_all_faults_are_told_at_once() -> None:
             {"from": "checked", "handler": f"{HERE}:load", "where": {"a": 1}, "where_": 1},
         ],
     }
-    found = faults(recipe)
-    assert [fault.split(": ")[0] for fault in found] == [
+    messages = faults(recipe)
+    assert [fault.split(": ")[0] for fault in messages] == [
         "recipe",
         "stages[0] ('check')",
         "stages[1]",
@@ -579,8 +579,8 @@ def faults_if_any(recipe: Any) -> list[str]:
     st.dictionaries(st.sampled_from(["errors", "inputs", "outputs", "trail", "name"]), VALUES),
 )
 def test_any_values_are_a_pipeline_or_faults(stage: dict[str, Any], whole: dict[str, Any]) -> None:
-    one: dict[str, Any] = {"from": "in", "handler": f"{HERE}:load"}
-    recipe = {"name": "any", **whole, "stages": [one | stage, one]}
+    whole_stage: dict[str, Any] = {"from": "in", "handler": f"{HERE}:load"}
+    recipe = {"name": "any", **whole, "stages": [whole_stage | stage, whole_stage]}
     assert not any("\n" in fault for fault in faults_if_any(recipe))
 
 

@@ -135,11 +135,11 @@ def test_the_least_that_is_shown() -> None:
 
 
 def test_what_fails_comes_in_by_its_queue_only_where_that_is_declared() -> None:
-    for inputs, shown in [(None, "raw"), (["raw", "bad"], "raw, bad")]:
+    for inputs, names in [(None, "raw"), (["raw", "bad"], "raw, bad")]:
         pipeline = mongoq.Pipeline("line", errors="bad", inputs=inputs)
         pipeline.sink("raw")(stations.load)
         pipeline.sink("bad", errors=None, name="mend")(stations.load)
-        assert f"\n  in          {shown}\n" in pipeline.describe()
+        assert f"\n  in          {names}\n" in pipeline.describe()
 
 
 def test_ids_do_not_depend_on_what_else_is_there() -> None:
@@ -172,7 +172,7 @@ LINE = re.compile(
 def sound(chart: str) -> bool:
     """Say whether a chart is made of nothing but nodes with harmless names, and edges between nodes that are there."""
     lines = chart.split("\n")
-    nodes = {found[1] for line in lines if (found := re.match(rf"    ({NODE})[(\[]", line))}
+    nodes = {match[1] for line in lines if (match := re.match(rf"    ({NODE})[(\[]", line))}
     ends = {end for line in lines if "> " in line for end in re.findall(NODE, line)}
     return all(LINE.fullmatch(line) for line in lines) and ends <= nodes
 
@@ -215,9 +215,9 @@ def named(name: str) -> mongoq.Pipeline:
 @pytest.mark.filterwarnings("ignore:Do not use the .random. module")  # threads of earlier tests may roll dice
 @settings(deadline=None, max_examples=200)
 @given(st.text(), st.text())
-def test_no_two_names_have_one_node(one: str, other: str) -> None:
+def test_no_two_names_have_one_node(a: str, b: str) -> None:
     pipeline = mongoq.Pipeline("line")
-    pipeline.sink([one, other])(stations.load)
+    pipeline.sink([a, b])(stations.load)
     chart = pipeline.to_mermaid()
     assert sound(chart)
-    assert len(re.findall(r"^    queue_\w*\(", chart, re.MULTILINE)) == len({one, other})
+    assert len(re.findall(r"^    queue_\w*\(", chart, re.MULTILINE)) == len({a, b})

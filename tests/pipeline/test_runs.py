@@ -69,14 +69,14 @@ def test_a_run_with_asyncio_works_until_it_is_stopped(uri: str, database: str, b
 
 def test_progress_tells_what_became_of_the_items(broker: mongoq.Broker) -> None:
     broker.queue("raw").push_many([1, 2, 3, 4, 5])
-    told = line().drain(broker)
-    check, enrich = told.stages["check"], told.stages["enrich"]
+    result = line().drain(broker)
+    check, enrich = result.stages["check"], result.stages["enrich"]
     assert (check.queues, check.moved, check.retried, check.dead, check.done) == (("raw",), 4, 1, 1, 0)
     assert (enrich.moved, enrich.dropped, enrich.screened) == (2, 1, 1)
-    assert (check.settled, enrich.settled, told.settled) == (5, 4, 9)
+    assert (check.settled, enrich.settled, result.settled) == (5, 4, 9)
     assert (check.waiting, check.scheduled, check.reserved, check.running) == (0, 0, 0, 0)
-    assert told.errors == {"line.errors": 1}
-    assert told.ended
+    assert result.errors == {"line.errors": 1}
+    assert result.ended
     assert not check.stopped
     assert check.seconds > 0
     assert check.per_second > 0
@@ -102,9 +102,9 @@ def test_progress_tells_of_items_that_went_to_the_error_queue_before_any_run(
         async with mongoq.connect_async(uri, database=database) as own:
             return await pipeline.drain_async(own)
 
-    told = asyncio.run(drained()) if engine == "asyncio" else pipeline.drain(broker)
-    assert told.errors == {"line.errors": 4}
-    check_ = told.stages["check"]
+    result = asyncio.run(drained()) if engine == "asyncio" else pipeline.drain(broker)
+    assert result.errors == {"line.errors": 4}
+    check_ = result.stages["check"]
     assert (check_.moved, check_.dead, check_.settled) == (2, 4, 6)
 
 
@@ -118,9 +118,9 @@ def test_progress_tells_that_a_failure_is_final_where_items_run_at_most_once(bro
             raise ValueError("broken")
         return payload
 
-    told = pipeline.drain(broker)
-    work_ = told.stages["work"]
-    assert (work_.moved, work_.dead, work_.retried, told.errors) == (2, 1, 0, {"line.errors": 1})
+    result = pipeline.drain(broker)
+    work_ = result.stages["work"]
+    assert (work_.moved, work_.dead, work_.retried, result.errors) == (2, 1, 0, {"line.errors": 1})
 
 
 def test_progress_tells_what_is_under_way(broker: mongoq.Broker) -> None:
@@ -134,10 +134,10 @@ def test_progress_tells_what_is_under_way(broker: mongoq.Broker) -> None:
         return payload
 
     with pipeline.start(broker) as run:
-        until(lambda: (told := run.progress().stages["work"]).running >= 2 and told.reserved >= 5)
-        told = run.progress().stages["work"]
-        assert told.reserved + told.waiting == 10
-        assert told.settled == 0
+        until(lambda: (counts := run.progress().stages["work"]).running >= 2 and counts.reserved >= 5)
+        counts = run.progress().stages["work"]
+        assert counts.reserved + counts.waiting == 10
+        assert counts.settled == 0
         go.set()
 
 
@@ -177,42 +177,43 @@ def test_a_signal_ends_a_run_that_is_waited_for(broker: mongoq.Broker) -> None:
 
 
 @pytest.fixture
-def heard() -> Iterator[list[int]]:
-    """The signals that the test's own handlers have heard; without them they would end the process."""
-    heard: list[int] = []
+def signals() -> Iterator[list[int]]:
+    """The signals that the test's own handlers received; without them they would end the process."""
+    signals: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
-        signal.signal(number, lambda number, _: heard.append(number))
-    yield heard
+        signal.signal(number, lambda number, _: signals.append(number))
+    yield signals
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_drain_tells_whether_it_was_interrupted(
-    broker: mongoq.Broker, number: signal.Signals, heard: list[int]
+    broker: mongoq.Broker, number: signal.Signals, signals: list[int]
 ) -> None:
     pipeline = mongoq.Pipeline("line", errors="errors")
-    met = threading.Event()
+    interrupted, over = threading.Event(), threading.Event()
 
     @pipeline.sink("raw", prefetch=0)
     def load(n: int) -> None:
-        if not met.is_set():
-            met.set()
+        if not interrupted.is_set():
+            interrupted.set()
             os.kill(os.getpid(), number)
-        time.sleep(0.05)  # 400 of them last longer than any stop
+        over.wait(0.05)  # 400 of them last longer than any stop
 
     broker.queue("raw").push_many(range(400))
-    told = pipeline.drain(broker)
-    assert (told.ended, told.interrupted, heard) == (True, True, [number])
+    result = pipeline.drain(broker)
+    assert (result.ended, result.interrupted, signals) == (True, True, [number])
     assert broker.queue("raw").size() > 0
-    told = pipeline.drain(broker)
-    assert (told.ended, told.interrupted, heard) == (True, False, [number])
+    over.set()
+    result = pipeline.drain(broker)
+    assert (result.ended, result.interrupted, signals) == (True, False, [number])
     assert broker.queue("raw").size() == 0
 
 
 def test_a_drain_listens_before_it_begins_and_between_two_looks_at_its_progress(
-    broker: mongoq.Broker, heard: list[int], monkeypatch: pytest.MonkeyPatch
+    broker: mongoq.Broker, signals: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait, progress, waits = Run.wait, Run.progress, list[float | None]()
 
@@ -222,36 +223,36 @@ def test_a_drain_listens_before_it_begins_and_between_two_looks_at_its_progress(
         waits.append(timeout)
         return wait(run, timeout)
 
-    def told(run: Run) -> mongoq.pipeline.Progress:
+    def interrupting(run: Run) -> mongoq.pipeline.Progress:
         os.kill(os.getpid(), signal.SIGINT)
         return progress(run)
 
     broker.queue("raw").push_many(range(2_000))
     monkeypatch.setattr(Run, "wait", late)
     assert line(0.01).drain(broker).interrupted
-    assert heard == [signal.SIGTERM]
+    assert signals == [signal.SIGTERM]
 
     waits.append(None)
-    monkeypatch.setattr(Run, "progress", told)
+    monkeypatch.setattr(Run, "progress", interrupting)
     assert line(0.01).drain(broker, progress=True).interrupted
-    assert signal.SIGINT in heard
+    assert signal.SIGINT in signals
 
 
-def test_a_signal_tells_a_run_once_however_often_it_is_listened_for(heard: list[int]) -> None:
-    one, other = Mock(), Mock()
-    with stop_on_signals(one.stop), stop_on_signals(other.stop), stop_on_signals(one.stop):
+def test_a_signal_tells_a_run_once_however_often_it_is_listened_for(signals: list[int]) -> None:
+    run_a, run_b = Mock(), Mock()
+    with stop_on_signals(run_a.stop), stop_on_signals(run_b.stop), stop_on_signals(run_a.stop):
         os.kill(os.getpid(), signal.SIGTERM)
-        assert (one.stop.call_count, other.stop.call_count) == (1, 1)
+        assert (run_a.stop.call_count, run_b.stop.call_count) == (1, 1)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert (one.stop.call_count, heard) == (1, [signal.SIGTERM] * 2)
+    assert (run_a.stop.call_count, signals) == (1, [signal.SIGTERM] * 2)
 
 
 def test_several_runs_share_the_work(broker: mongoq.Broker) -> None:
     pipeline, pushed = line(0.001), 0
-    with pipeline.start(broker) as one, pipeline.start(broker) as other:
+    with pipeline.start(broker) as run_a, pipeline.start(broker) as run_b:
 
         def moved() -> list[int]:
-            return [run.progress().stages["check"].moved for run in (one, other)]
+            return [run.progress().stages["check"].moved for run in (run_a, run_b)]
 
         while not pushed or not min(moved()):  # the one that is ready first may do a whole round alone
             pushed += len(broker.queue("raw").push_many(range(100, 400)))
@@ -260,7 +261,7 @@ def test_several_runs_share_the_work(broker: mongoq.Broker) -> None:
         assert sum(moved()) == pushed
 
 
-def test_a_stage_that_stopped_is_told_by_the_progress(broker: mongoq.Broker) -> None:
+def test_a_stage_that_stopped_is_named_by_the_progress(broker: mongoq.Broker) -> None:
     broker.queue("raw").push(1)
     pipeline = mongoq.Pipeline("line")
 
@@ -324,12 +325,12 @@ def test_coroutine_functions_need_asyncio(uri: str, database: str, broker: mongo
 def test_a_drain_shows_its_progress(broker: mongoq.Broker, capsys: pytest.CaptureFixture[str]) -> None:
     broker.queue("raw").push_many([1, 2])
     line().drain(broker, progress=True)
-    shown = capsys.readouterr().out
-    assert "check" in shown
-    assert "enrich" in shown
+    output = capsys.readouterr().out
+    assert "check" in output
+    assert "enrich" in output
 
 
-def test_what_was_told_is_not_raised_again_at_the_end_of_the_block(
+def test_what_was_reported_is_not_raised_again_at_the_end_of_the_block(
     uri: str, database: str, broker: mongoq.Broker
 ) -> None:
     broker.queue("raw").push(1)

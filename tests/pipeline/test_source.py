@@ -68,19 +68,19 @@ class Started:
         self.stop()
 
     def stop(self) -> mongoq.Progress | None:
-        self._told = True
+        self._stopping = True
         self._thread.join(20)
         assert not self._thread.is_alive()
         return self._progress
 
-    _told = False
+    _stopping = False
 
     def _work(self) -> None:
         try:
             if self._site.engine == "threads":
                 with self._pipeline.start(self._site.broker) as run:
                     self._runs.append(run)
-                    while not (self._told or run.wait(0.01)):
+                    while not (self._stopping or run.wait(0.01)):
                         pass
                     run.stop()
                     run.wait()
@@ -94,7 +94,7 @@ class Started:
         own = mongoq.connect_async(self._site._uri, database=self._site._database)
         async with own as broker, self._pipeline.start_async(broker) as run:
             self._runs.append(run)
-            while not (self._told or await run.wait(0.01)):
+            while not (self._stopping or await run.wait(0.01)):
                 pass
             run.stop()
             await run.wait()
@@ -215,8 +215,8 @@ def test_a_generator_is_not_far_ahead_of_what_is_pushed(server_site: Site) -> No
         nonlocal ahead
         for n in range(500):
             yield mongoq.Record(n, position=n + 1)
-            found = document(server_site) if n % 10 == 0 else None
-            ahead = max(ahead, n - found.get("pushed", 0)) if found else ahead
+            control = document(server_site) if n % 10 == 0 else None
+            ahead = max(ahead, n - control.get("pushed", 0)) if control else ahead
 
     server_site.drain(line(rows, batch=20))
     assert 20 <= ahead <= 60
@@ -251,10 +251,10 @@ def test_a_topic_gets_its_copies(server_site: Site) -> None:
     server_site.drain(line(counting(2_500), batch=1_000))
     assert server_site.queue("raw").size() == 0
     for queue in ("a", "b"):
-        found = server_site.queue(queue).peek(3_000)
-        assert [item.payload for item in found] == list(range(2_500))
-        assert found[0].origin is not None
-        assert found[0].origin.queue == "raw"
+        items = server_site.queue(queue).peek(3_000)
+        assert [item.payload for item in items] == list(range(2_500))
+        assert items[0].origin is not None
+        assert items[0].origin.queue == "raw"
 
 
 def test_a_record_too_large_for_a_topic_stops_the_source(server_site: Site) -> None:
@@ -290,10 +290,10 @@ def test_a_stopped_run_gives_the_lease_back_and_the_next_goes_on(server_site: Si
         before = server_site.queue("raw").size()
         with Started(server_site, pipeline) as run:
             until(lambda before=before: server_site.queue("raw").size() > before + 30)
-            told = run.stop()
-        assert told is not None
-        assert told.sources["rows"] == mongoq.SourceProgress("rows", "raw", told.sources["rows"].pushed)
-        assert told.sources["rows"].pushed > 30
+            result = run.stop()
+        assert result is not None
+        assert result.sources["rows"] == mongoq.SourceProgress("rows", "raw", result.sources["rows"].pushed)
+        assert result.sources["rows"].pushed > 30
         assert len(closed) == times
         assert "token" not in document(server_site)
     payloads = [item.payload for item in server_site.queue("raw").peek(10_000)]
@@ -360,8 +360,8 @@ def test_a_drain_calls_a_source_once_whatever_every_says(server_site: Site) -> N
 
 
 def test_progress_tells_of_sources(broker: mongoq.Broker) -> None:
-    told = line(counting(5)).drain(broker)
-    assert told.sources == {"rows": mongoq.SourceProgress("rows", "raw", pushed=5, ended=True)}
+    result = line(counting(5)).drain(broker)
+    assert result.sources == {"rows": mongoq.SourceProgress("rows", "raw", pushed=5, ended=True)}
     assert line(counting(5)).drain(broker).sources["rows"].pushed == 0
 
 
@@ -435,9 +435,9 @@ def test_other_stages_go_on_when_a_source_has_stopped(broker: mongoq.Broker) -> 
     got: list[int] = []
     pipeline.sink("raw", name="load")(got.append)
     with pytest.raises(mongoq.StageStopped), pipeline.start(broker) as run:
-        while not (told := run.progress()).sources["rows"].stopped:
+        while not (progress := run.progress()).sources["rows"].stopped:
             assert not run.wait(0.05)
-        assert not told.sources["rows"].ended
+        assert not progress.sources["rows"].ended
         broker.queue("raw").push(1)
         until(lambda: got)
 
@@ -469,8 +469,8 @@ def test_a_lost_lease_aborts_the_batch_and_the_source_waits_for_it(
 def test_a_source_that_another_process_runs_is_waited_for(server_site: Site) -> None:
     raw = collection(server_site)
     server_site.drain(line(counting(5)))
-    held = {"token": ObjectId(), "until": datetime.now(UTC) + timedelta(seconds=5), "by": "another"}
-    raw.update_one({"_id": DOCUMENT}, {"$set": held})
+    lease = {"token": ObjectId(), "until": datetime.now(UTC) + timedelta(seconds=5), "by": "another"}
+    raw.update_one({"_id": DOCUMENT}, {"$set": lease})
     with Started(server_site, line(counting(10), lease=0.3)):
         time.sleep(0.5)
         assert server_site.queue("raw").size() == 5
@@ -512,7 +512,7 @@ class Called:
         yield mongoq.Record(1, position=1)
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     pipeline = mongoq.Pipeline("line")
     pipeline.source(to="raw")(no_generator)
     pipeline.source(to="raw")(a_coroutine)
@@ -525,7 +525,7 @@ def test_all_faults_are_told_at_once() -> None:
     pipeline.sink("raw", name="load")(print)
     with pytest.raises(mongoq.GraphInvalid) as invalid:
         pipeline.check()
-    found = "\n".join(invalid.value.faults)
+    text = "\n".join(invalid.value.faults)
     for fault in (
         "source 'no_generator': handler: no_generator is a plain function, and a source is a generator; let it yield",
         "source 'a_coroutine': handler: a_coroutine is a coroutine function, and a source is a generator",
@@ -543,10 +543,10 @@ def test_all_faults_are_told_at_once() -> None:
         "source 'load': to: no stage takes items from 'nowhere'",
         "source ' ': name: it cannot be empty",
     ):
-        assert fault in found
+        assert fault in text
 
 
-def test_faults_that_an_engine_finds_are_told_at_once(broker: mongoq.Broker) -> None:
+def test_faults_that_an_engine_finds_are_reported_at_once(broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("line")
 
     @pipeline.source(to="raw")
@@ -591,13 +591,15 @@ def test_a_source_is_described() -> None:
             "    source_rows --> queue_raw",
         ]
     )
-    other = mongoq.Pipeline("line", outputs="raw")
-    other.source(to="raw", name="rows", batch=5)(no_rows)
-    assert [str(one) for one in pipeline.compare(other)] == [
+    changed = mongoq.Pipeline("line", outputs="raw")
+    changed.source(to="raw", name="rows", batch=5)(no_rows)
+    assert [str(difference) for difference in pipeline.compare(changed)] == [
         "source 'rows': batch was 1000, and is 5",
         "source 'rows': every was 60, and is None",
     ]
-    assert [str(one) for one in mongoq.Pipeline("line", outputs="raw").compare(other)] == ["source 'rows' was added"]
+    assert [str(difference) for difference in mongoq.Pipeline("line", outputs="raw").compare(changed)] == [
+        "source 'rows' was added"
+    ]
     assert "pipeline: it has no stages" not in str(pipeline.check())
 
 
@@ -606,7 +608,7 @@ def no_rows(position: Any) -> Iterator[Any]:
 
 
 def test_a_recipe_names_sources() -> None:
-    told: dict[str, Any] = {
+    recipe: dict[str, Any] = {
         "name": "line",
         "outputs": "raw",
         "sources": [
@@ -618,15 +620,15 @@ def test_a_recipe_names_sources() -> None:
     pipeline = mongoq.Pipeline("line", outputs="raw")
     pipeline.source(to="raw")(no_rows)
     pipeline.source(to="raw", name="b", batch=5, every=60, lease=10)(no_rows)
-    assert mongoq.Pipeline.from_recipe(told).compare(pipeline) == []
-    told["sources"] = [
+    assert mongoq.Pipeline.from_recipe(recipe).compare(pipeline) == []
+    recipe["sources"] = [
         {"handler": f"{__name__}:no_generator", "to": "raw", "every": "often"},
         {"to": "raw", "name": "x"},
         {"handler": "nowhere:rows", "to": "elsewhere", "speed": 5},
     ]
     with pytest.raises(mongoq.GraphInvalid) as invalid:
-        mongoq.Pipeline.from_recipe(told)
-    found = "\n".join(invalid.value.faults)
+        mongoq.Pipeline.from_recipe(recipe)
+    text = "\n".join(invalid.value.faults)
     for fault in (
         "sources[1] ('x'): 'handler' is missing",
         "sources[2]: unknown key 'speed'; it may have name, to, handler, batch, every, lease",
@@ -635,7 +637,7 @@ def test_a_recipe_names_sources() -> None:
         "source 'no_generator': every: a timedelta or a number of seconds, not str",
         "source 'sources[2]': to: no stage takes items from 'elsewhere'",
     ):
-        assert fault in found
+        assert fault in text
 
 
 def test_sources_of_names_with_slashes_are_apart(broker: mongoq.Broker) -> None:

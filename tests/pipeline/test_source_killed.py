@@ -18,7 +18,7 @@ import pytest
 from pymongo import MongoClient
 
 import mongoq
-from tests.crash.nursery import Nursery
+from tests.crash.fork_server import ForkServer
 from tests.pipeline.feeding import NAME, feeding
 from tests.proxy import Kind, Proxy
 from tests.waiting import PATIENCE, until
@@ -36,9 +36,9 @@ def soon_forgotten(client: MongoClient[Any]) -> Iterator[None]:
 
 
 @pytest.fixture
-def nursery(tmp_path: Path) -> Iterator[Nursery]:
-    with Nursery(tmp_path / "log", roles="tests.pipeline.feeding") as nursery:
-        yield nursery
+def fork_server(tmp_path: Path) -> Iterator[ForkServer]:
+    with ForkServer(tmp_path / "log", roles="tests.pipeline.feeding") as fork_server:
+        yield fork_server
 
 
 def numbers(broker: mongoq.Broker) -> list[int]:
@@ -46,62 +46,64 @@ def numbers(broker: mongoq.Broker) -> list[int]:
 
 
 def fought(
-    uri: str, database: str, broker: mongoq.Broker, engine: str, nursery: Nursery, *, kills: int, records: int
+    uri: str, database: str, broker: mongoq.Broker, engine: str, fork_server: ForkServer, *, kills: int, records: int
 ) -> None:
     """Let two processes wait for each other, kill one or the other, and let the source come to its end."""
     print(f"MONGOQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
-    started = partial(nursery.start, "work", uri=uri, database=database, engine=engine, records=records)
-    crew = [started() for _ in range(2)]
+    started = partial(fork_server.start, "work", uri=uri, database=database, engine=engine, records=records)
+    processes = [started() for _ in range(2)]
     queue = broker.queue("raw")
     for _ in range(kills):
         before = queue.size()
         until(lambda before=before: queue.size() > before or queue.size() == records)  # type: ignore[misc]
         time.sleep(chance.uniform(0, 0.4))
         place = chance.randrange(2)
-        nursery.kill(crew[place])
-        crew[place] = started()
-    for pid in crew:
-        nursery.kill(pid)
+        fork_server.kill(processes[place])
+        processes[place] = started()
+    for pid in processes:
+        fork_server.kill(pid)
     feeding(records, pause=0).drain(broker)
     assert numbers(broker) == list(range(records))
 
 
 @pytest.mark.parametrize("engine", ["threads", pytest.param("asyncio", marks=pytest.mark.prove)])
 def test_kills_lose_and_repeat_nothing(
-    uri: str, database: str, broker: mongoq.Broker, engine: str, nursery: Nursery
+    uri: str, database: str, broker: mongoq.Broker, engine: str, fork_server: ForkServer
 ) -> None:
-    fought(uri, database, broker, engine, nursery, kills=8, records=30_000)
+    fought(uri, database, broker, engine, fork_server, kills=8, records=30_000)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ["threads", pytest.param("asyncio", marks=pytest.mark.long)])
 def test_sixty_kills_lose_and_repeat_nothing(
-    uri: str, database: str, broker: mongoq.Broker, engine: str, nursery: Nursery
+    uri: str, database: str, broker: mongoq.Broker, engine: str, fork_server: ForkServer
 ) -> None:
-    fought(uri, database, broker, engine, nursery, kills=60, records=200_000)
+    fought(uri, database, broker, engine, fork_server, kills=60, records=200_000)
 
 
 def test_of_two_processes_one_runs_the_source_and_the_other_takes_over(
-    uri: str, database: str, broker: mongoq.Broker, raw: Any, nursery: Nursery
+    uri: str, database: str, broker: mongoq.Broker, raw: Any, fork_server: ForkServer
 ) -> None:
-    crew = [nursery.start("work", uri=uri, database=database, engine="threads", records=100_000) for _ in range(2)]
+    processes = [
+        fork_server.start("work", uri=uri, database=database, engine="threads", records=100_000) for _ in range(2)
+    ]
     holders = set()
     while broker.queue("raw").size() < 600:
         holders.add((raw.find_one({"_id": DOCUMENT}) or {}).get("by"))
         time.sleep(0.02)
     [holder] = holders - {None}
-    [place] = [place for place, pid in enumerate(crew) if f":{pid}:" in holder]
-    other = crew[1 - place]
-    nursery.kill(crew[place])
+    [place] = [place for place, pid in enumerate(processes) if f":{pid}:" in holder]
+    survivor = processes[1 - place]
+    fork_server.kill(processes[place])
     until(lambda: raw.find_one({"_id": DOCUMENT})["by"] != holder)
-    assert f":{other}:" in raw.find_one({"_id": DOCUMENT})["by"]
-    nursery.signal(other, signal.SIGTERM)
-    assert nursery.wait(other, PATIENCE) == 0, "SIGTERM ends it in good order"
+    assert f":{survivor}:" in raw.find_one({"_id": DOCUMENT})["by"]
+    fork_server.signal(survivor, signal.SIGTERM)
+    assert fork_server.wait(survivor, PATIENCE) == 0, "SIGTERM ends it in good order"
     assert "token" not in raw.find_one({"_id": DOCUMENT})
-    found = numbers(broker)
-    assert found == list(range(len(found)))
+    in_queue = numbers(broker)
+    assert in_queue == list(range(len(in_queue)))
 
 
 @pytest.mark.parametrize("kind", ["request", "reply"])

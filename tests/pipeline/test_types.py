@@ -73,8 +73,8 @@ class Lenient(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def read(cls, told: Any) -> Any:
-        return told if isinstance(told, dict) else {"number": 1, "carrier": "UA"}
+    def read(cls, value: Any) -> Any:
+        return value if isinstance(value, dict) else {"number": 1, "carrier": "UA"}
 
 
 class Strict(BaseModel):
@@ -114,16 +114,16 @@ class Colour(Enum):
 Number = NewType("Number", int)
 
 
-def annotated(taken: Any = Any, returned: Any = Any) -> Callable[..., Any]:
+def annotated(takes: Any = Any, returned: Any = Any) -> Callable[..., Any]:
     def handler(payload):  # type: ignore[no-untyped-def]
         return payload
 
-    handler.__annotations__ = {"payload": taken, "return": returned}
+    handler.__annotations__ = {"payload": takes, "return": returned}
     return handler
 
 
-def told(handler: Callable[..., Any], *, model: Any = None, target: Any = None, **options: Any) -> list[str]:
-    """The faults of a stage, and of the one behind it."""
+def faults_of(handler: Callable[..., Any], *, model: Any = None, target: Any = None, **options: Any) -> list[str]:
+    """Return the faults of a stage, and of the one behind it."""
     pipeline = mongoq.Pipeline("line", outputs=options.pop("outputs", ()))
     pipeline.stage("in", **({"to": "out", "name": "first"} | options), model=model)(handler)
     pipeline.sink("out", name="second", model=target)(lambda payload: None)
@@ -138,7 +138,7 @@ def told(handler: Callable[..., Any], *, model: Any = None, target: Any = None, 
 
 
 @pytest.mark.parametrize(
-    ("model", "taken"),
+    ("model", "takes"),
     [
         (Flight, dict),
         (Flight, dict[str, Any]),
@@ -160,14 +160,14 @@ def told(handler: Callable[..., Any], *, model: Any = None, target: Any = None, 
     ],
     ids=str,
 )
-def test_what_a_handler_takes_is_not_what_the_model_makes(model: Any, taken: Any) -> None:
-    (fault,) = told(annotated(taken), model=model)
+def test_what_a_handler_takes_is_not_what_the_model_makes(model: Any, takes: Any) -> None:
+    (fault,) = faults_of(annotated(takes), model=model)
     assert fault.startswith("model: the handler takes ")
     assert fault.endswith("; let them agree")
 
 
 @pytest.mark.parametrize(
-    ("model", "taken"),
+    ("model", "takes"),
     [
         (Flight, Flight),
         (Flight, BaseModel),
@@ -212,21 +212,21 @@ def test_what_a_handler_takes_is_not_what_the_model_makes(model: Any, taken: Any
     ],
     ids=str,
 )
-def test_what_a_handler_takes_may_be_what_the_model_makes(model: Any, taken: Any) -> None:
-    assert told(annotated(taken), model=model) == []
+def test_what_a_handler_takes_may_be_what_the_model_makes(model: Any, takes: Any) -> None:
+    assert faults_of(annotated(takes), model=model) == []
 
 
-@pytest.mark.parametrize(("taken", "name"), [(Flight, "Flight"), (Flight | Numbered, "Flight"), (Point, "Point")])
-def test_a_model_that_was_forgotten(taken: Any, name: str) -> None:
-    (fault,) = told(annotated(taken))
+@pytest.mark.parametrize(("takes", "name"), [(Flight, "Flight"), (Flight | Numbered, "Flight"), (Point, "Point")])
+def test_a_model_that_was_forgotten(takes: Any, name: str) -> None:
+    (fault,) = faults_of(annotated(takes))
     assert "without a model payloads come as they are stored" in fault
     assert fault.endswith(f"add model={name}")
 
 
 def test_a_model_that_pydantic_cannot_use() -> None:
-    (fault,) = told(annotated(), model=object())
+    (fault,) = faults_of(annotated(), model=object())
     assert fault.startswith("model: pydantic cannot work with <object")
-    (unresolved,) = told(annotated(), model=TypeAdapter("Nonsense", config=None))
+    (unresolved,) = faults_of(annotated(), model=TypeAdapter("Nonsense", config=None))
     assert unresolved.startswith("model: pydantic cannot work with")
 
 
@@ -262,7 +262,7 @@ def test_a_model_that_pydantic_cannot_use() -> None:
     ids=str,
 )
 def test_what_a_handler_returns_fits_no_reader(target: Any, returned: Any, reason: str) -> None:
-    (fault,) = told(annotated(returned=returned), target=target)
+    (fault,) = faults_of(annotated(returned=returned), target=target)
     assert fault.startswith("the handler returns ")
     assert fault.endswith(f"which stage 'second' cannot take from 'out': {reason}; change one of them")
 
@@ -316,7 +316,7 @@ def test_what_a_handler_returns_fits_no_reader(target: Any, returned: Any, reaso
     ids=str,
 )
 def test_what_a_handler_returns_may_fit(target: Any, returned: Any) -> None:
-    assert told(annotated(returned=returned), target=target) == []
+    assert faults_of(annotated(returned=returned), target=target) == []
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_what_a_handler_returns_may_fit(target: Any, returned: Any) -> None:
     ids=str,
 )
 def test_several_where_one_payload_is_due(returned: Any) -> None:
-    (fault,) = told(annotated(returned=returned))
+    (fault,) = faults_of(annotated(returned=returned))
     assert fault.endswith("where one payload is due; return that, or a document around it")
     sink = mongoq.Pipeline("line")
     sink.sink("in")(annotated(returned=returned))
@@ -337,20 +337,20 @@ def test_several_where_one_payload_is_due(returned: Any) -> None:
 
 def test_a_return_that_was_forgotten() -> None:
     expected = ["the handler returns None, where a payload is due; return one, or declare a sink, or none='drop'"]
-    assert told(annotated(returned=None)) == expected
-    assert told(annotated(returned=None), batch=10) == expected
-    assert told(annotated(returned=None), none="drop") == []
+    assert faults_of(annotated(returned=None)) == expected
+    assert faults_of(annotated(returned=None), batch=10) == expected
+    assert faults_of(annotated(returned=None), none="drop") == []
 
 
 @pytest.mark.parametrize("returned", [dict, Flight, str | None, list])
 def test_of_several_targets_one_has_to_be_chosen(returned: Any) -> None:
-    (fault,) = told(annotated(returned=returned), to=["out", "other"], outputs="other")
+    (fault,) = faults_of(annotated(returned=returned), to=["out", "other"], outputs="other")
     assert fault.endswith("and of several targets it is to choose one; return a Move")
 
 
 @pytest.mark.parametrize("returned", [mongoq.Move, mongoq.Outcome | None, dict | mongoq.Move, Any])
 def test_of_several_targets_a_move_chooses_one(returned: Any) -> None:
-    assert told(annotated(returned=returned), to=["out", "other"], outputs="other") == []
+    assert faults_of(annotated(returned=returned), to=["out", "other"], outputs="other") == []
 
 
 def test_each_reader_of_the_target_is_asked() -> None:
@@ -368,32 +368,32 @@ def test_each_reader_of_the_target_is_asked() -> None:
 # --- batches -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("taken", [list[Flight], Sequence[Flight], list, Any, list[Any], Sequence, "list[Flight]"])
-def test_a_batch_is_taken_as_a_list(taken: Any) -> None:
-    assert told(annotated(taken), model=Flight, batch=5) == []
+@pytest.mark.parametrize("takes", [list[Flight], Sequence[Flight], list, Any, list[Any], Sequence, "list[Flight]"])
+def test_a_batch_is_taken_as_a_list(takes: Any) -> None:
+    assert faults_of(annotated(takes), model=Flight, batch=5) == []
 
 
-@pytest.mark.parametrize("taken", [Flight, dict, str, dict[str, Any]])
-def test_a_batch_is_not_taken_as_one_payload(taken: Any) -> None:
-    (fault,) = told(annotated(taken), batch=5)
+@pytest.mark.parametrize("takes", [Flight, dict, str, dict[str, Any]])
+def test_a_batch_is_not_taken_as_one_payload(takes: Any) -> None:
+    (fault,) = faults_of(annotated(takes), batch=5)
     assert fault.endswith("and with batch= it is given a list of payloads")
 
 
 def test_the_payloads_of_a_batch_are_those_of_the_model() -> None:
-    (fault,) = told(annotated(list[Numbered]), model=Flight, batch=5)
+    (fault,) = faults_of(annotated(list[Numbered]), model=Flight, batch=5)
     assert fault == "model: the handler takes Numbered, and the model makes Flight; let them agree"
-    (forgotten,) = told(annotated(list[Flight]), batch=5)
+    (forgotten,) = faults_of(annotated(list[Flight]), batch=5)
     assert forgotten.endswith("add model=Flight")
 
 
 def test_a_batch_returns_a_list_of_what_fits() -> None:
-    assert told(annotated(returned=list[Flight | None]), target=Flight, batch=5) == []
-    assert told(annotated(returned=list[mongoq.Move | Exception]), target=Flight, batch=5) == []
-    (one,) = told(annotated(returned=Flight), batch=5)
-    assert one.endswith("and with batch= a list with an entry for each is due")
-    (unfit,) = told(annotated(returned=list[Numbered]), target=Flight, batch=5)
+    assert faults_of(annotated(returned=list[Flight | None]), target=Flight, batch=5) == []
+    assert faults_of(annotated(returned=list[mongoq.Move | Exception]), target=Flight, batch=5) == []
+    (fault,) = faults_of(annotated(returned=Flight), batch=5)
+    assert fault.endswith("and with batch= a list with an entry for each is due")
+    (unfit,) = faults_of(annotated(returned=list[Numbered]), target=Flight, batch=5)
     assert "Numbered lacks carrier of Flight" in unfit
-    (nested,) = told(annotated(returned=list[list[int]]), batch=5)
+    (nested,) = faults_of(annotated(returned=list[list[int]]), batch=5)
     assert "returns list, where one payload is due" in nested
 
 
@@ -421,7 +421,7 @@ KINDS = ["a method", "an object", "a coroutine function", "a partial"]
 
 @pytest.mark.parametrize("handler", [Desk().take, Desk(), take, functools.partial(take_two, b"")], ids=KINDS)
 def test_annotations_are_read_off_all_kinds_of_handlers(handler: Callable[..., Any]) -> None:
-    taken, returned = told(handler, model=Flight, target=Flight)
+    taken, returned = faults_of(handler, model=Flight, target=Flight)
     assert taken == "model: the handler takes str, and the model makes Flight; let them agree"
     assert "int is no Flight" in returned
 
@@ -441,9 +441,9 @@ class Taking:
 
 @pytest.mark.parametrize("handler", [wrapped(take), Taking, print, dict], ids=["wrapped", "a class", "print", "dict"])
 def test_what_is_wrapped_or_does_not_say_is_let_pass(handler: Callable[..., Any]) -> None:
-    assert told(handler, model=Flight, target=Flight) == []
+    assert faults_of(handler, model=Flight, target=Flight) == []
 
 
 def test_one_annotation_that_cannot_be_resolved_does_not_hide_another() -> None:
-    (fault,) = told(annotated("Nonsense", "Numbered"), target=Flight)
+    (fault,) = faults_of(annotated("Nonsense", "Numbered"), target=Flight)
     assert "Numbered lacks carrier of Flight" in fault

@@ -19,7 +19,7 @@ def place_of(options: dict[str, str]) -> Location:
 
 
 class Frames:
-    """Runs the frame stages of pipelines on a store, all with one checkpoint unless told otherwise."""
+    """Runs the frame stages of pipelines on a store, all with one checkpoint unless another is given."""
 
     def __init__(self, spark: Any, store: Any, home: Path) -> None:
         self.spark = spark
@@ -56,7 +56,7 @@ class Frames:
     def worked_off(self, pipeline: mongoq.Pipeline, **options: Any) -> dict[str, int]:
         query = self.run(pipeline, **options)
         assert query.failure is None, query.failure
-        assert self.held() == 0
+        assert self.count_reserved() == 0
         return dict(query.counts())
 
     def push(self, *payloads: Any, queue: str = "checked") -> list[Any]:
@@ -68,7 +68,7 @@ class Frames:
     def documents(self, queue: str) -> list[dict[str, Any]]:
         return list(self.store.collection.find({"q": queue}))
 
-    def held(self) -> int:
+    def count_reserved(self) -> int:
         return int(self.store.collection.count_documents({"reserved": True}))
 
 
@@ -97,7 +97,7 @@ def main(options: str, checkpoint: str) -> None:
     )
     spark.sparkContext.setLogLevel("OFF")
     pipeline = dropping_pipeline()
-    told = json.loads(options)
+    arguments = json.loads(options)
     stage = pipeline.graph.stages[0]
     settled = FrameBatches._run_settler
 
@@ -107,7 +107,7 @@ def main(options: str, checkpoint: str) -> None:
         return settled(self, spark, settler)
 
     FrameBatches._run_settler = standing_still  # type: ignore[method-assign]
-    query = FrameQuery(spark, place_of(told), pipeline.graph, stage, "checked", checkpoint=checkpoint)
+    query = FrameQuery(spark, place_of(arguments), pipeline.graph, stage, "checked", checkpoint=checkpoint)
     query.start()
     query.wait()
 

@@ -47,8 +47,8 @@ class Target:
         return [each["payload"] for each in self.documents if "payload" in each]
 
     def options(self, **options: Any) -> dict[str, str]:
-        given: dict[str, str] = self.store.options(queue=None, **options)
-        return given
+        filled_in: dict[str, str] = self.store.options(queue=None, **options)
+        return filled_in
 
     def write(
         self,

@@ -123,17 +123,17 @@ def test_a_column_of_every_type_takes_or_refuses_every_value(field: StructField)
 @example(sample=[{"\ufffd": Binary(b"", 4)}], naive=False)
 def test_what_is_inferred_holds_the_sample(sample: list[Any], naive: bool) -> None:
     documents = read_back(*({"v": value} for value in sample), naive=naive)
-    seen = ObservedValues()
+    observed = ObservedValues()
     for document in read_back(*({"v": value} for value in sample), naive=False):
-        seen.add(document["payload"]["v"])
-    batch = Columns(StructType([seen.column("v")])).batch(documents, NOW)
+        observed.add(document["payload"]["v"])
+    batch = Columns(StructType([observed.column("v")])).batch(documents, NOW)
     nulls = sum(document["payload"]["v"] is None for document in documents)
     assert batch.column("v").null_count == nulls
-    for value, shown in zip(sample, batch.column("v").to_pylist(), strict=True):
+    for value, read in zip(sample, batch.column("v").to_pylist(), strict=True):
         if type(value) in (bool, str, bytes):
-            assert shown == value or shown == json_text(value)
+            assert read == value or read == json_text(value)
         if type(value) is Decimal128 and value.to_decimal().is_finite():
-            assert Decimal(str(shown).strip('"')) == value.to_decimal()
+            assert Decimal(str(read).strip('"')) == value.to_decimal()
 
 
 @pytest.mark.parametrize("strange", [{"$ref": 5, "$id": 1}, {"$ref": "a", "$id": 1, "$db": 7}, {"$ref": "a"}])
@@ -146,6 +146,6 @@ def test_documents_that_look_like_references_are_documents_in_json(strange: Any)
 def test_ids_of_any_type_are_texts() -> None:
     ids = [1, "a", ObjectId("0" * 24), uuid.UUID(int=1), {"a": math.nan}, None, b"x", Regex("a"), DatetimeMS(2**60)]
     documents = [{"_id": id, "payload": 1, "when": NOW} for id in ids]
-    shown = Columns(default_schema()).batch(documents, NOW).column("_id").to_pylist()
-    assert shown[:3] == ["1", "a", "0" * 24]
-    assert all(json.loads(text) is not None or text == "null" for text in shown[3:])
+    texts = Columns(default_schema()).batch(documents, NOW).column("_id").to_pylist()
+    assert texts[:3] == ["1", "a", "0" * 24]
+    assert all(json.loads(text) is not None or text == "null" for text in texts[3:])

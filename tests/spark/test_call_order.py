@@ -47,7 +47,7 @@ class Log:
         return [Call(process, instance, name, rest) for process, instance, name, *rest in map(json.loads, new)]
 
     def driver(self) -> list[str]:
-        """Calls on the driver, those that repeat told once; tasks run in any order."""
+        """Calls on the driver, those that repeat listed once; tasks run in any order."""
         return [text for text, _ in groupby(call.text for call in self.calls() if call.name != "read")]
 
 
@@ -127,8 +127,8 @@ def test_the_default_trigger_asks_again_and_again_and_commits_when_the_next_batc
     recorded.rows(1)
     query = recorded.start()
     query.processAllAvailable()
-    first = recorded.log.driver()
-    assert first == [
+    calls = recorded.log.driver()
+    assert calls == [
         "initialOffset",
         "latestOffset 0 ReadMaxRows",
         "initialOffset",
@@ -163,8 +163,8 @@ def test_available_now_ends_after_one_batch_of_a_reader_that_does_not_know_it(re
 def test_the_trigger_once_reads_all_and_settles_nothing(recorded: Recorded) -> None:
     recorded.rows(1)
     assert recorded.start(trigger={"once": True}).awaitTermination(60)
-    told = [text for text in recorded.log.driver() if text != "stop"]
-    assert told == ["initialOffset", "latestOffset 0 ReadAllAvailable", "initialOffset", "partitions 0 1"]
+    calls = [text for text in recorded.log.driver() if text != "stop"]
+    assert calls == ["initialOffset", "latestOffset 0 ReadAllAvailable", "initialOffset", "partitions 0 1"]
 
 
 def test_what_reads_is_in_other_processes_and_reads_for_each_action(recorded: Recorded) -> None:

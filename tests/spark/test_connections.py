@@ -57,16 +57,16 @@ def test_a_connection_of_the_environment_serves_sql_and_neither_log_nor_plan_sho
     script.write_text(SCRIPT)
     events.mkdir()
     connection = {"MONGOQ_URI": auth_server.uri, "MONGOQ_DATABASE": "app"}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(script), auth_server.uri, str(events), str(tmp_path / "warehouse")],
         check=False, cwd=tmp_path, env=os.environ | spark_environment | connection,
         capture_output=True, text=True, timeout=900,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-5000:]
+    assert completed.returncode == 0, completed.stderr[-5000:]
     for line in ("by_variable [7]", "by_option [7]", "copies [7]"):
-        assert line in done.stdout
+        assert line in completed.stdout
     logs = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
     assert "CreateTempViewUsing" in logs
-    assert "CreateTempViewUsing" in done.stdout
+    assert "CreateTempViewUsing" in completed.stdout
     for secret in ("analyst", "s3cret-p4ss"):
-        assert secret not in done.stdout + done.stderr + logs
+        assert secret not in completed.stdout + completed.stderr + logs

@@ -44,15 +44,15 @@ def plainly(value: Decimal128 | None, type: DecimalType) -> Decimal | None:
 @example(values=[Decimal128.from_bid(NO_COEFFICIENT)], precision=1, share=0.0)
 def test_what_is_made_of_the_digits_is_exact(values: list[Decimal128 | None], precision: int, share: float) -> None:
     type = DecimalType(precision, int(precision * share))
-    made = decimal_array(values, type)
+    array = decimal_array(values, type)
     try:
         plain = [plainly(value, type) for value in values]
     except (Inexact, InvalidOperation):
-        assert made is None
+        assert array is None
         return
-    if made is not None:
-        made.validate(full=True)
-        assert made.to_pylist() == plain
+    if array is not None:
+        array.validate(full=True)
+        assert array.to_pylist() == plain
     else:
         assert any(value is not None and nobody_writes(value, type.scale) for value in values)
 

@@ -55,8 +55,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built wheel, unpacked as an installer would."""
     build, site = tmp_path_factory.mktemp("build"), tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(build), str(ROOT)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     (wheel,) = build.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
@@ -78,16 +78,16 @@ def test_spark_finds_the_format_in_the_wheel_and_its_logs_show_no_credentials(
     (tmp_path / "stream").mkdir()
     (tmp_path / "stream" / "rows.json").write_text('{"n": 8}')
     environment = os.environ | spark_environment | {"PYTHONPATH": str(installed)}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(script), auth_server.uri, str(events)],
         check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-5000:]
-    assert "rows: [(7, 'orders')]" in done.stdout
-    assert "copies: 2" in done.stdout
-    assert "view: one of live, ready, scheduled, reserved, expired, history, dead, all, not 'past'" in done.stdout
+    assert completed.returncode == 0, completed.stderr[-5000:]
+    assert "rows: [(7, 'orders')]" in completed.stdout
+    assert "copies: 2" in completed.stdout
+    assert "view: one of live, ready, scheduled, reserved, expired, history, dead, all, not 'past'" in completed.stdout
     logs = [path.read_text() for path in events.rglob("*") if path.is_file()]
     assert any("SparkListenerJobStart" in log for log in logs)
-    assert " DEBUG " in done.stderr
+    assert " DEBUG " in completed.stderr
     for secret in ("analyst", "s3cret-p4ss"):
-        assert secret not in done.stdout + done.stderr + "".join(logs)
+        assert secret not in completed.stdout + completed.stderr + "".join(logs)

@@ -1,4 +1,4 @@
-"""Replies are cut between documents, and whatever the bytes of a document are, they are told."""
+"""Replies are cut between documents, and whatever the bytes of a document are, its bounds are found."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_a_reply_is_cut_between_documents(parts: list[bytes], size: int) -> None
 def test_parts_are_as_large_as_they_may_be(parts: list[bytes], size: int) -> None:
     cut = [bytes(each) for each in split_reply(b"".join(parts), size)]
     for left, right in pairwise(cut):
-        first = right[: int.from_bytes(right[:4], "little")]
-        assert len(left) + len(first) > size
+        document = right[: int.from_bytes(right[:4], "little")]
+        assert len(left) + len(document) > size
 
 
 def test_a_small_reply_is_not_copied() -> None:
@@ -59,7 +59,7 @@ def test_what_is_written_for_unreadable_text_is_text_where_somebody_wrote_it() -
     assert decode(stored(name, text(name), kind=STRING), naive=True) == [{"\ufffd": "\ufffd", "u": Binary(b"", 4)}]
 
 
-def test_text_that_is_not_utf_8_is_told_from_all_other_text() -> None:
+def test_text_that_is_not_utf_8_is_distinguished_from_all_other_text() -> None:
     [document] = decode(stored(b"a", text(b"x\xff"), kind=STRING), naive=True)
     assert document["a"] == Garbled("x\ufffd")
     [document] = decode(stored(b"a", b"x\xff\0i\0", kind=REGEX), naive=True)

@@ -25,17 +25,17 @@ def at(milliseconds: float) -> datetime:
     return START + timedelta(milliseconds=milliseconds)
 
 
-def hop(queue: str, stage: str, taken: float, settled: float, to: str | None) -> dict[str, Any]:
+def hop(queue: str, stage: str, reserved: float, settled: float, to: str | None) -> dict[str, Any]:
     ended = "done" if to is None else "dead" if to == ERRORS else "moved"
     return {
-        "queue": queue, "stage": stage, "by": "host:1:ab", "taken": at(taken), "settled": at(settled),
+        "queue": queue, "stage": stage, "by": "host:1:ab", "taken": at(reserved), "settled": at(settled),
         "attempts": 1, "ended": ended, "to": to,
     }  # fmt: skip
 
 
 def flew(store: Any, trail: Any = None, **payload: Any) -> None:
-    told = {"airline": "A", "departure_delay": 0, "scheduled": START, "weather": None} | payload
-    store.add(told, queue=DONE, when=None, processed=store.now, trail=trail)
+    flight = {"airline": "A", "departure_delay": 0, "scheduled": START, "weather": None} | payload
+    store.add(flight, queue=DONE, when=None, processed=store.now, trail=trail)
 
 
 def test_delays_are_summed_up_by_carrier_by_hour_in_new_york_and_by_weather(store: Any, read: Any) -> None:
@@ -44,12 +44,12 @@ def test_delays_are_summed_up_by_carrier_by_hour_in_new_york_and_by_weather(stor
     flew(store, airline="A", departure_delay=15, scheduled=datetime(2013, 7, 1, 9, 59, tzinfo=UTC))
     flew(store, airline="B", departure_delay=-6, scheduled=datetime(2013, 7, 2, 3, 0, tzinfo=UTC), weather=rain)
     flew(store, airline=None, departure_delay=60, scheduled=datetime(2013, 7, 2, 10, 0, tzinfo=UTC))
-    found = read()
-    assert found.flights == 4
-    assert found.carriers == [Delays("unknown", 1, 60.0, 1.0), Delays("A", 2, 15.5, 0.5), Delays("B", 1, -6.0, 0.0)]
-    assert found.hours == [Delays("05", 2, 15.5, 0.5), Delays("06", 1, 60.0, 1.0), Delays("23", 1, -6.0, 0.0)]
+    report = read()
+    assert report.flights == 4
+    assert report.carriers == [Delays("unknown", 1, 60.0, 1.0), Delays("A", 2, 15.5, 0.5), Delays("B", 1, -6.0, 0.0)]
+    assert report.hours == [Delays("05", 2, 15.5, 0.5), Delays("06", 1, 60.0, 1.0), Delays("23", 1, -6.0, 0.0)]
     unmeasured = Delays("not measured", 2, 37.5, 0.5)
-    assert found.weather == {
+    assert report.weather == {
         "visibility": [Delays("1 to 5 miles", 2, 5.0, 0.5), unmeasured],
         "rain": [Delays("0.1 inch or more", 2, 5.0, 0.5), unmeasured],
         "wind": [Delays("10 to 20 mph", 2, 5.0, 0.5), unmeasured],
@@ -57,9 +57,9 @@ def test_delays_are_summed_up_by_carrier_by_hour_in_new_york_and_by_weather(stor
 
 
 def test_an_empty_history_is_an_empty_report(read: Any) -> None:
-    found = read()
-    assert (found.flights, found.carriers, found.hours, found.dead, found.stages) == (0, [], [], [], [])
-    assert list(found.weather.values()) == [[], [], []]
+    report = read()
+    assert (report.flights, report.carriers, report.hours, report.dead, report.stages) == (0, [], [], [], [])
+    assert list(report.weather.values()) == [[], [], []]
 
 
 def test_an_item_waits_from_its_last_settlement_until_it_is_taken_and_runs_until_it_is_settled(
@@ -92,17 +92,18 @@ def test_a_stage_that_never_settled_two_in_a_row_has_no_throughput(store: Any, r
 
 
 def test_no_stage_waited_while_a_letter_was_dead_and_the_dead_count_as_settled(store: Any, read: Any) -> None:
-    first = hop("raw", "check", 0, 10, "checked")
+    checked = hop("raw", "check", 0, 10, "checked")
     died = hop("checked", "enrich", 30, 50, ERRORS)
     flew(
-        store, [first, died, hop("checked", "enrich", 90_000, 90_040, DONE), hop(DONE, "finish", 90_039, 90_050, None)]
+        store,
+        [checked, died, hop("checked", "enrich", 90_000, 90_040, DONE), hop(DONE, "finish", 90_039, 90_050, None)],
     )
     origin = {"queue": "raw", "reason": "never departed", "attempts": 1, "at": store.now}
     store.add({}, queue=ERRORS, origin=origin, trail=[hop("raw", "check", 0, 30, ERRORS)])
     store.add({}, queue=ERRORS, origin=origin)
-    found = read()
-    assert found.dead == [("raw", "never departed", 2)]
-    assert found.stages == [
+    report = read()
+    assert report.dead == [("raw", "never departed", 2)]
+    assert report.stages == [
         StageTimes("check", 2, 1000 / 20, None, Times(20, 29)),
         StageTimes("enrich", 2, None, Times(20, 20), Times(30, 39)),
         StageTimes("finish", 1, None, Times(0, 0), Times(11, 11)),  # the clocks of two workers part by a little

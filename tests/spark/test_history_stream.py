@@ -41,16 +41,16 @@ def stream(store: Any) -> Iterator[Callable[..., HistoryStream]]:
     """Make the reader itself, for what needs no Spark session."""
     from pyspark.sql.types import IntegerType, StringType, StructType
 
-    made: list[HistoryStream] = []
+    streams: list[HistoryStream] = []
 
     def stream(**options: Any) -> HistoryStream:
         schema = StructType().add("_id", StringType()).add("n", IntegerType())
-        given = {"view": "history", "lag": 10, **options}
-        made.append(HistoryStream(HistoryStreamOptions.parse(store.options(**given)), schema))
-        return made[-1]
+        arguments = {"view": "history", "lag": 10, **options}
+        streams.append(HistoryStream(HistoryStreamOptions.parse(store.options(**arguments)), schema))
+        return streams[-1]
 
     yield stream
-    for each in made:
+    for each in streams:
         each.stop()
 
 
@@ -61,12 +61,12 @@ def rows(stream: HistoryStream, start: dict[str, Any], end: dict[str, Any]) -> l
 
 def batches(stream: HistoryStream, limit: Any) -> list[list[str]]:
     """Read to the end, as Spark does."""
-    start, found = stream.initialOffset(), []
+    start, results = stream.initialOffset(), []
     stream.prepareForTriggerAvailableNow()
     while (end := stream.latestOffset(start, limit)) != start:
-        found.append(rows(stream, start, end))
+        results.append(rows(stream, start, end))
         start = end
-    return found
+    return results
 
 
 @pytest.fixture
@@ -74,15 +74,15 @@ def run(spark: Any, store: Any, tmp_path: Path) -> Callable[..., list[list[str]]
     """Run a query until it has read what is there; return the ids of each batch, in the order of their batches."""
 
     def run(*, fails: int | None = None, schema: str = SCHEMA, **options: Any) -> list[list[str]]:
-        seen: list[list[str]] = []
+        batch_ids: list[list[str]] = []
 
         def keep(frame: Any, number: int) -> None:
-            seen.append(sorted(row._id for row in frame.collect()))
+            batch_ids.append(sorted(row._id for row in frame.collect()))
             if number == fails:
                 raise RuntimeError("the sink fails")
 
-        given = {"view": "history", "lag": 0, **options}
-        reader = spark.readStream.format("mongoq").options(**store.options(**given)).schema(schema)
+        arguments = {"view": "history", "lag": 0, **options}
+        reader = spark.readStream.format("mongoq").options(**store.options(**arguments)).schema(schema)
         writer = reader.load().writeStream.foreachBatch(keep).trigger(availableNow=True)
         query = start_query(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
         try:
@@ -91,7 +91,7 @@ def run(spark: Any, store: Any, tmp_path: Path) -> Callable[..., list[list[str]]
             if fails is None:
                 raise
         assert not query.isActive
-        return seen
+        return batch_ids
 
     return run
 
@@ -106,22 +106,22 @@ def test_a_query_reads_each_item_once_and_goes_on_where_it_ended(run: Any, proce
 
 
 def test_a_batch_whose_sink_failed_is_read_again_as_it_was(run: Any, processed: Any) -> None:
-    first = processed(400, 300, 200)
-    assert run(maxItems=2, fails=1) == [sorted(first[:2]), first[2:]]
+    ids = processed(400, 300, 200)
+    assert run(maxItems=2, fails=1) == [sorted(ids[:2]), ids[2:]]
     later = processed(0, processed=datetime.now(UTC))
-    assert run(maxItems=2) == [first[2:], later]
+    assert run(maxItems=2) == [ids[2:], later]
 
 
 def test_batches_hold_no_more_than_max_items(stream: Any, processed: Any) -> None:
     ids = processed(*range(70, 20, -1))
-    found = batches(stream(maxItems=20), ReadMaxRows(20))
-    assert [len(batch) for batch in found] == [20, 20, 10]
-    assert [id for batch in found for id in sorted(batch)] == ids
+    results = batches(stream(maxItems=20), ReadMaxRows(20))
+    assert [len(batch) for batch in results] == [20, 20, 10]
+    assert [id for batch in results for id in sorted(batch)] == ids
 
 
 def test_items_of_one_moment_stay_together(stream: Any, processed: Any) -> None:
-    early, same, late = processed(60), processed(50, 50, 50, 50, 50), processed(40, 39, 38)
-    assert batches(stream(), ReadMaxRows(3)) == [early, same, late]
+    early, together, late = processed(60), processed(50, 50, 50, 50, 50), processed(40, 39, 38)
+    assert batches(stream(), ReadMaxRows(3)) == [early, together, late]
 
 
 def test_all_that_is_there_is_one_batch_where_spark_asks_for_it(stream: Any, processed: Any) -> None:
@@ -156,11 +156,11 @@ def test_a_batch_is_split_as_its_offset_tells_whatever_has_come_or_gone(
 
 
 def test_items_of_one_moment_are_in_one_part(stream: Any, processed: Any) -> None:
-    early, same, late = processed(60), processed(*[50] * 8), processed(40)
+    early, together, late = processed(60), processed(*[50] * 8), processed(40)
     reader = stream(partitions=5)
     start = reader.initialOffset()
-    found = parts(reader, start, reader.latestOffset(start, ReadAllAvailable()))
-    assert [set(part) for part in found] == [{*early}, {*same}, {*late}]
+    id_parts = parts(reader, start, reader.latestOffset(start, ReadAllAvailable()))
+    assert [set(part) for part in id_parts] == [{*early}, {*together}, {*late}]
 
 
 def test_a_batch_of_few_items_is_one_part(stream: Any, processed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,8 +219,8 @@ def test_a_time_between_two_milliseconds_is_the_later_one(stream: Any, processed
 def test_several_queues_are_one_stream(stream: Any, processed: Any) -> None:
     a, b = processed(60), processed(50, queue="refunds")
     processed(40, queue="others")
-    found = batches(stream(queue=None, queues='["orders", "refunds"]'), ReadMaxRows(1))
-    assert found == [a, b]
+    results = batches(stream(queue=None, queues='["orders", "refunds"]'), ReadMaxRows(1))
+    assert results == [a, b]
 
 
 def test_remembered_ids_are_no_rows(stream: Any, processed: Any, store: Any) -> None:
@@ -289,7 +289,7 @@ def test_a_bad_option_is_named(stream: Any, change: dict[str, Any], sentence: st
         stream(**change)
 
 
-def test_a_queue_that_nobody_has_heard_of_is_refused_at_the_start(stream: Any, processed: Any) -> None:
+def test_a_queue_that_does_not_exist_is_refused_at_the_start(stream: Any, processed: Any) -> None:
     processed(60)
     with pytest.raises(ArgumentInvalid, match="there is no queue 'odrers' in .*, which has 'orders'"):
         stream(queue="odrers").prepareForTriggerAvailableNow()

@@ -196,10 +196,10 @@ def test_an_empty_name_is_found_in_the_payload(store: Any, inferred: Any) -> Non
 
 
 def test_names_that_are_data_are_json_within_and_an_error_at_the_top(store: Any, inferred: Any) -> None:
-    many = {f"k{n}": n for n in range(1_001)}
-    store.add({"prices": many})
+    prices = {f"k{n}": n for n in range(1_001)}
+    store.add({"prices": prices})
     assert inferred() == {"prices": JSON}
-    store.add(many)
+    store.add(prices)
     with pytest.raises(ArgumentInvalid, match="inferSchema: the payloads have more than 1,000 different fields"):
         inferred()
     assert inferred(fields='["k7", "prices"]') == {"prices": JSON, "k7": "bigint"}

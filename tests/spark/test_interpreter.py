@@ -63,15 +63,15 @@ def test_a_python_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_python_of_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = tmp_path / "python"
-    other.write_text("#!/bin/sh\necho 3.2\n")
-    other.chmod(0o755)
-    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+    interpreter = tmp_path / "python"
+    interpreter.write_text("#!/bin/sh\necho 3.2\n")
+    interpreter.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(interpreter))
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     with pytest.raises(SparkUnavailable, match=f"it is Python 3.2, and the driver is {own}: Spark wants the same"):
         check()
 
 
-def test_executors_that_are_not_ready_are_told_which_python_they_run() -> None:
+def test_executors_that_are_not_ready_are_reported_with_the_python_they_run() -> None:
     error = ExecutorsUnready("orders", "ModuleNotFoundError: No module named 'mongoq'")
     assert "in the Python that PYSPARK_PYTHON names (else Spark runs the first python3 on the path)" in str(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,16 @@ from mongoq.spark import SparkUnavailable, check
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is the whole PATH, no JAVA_HOME, no session, and a Python for Spark that has all."""
     monkeypatch.setattr("pyspark.core.context.SparkContext._active_spark_context", None)
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setattr(mongoq.spark, "find_problem", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     return tmp_path
 
 
-def put(folder: Path, told: str, *, status: int = 0) -> None:
+def put(folder: Path, output: str, *, status: int = 0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "java"
-    script.write_text(f"#!/bin/sh\nprintf '%s\\n' '{told}' >&2\nexit {status}\n")
+    script.write_text(f"#!/bin/sh\nprintf '%s\\n' '{output}' >&2\nexit {status}\n")
     script.chmod(0o755)
 
 
@@ -37,20 +36,20 @@ def test_a_java_of_seventeen_or_later_will_do(java: Path, version: str) -> None:
     check()
 
 
-@pytest.mark.parametrize(("version", "shown"), [("1.8.0_452", "8"), ("11.0.27", "11"), ("16", "16")])
-def test_an_old_java_is_named(java: Path, version: str, shown: str) -> None:
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_452", "8"), ("11.0.27", "11"), ("16", "16")])
+def test_an_old_java_is_named(java: Path, version: str, major: str) -> None:
     put(java, OPENJDK.format(version))
     with pytest.raises(
-        SparkUnavailable, match=f"^Java {shown} is too old for Spark: install Java 17 or later"
+        SparkUnavailable, match=f"^Java {major} is too old for Spark: install Java 17 or later"
     ) as caught:
         check()
     assert caught.value.missing == "Java"
 
 
-@pytest.mark.parametrize("told", [None, "Unable to locate a Java Runtime."])
-def test_no_java_is_said(java: Path, told: str | None) -> None:
-    if told:
-        put(java, told, status=1)
+@pytest.mark.parametrize("output", [None, "Unable to locate a Java Runtime."])
+def test_no_java_is_said(java: Path, output: str | None) -> None:
+    if output:
+        put(java, output, status=1)
     with pytest.raises(SparkUnavailable, match=r"^Java is not installed, or does not run: install Java 17 .*JAVA_HOME"):
         check()
 
@@ -69,16 +68,17 @@ def test_the_java_that_the_tests_run_on_will_do(spark: object) -> None:
     check()
 
 
-@pytest.mark.parametrize("told", ["4.1.1", "3.5.0", "4.0.0.dev1"])
-def test_an_old_pyspark_is_named(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    monkeypatch.setattr(mongoq.spark, "version", lambda _package: told)
-    with pytest.raises(SparkUnavailable, match=f"^pyspark {told} is too old, mongoq needs 4.2 or later: install"):
+@pytest.mark.parametrize("release", ["4.1.1", "3.5.0", "4.0.0.dev1"])
+def test_an_old_pyspark_is_named(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
+    monkeypatch.setattr(mongoq.spark, "version", lambda _package: release)
+    with pytest.raises(SparkUnavailable, match=f"^pyspark {release} is too old, mongoq needs 4.2 or later: install"):
         check()
 
 
-@pytest.mark.parametrize("told", ["4.2.0", "4.2.0.dev4", "4.10.0", "5.0.0"])
-def test_later_ones_are_taken(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    monkeypatch.setattr(mongoq.spark, "version", lambda _package: told)
+@pytest.mark.parametrize("release", ["4.2.0", "4.2.0.dev4", "4.10.0", "5.0.0"])
+def test_later_ones_are_taken(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
+    monkeypatch.setattr(mongoq.spark, "version", lambda _package: release)
+    monkeypatch.setattr(mongoq.spark, "find_problem", lambda _: None)
     check()
 
 

@@ -1,4 +1,4 @@
-"""A queue that nobody has heard of is an error; one that is empty is not."""
+"""A queue that does not exist is an error; one that is empty is not."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_of_many_queues_the_closest_are_named(store: Any, count: Any) -> None:
     assert "'stage.07'" in str(caught.value)
 
 
-@pytest.mark.parametrize("other", [{"database": "nowhere"}, {"collection": "nothing"}])
-def test_a_collection_without_items_is_said_to_have_none(store: Any, count: Any, other: Any) -> None:
+@pytest.mark.parametrize("place", [{"database": "nowhere"}, {"collection": "nothing"}])
+def test_a_collection_without_items_is_said_to_have_none(store: Any, count: Any, place: Any) -> None:
     store.add("x")
-    name = f"nowhere.{store.collection.name}" if "database" in other else "spark_tests.nothing"
+    name = f"nowhere.{store.collection.name}" if "database" in place else "spark_tests.nothing"
     with pytest.raises(ArgumentInvalid, match=f"no queue 'orders' in {name}, which holds no items at all; correct it"):
-        count(**other)
-    assert count(**other, missing="empty") == 0
+        count(**place)
+    assert count(**place, missing="empty") == 0
 
 
 def test_each_of_several_queues_is_looked_for(store: Any, count: Any) -> None:
@@ -100,13 +100,13 @@ def test_a_dead_queue_may_be_missing_while_its_queue_is_not(store: Any, count: A
 def test_a_queue_is_known_by_what_was_said_of_it(store: Any, count: Any) -> None:
     store.collection.drop_indexes()
     with mongoq.Broker(store.collection) as broker:
-        broker.queue("told").configure(lease=5)
+        broker.queue("configured").configure(lease=5)
         broker.queue("paused").pause()
         broker.queue("mortal").configure(max_retries=3, dead="graveyard")
         broker.bind("topic", "bound")
-    for queue in ("told", "paused", "mortal", "graveyard", "bound"):
+    for queue in ("configured", "paused", "mortal", "graveyard", "bound"):
         assert count(queue=queue) == 0
-    for queue in ("tol", "topic", "queue:told"):
+    for queue in ("configure", "topic", "queue:configured"):
         with pytest.raises(ArgumentInvalid, match="there is no queue"):
             count(queue=queue)
 
@@ -148,9 +148,9 @@ def test_looking_costs_a_few_keys(store: Any) -> None:
         views.refuse_unknown(watched, QueueSelection(("nobody",)))
     for filter, hint in asked:
         query = {"find": store.collection.name, "filter": filter, **({"hint": hint} if hint else {})}
-        told = store.collection.database.command("explain", query, verbosity="executionStats")["executionStats"]
-        assert told["totalKeysExamined"] <= 2
-        assert told["totalDocsExamined"] == 0
+        stats = store.collection.database.command("explain", query, verbosity="executionStats")["executionStats"]
+        assert stats["totalKeysExamined"] <= 2
+        assert stats["totalDocsExamined"] == 0
     assert len(asked) >= 5
 
 

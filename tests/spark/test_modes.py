@@ -27,8 +27,8 @@ def rows(reader: Any) -> Any:
     """Read rows as tuples, without a query: ``rows("n int", mode="permissive")``."""
 
     def rows(schema: Any, **options: Any) -> list[tuple[Any, ...]]:
-        made = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-        source = reader(made, **options)
+        struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+        source = reader(struct, **options)
         batches = [batch for partition in source.partitions() for batch in source.read(partition)]
         return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
@@ -36,7 +36,9 @@ def rows(reader: Any) -> Any:
 
 
 @pytest.mark.parametrize("mode", [None, "FAILFAST", "failfast", "FailFast"])
-def test_the_first_that_does_not_fit_fails_the_read_unless_told_otherwise(store: Any, rows: Any, mode: Any) -> None:
+def test_the_first_that_does_not_fit_fails_the_read_unless_another_mode_is_given(
+    store: Any, rows: Any, mode: Any
+) -> None:
     store.add({"n": "x"})
     with pytest.raises(ColumnMismatch, match="column 'n' of type int cannot hold a string.* or choose another mode"):
         rows("n int", mode=mode)
@@ -167,7 +169,7 @@ def test_a_foreign_value_in_the_envelope_follows_the_mode(store: Any, rows: Any)
     assert rows("_priority int, n int", mode="dropmalformed") == []
 
 
-def test_dates_beyond_python_are_told_by_their_state_and_follow_the_mode(store: Any, rows: Any) -> None:
+def test_dates_beyond_python_are_recognised_by_their_state_and_follow_the_mode(store: Any, rows: Any) -> None:
     store.add("far", when=DatetimeMS(2**50))
     store.add("long ago", when=DatetimeMS(-(2**50)))
     assert rows("_state string, payload string") == [("ready", '"long ago"'), ("scheduled", '"far"')]

@@ -36,9 +36,9 @@ def test_what_is_loaded_saved_or_started_is_the_queue(options: dict[str, str]) -
     assert QueueStreamOptions.parse({**place, **options, "consumer": "etl"}).queue == "refunds"
     history = HistoryStreamOptions.parse({**place, **options, "view": "history"})
     assert history.read.queues == QueueSelection(("refunds",))
-    written = {("to" if name.lower() == "queue" else name): value for name, value in options.items()}
+    write_options = {("to" if name.lower() == "queue" else name): value for name, value in options.items()}
     for stream in (True, False):
-        assert WriteOptions.parse({**place, **written}, stream=stream).to == "refunds"
+        assert WriteOptions.parse({**place, **write_options}, stream=stream).to == "refunds"
 
 
 def test_a_path_that_names_another_queue_than_its_option_is_refused() -> None:
@@ -110,9 +110,9 @@ BAD: list[tuple[dict[str, str | None], str, type[Exception]]] = [
 
 @pytest.mark.parametrize(("change", "sentence", "kind"), BAD)
 def test_a_bad_option_is_named(change: dict[str, str | None], sentence: str, kind: type[Exception]) -> None:
-    given = {name: value for name, value in (GOOD | change).items() if value is not None}
+    arguments = {name: value for name, value in (GOOD | change).items() if value is not None}
     with pytest.raises(kind, match=sentence):
-        ReadOptions.parse(given)
+        ReadOptions.parse(arguments)
 
 
 @pytest.mark.parametrize("change", [{"quue": "x"}, {"queue": ""}])
@@ -195,14 +195,14 @@ def test_register_tells_the_session() -> None:
     import mongoq.spark
     from mongoq.spark.source import MongoqDataSource
 
-    told: dict[str, str] = {}
+    settings: dict[str, str] = {}
 
     class Session:
         registered: list[Any] = []  # noqa: RUF012
 
         class conf:  # noqa: N801  # Spark's name
             get = staticmethod({"spark.sql.redaction.options.regex": "(?i)url"}.get)
-            set = staticmethod(told.__setitem__)
+            set = staticmethod(settings.__setitem__)
 
         @property
         def dataSource(self) -> Any:
@@ -214,15 +214,15 @@ def test_register_tells_the_session() -> None:
     mongoq.spark.register(Session())  # type: ignore[arg-type]
     assert Session.registered == [MongoqDataSource]
     assert MongoqDataSource.name() == "mongoq"
-    assert told == {"spark.sql.redaction.options.regex": "(?i)url|(?i:^uri$)"}
+    assert settings == {"spark.sql.redaction.options.regex": "(?i)url|(?i:^uri$)"}
 
 
 @pytest.mark.parametrize("package", ["pyspark", "pyarrow"])
 def test_without_its_packages_register_says_what_to_install(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     import mongoq.spark
 
-    found = importlib.util.find_spec
-    monkeypatch.setattr(mongoq.spark, "find_spec", lambda name: None if name == package else found(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(mongoq.spark, "find_spec", lambda name: None if name == package else find_spec(name))
     with pytest.raises(mongoq.spark.SparkUnavailable, match=f"{package} is not installed") as caught:
         mongoq.spark.register(None)  # type: ignore[arg-type]
     assert "mongoq-driver[spark]" in str(caught.value)
@@ -238,11 +238,11 @@ def test_mongoq_spark_is_imported_without_pyspark(spark_environment: dict[str, s
         "try: mongoq.spark.register(None)\n"
         "except mongoq.spark.SparkUnavailable as error: print(error)\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script], env=spark_environment, capture_output=True, text=True, check=True
     )
     assert (
-        done.stdout
+        completed.stdout
         == "pyspark is not installed: install the extra mongoq-driver[spark] (pip install '.[spark]' in a checkout)\n"
     )
 

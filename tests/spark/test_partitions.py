@@ -42,10 +42,10 @@ def test_every_id_of_every_type_is_in_one_range(store: Any, boundaries: int) -> 
     store.collection.insert_many([{"_id": each, "q": "orders"} for each in STRANGE])
     ranges = id_ranges(plain[2 : 2 + 3 * boundaries : 3])
     assert len(ranges) == boundaries + 1
-    met: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for each in ranges:
-        met.update(repr(item["_id"]) for item in store.collection.find({"_id": each} if each else {}))
-    assert met == Counter({repr(each): 1 for each in [*plain, *STRANGE]})
+        counts.update(repr(item["_id"]) for item in store.collection.find({"_id": each} if each else {}))
+    assert counts == Counter({repr(each): 1 for each in [*plain, *STRANGE]})
 
 
 @pytest.mark.parametrize("view", ["live", "history", "all"])
@@ -72,21 +72,21 @@ def sizes_of(ranges: list[list[str]]) -> tuple[float, float]:
 
 
 @pytest.fixture(scope="module")
-def crowded(server: Any, client: Any) -> Iterator[Any]:
+def large_store(server: Any, client: Any) -> Iterator[Any]:
     """200,000 items of small and of large payloads, unevenly distributed, every third of them in another queue."""
     from tests.spark.conftest import Store
 
-    collection = client.get_database("spark_tests").get_collection("crowded")
+    collection = client.get_database("spark_tests").get_collection("large")
     collection.drop()
     keys = [(key, 1) for key in ("q", "processed", "_id")]
     collection.create_index(keys, partialFilterExpression={"processed": {"$exists": True}})
     store = Store(server.uri, collection, datetime.now(UTC).replace(microsecond=0))
     for start in range(0, 200_000, 10_000):
         text = "x" * (400 if 100_000 <= start < 150_000 else 0)
-        others = [bool(n % 3 == 0) ^ (start >= 150_000) for n in range(10_000)]
+        in_other_queue = [bool(n % 3 == 0) ^ (start >= 150_000) for n in range(10_000)]
         collection.insert_many(
-            {"_id": ObjectId(), "q": "other" if other else "orders", "payload": {"t": text}, "processed": store.now}
-            for other in others
+            {"_id": ObjectId(), "q": "other" if is_other else "orders", "payload": {"t": text}, "processed": store.now}
+            for is_other in in_other_queue
         )
     yield store
     collection.drop()
@@ -96,7 +96,7 @@ def crowded(server: Any, client: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("ways", ["sorted", "sampled"])
 @pytest.mark.parametrize("partitions", [2, 7, 20])
 def test_partitions_of_many_items_are_balanced_within_a_tenth(
-    crowded: Any, monkeypatch: pytest.MonkeyPatch, ways: str, partitions: int
+    large_store: Any, monkeypatch: pytest.MonkeyPatch, ways: str, partitions: int
 ) -> None:
     from pyspark.sql.types import StringType, StructType
 
@@ -104,12 +104,12 @@ def test_partitions_of_many_items_are_balanced_within_a_tenth(
 
     monkeypatch.setattr(scans, "LARGE", 1_000 if ways == "sampled" else 10**9)
     monkeypatch.setattr(scans.Scan, "_exact" if ways == "sampled" else "_sample", None)
-    source = MongoqDataSource(crowded.options(view="history", partitions=partitions))
+    source = MongoqDataSource(large_store.options(view="history", partitions=partitions))
     reader = source.reader(StructType().add("_id", StringType()))
     read = [ids_of(reader, partition) for partition in reader.partitions()]
     assert len(read) == partitions
-    met = list(chain.from_iterable(read))
-    assert len(met) == len(set(met)) == crowded.collection.count_documents({"q": "orders"})
+    ids = list(chain.from_iterable(read))
+    assert len(ids) == len(set(ids)) == large_store.collection.count_documents({"q": "orders"})
     smallest, largest = sizes_of(read)
     assert smallest >= 0.9
     assert largest <= 1.1

@@ -67,8 +67,10 @@ def test_planning_and_reading_go_there(store: Any, reader: Any, monkeypatch: pyt
         watch.modes.clear()
         source = reader(partitions=2, **options)
         assert sum(batch.num_rows for each in source.partitions() for batch in source.read(each)) == 20
-        told = {name: seen for name, seen in watch.modes.items() if name not in ("endSessions", "listIndexes")}
-        assert {"find", "aggregate", "count"} <= set(told)
+        modes = {
+            name: preference for name, preference in watch.modes.items() if name not in ("endSessions", "listIndexes")
+        }
+        assert {"find", "aggregate", "count"} <= set(modes)
         # with one server known a client asks for primaryPreferred, so that it may be a secondary
-        assert set(told.values()) <= {mode, "primaryPreferred"}
-        assert told["find"] == mode
+        assert set(modes.values()) <= {mode, "primaryPreferred"}
+        assert modes["find"] == mode

@@ -46,7 +46,7 @@ def finds(store: Any) -> Iterator[Callable[[], list[dict[str, Any]]]]:
     database.command("profile", 2)
 
     def sent() -> list[dict[str, Any]]:
-        commands = [seen.get("command", {}) for seen in database["system.profile"].find().sort("ts")]
+        commands = [entry.get("command", {}) for entry in database["system.profile"].find().sort("ts")]
         reads = [command for command in commands if command.get("find") == store.collection.name]
         return [command["filter"] for command in reads if command.get("projection", {"_id": 1}) != {"_id": 1}]
 
@@ -61,10 +61,10 @@ def test_the_server_gets_the_filters_of_a_query(store: Any, load: Any, pushing: 
     frame = load("n int, s string, _q string", pushdown="true")
     rows = frame.filter("n > 3 AND s LIKE 'text%' AND n IN (2, 4, 5) AND n + 0 < 5").collect()
     assert [tuple(row) for row in rows] == [(4, "text 4", "orders")]
-    [sent] = finds()
-    assert {"payload.n": {"$gte": 3}} in [part for each in sent["$and"] for part in each.get("$or", ())]
-    assert {"payload.s": {"$gte": "text", "$lt": "texu"}} in [p for each in sent["$and"] for p in each.get("$or", ())]
-    assert {"payload.n": {"$in": [2, 4, 5]}} in [part for each in sent["$and"] for part in each.get("$or", ())]
+    [query] = finds()
+    assert {"payload.n": {"$gte": 3}} in [part for each in query["$and"] for part in each.get("$or", ())]
+    assert {"payload.s": {"$gte": "text", "$lt": "texu"}} in [p for each in query["$and"] for p in each.get("$or", ())]
+    assert {"payload.n": {"$in": [2, 4, 5]}} in [part for each in query["$and"] for part in each.get("$or", ())]
 
 
 def test_without_a_filter_all_is_read(store: Any, load: Any, pushing: None) -> None:
@@ -110,8 +110,8 @@ def test_what_does_not_fit_the_column_is_shown_whatever_the_filter(store: Any, r
     store.add("no document")
     store.add([{"n": 1}])
     rows, _ = read("n int, _corrupt string", GreaterThan(("n",), 5), mode="permissive")
-    shown = {row[1] for row in rows}
-    assert shown == {
+    values = {row[1] for row in rows}
+    assert values == {
         None, '{"n":"9"}', '{"n":[9]}', '{"n":{"a":9}}', '{"n":9.5}', '{"n":1099511627776}', '"no document"',
         '[{"n":1}]',
     }  # fmt: skip
@@ -150,8 +150,8 @@ def plan_of(store: Any, partition: Any) -> dict[str, Any]:
     if partition.hint:
         query["hint"] = partition.hint
     explained = store.collection.database.command("explain", query, verbosity="executionStats")
-    told: dict[str, Any] = explained["executionStats"]
-    return told
+    stats: dict[str, Any] = explained["executionStats"]
+    return stats
 
 
 @pytest.fixture
@@ -161,8 +161,8 @@ def thousand(store: Any) -> Any:
     live = [{"when": moment, "priority": 0} for moment in moments]
     past = [{"processed": moment, "settled": ObjectId()} for moment in moments]
     store.collection.insert_many(
-        {"_id": ObjectId(f"{n + first:024x}"), "q": "orders", "payload": {"n": n}, **each}
-        for first, fields in ((0, live), (4096, past))
+        {"_id": ObjectId(f"{n + offset:024x}"), "q": "orders", "payload": {"n": n}, **each}
+        for offset, fields in ((0, live), (4096, past))
         for n, each in enumerate(fields)
     )
     store.add_many(1_000, queue="other")
@@ -188,9 +188,9 @@ def test_ranges_of_what_is_indexed_cost_what_they_hold(thousand: Any, read: Any,
     rows, partitions = read(column, filter(thousand.now), view=view)
     assert len(rows) == expected
     for partition in partitions:
-        told = plan_of(thousand, partition)
-        assert told["totalKeysExamined"] <= expected + 5
-        assert told["totalDocsExamined"] <= expected + 5
+        stats = plan_of(thousand, partition)
+        assert stats["totalKeysExamined"] <= expected + 5
+        assert stats["totalDocsExamined"] <= expected + 5
     rows, partitions = read(column, filter(thousand.now), view=view, partitions=3)
     assert len(rows) == expected
 

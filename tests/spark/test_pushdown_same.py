@@ -192,7 +192,7 @@ def holds(filter: Any, row: dict[str, Any]) -> bool | None:
     return SIGNS[type(filter)](order(value, filter.value))
 
 
-class Crowd:
+class FilterComparison:
     """The items as Spark would show them, and what the server shows of them."""
 
     def __init__(self, store: Any, scan: Scan) -> None:
@@ -205,22 +205,30 @@ class Crowd:
         ids = [repr(document["_id"]) for document in documents]
         self.rows = {
             "all": dict(zip(ids, rows, strict=True)),
-            "live": {id: row for id, row, stored in zip(ids, rows, documents, strict=True) if "when" in stored},
-            "history": {id: row for id, row, stored in zip(ids, rows, documents, strict=True) if "processed" in stored},
+            "live": {
+                id: row
+                for id, row, stored_document in zip(ids, rows, documents, strict=True)
+                if "when" in stored_document
+            },
+            "history": {
+                id: row
+                for id, row, stored_document in zip(ids, rows, documents, strict=True)
+                if "processed" in stored_document
+            },
         }
 
-    def shown(self, view: str, *filters: Filter, parts: int = 1) -> list[str]:
+    def read_ids(self, view: str, *filters: Filter, parts: int = 1) -> list[str]:
         """Return the ids of what the server shows under these filters."""
         options = ReadOptions.parse(self._options | {"view": view, "partitions": str(parts)})
         partitions = plan(self._scan, options, push_down(filters, self._schema, view))
-        found = [self._collection.find(each.filter, {"_id": 1}, hint=each.hint) for each in partitions]
-        return [repr(document["_id"]) for cursor in found for document in cursor]
+        cursors = [self._collection.find(each.filter, {"_id": 1}, hint=each.hint) for each in partitions]
+        return [repr(document["_id"]) for cursor in cursors for document in cursor]
 
 
 @pytest.fixture(scope="module")
-def crowd(stored: Any, spark: Any) -> Iterator[Crowd]:
+def comparison(stored: Any, spark: Any) -> Iterator[FilterComparison]:
     with Scan(stored.uri, stored.collection.database.name, stored.collection.name) as scan:
-        yield Crowd(stored, scan)
+        yield FilterComparison(stored, scan)
 
 
 def each_filter(path: tuple[str, ...], literals: list[Any]) -> Iterator[Filter]:
@@ -244,11 +252,13 @@ def column(path: tuple[str, ...], literals: list[Any]) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "literals"), [column(*each) for each in PATHS])
-def test_no_filter_leaves_out_what_it_keeps_in_spark(crowd: Crowd, path: tuple[str, ...], literals: list[Any]) -> None:
+def test_no_filter_leaves_out_what_it_keeps_in_spark(
+    comparison: FilterComparison, path: tuple[str, ...], literals: list[Any]
+) -> None:
     for plain in each_filter(path, literals):
         for filter in (plain, Not(plain)):
-            kept = {id for id, row in crowd.rows["all"].items() if holds(filter, row)}
-            assert kept - set(crowd.shown("all", filter)) == set(), filter
+            expected = {id for id, row in comparison.rows["all"].items() if holds(filter, row)}
+            assert expected - set(comparison.read_ids("all", filter)) == set(), filter
 
 
 @pytest.mark.slow
@@ -259,12 +269,12 @@ def test_no_filter_leaves_out_what_it_keeps_in_spark(crowd: Crowd, path: tuple[s
     parts=st.integers(1, 3),
 )
 def test_the_server_never_leaves_out_what_the_filters_keep(
-    crowd: Crowd, view: str, asked: list[Filter], parts: int
+    comparison: FilterComparison, view: str, asked: list[Filter], parts: int
 ) -> None:
-    kept = {id for id, row in crowd.rows[view].items() if all(holds(filter, row) for filter in asked)}
-    shown = crowd.shown(view, *asked, parts=parts)
-    assert kept - set(shown) == set()
-    assert len(shown) == len(set(shown))
+    expected = {id for id, row in comparison.rows[view].items() if all(holds(filter, row) for filter in asked)}
+    ids = comparison.read_ids(view, *asked, parts=parts)
+    assert expected - set(ids) == set()
+    assert len(ids) == len(set(ids))
 
 
 SQL = [
@@ -286,17 +296,17 @@ def test_spark_finds_the_same_rows(stored: Any, spark: Any) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     pushing = reader.option("pushdown", "true").load()
     for n, sql in enumerate(SQL):
-        found = [row._id for row in pushing.filter(sql).select("_id").collect()]
-        assert sorted(found) == sorted(row._id for row in everything if row[f"p{n}"]), sql
+        ids = [row._id for row in pushing.filter(sql).select("_id").collect()]
+        assert sorted(ids) == sorted(row._id for row in everything if row[f"p{n}"]), sql
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_without_filters_it_shows_all(crowd: Crowd) -> None:
-    for view, rows in crowd.rows.items():
-        assert sorted(crowd.shown(view)) == sorted(rows)
+def test_without_filters_it_shows_all(comparison: FilterComparison) -> None:
+    for view, rows in comparison.rows.items():
+        assert sorted(comparison.read_ids(view)) == sorted(rows)
 
 
-def test_what_is_pushed_leaves_out_most_of_what_it_can(crowd: Crowd) -> None:
+def test_what_is_pushed_leaves_out_most_of_what_it_can(comparison: FilterComparison) -> None:
     ids = IDS[1], IDS[2]
     for filter in (EqualTo(("i32",), 5), GreaterThan(("s",), "a"), EqualTo(("_token",), ids[0]), In(("_id",), ids)):
-        assert len(crowd.shown("all", filter)) < 0.9 * len(crowd.rows["all"])
+        assert len(comparison.read_ids("all", filter)) < 0.9 * len(comparison.rows["all"])

@@ -63,13 +63,15 @@ def columns(**types: str) -> Any:
 
 
 @pytest.mark.parametrize(("options", "problem"), PROBLEMS, ids=[problem for _, problem in PROBLEMS])
-def test_what_cannot_be_used_is_told_before_anything_is_sent(store: Any, options: dict[str, Any], problem: str) -> None:
+def test_what_cannot_be_used_is_reported_before_anything_is_sent(
+    store: Any, options: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(mongoq.ArgumentInvalid) as caught:
         source(store, **options).streamReader(columns(n="integer"))
     assert str(caught.value).startswith(problem)
 
 
-def test_a_column_that_cannot_be_read_is_told_with_the_options(store: Any) -> None:
+def test_a_column_that_cannot_be_read_is_reported_with_the_options(store: Any) -> None:
     with pytest.raises(mongoq.ArgumentInvalid, match="'_when' of the envelope is timestamp"):
         source(store).streamReader(columns(_when="string"))
 
@@ -82,15 +84,15 @@ def run(store: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., A
 
     monkeypatch.setattr(queue_run, "DYING", 0.1)
     monkeypatch.setattr(queue_run, "LENGTH", timedelta(seconds=1))
-    made = []
+    runs = []
 
     def run(**options: Any) -> Any:
-        given = store.options(**{"consumer": "etl", "missing": "empty", **options})
-        made.append(queue_run.QueueRun(QueueStreamOptions.parse(given)))
-        return made[-1]
+        arguments = store.options(**{"consumer": "etl", "missing": "empty", **options})
+        runs.append(queue_run.QueueRun(QueueStreamOptions.parse(arguments)))
+        return runs[-1]
 
     yield run
-    for each in made:
+    for each in runs:
         each.end()
     for broker in clients._brokers.values():
         broker.close()
@@ -123,9 +125,11 @@ def test_leases_of_the_run_and_of_its_items_go_on(store: Any, run: Any, monkeypa
     store.add_many(2)
     run = run(lease=1)
     assert run.latest(0, 10) == 1
-    [first] = store.collection.distinct("when", {"q": "orders"})
+    [lease_end] = store.collection.distinct("when", {"q": "orders"})
     until(
-        lambda: all(each > first + timedelta(seconds=1) for each in store.collection.distinct("when", {"q": "orders"}))
+        lambda: all(
+            each > lease_end + timedelta(seconds=1) for each in store.collection.distinct("when", {"q": "orders"})
+        )
     )
     assert not failures
     ended = control(store)["until"]
@@ -135,18 +139,18 @@ def test_leases_of_the_run_and_of_its_items_go_on(store: Any, run: Any, monkeypa
     assert store.collection.count_documents({"reserved": True}) == 2
 
 
-def test_a_queue_that_nobody_has_heard_of_is_refused_until_the_consumer_has_read_it(store: Any, run: Any) -> None:
+def test_a_queue_that_does_not_exist_is_refused_until_the_consumer_has_read_it(store: Any, run: Any) -> None:
     with pytest.raises(mongoq.ArgumentInvalid, match="there is no queue 'orders'"):
         run(missing="fail").last()
     store.add("x")
-    first = run(missing="fail")
-    assert first.last() == 0
-    first.end()
+    stream_run = run(missing="fail")
+    assert stream_run.last() == 0
+    stream_run.end()
     store.collection.delete_many({"q": "orders"})
     assert run(missing="fail").last() == 0
 
 
-def test_a_run_that_is_alive_is_told_from_a_dead_one(store: Any, run: Any) -> None:
+def test_a_run_that_is_alive_is_distinguished_from_a_dead_one(store: Any, run: Any) -> None:
     from mongoq.spark.stream import queue_run
 
     alive = run()
@@ -203,9 +207,9 @@ def test_who_waits_for_an_empty_queue_is_woken_by_a_push(store: Any, run: Any, m
 
 def test_what_others_took_is_left_out_with_a_warning(store: Any, run: Any, caplog: pytest.LogCaptureFixture) -> None:
     first, second = store.add_many(2)
-    one = run()
-    assert one.latest(0, 10) == 1
-    one.end()
+    stream_run = run()
+    assert stream_run.latest(0, 10) == 1
+    stream_run.end()
     store.collection.update_one({"_id": first}, {"$set": {"token": ObjectId()}})
     claim, ids = run().find_held(0, 1)
     assert claim is not None
@@ -219,9 +223,9 @@ def reader(store: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     from mongoq.spark.stream import queue_stream
 
     def reader(schema: Any = None, **options: Any) -> Any:
-        made, own = source(store, **options).streamReader(schema or columns(n="integer")), run(**options)
+        source_reader, own = source(store, **options).streamReader(schema or columns(n="integer")), run(**options)
         monkeypatch.setattr(queue_stream, "run_of", lambda _: own)
-        return made
+        return source_reader
 
     return reader
 
@@ -260,11 +264,11 @@ def test_an_item_is_in_the_same_part_when_some_were_settled_before_the_batch_is_
 
     for n in range(9):
         store.add({"n": n})
-    first = reader(partitions=3)
-    end = first.latestOffset(first.initialOffset(), ReadMaxRows(100))
-    assert read(first) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    first.stop()
-    first._run().end()
+    first_reader = reader(partitions=3)
+    end = first_reader.latestOffset(first_reader.initialOffset(), ReadMaxRows(100))
+    assert read(first_reader) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    first_reader.stop()
+    first_reader._run().end()
     moved = {"$set": {"q": "next", "reserved": False}, "$unset": {"token": ""}}
     store.collection.update_many({"payload.n": {"$in": [0, 1, 2, 4]}}, moved)
     assert read(reader(partitions=3)) == [[], [3, 5], [6, 7, 8]]
@@ -277,10 +281,10 @@ def test_spark_may_ask_for_fewer_items_than_the_option(store: Any, reader: Any) 
     store.add_many(5)
     reader = reader(maxItems=3)
     start = reader.initialOffset()
-    first = reader.latestOffset(start, ReadMaxRows(2))
-    assert len(reader.partitions(start, first)[0].ids[0]) == 2 * 12
-    second = reader.latestOffset(first, ReadMaxRows(100))
-    assert len(reader.partitions(first, second)[0].ids[0]) == 3 * 12
+    first_end = reader.latestOffset(start, ReadMaxRows(2))
+    assert len(reader.partitions(start, first_end)[0].ids[0]) == 2 * 12
+    second = reader.latestOffset(first_end, ReadMaxRows(100))
+    assert len(reader.partitions(first_end, second)[0].ids[0]) == 3 * 12
     assert list(reader.read(InputPartition(None))) == []
 
 
@@ -321,18 +325,18 @@ def test_the_time_at_which_an_item_came_is_noted_by_its_claim_and_outlasts_all_o
         odd = store.add({"n": 3}, attempts=None, when=before)  # another program's
         times = {}
         for _ in range(3):  # claimed, given back, claimed, extended
-            one = run()
-            one.latest(one.last(), 10)
+            stream_run = run()
+            stream_run.latest(stream_run.last(), 10)
             for each in store.collection.find({"q": "orders"}):
                 assert each["reserved"]
                 assert before - MILLISECOND <= each["pushed"] <= after
                 assert times.setdefault(each["_id"], each["pushed"]) == each["pushed"]
-            one.end()
+            stream_run.end()
             broker.release_claims("etl")
         assert times.keys() == {*pushed, moved, odd}
-        one = run()
-        number = one.latest(one.last(), 10)
-        one.settle(number)
+        stream_run = run()
+        number = stream_run.latest(stream_run.last(), 10)
+        stream_run.settle(number)
         assert {each.id for each in orders.history()} == times.keys()
         assert {each["_id"]: each["pushed"] for each in store.collection.find({"q": "orders"})} == times
 
@@ -349,8 +353,8 @@ def test_what_was_moved_and_had_by_a_worker_does_not_tell_of_the_queue_before(st
                 raw.move(item, "orders")
             else:
                 orders.rollback(item, delay=0)
-        one = run()
-        while one.latest(one.last(), 10) == 0:
+        stream_run = run()
+        while stream_run.latest(stream_run.last(), 10) == 0:
             time.sleep(0.05)
         assert store.collection.find_one({"_id": id})["pushed"] > store.now - timedelta(hours=1)
 
@@ -392,7 +396,7 @@ time.sleep(600)
 """
 
 
-def test_a_process_that_is_told_to_end_does_the_last_thing_first() -> None:
+def test_a_process_that_is_asked_to_end_does_the_last_thing_first() -> None:
     with subprocess.Popen([sys.executable, "-c", ENDING], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

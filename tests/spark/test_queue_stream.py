@@ -24,7 +24,7 @@ SCHEMA = "_id string, _token string, _state string, _attempts int, n int"
 
 
 class Streams:
-    """Starts queries on the store, all with one checkpoint unless told otherwise, and stops what is left."""
+    """Starts queries on the store, all with one checkpoint unless another is given, and stops what is left."""
 
     def __init__(self, spark: Any, store: Any, home: Path) -> None:
         self.spark = spark
@@ -33,8 +33,8 @@ class Streams:
         self.started: list[Any] = []
 
     def load(self, schema: str | None = SCHEMA, **options: Any) -> Any:
-        given = self.store.options(consumer="etl", **options)
-        reader = self.spark.readStream.format("mongoq").options(**given)
+        arguments = self.store.options(consumer="etl", **options)
+        reader = self.spark.readStream.format("mongoq").options(**arguments)
         return (reader if schema is None else reader.schema(schema)).load()
 
     def each(self, function: Callable[[Any, int], None], *, frame: Any = None, **trigger: Any) -> Any:
@@ -47,13 +47,13 @@ class Streams:
         return self.started[-1]
 
     def counted(self) -> dict[str, int]:
-        told = self.store.collection.find_one({"_id": "stats:orders"}) or {}
-        return {event: told[event] for event in ("reserve", "commit") if event in told}
+        counters = self.store.collection.find_one({"_id": "stats:orders"}) or {}
+        return {event: counters[event] for event in ("reserve", "commit") if event in counters}
 
-    def held(self) -> int:
+    def count_reserved(self) -> int:
         return self.store.collection.count_documents({"reserved": True})
 
-    def left(self) -> int:
+    def count_remaining(self) -> int:
         return self.store.collection.count_documents({"q": "orders"})
 
 
@@ -77,7 +77,7 @@ def test_available_now_reads_all_there_is_once_and_leaves_nothing_reserved(strea
     assert {(row._state, row._attempts) for row in rows} == {("reserved", 1)}
     assert len({row._token for row in rows}) == 3
     assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [10, 10, 5]
-    assert streams.left() == 0
+    assert streams.count_remaining() == 0
     _until(lambda: streams.counted() == {"reserve": 25, "commit": 25})
 
 
@@ -95,59 +95,61 @@ def test_a_batch_that_failed_is_read_again_the_same_by_the_next_start(streams: S
         query = streams.each(failing, frame=streams.load(maxItems=4), availableNow=True)
         with pytest.raises(Exception, match="not today"):
             query.awaitTermination(60)
-        assert streams.held() == (4 if len(batches) == 1 else 2)
+        assert streams.count_reserved() == (4 if len(batches) == 1 else 2)
     assert streams.each(failing, frame=streams.load(maxItems=4), availableNow=True).awaitTermination(60)
     assert [number for number, _ in batches] == [0, 0, 1, 1]
     assert batches[0] == batches[1]
     assert batches[2] == batches[3]
-    assert streams.left() == 0
+    assert streams.count_remaining() == 0
 
 
 def test_available_now_takes_nothing_that_came_later(streams: Streams) -> None:
     streams.store.add_many(3)
-    seen: list[int] = []
+    numbers: list[int] = []
 
     def pushing(frame: Any, _: int) -> None:
-        seen.extend(row.n for row in frame.collect())
+        numbers.extend(row.n for row in frame.collect())
         mongoq.Broker(streams.store.collection).queue("orders").push({"n": 99})
 
     assert streams.each(pushing, frame=streams.load(maxItems=1), availableNow=True).awaitTermination(60)
-    assert (sorted(seen), streams.held(), streams.left()) == ([0, 1, 2], 0, 3)
+    assert (sorted(numbers), streams.count_reserved(), streams.count_remaining()) == ([0, 1, 2], 0, 3)
 
 
 def test_a_query_goes_on_after_a_stop_and_only_one_runs_under_a_name(streams: Streams) -> None:
-    seen: list[int] = []
-    collect = lambda frame, _: seen.extend(row.n for row in frame.collect())  # noqa: E731
+    numbers: list[int] = []
+    collect = lambda frame, _: numbers.extend(row.n for row in frame.collect())  # noqa: E731
     store = streams.store
     store.add_many(3)
     query = streams.each(collect)
     query.processAllAvailable()
-    assert sorted(seen) == [0, 1, 2]
-    other = streams.start(streams.load().writeStream.foreachBatch(collect), checkpoint="another")
+    assert sorted(numbers) == [0, 1, 2]
+    second_query = streams.start(streams.load().writeStream.foreachBatch(collect), checkpoint="another")
     with pytest.raises(Exception, match="consumer 'etl' is busy: .* choose another name for this one"):
-        other.awaitTermination(60)
+        second_query.awaitTermination(60)
     query.stop()
     store.add_many(2)
     again = streams.each(collect)
     again.processAllAvailable()
-    assert (sorted(seen), streams.held(), streams.left()) == ([0, 0, 1, 1, 2], 0, 0)
+    assert (sorted(numbers), streams.count_reserved(), streams.count_remaining()) == ([0, 0, 1, 1, 2], 0, 0)
 
 
 def test_a_new_checkpoint_begins_with_what_the_old_one_left(streams: Streams) -> None:
     ids = streams.store.add_many(3)
     with pytest.raises(Exception, match="not today"):
         streams.each(_failing, availableNow=True).awaitTermination(60)
-    assert streams.held() == 3
+    assert streams.count_reserved() == 3
     streams.store.add_many(1)
-    seen: list[list[str]] = []
-    writer = streams.load().writeStream.foreachBatch(lambda frame, _: seen.append([row._id for row in frame.collect()]))
+    batches: list[list[str]] = []
+    writer = streams.load().writeStream.foreachBatch(
+        lambda frame, _: batches.append([row._id for row in frame.collect()])
+    )
     assert streams.start(writer, checkpoint="another", availableNow=True).awaitTermination(60)
-    assert seen[0] == [str(id) for id in ids]
-    assert (len(seen), len(seen[1]), streams.left()) == (2, 1, 0)
+    assert batches[0] == [str(id) for id in ids]
+    assert (len(batches), len(batches[1]), streams.count_remaining()) == (2, 1, 0)
 
 
 def test_what_the_batch_itself_settled_and_what_others_took_is_left_alone(streams: Streams) -> None:
-    moved, dropped, kept = streams.store.add_many(3)
+    moved, dropped, untouched = streams.store.add_many(3)
     collection = streams.store.collection
 
     def working(frame: Any, _: int) -> None:
@@ -156,11 +158,11 @@ def test_what_the_batch_itself_settled_and_what_others_took_is_left_alone(stream
         to_next = {"$set": {"q": "next", "reserved": False}, "$unset": {"token": ""}}
         collection.update_one({"_id": moved, "token": ObjectId(tokens[str(moved)])}, to_next)
         collection.delete_one({"_id": dropped, "token": ObjectId(tokens[str(dropped)])})
-        assert [row._id for row in frame.collect()] == [str(kept)]
+        assert [row._id for row in frame.collect()] == [str(untouched)]
 
     assert streams.each(working, availableNow=True).awaitTermination(60)
     assert [item["_id"] for item in collection.find({"q": {"$exists": True}})] == [moved]
-    assert (streams.held(), streams.left()) == (0, 0)
+    assert (streams.count_reserved(), streams.count_remaining()) == (0, 0)
 
 
 @pytest.mark.prove
@@ -184,9 +186,9 @@ def test_several_items_are_made_of_one_whatever_task_fails_between(streams: Stre
         run().awaitTermination(60)
     broken.unlink()
     assert run().awaitTermination(60)
-    made = sorted(item["payload"]["n"] for item in streams.store.collection.find({"q": "next"}))
-    assert made == [0, 1, 2, 3, 100, 101, 102, 103]
-    assert (streams.held(), streams.left()) == (0, 0)
+    numbers = sorted(item["payload"]["n"] for item in streams.store.collection.find({"q": "next"}))
+    assert numbers == [0, 1, 2, 3, 100, 101, 102, 103]
+    assert (streams.count_reserved(), streams.count_remaining()) == (0, 0)
 
 
 def test_windows_of_a_watermark_on_the_time_of_entry_are_complete_without_what_is_late(
@@ -218,7 +220,7 @@ def test_windows_of_a_watermark_on_the_time_of_entry_are_complete_without_what_i
     assert sum(operator["numRowsDroppedByWatermark"] for operator in of_state) == 1
     assert sum(progress["numInputRows"] for progress in query.recentProgress) == 7
     query.stop()
-    assert (streams.held(), streams.left()) == (0, 0)
+    assert (streams.count_reserved(), streams.count_remaining()) == (0, 0)
 
 
 def test_the_default_columns_of_a_stream_are_those_of_a_table(streams: Streams) -> None:
@@ -246,18 +248,18 @@ def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
     environment = {**os.environ, **spark_environment, **places}
     driver = subprocess.Popen(station, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
-        _until(lambda: streams.left() < 40 or driver.poll() is not None, looks=10_000)
+        _until(lambda: streams.count_remaining() < 40 or driver.poll() is not None, looks=10_000)
         assert driver.poll() is None
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-    assert streams.left() > 0
+    assert streams.count_remaining() > 0
     frame = streams.load("_id string, n int", maxItems=7)
     writer = frame.writeStream.format("json").option("path", paths[0])
     assert streams.start(writer, availableNow=True).awaitTermination(120)
     rows = streams.spark.read.schema("_id string, n int").json(paths[0]).collect()
     assert sorted(row._id for row in rows) == sorted(str(id) for id in ids)
-    assert (streams.held(), streams.left()) == (0, 0)
+    assert (streams.count_reserved(), streams.count_remaining()) == (0, 0)
 
 
 def _until(fulfilled: Callable[[], bool], *, looks: int = 2_000) -> None:
@@ -268,7 +270,7 @@ def _until(fulfilled: Callable[[], bool], *, looks: int = 2_000) -> None:
     raise AssertionError("it did not come to that")
 
 
-def test_what_does_not_fit_is_told_apart_and_moved_where_it_belongs(streams: Streams) -> None:
+def test_what_does_not_fit_is_separated_and_moved_where_it_belongs(streams: Streams) -> None:
     fits, misfit = (streams.store.add({"n": n}) for n in (1, "one"))
     frame = streams.load("_id string, _token string, n int, _corrupt string", mode="permissive")
     moved = frame.selectExpr("_id", "_token", "CASE WHEN _corrupt IS NULL THEN 'good' ELSE 'bad' END AS _to")

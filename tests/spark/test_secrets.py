@@ -32,17 +32,17 @@ def test_plans_show_no_credentials(queue: Any, auth_server: Any, load: Any, caps
     assert [row.n for row in frame.collect()] == ["text"]
     for mode in ("simple", "extended", "codegen", "cost", "formatted"):
         frame.explain(mode=mode)
-    shown = capsys.readouterr().out
-    assert "mongoq" in shown
-    assert hidden(shown)
+    output = capsys.readouterr().out
+    assert "mongoq" in output
+    assert hidden(output)
     assert hidden(repr(frame))
     assert hidden(frame._jdf.queryExecution().toString())
 
 
 def test_plans_of_sql_show_no_credentials(queue: Any, auth_server: Any, store: Any, spark: Any) -> None:
     options = store.options(uri=auth_server.uri)
-    given = ", ".join(f"{name} '{value}'" for name, value in options.items())
-    statement = f"CREATE OR REPLACE TEMPORARY VIEW secrets (n string) USING mongoq OPTIONS ({given})"
+    pairs = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    statement = f"CREATE OR REPLACE TEMPORARY VIEW secrets (n string) USING mongoq OPTIONS ({pairs})"
     [[plans]] = spark.sql(f"EXPLAIN EXTENDED {statement}").collect()
     assert "CreateTempViewUsing" in plans
     assert hidden(plans)

@@ -44,22 +44,22 @@ def test_hops_are_read_as_the_stages_wrote_them(store: Any, load: Any) -> None:
     assert row["_id"] == str(id)
     assert hops is not None
     assert [hop.kept for hop in hops] == [True, True]
-    found = [each.asDict() for each in row["_trail"]]
-    assert len(found) == 2
-    for read, stored in zip(found, hops, strict=True):
+    rows = [each.asDict() for each in row["_trail"]]
+    assert len(rows) == 2
+    for read, expected in zip(rows, hops, strict=True):
         for name, value in read.items():
             moment = isinstance(value, datetime)  # Spark shows it in the time zone of this machine
-            assert (value.astimezone(UTC) if moment else value) == getattr(stored, name)
+            assert (value.astimezone(UTC) if moment else value) == getattr(expected, name)
 
 
 def test_what_is_no_hop_is_left_out_and_no_trail_is_null(store: Any, load: Any) -> None:
-    kept = store.add(1, trail=[hop(store), "scribble", {"queue": "raw"}, hop(store, taken="yesterday"), {}])
+    item = store.add(1, trail=[hop(store), "scribble", {"queue": "raw"}, hop(store, taken="yesterday"), {}])
     empty = store.add(2, trail=[])
     strange = store.add(3, trail="scribble")
     none = store.add(4)
-    found = {row["_id"]: row["_trail"] for row in load(schema=SCHEMA).collect()}
-    assert [(each["stage"], each["to"]) for each in found.pop(str(kept))] == [("check", "checked")]
-    assert found == {str(empty): [], str(strange): None, str(none): None}
+    trails = {row["_id"]: row["_trail"] for row in load(schema=SCHEMA).collect()}
+    assert [(each["stage"], each["to"]) for each in trails.pop(str(item))] == [("check", "checked")]
+    assert trails == {str(empty): [], str(strange): None, str(none): None}
 
 
 def test_the_server_sends_no_payloads_for_it() -> None:
@@ -87,14 +87,14 @@ def test_a_table_without_a_schema_has_no_trail_and_another_type_is_refused(store
 
 
 def test_a_filter_on_it_is_left_to_spark(spark: Any, store: Any, load: Any) -> None:
-    taken = store.add(1, trail=[hop(store)])
+    item = store.add(1, trail=[hop(store)])
     store.add(2, trail=[hop(store, stage="other")])
     store.add(3)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         table = load(schema=SCHEMA, pushdown="true")
         assert [row["_id"] for row in table.where("_trail IS NOT NULL AND _trail[0].stage = 'check'").collect()] == [
-            str(taken)
+            str(item)
         ]
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")

@@ -86,11 +86,11 @@ def test_each_type_of_the_table_arrives_in_spark(store: Any, load: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "stored",
+    "value",
     [MOMENT, "2026-11-20T09:30:00.25+01:00", "2026-11-20T08:30:00.250Z"],
 )
-def test_timestamps_are_moments(store: Any, load: Any, stored: Any) -> None:
-    store.add({"at": stored})
+def test_timestamps_are_moments(store: Any, load: Any, value: Any) -> None:
+    store.add({"at": value})
     row = load("at timestamp").selectExpr("at", "unix_millis(at) AS ms", "string(at) AS text").collect()[0]
     assert row.ms == int(MOMENT.timestamp() * 1000)
     assert row.text == "2026-11-20 08:30:00.25"

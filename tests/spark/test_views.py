@@ -62,11 +62,11 @@ def test_the_dead_view_of_a_dead_queue_is_that_queue(mixed: Any, names: Any) -> 
 @pytest.fixture
 def states(store: Any) -> Any:
     """An item in each state."""
-    held: dict[str, Any] = {"reserved": True, "token": ObjectId()}
+    lease: dict[str, Any] = {"reserved": True, "token": ObjectId()}
     store.add("ready")
     store.add("scheduled", when=store.now + HOUR)
-    store.add("reserved", when=store.now + HOUR, **held)
-    store.add("expired", **held)
+    store.add("reserved", when=store.now + HOUR, **lease)
+    store.add("expired", **lease)
     store.add("processed", when=None, processed=store.now - HOUR, settled=ObjectId())
     return store
 
@@ -90,28 +90,28 @@ def many(store: Any) -> Any:
 
 def test_several_queues_are_one_table(many: Any, names: Any) -> None:
     for partitions in (1, 3):
-        told = {"queue": None, "queues": '["orders", "refunds", "nobody", "orders"]', "partitions": partitions}
-        assert names(**told, missing="empty") == ["orders", "refunds"]
-        assert names(**told, missing="empty", view="history") == ["orders in the past", "refunds in the past"]
-        assert names(**told, missing="empty", view="dead") == ["orders dead", "refunds dead"]
+        options = {"queue": None, "queues": '["orders", "refunds", "nobody", "orders"]', "partitions": partitions}
+        assert names(**options, missing="empty") == ["orders", "refunds"]
+        assert names(**options, missing="empty", view="history") == ["orders in the past", "refunds in the past"]
+        assert names(**options, missing="empty", view="dead") == ["orders dead", "refunds dead"]
 
 
 def test_queues_whose_names_begin_alike_are_one_table(many: Any, names: Any) -> None:
     for partitions in (1, 3):
-        told = {"queue": None, "prefix": "orders.", "partitions": partitions}
-        assert names(**told) == ["orders.eu", "orders.us"]
-        assert names(**told, view="history") == ["orders.eu in the past", "orders.us in the past"]
-        assert names(**told, view="dead") == ["orders.eu dead", "orders.us dead"]
+        options = {"queue": None, "prefix": "orders.", "partitions": partitions}
+        assert names(**options) == ["orders.eu", "orders.us"]
+        assert names(**options, view="history") == ["orders.eu in the past", "orders.us in the past"]
+        assert names(**options, view="dead") == ["orders.eu dead", "orders.us dead"]
     assert names(queue=None, prefix="orders") == ["orders", "orders.eu", "orders.us", "orders/eu"]
 
 
-@pytest.mark.parametrize("last", ["\ud7ff", "\U0010ffff", "\U0010ffff\U0010ffff", ".*$"])
-def test_any_text_may_be_a_prefix(store: Any, names: Any, last: str) -> None:
-    for queue in (f"a{last}", f"a{last}\U0010ffff", f"a{last}x"):
+@pytest.mark.parametrize("suffix", ["\ud7ff", "\U0010ffff", "\U0010ffff\U0010ffff", ".*$"])
+def test_any_text_may_be_a_prefix(store: Any, names: Any, suffix: str) -> None:
+    for queue in (f"a{suffix}", f"a{suffix}\U0010ffff", f"a{suffix}x"):
         store.add(queue, queue=queue)
     store.add("before", queue="a")
     store.add("behind", queue="b")
-    assert names(queue=None, prefix=f"a{last}") == sorted([f"a{last}", f"a{last}\U0010ffff", f"a{last}x"])
+    assert names(queue=None, prefix=f"a{suffix}") == sorted([f"a{suffix}", f"a{suffix}\U0010ffff", f"a{suffix}x"])
 
 
 def test_a_period_takes_history_by_when_it_was_processed_and_others_by_when_they_are_eligible(
@@ -137,12 +137,12 @@ def test_views_work_without_the_indexes(mixed: Any, names: Any) -> None:
     assert names(view="all", partitions=2) == ["done", "ready", "reserved"]
 
 
-@pytest.mark.parametrize("other", [{"database": "nowhere"}, {"collection": "nothing"}, {"queue": "nobody"}])
+@pytest.mark.parametrize("place", [{"database": "nowhere"}, {"collection": "nothing"}, {"queue": "nobody"}])
 @pytest.mark.parametrize("view", ["live", "history", "all"])
 def test_what_does_not_exist_is_an_empty_table_if_that_is_asked_for(
-    mixed: Any, load: Any, other: Any, view: str
+    mixed: Any, load: Any, place: Any, view: str
 ) -> None:
-    frame = load(view=view, partitions=2, missing="empty", **other)
+    frame = load(view=view, partitions=2, missing="empty", **place)
     assert frame.collect() == []
     assert "_origin" in frame.columns
 
@@ -179,7 +179,7 @@ def test_each_field_of_the_envelope_is_a_column(store: Any, load: Any) -> None:
         "_reserved": True, "_token": str(token), "_by": "host:1:ab", "_key": "k",
         "_settled": None, "_processed": None, "_expires": None, "_pushed": None,
     }  # fmt: skip
-    shown = load().selectExpr(
+    columns = load().selectExpr(
         "_when = timestamp_seconds({0} + 3600) AND _once = timestamp_seconds({0} + 7200)".format(
             int(store.now.timestamp())
         ),
@@ -187,12 +187,12 @@ def test_each_field_of_the_envelope_is_a_column(store: Any, load: Any) -> None:
         "_error.type", "_error.message", "_origin.queue", "_origin.id", "_origin.reason", "_origin.attempts",
         "_origin.key",
     )  # fmt: skip
-    assert tuple(shown.collect()[0]) == (
+    assert tuple(columns.collect()[0]) == (
         True, True, "ValueError", "bad", "raw", str(origin_id), "no plane", 3, None,
     )  # fmt: skip
 
 
-def test_when_an_item_came_is_told_until_somebody_has_had_it_and_then_if_a_stream_noted_it(
+def test_when_an_item_came_is_shown_until_somebody_has_had_it_and_then_if_a_stream_noted_it(
     store: Any, load: Any
 ) -> None:
     came, later = store.now - 3 * HOUR, store.now - HOUR
@@ -215,7 +215,7 @@ def test_when_an_item_came_is_told_until_somebody_has_had_it_and_then_if_a_strea
     }  # fmt: skip
 
 
-def test_states_are_told_at_the_moment_of_planning(store: Any, load: Any) -> None:
+def test_states_are_computed_at_the_moment_of_planning(store: Any, load: Any) -> None:
     store.add("ready")
     store.add("scheduled", when=store.now + HOUR)
     store.add("reserved", when=store.now + HOUR, reserved=True)
@@ -231,6 +231,6 @@ def test_ids_of_other_types_are_read_as_text(store: Any, load: Any) -> None:
     for each in ids:
         store.add("x", _id=each)
     store.add_many(30)
-    shown = {row._id for row in load("_id string", partitions=4).collect()}
-    assert len(shown) == 35
-    assert {"1", "2.5", '{"k":1}', "text", str(ids[-1])} <= shown
+    texts = {row._id for row in load("_id string", partitions=4).collect()}
+    assert len(texts) == 35
+    assert {"1", "2.5", '{"k":1}', "text", str(ids[-1])} <= texts

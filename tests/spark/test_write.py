@@ -32,16 +32,16 @@ def target(spark: Any, store: Any) -> Iterator[Target]:
 
 
 def test_columns_become_the_fields_of_a_payload(target: Target) -> None:
-    written = target.write("customer string, total double", [("ann", 1.5), ("bob", None)])
-    assert written.pushed == 2
+    result = target.write("customer string, total double", [("ann", 1.5), ("bob", None)])
+    assert result.pushed == 2
     assert sorted(target.payloads, key=str) == [
         {"customer": "ann", "total": 1.5},
         {"customer": "bob", "total": None},
     ]
-    first = target.documents[0]
-    assert set(first) == {"_id", "q", "payload", "when", "priority", "attempts", "reserved", "once", "into"}
-    assert (first["q"], first["priority"], first["attempts"], first["reserved"]) == ("orders", 0, 0, False)
-    assert first["once"] - first["when"] >= 7 * DAY
+    document = target.documents[0]
+    assert set(document) == {"_id", "q", "payload", "when", "priority", "attempts", "reserved", "once", "into"}
+    assert (document["q"], document["priority"], document["attempts"], document["reserved"]) == ("orders", 0, 0, False)
+    assert document["once"] - document["when"] >= 7 * DAY
 
 
 def test_what_is_pushed_is_handed_out_and_its_id_is_remembered(target: Target) -> None:
@@ -85,31 +85,31 @@ def test_columns_of_the_envelope_override_options(target: Target) -> None:
     ]
     now = target.store.now
     target.write(ddl, rows, priority=7, delay=3600)
-    found = {each["payload"]["n"]: each for each in target.documents}
-    assert [(found[n]["q"], found[n]["priority"]) for n in range(4)] == [
+    by_number = {each["payload"]["n"]: each for each in target.documents}
+    assert [(by_number[n]["q"], by_number[n]["priority"]) for n in range(4)] == [
         ("orders", 7), ("refunds", -3), ("orders", 100), ("orders", 7),
     ]  # fmt: skip
-    assert found[1]["headers"] == {"trace": "t1"}
-    assert [n for n in found if "headers" in found[n]] == [1]
-    assert timedelta(minutes=59) < found[0]["when"] - now < timedelta(minutes=65)
-    assert timedelta(seconds=60) < found[1]["when"] - now < timedelta(minutes=5)
-    assert found[2]["when"] == MOMENT
-    assert found[3]["when"] - now < timedelta(minutes=5)
+    assert by_number[1]["headers"] == {"trace": "t1"}
+    assert [n for n in by_number if "headers" in by_number[n]] == [1]
+    assert timedelta(minutes=59) < by_number[0]["when"] - now < timedelta(minutes=65)
+    assert timedelta(seconds=60) < by_number[1]["when"] - now < timedelta(minutes=5)
+    assert by_number[2]["when"] == MOMENT
+    assert by_number[3]["when"] - now < timedelta(minutes=5)
 
 
 def test_delays_may_be_intervals_and_headers_json(target: Target) -> None:
     ddl = "n int, _headers string"
     target.write(ddl, [(1, '{"a": {"b": [1]}}'), (2, None)], when=MOMENT.isoformat())
-    found = {each["payload"]["n"]: each for each in target.documents}
-    assert found[1]["headers"] == {"a": {"b": [1]}}
-    assert found[1]["when"] == found[2]["when"] == MOMENT
+    by_number = {each["payload"]["n"]: each for each in target.documents}
+    assert by_number[1]["headers"] == {"a": {"b": [1]}}
+    assert by_number[1]["when"] == by_number[2]["when"] == MOMENT
 
 
 def test_keys_keep_one_live_item(target: Target) -> None:
     ddl = "n int, _key string"
     target.write(ddl, [(1, "a"), (2, "a"), (3, "b"), (4, None), (5, None)])
-    found = target.documents
-    assert sorted(str(each.get("key")) for each in found) == ["None", "None", "a", "b"]
+    documents = target.documents
+    assert sorted(str(each.get("key")) for each in documents) == ["None", "None", "a", "b"]
     assert target.write(ddl, [(1, "a"), (2, "a"), (3, "b"), (4, None), (5, None)]).pushed == 5
     assert len(target.documents) == 4
 
@@ -147,8 +147,8 @@ def test_settings_of_the_queue_hold(target: Target) -> None:
 
 def test_many_rows_go_in_few_commands_and_all_arrive(target: Target) -> None:
     rows = [(n, "x" * (n % 50)) for n in range(3000)]
-    written = target.write("n int, s string", rows[:1700], rows[1700:], batchSize=1000)
-    assert written.pushed == 3000
+    result = target.write("n int, s string", rows[:1700], rows[1700:], batchSize=1000)
+    assert result.pushed == 3000
     assert sorted(each["n"] for each in target.payloads) == list(range(3000))
 
 

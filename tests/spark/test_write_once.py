@@ -185,18 +185,18 @@ def test_values_that_differ_make_other_ids() -> None:
 
 
 def test_occurrences_are_counted_however_many_there_are() -> None:
-    dice, occurrences, seen = random.Random(1), Occurrences(), Counter[bytes]()
+    dice, occurrences, counted = random.Random(1), Occurrences(), Counter[bytes]()
     for _ in range(200):
         digests = [dice.randrange(6000).to_bytes(10) for _ in range(dice.randrange(200))]
         counts = occurrences.counts(digests)
         for place, digest in enumerate(digests):
-            assert counts.get(place, 0) == seen[digest]
-            seen[digest] += 1
+            assert counts.get(place, 0) == counted[digest]
+            counted[digest] += 1
 
 
 def test_ids_of_one_job_lie_together() -> None:
     ids = ContentIds(("run", "1"), 0)
-    made = ids.ids("q", (), [str(n).encode() for n in range(1000)])
-    assert len(set(made)) == 1000
-    assert len({id[:2] for id in made}) == 1
-    assert len({id[2:] for id in made}) == 1000
+    all_ids = ids.ids("q", (), [str(n).encode() for n in range(1000)])
+    assert len(set(all_ids)) == 1000
+    assert len({id[:2] for id in all_ids}) == 1
+    assert len({id[2:] for id in all_ids}) == 1000

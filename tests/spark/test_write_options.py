@@ -43,10 +43,10 @@ def test_credentials_are_not_shown() -> None:
 
 
 def test_a_stream_may_have_the_options_of_spark() -> None:
-    given = GOOD | {"checkpointLocation": "/x", "queryName": "y"}
-    WriteOptions.parse(given, stream=True)
+    options = GOOD | {"checkpointLocation": "/x", "queryName": "y"}
+    WriteOptions.parse(options, stream=True)
     with pytest.raises(ArgumentInvalid, match="checkpointlocation: not an option"):
-        WriteOptions.parse(given)
+        WriteOptions.parse(options)
 
 
 BAD: list[tuple[dict[str, str | None], str, type[Exception]]] = [
@@ -83,6 +83,6 @@ BAD: list[tuple[dict[str, str | None], str, type[Exception]]] = [
 
 @pytest.mark.parametrize(("change", "sentence", "kind"), BAD)
 def test_a_bad_option_is_named(change: dict[str, str | None], sentence: str, kind: type[Exception]) -> None:
-    given = {name: value for name, value in (GOOD | change).items() if value is not None}
+    options = {name: value for name, value in (GOOD | change).items() if value is not None}
     with pytest.raises(kind, match=sentence):
-        WriteOptions.parse(given)
+        WriteOptions.parse(options)

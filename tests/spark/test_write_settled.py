@@ -29,8 +29,8 @@ def queue(target: Target) -> Any:
     return target.broker.queue("orders")
 
 
-def _reserved(queue: Any, number: int, **told: Any) -> list[Any]:
-    queue.push_many([{"n": n, "at": datetime(2026, 1, 1, tzinfo=UTC)} for n in range(number)], **told)
+def _reserved(queue: Any, number: int, **options: Any) -> list[Any]:
+    queue.push_many([{"n": n, "at": datetime(2026, 1, 1, tzinfo=UTC)} for n in range(number)], **options)
     items: list[Any] = queue.reserve_many(number)
     return items
 
@@ -41,14 +41,18 @@ def _row(item: Any, *rest: Any) -> tuple[Any, ...]:
 
 def test_rows_are_moved_with_their_payload_and_committed_without_a_queue(target: Target, queue: Any) -> None:
     first, second, third = _reserved(queue, 3, priority=4, headers={"h": 1})
-    written = target.write(HELD, [_row(first, "priced", 10), _row(second, None, 11), _row(third, "other", 12)], to=None)
-    assert (written.pushed, written.settled, written.lost) == (0, 3, 0)
-    found = {each["q"]: each for each in target.documents}
-    assert set(found) == {"priced", "other"}
-    assert found["priced"]["_id"] == first.id
-    assert found["priced"]["payload"] == {"n": 10}
-    assert (found["priced"]["priority"], found["priced"]["headers"], found["priced"]["attempts"]) == (4, {"h": 1}, 0)
-    assert "token" not in found["priced"]
+    result = target.write(HELD, [_row(first, "priced", 10), _row(second, None, 11), _row(third, "other", 12)], to=None)
+    assert (result.pushed, result.settled, result.lost) == (0, 3, 0)
+    by_queue = {each["q"]: each for each in target.documents}
+    assert set(by_queue) == {"priced", "other"}
+    assert by_queue["priced"]["_id"] == first.id
+    assert by_queue["priced"]["payload"] == {"n": 10}
+    assert (by_queue["priced"]["priority"], by_queue["priced"]["headers"], by_queue["priced"]["attempts"]) == (
+        4,
+        {"h": 1},
+        0,
+    )
+    assert "token" not in by_queue["priced"]
     assert target.broker.queue("other").reserve().payload == {"n": 12}
 
 
@@ -84,11 +88,11 @@ def test_a_move_goes_as_the_row_says(target: Target, queue: Any) -> None:
     target.write(ddl, rows[:1], to="a")
     target.write(ddl, rows[1:2], to="b", carry='["priority", "headers", "key"]')
     target.write(ddl, rows[2:], to="c", priority=-1)
-    found = {each["q"]: each for each in target.documents}
-    assert [found[q]["priority"] for q in "abc"] == [4, 9, -1]
-    assert [found[q].get("headers") for q in "abc"] == [None, {"a": 1}, None]
-    assert [found[q].get("key") for q in "abc"] == [None, "k1", None]
-    assert all(found[q]["when"] - target.store.now > HOUR - timedelta(seconds=5) for q in "abc")
+    by_queue = {each["q"]: each for each in target.documents}
+    assert [by_queue[q]["priority"] for q in "abc"] == [4, 9, -1]
+    assert [by_queue[q].get("headers") for q in "abc"] == [None, {"a": 1}, None]
+    assert [by_queue[q].get("key") for q in "abc"] == [None, "k1", None]
+    assert all(by_queue[q]["when"] - target.store.now > HOUR - timedelta(seconds=5) for q in "abc")
 
 
 def test_a_batch_written_again_moves_nothing_twice(
@@ -99,8 +103,8 @@ def test_a_batch_written_again_moves_nothing_twice(
     assert target.write(HELD, rows[:3]).settled == 3  # and then the task died
     caplog.clear()
     with caplog.at_level(logging.WARNING, "mongoq.spark"):
-        written = target.write(HELD, rows[::-1])
-    assert (written.settled, written.lost) == (2, 3)
+        result = target.write(HELD, rows[::-1])
+    assert (result.settled, result.lost) == (2, 3)
     assert "of 3 of the rows the reservation is over: settled before" in caplog.text
     assert str(items[0].id) in caplog.text
     assert sorted(each["n"] for each in target.payloads) == [0, 1, 2, 3, 4]
@@ -110,10 +114,10 @@ def test_a_batch_written_again_moves_nothing_twice(
 def test_what_others_hold_is_left_to_them(target: Target, queue: Any) -> None:
     queue.push({"n": 0})
     stale = queue.reserve(lease=0.001)
-    held = queue.reserve(wait=5)
-    assert held.id == stale.id
+    item = queue.reserve(wait=5)
+    assert item.id == stale.id
     assert target.write(HELD, [_row(stale, "priced", 1)]).lost == 1
-    queue.commit(held)
+    queue.commit(item)
 
 
 def test_a_lease_that_ran_out_and_nobody_took_still_moves(target: Target, queue: Any) -> None:
@@ -144,13 +148,13 @@ def test_one_that_fails_keeps_none_of_the_others(target: Target, queue: Any) -> 
     queue.commit(first)
 
 
-def test_items_of_several_queues_are_settled_as_each_is_told(target: Target, queue: Any) -> None:
-    other = target.broker.queue("others")
-    other.configure(history=HOUR)
-    items = [*_reserved(queue, 2), *_reserved(other, 2)]
-    written = target.write(HELD, [_row(item, None, 0) for item in items], to=None)
-    assert written.settled == 4
-    assert (queue.size("processed"), other.size("processed")) == (0, 2)
+def test_items_of_several_queues_are_settled_each_as_its_row_says(target: Target, queue: Any) -> None:
+    other_queue = target.broker.queue("others")
+    other_queue.configure(history=HOUR)
+    items = [*_reserved(queue, 2), *_reserved(other_queue, 2)]
+    result = target.write(HELD, [_row(item, None, 0) for item in items], to=None)
+    assert result.settled == 4
+    assert (queue.size("processed"), other_queue.size("processed")) == (0, 2)
     assert {each["q"] for each in target.documents} == {"others"}
 
 
@@ -216,7 +220,7 @@ def test_the_items_of_a_pipelines_trail_keep_it(target: Target, queue: Any) -> N
     assert (document["hops"], document["trail"]) == (3, [{"queue": "raw"}])
 
 
-def test_a_key_for_a_settled_row_is_taken_only_when_told(target: Target) -> None:
+def test_a_key_for_a_settled_row_is_taken_only_on_request(target: Target) -> None:
     with pytest.raises(ArgumentInvalid, match="column '_key' is to be a string"):
         target.write("_id string, _token string, _key int", carry='["key"]')
     target.write("_id string, _token string, _key int")

@@ -253,10 +253,10 @@ def test_rows_of_tasks_that_spark_runs_again_are_pushed_once(
 ) -> None:
     script = tmp_path / "retrying.py"
     script.write_text(RETRYING)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(script), json.dumps(target.options(to="orders")), str(tmp_path)],
         check=False, cwd=tmp_path, env=os.environ | spark_environment, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-5000:]
+    assert completed.returncode == 0, completed.stderr[-5000:]
     assert {each.name for each in tmp_path.glob("died-*")} == {"died-0", "died-1"}
     assert Counter(each["n"] for each in target.payloads) == Counter(n % 50 for n in range(1000))

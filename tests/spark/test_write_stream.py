@@ -79,9 +79,9 @@ def test_rows_are_settled_once_and_others_pushed(target: Target, files: Files, r
     queue = target.broker.queue("raw")
     queue.push_many([{"n": n} for n in range(10)])
     items = queue.reserve_many(10)
-    held = [{"_id": str(item.id), "_token": str(item.token), "n": item.payload["n"]} for item in items]
-    moves = [row | {"_to": "priced"} for row in held[:6]]
-    files.add(*moves, *held[6:], {"n": 100, "_to": "priced"})
+    rows_held = [{"_id": str(item.id), "_token": str(item.token), "n": item.payload["n"]} for item in items]
+    moves = [row | {"_to": "priced"} for row in rows_held[:6]]
+    files.add(*moves, *rows_held[6:], {"n": 100, "_to": "priced"})
     ddl = "_id string, _token string, _to string, n int"
     run(files.read(ddl), to=None)
     files.forget_the_commit_of(0)

@@ -73,7 +73,7 @@ def _array(part: Typed) -> Typed:
 
 def _map(part: Typed) -> Typed:
     pairs = st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="\0")), st.none() | part[1])
-    return spark.MapType(spark.StringType(), part[0]), pairs.filter(_is_plain).map(lambda found: list(found.items()))
+    return spark.MapType(spark.StringType(), part[0]), pairs.filter(_is_plain).map(lambda pair: list(pair.items()))
 
 
 def _is_plain(document: Any) -> bool:
@@ -109,10 +109,10 @@ def test_what_is_written_is_read_equal(typed: Typed, name: str, data: st.DataObj
     type, values = typed
     field = spark.StructField("x" + name, type)
     rows = data.draw(st.lists(st.none() | values, min_size=1, max_size=4))
-    written, documents = _stored(field, rows)
-    found = [{"_id": ObjectId(), **document} for document in documents]
-    read = Columns(spark.StructType([field])).batch(found, datetime.now(UTC))
-    assert repr(read.to_pydict()) == repr(written.to_pydict())
+    table, documents = _stored(field, rows)
+    documents_with_ids = [{"_id": ObjectId(), **document} for document in documents]
+    read = Columns(spark.StructType([field])).batch(documents_with_ids, datetime.now(UTC))
+    assert repr(read.to_pydict()) == repr(table.to_pydict())
 
 
 @settings(max_examples=100, deadline=None)

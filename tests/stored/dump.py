@@ -62,7 +62,7 @@ class Dump:
 
     def write(self, path: Path) -> None:
         head = {name: getattr(self, name) for name in ("mongoq", "server", "now", "indexes")}
-        lines = [json_util.dumps(one, json_options=OPTIONS) for one in (head, *self.documents)]
+        lines = [json_util.dumps(document, json_options=OPTIONS) for document in (head, *self.documents)]
         # tracebacks name files; where the sources lie on the writing machine is nothing to keep
         path.write_text("".join(f"{line}\n" for line in lines).replace(f"{HERE.parents[1]}/", ""))
 
@@ -71,7 +71,9 @@ def dumped(collection: Any, *, mongoq: str, now: datetime) -> Dump:
     """Read all of a collection in one snapshot, sorted by type and value of the ids."""
     client = collection.database.client
     with client.start_session(snapshot=True) as session:
-        documents = sorted(collection.find(session=session), key=lambda one: (type(one["_id"]).__name__, one["_id"]))
+        documents = sorted(
+            collection.find(session=session), key=lambda document: (type(document["_id"]).__name__, document["_id"])
+        )
     indexes = sorted(map(dict, collection.list_indexes()), key=lambda index: index["name"])
     return Dump(mongoq, client.server_info()["version"], now, indexes, documents)
 
@@ -121,7 +123,7 @@ def _typed(path: str, value: Any) -> Iterator[str]:
 
 def by_kind(dump: Dump) -> dict[str, set[str]]:
     """Return the fields of the documents of each kind."""
-    found: dict[str, set[str]] = {}
+    fields_by_kind: dict[str, set[str]] = {}
     for document in dump.documents:
-        found.setdefault(kind(document), set()).update(fields(document))
-    return found
+        fields_by_kind.setdefault(kind(document), set()).update(fields(document))
+    return fields_by_kind

@@ -99,8 +99,8 @@ def trips() -> mongoq.Pipeline:
 
 def intake(rows: Handler | None = None, ticks: Handler | None = None) -> mongoq.Pipeline:
     """Return a pipeline with one or both of its two sources."""
-    given = {"words": rows, "ticks": ticks}
-    pipeline = mongoq.Pipeline("in/take", outputs=[queue for queue, source in given.items() if source is not None])
+    records = {"words": rows, "ticks": ticks}
+    pipeline = mongoq.Pipeline("in/take", outputs=[queue for queue, source in records.items() if source is not None])
     if rows is not None:
         pipeline.source(to="words", name="rows", batch=2)(rows)
     if ticks is not None:

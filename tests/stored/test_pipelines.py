@@ -47,15 +47,17 @@ def test_items_go_back_unused_if_their_process_died_while_it_claimed_them(
     assert not is_run(reader.begin("killed"))
     clock.advance(timedelta(seconds=10))
     token = store.find_one({"_id": "stream:killed"})["claim"]["token"]
-    held = [one["_id"] for one in store.find({"token": token})]
+    ids = [document["_id"] for document in store.find({"token": token})]
     run = reader.begin("killed")
-    assert (run.number, run.claim, len(held)) == (0, None, 2)
-    assert [(one["attempts"], one["reserved"]) for one in store.find({"_id": {"$in": held}})] == [(0, False)] * 2
+    assert (run.number, run.claim, len(ids)) == (0, None, 2)
+    assert [(document["attempts"], document["reserved"]) for document in store.find({"_id": {"$in": ids}})] == [
+        (0, False)
+    ] * 2
 
 
 def test_one_query_at_a_time_reads_under_a_name(reader: inside.Reader, clock: mongoq.VirtualClock) -> None:
-    held = reader.begin("at work")
-    assert held.until == clock.now() + timedelta(seconds=10)
+    holder = reader.begin("at work")
+    assert holder.until == clock.now() + timedelta(seconds=10)
     clock.advance(timedelta(seconds=10))
     assert reader.begin("at work").claim.number == 1
 
@@ -68,8 +70,8 @@ def test_claims_of_a_stream_are_numbered_on(reader: inside.Reader) -> None:
 
 async def test_claims_of_a_stream_are_released(shell: Shell) -> None:
     assert await shell.broker.release_claims("stopped") == 2
-    found = await shell.queue("events").reserve_many(10)
-    assert [item.payload for item in found] == ["remembered", "event 2", "event 6", "event 7"]
+    items = await shell.queue("events").reserve_many(10)
+    assert [item.payload for item in items] == ["remembered", "event 2", "event 6", "event 7"]
 
 
 # --- pipelines -------------------------------------------------------------------------------
@@ -110,8 +112,8 @@ def test_a_letter_of_a_stage_runs_again_as_the_same_delivery(drain: Drain, broke
 
 def test_items_are_replayed_from_a_queue_on_their_way(broker: mongoq.Broker) -> None:
     lines = broker.queue("lines")
-    done = lines.replay(hop="checked")
-    assert (done.pushed, done.refused) == (1, 0)
+    result = lines.replay(hop="checked")
+    assert (result.pushed, result.refused) == (1, 0)
     assert stored_payloads(broker, "checked") == [{"order": 1, "skus": ["bolt", "nut"], "photo": 70_000}]
     assert lines.replay(hop="raw").refused == 1  # that payload was too large to be kept
 
@@ -122,11 +124,11 @@ def settle(ask: Any, bid: Any, job: mongoq.Job) -> Any:
 
 
 def test_items_that_wait_for_partners_are_listed(broker: mongoq.Broker, dump: Dump) -> None:
-    first, second = sorted(meeting(settle).waiting(broker), key=lambda one: one.value)
+    first, second = sorted(meeting(settle).waiting(broker), key=lambda waiter: waiter.value)
     assert (first.stage, first.queue, first.value, first.item.payload["who"]) == ("settle", "asks", 1, "waits")
     assert (second.value, second.item.payload["who"]) == (4, "next in line")
     assert first.until == first.since + TIMEOUT > dump.now
-    assert {(one.queue, one.value, one.until) for one in trips().waiting(broker)} == {
+    assert {(waiter.queue, waiter.value, waiter.until) for waiter in trips().waiting(broker)} == {
         ("flights", 7, None),
         ("cars", 7, None),
     }
@@ -138,16 +140,16 @@ def test_a_join_goes_on_when_the_missing_partner_comes(
     clock.advance(RETRY)
     broker.queue("bids").push_many([{"lot": 1, "price": 10}, {"lot": 4, "price": 41}], priority=4)
     drain(meeting(settle))
-    found = sorted(broker.queue("settled").peek(10), key=lambda item: (item.payload["lot"], item.payload["price"]))
-    assert [(item.payload["lot"], item.payload.get("who"), item.payload["price"]) for item in found] == [
+    items = sorted(broker.queue("settled").peek(10), key=lambda item: (item.payload["lot"], item.payload["price"]))
+    assert [(item.payload["lot"], item.payload.get("who"), item.payload["price"]) for item in items] == [
         (1, "waits", 10),
         (3, "runs again", 30),
         (4, None, 40),
         (4, "next in line", 41),
     ]
-    assert (found[0].priority, found[0].headers) == (3, {"by": "Ada"})
-    assert (found[1].payload["again"], found[1].headers) == (True, {"by": "Bob", "of": "Cleo"})
-    assert [hop.to for hop in found[0].trail] == ["meeting.settle.joined"] * 2 + ["settled"]
+    assert (items[0].priority, items[0].headers) == (3, {"by": "Ada"})
+    assert (items[1].payload["again"], items[1].headers) == (True, {"by": "Bob", "of": "Cleo"})
+    assert [hop.to for hop in items[0].trail] == ["meeting.settle.joined"] * 2 + ["settled"]
     assert list(meeting(settle).waiting(broker)) == []
 
 
@@ -184,7 +186,7 @@ def test_an_item_that_was_given_up_and_came_back_is_missed_no_more(
     drain(meeting(settle))
     assert {"lot": 2, "who": "given up", "price": 20} in stored_payloads(broker, "settled")
     assert errors.size() == 0
-    assert {"lot": 2, "price": 21} in [one.item.payload for one in meeting(settle).waiting(broker)]
+    assert {"lot": 2, "price": 21} in [waiter.item.payload for waiter in meeting(settle).waiting(broker)]
 
 
 def test_an_item_that_waits_is_given_up_when_its_time_is_over(
@@ -208,9 +210,9 @@ def test_a_source_goes_on_at_its_position(drain: Drain, broker: mongoq.Broker) -
 
     drain(intake(rows=rows))
     assert asked == [{"row": 3}]
-    found = broker.queue("words").peek(10)
-    assert [item.payload for item in found] == WORDS
-    assert [item.headers for item in found] == [{"row": 1}, {"row": 2}, {"row": 3}, {}, {}, {}]
+    items = broker.queue("words").peek(10)
+    assert [item.payload for item in items] == WORDS
+    assert [item.headers for item in items] == [{"row": 1}, {"row": 2}, {"row": 3}, {}, {}, {}]
 
 
 def test_a_source_whose_process_died_goes_on_in_another_when_its_lease_is_over(
@@ -226,8 +228,8 @@ def test_a_source_whose_process_died_goes_on_in_another_when_its_lease_is_over(
     drain(intake(ticks=ticks))
     assert asked == [2]
     assert stored_payloads(broker, "ticks") == [1, 2, 3]
-    stored = store.find_one({"_id": "source:in%2Ftake/ticks"})
-    assert (stored["position"], stored["pushed"], "token" in stored) == (3, 3, False)
+    document = store.find_one({"_id": "source:in%2Ftake/ticks"})
+    assert (document["position"], document["pushed"], "token" in document) == (3, 3, False)
 
 
 def test_an_output_of_a_stage_at_most_once_is_there_and_its_letter_can_be_sent_back(

@@ -26,10 +26,10 @@ def id_of(number: int) -> ObjectId:
 
 async def taken(queue: Any) -> list[Any]:
     """Reserve all eligible items, one by one."""
-    found = []
+    items = []
     while item := await queue.reserve():
-        found.append(item)
-    return found
+        items.append(item)
+    return items
 
 
 async def payloads(queue: Any) -> list[Any]:
@@ -40,8 +40,8 @@ async def payloads(queue: Any) -> list[Any]:
 
 
 async def test_items_come_in_their_order_with_all_that_they_hold(shell: Shell) -> None:
-    found = await taken(shell.queue())
-    assert [(item.payload, item.priority, item.attempts) for item in found] == [
+    items = await taken(shell.queue())
+    assert [(item.payload, item.priority, item.attempts) for item in items] == [
         ("first of all", -10, 1),
         ("released", -9, 1),
         ("its lease is over", -8, 2),
@@ -49,8 +49,8 @@ async def test_items_come_in_their_order_with_all_that_they_hold(shell: Shell) -
         (VALUES, 0, 1),
         ("last of all", 100, 1),
     ]
-    assert found[0].headers == {"by": "Cleo", "n": 1}
-    for item in found:
+    assert items[0].headers == {"by": "Cleo", "n": 1}
+    for item in items:
         await shell.queue().commit(item)
     assert len([item async for item in shell.queue().history()]) == 4 + 6
 
@@ -60,19 +60,19 @@ async def test_a_payload_of_a_model_comes_back_equal(shell: Shell) -> None:
 
 
 async def test_an_item_that_was_moved_has_what_the_move_gave_it(shell: Shell) -> None:
-    [moved, other] = await taken(shell.queue("parcels"))
+    [moved, waiting] = await taken(shell.queue("parcels"))
     assert (moved.payload, moved.priority, moved.key, moved.headers) == ("moved on", -7, "parcel-1", {"by": "Bob"})
-    assert other.payload == "waits in line"
+    assert waiting.payload == "waits in line"
 
 
 async def test_a_lease_that_runs_holds_until_it_ends(shell: Shell) -> None:
     queue = shell.queue()
-    [held] = await queue.peek(10, state="reserved")
-    assert (held.payload, held.attempts) == ("held", 1)
+    [leased] = await queue.peek(10, state="reserved")
+    assert (leased.payload, leased.attempts) == ("held", 1)
     assert "held" not in [item.payload for item in await taken(queue)]
-    shell.clock.advance(held.lease_until - shell.clock.now())
+    shell.clock.advance(leased.lease_until - shell.clock.now())
     again = await queue.reserve()
-    assert (again.payload, again.attempts, again.id) == ("held", 2, held.id)
+    assert (again.payload, again.attempts, again.id) == ("held", 2, leased.id)
 
 
 async def test_a_scheduled_item_comes_when_it_is_due(shell: Shell) -> None:
@@ -96,8 +96,8 @@ async def test_a_failed_item_has_its_error_and_the_rest_of_its_retries(shell: Sh
     [letter] = await queue.dead.peek(10)
     assert (letter.id, letter.origin.attempts, letter.error.message) == (failed.id, 2, "again")
     shell.clock.advance(DAY)
-    other = await queue.reserve()
-    assert (other.payload, other.error.type, other.error.message) == ("failed with a text", "", "no reply")
+    retried = await queue.reserve()
+    assert (retried.payload, retried.error.type, retried.error.message) == ("failed with a text", "", "no reply")
 
 
 async def test_items_that_may_have_killed_their_holder_come_last_and_alone(shell: Shell) -> None:
@@ -136,9 +136,9 @@ async def test_a_pause_holds_until_the_queue_is_resumed(shell: Shell) -> None:
     assert await queue.reserve() is None
     await queue.resume()
     assert (await queue.reserve()).payload == "it waits"
-    other = shell.queue("resumed")
-    assert not await other.is_paused()
-    assert (await other.pop()).payload == "it does not wait"
+    resumed = shell.queue("resumed")
+    assert not await resumed.is_paused()
+    assert (await resumed.pop()).payload == "it does not wait"
 
 
 # --- dead letters ----------------------------------------------------------------------------
@@ -155,8 +155,8 @@ async def test_dead_letters_tell_where_they_come_from(shell: Shell) -> None:
 
 
 async def test_dead_letters_go_back_to_the_queue_that_they_died_in(shell: Shell) -> None:
-    done = await shell.queue("invoices").dead.replay()
-    assert (done.found, done.pushed) == (3, 3)
+    result = await shell.queue("invoices").dead.replay()
+    assert (result.found, result.pushed) == (3, 3)
     back = await taken(shell.queue("invoices"))
     assert [item.payload for item in back] == ["buried", "beyond its retries", "its worker died"]
     assert [(item.key, item.attempts) for item in back] == [("invoice-1", 1), (None, 1), (None, 1)]
@@ -180,12 +180,12 @@ async def test_an_id_that_is_remembered_is_not_pushed_again(shell: Shell, number
 
 async def test_a_kept_item_is_remembered_by_its_id_for_longer_than_it_is_kept(shell: Shell) -> None:
     queue = shell.queue("kept")
-    [kept] = [item async for item in queue.history()]
-    assert (kept.id, kept.payload) == (id_of(5), "kept")
-    assert await queue.push("again", id=kept.id) == kept.id
+    [kept_item] = [item async for item in queue.history()]
+    assert (kept_item.id, kept_item.payload) == (id_of(5), "kept")
+    assert await queue.push("again", id=kept_item.id) == kept_item.id
     assert await queue.reserve() is None
-    stored = shell.raw.find_one({"_id": kept.id})
-    assert stored["expires"] == stored["once"] > kept.processed + DAY
+    document = shell.raw.find_one({"_id": kept_item.id})
+    assert document["expires"] == document["once"] > kept_item.processed + DAY
 
 
 async def test_an_item_with_a_remembered_id_leaves_a_stub_when_it_is_settled(shell: Shell) -> None:
@@ -200,22 +200,22 @@ async def test_an_item_with_a_remembered_id_leaves_a_stub_when_it_is_settled(she
 @pytest.mark.parametrize("key", ["ready", "scheduled", "held"])
 async def test_a_key_is_taken_as_long_as_its_item_is_live(shell: Shell, key: str) -> None:
     queue = shell.queue("reports")
-    found = shell.raw.find_one({"q": "reports", "key": key})
-    assert await queue.push("another", key=key) == found["_id"]
+    document = shell.raw.find_one({"q": "reports", "key": key})
+    assert await queue.push("another", key=key) == document["_id"]
     with pytest.raises(mongoq.DuplicateItem) as refused:
         await queue.push("another", key=key, on_duplicate="raise")
-    assert refused.value.item_id == found["_id"]
-    assert await queue.push("the latest", key=key, on_duplicate="replace") == found["_id"]
-    item = await queue.get(found["_id"])
+    assert refused.value.item_id == document["_id"]
+    assert await queue.push("the latest", key=key, on_duplicate="replace") == document["_id"]
+    item = await queue.get(document["_id"])
     assert (item.payload, item.state, item.token) == ("the latest", "ready", None)
     assert shell.raw.count_documents({"q": "reports", "key": key}) == 1
 
 
 async def test_a_key_is_free_once_its_item_is_done(shell: Shell) -> None:
     queue = shell.queue("reports")
-    [done] = [item async for item in queue.history()]
-    assert done.key == "free"
-    assert await queue.push("another", key="free", on_duplicate="raise") != done.id
+    [processed] = [item async for item in queue.history()]
+    assert processed.key == "free"
+    assert await queue.push("another", key="free", on_duplicate="raise") != processed.id
 
 
 # --- history and replay ----------------------------------------------------------------------
@@ -223,26 +223,26 @@ async def test_a_key_is_free_once_its_item_is_done(shell: Shell) -> None:
 
 async def test_history_is_filtered(shell: Shell) -> None:
     queue = shell.queue()
-    found = [item async for item in queue.history()]
-    assert [item.payload for item in found] == ["committed", {"what": "patched", "n": 42}, "the result", "popped"]
-    assert [item.attempts for item in found] == [1, 1, 1, 1]
-    assert (found[0].headers, found[2].key) == ({"by": "Ada"}, "order-1")
-    assert [item.id async for item in queue.history(where={"n": {"$gt": 40}})] == [found[1].id]
-    assert [item.id async for item in queue.history(where={"$in": ["popped"]})] == [found[3].id]
+    items = [item async for item in queue.history()]
+    assert [item.payload for item in items] == ["committed", {"what": "patched", "n": 42}, "the result", "popped"]
+    assert [item.attempts for item in items] == [1, 1, 1, 1]
+    assert (items[0].headers, items[2].key) == ({"by": "Ada"}, "order-1")
+    assert [item.id async for item in queue.history(where={"n": {"$gt": 40}})] == [items[1].id]
+    assert [item.id async for item in queue.history(where={"$in": ["popped"]})] == [items[3].id]
     assert [item async for item in queue.history(since=shell.clock.now())] == []
     assert len([item async for item in queue.history(until=shell.clock.now(), page=1)]) == 4
 
 
 async def test_kept_items_are_kept_longer_after_configure_with_existing(shell: Shell) -> None:
     await shell.queue().configure(history=2 * LONG, existing=True)
-    for stored in shell.raw.find({"q": "orders", "processed": {"$exists": True}}):
-        assert stored["expires"] == stored["processed"] + 2 * LONG
+    for document in shell.raw.find({"q": "orders", "processed": {"$exists": True}}):
+        assert document["expires"] == document["processed"] + 2 * LONG
 
 
 async def test_a_replay_goes_on_where_it_was_ended(shell: Shell) -> None:
     again, queue = shell.queue("again"), shell.queue("done")
-    done = await queue.replay(to="again")
-    assert (done.found, done.already, done.pushed) == (4, 2, 2)
+    result = await queue.replay(to="again")
+    assert (result.found, result.already, result.pushed) == (4, 2, 2)
     copies = await taken(again)
     assert [(copy.payload["n"], copy.priority, copy.origin.key) for copy in copies] == [
         (n, n, f"done-{n}") for n in range(4)
@@ -257,8 +257,8 @@ async def test_a_replay_goes_on_where_it_was_ended(shell: Shell) -> None:
 async def test_a_replay_goes_on_behind_a_position(shell: Shell) -> None:
     queue = shell.queue("done")
     second = [item async for item in queue.history()][1]
-    done = await queue.replay(to="again", after=(second.processed, second.id))
-    assert (done.found, done.already, done.pushed) == (2, 0, 2)
+    result = await queue.replay(to="again", after=(second.processed, second.id))
+    assert (result.found, result.already, result.pushed) == (2, 0, 2)
 
 
 async def test_a_copy_that_a_replay_made_is_replayed_no_more(shell: Shell) -> None:
@@ -267,8 +267,8 @@ async def test_a_copy_that_a_replay_made_is_replayed_no_more(shell: Shell) -> No
     assert (copy.payload, copy.origin.reason) == ({"n": 3}, "replayed: once more")
     await queue.commit(copy)
     assert len([item async for item in queue.history()]) == 5
-    done = await queue.replay(label="once more")
-    assert (done.found, done.already, done.pushed) == (4, 1, 3)
+    result = await queue.replay(label="once more")
+    assert (result.found, result.already, result.pushed) == (4, 1, 3)
 
 
 # --- topics ----------------------------------------------------------------------------------
@@ -278,10 +278,10 @@ async def test_bindings_route(shell: Shell) -> None:
     assert await shell.broker.bindings() == {"news": ("mail", "archive"), "alerts": ("pager",)}
     id = await shell.queue("news").push("today")
     for name in ("mail", "archive"):
-        found = await taken(shell.queue(name))
-        assert [item.payload for item in found] == ["published", "published under an id", "today"]
-        assert {(item.origin.queue, item.origin.reason) for item in found} == {("news", "published")}
-        assert (found[0].headers, found[1].origin.id, found[2].origin.id) == ({"by": "Ada"}, id_of(6), id)
+        items = await taken(shell.queue(name))
+        assert [item.payload for item in items] == ["published", "published under an id", "today"]
+        assert {(item.origin.queue, item.origin.reason) for item in items} == {("news", "published")}
+        assert (items[0].headers, items[1].origin.id, items[2].origin.id) == ({"by": "Ada"}, id_of(6), id)
     assert await shell.broker.unbind("alerts") == ()
     await shell.queue("alerts").push("water")
     assert await payloads(shell.queue("alerts")) == ["water"]
@@ -300,23 +300,23 @@ async def test_a_publication_with_an_id_is_not_published_again(shell: Shell) -> 
 
 def counted(dump: Dump, queue: str) -> Counter[str]:
     """Count the live items of a queue by state, from its documents."""
-    live = [one for one in dump.documents if kind(one) in (f"{queue}, waiting", f"{queue}, reserved")]
+    live = [document for document in dump.documents if kind(document) in (f"{queue}, waiting", f"{queue}, reserved")]
     names = {(False, True): "ready", (False, False): "scheduled", (True, True): "expired", (True, False): "reserved"}
-    return Counter(names[one["reserved"], one["when"] <= dump.now] for one in live)
+    return Counter(names[document["reserved"], document["when"] <= dump.now] for document in live)
 
 
 async def test_stats_and_counts_agree_with_the_documents(shell: Shell, dump: Dump) -> None:
     stats = await shell.broker.stats()
-    queues = {one["q"] for one in dump.documents if "q" in one and isinstance(one["_id"], ObjectId)}
+    queues = {document["q"] for document in dump.documents if "q" in document and isinstance(document["_id"], ObjectId)}
     assert set(await shell.broker.queues()) == queues
     for name in queues:
         expected = counted(dump, name)
         for counts in (stats[name].counts, await shell.queue(name).counts()):
             assert {state: getattr(counts, state) for state in expected} == expected
             assert counts.total == expected.total()
-    for stored in (one for one in dump.documents if kind(one) == "stats:"):
-        name = stored["_id"].removeprefix("stats:")
-        events = {event: number for event, number in stored.items() if event not in ("_id", "expires")}
+    for counters in (document for document in dump.documents if kind(document) == "stats:"):
+        name = counters["_id"].removeprefix("stats:")
+        events = {event: number for event, number in counters.items() if event not in ("_id", "expires")}
         assert {event: getattr(stats[name], event) for event in events} == events
 
 
@@ -325,8 +325,8 @@ async def test_counters_go_on(shell: Shell) -> None:
     await shell.queue().push(1)
     await shell.queue().pop()
     await shell.broker.close()
-    stored = shell.raw.find_one({"_id": "stats:orders"})
-    assert (stored["put"], stored["get"]) == (before.put + 1, before.get + 1)
+    counters = shell.raw.find_one({"_id": "stats:orders"})
+    assert (counters["put"], counters["get"]) == (before.put + 1, before.get + 1)
 
 
 async def test_a_trail_is_read(shell: Shell) -> None:
@@ -345,18 +345,18 @@ async def test_a_trail_is_read(shell: Shell) -> None:
 
 async def test_workers_are_listed_until_they_are_gone(shell: Shell) -> None:
     records = await shell.broker.workers()
-    assert sorted(one.queues["jobs"] for one in records if one.queues) == [0, 1]
-    assert all(one.alive and one.host == "host" and one.pid > 0 for one in records)
+    assert sorted(worker.queues["jobs"] for worker in records if worker.queues) == [0, 1]
+    assert all(worker.alive and worker.host == "host" and worker.pid > 0 for worker in records)
     shell.clock.advance(60)
-    assert not any(one.alive for one in await shell.broker.workers())
+    assert not any(worker.alive for worker in await shell.broker.workers())
 
 
 async def test_a_queue_is_dropped_with_all_that_is_stored_of_it(shell: Shell) -> None:
     for name in ("orders", "done", "kept", "charges", "forgotten"):
         await shell.broker.drop_queue(name, force=True)
-        left = shell.raw.count_documents({"q": name})
+        remaining = shell.raw.count_documents({"q": name})
         controls = [f"queue:{name}", f"stats:{name}", f"end:0:{name}"]
-        assert left + shell.raw.count_documents({"_id": {"$in": controls}}) == 0
+        assert remaining + shell.raw.count_documents({"_id": {"$in": controls}}) == 0
 
 
 # --- idle queues, halts, marks ----------------------------------------------------------------
@@ -386,8 +386,8 @@ async def test_the_mark_behind_a_queue_is_no_item(shell: Shell) -> None:
 
 
 def test_a_run_on_spark_is_halted_and_its_tasks_are_known(broker: mongoq.Broker, dump: Dump) -> None:
-    [halt] = [one["_id"] for one in dump.documents if kind(one) == "halt:"]
+    [halt] = [document["_id"] for document in dump.documents if kind(document) == "halt:"]
     assert inside.is_halted(broker, ObjectId(halt.removeprefix("halt:")))
     assert not inside.is_halted(broker, ObjectId())
-    [run] = [one["run"] for one in dump.documents if "run" in one]
+    [run] = [document["run"] for document in dump.documents if "run" in document]
     assert inside.tasks_of(broker, run) == 1

@@ -26,12 +26,12 @@ def described(heading: str) -> set[str]:
 
 
 def test_the_latest_dump_has_every_field_of_an_item_that_the_docs_name_and_no_other(latest: Dump) -> None:
-    items = [one for one in latest.documents if isinstance(one["_id"], ObjectId)]
+    items = [document for document in latest.documents if isinstance(document["_id"], ObjectId)]
     assert {name for item in items for name in item} == described("## Fields")
 
 
 def test_and_every_field_of_an_entry_of_a_trail(latest: Dump) -> None:
-    entries = [entry for one in latest.documents for entry in one.get("trail", ())]
+    entries = [entry for document in latest.documents for entry in document.get("trail", ())]
     assert {name for entry in entries for name in entry} == described("### Trails")
 
 
@@ -39,20 +39,20 @@ def test_and_every_field_of_an_entry_of_a_trail(latest: Dump) -> None:
 def test_and_every_field_within_one(latest: Dump, name: str) -> None:
     [row] = [row for row in ENVELOPE.splitlines() if row.startswith(f"| `{name}` | document |")]
     documented = set(re.findall("`([^`]+)`", row)) - {name}
-    found = [one[name] for one in latest.documents if name in one]
-    inputs = [one for document in found for one in document.get("inputs", ())]
-    assert {field for document in [*found, *inputs] for field in document} == documented
+    subdocuments = [entry[name] for entry in latest.documents if name in entry]
+    inputs = [entry for document in subdocuments for entry in document.get("inputs", ())]
+    assert {field for document in [*subdocuments, *inputs] for field in document} == documented
 
 
 def test_and_every_kind_of_control_documents(latest: Dump) -> None:
     named = {"lease:housekeeping", "lease:idle-queues"}
-    documented = {one for one in re.findall("`([a-z]+:)[^`]+`", ENVELOPE) if one != "host:"} - {"lease:"} | named
-    found = {kind(one) for one in latest.documents if isinstance(one["_id"], str)}
-    assert found == documented
+    documented = {each for each in re.findall("`([a-z]+:)[^`]+`", ENVELOPE) if each != "host:"} - {"lease:"} | named
+    kinds = {kind(each) for each in latest.documents if isinstance(each["_id"], str)}
+    assert kinds == documented
 
 
 def test_and_every_setting_of_a_queue(latest: Dump) -> None:
-    settings = {name for one in latest.documents for name in one.get("settings", ())}
+    settings = {name for document in latest.documents for name in document.get("settings", ())}
     assert settings == {"lease", "history", "max_retries", "dead"}
 
 
@@ -64,5 +64,5 @@ def test_the_current_code_writes_the_kinds_fields_and_types_of_the_latest_dump(l
 def test_a_collection_that_is_ready_stays_as_it_is(broker: mongoq.Broker, store: Any, dump: Dump) -> None:
     broker.ensure_indexes()
     broker.queue("orders").push(1)
-    assert [kind(one) for one in store.find({"_id": {"$regex": "^schema:"}})] == ["schema:"]
+    assert [kind(document) for document in store.find({"_id": {"$regex": "^schema:"}})] == ["schema:"]
     assert sorted(map(dict, store.list_indexes()), key=lambda index: index["name"]) == dump.indexes

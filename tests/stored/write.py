@@ -67,11 +67,11 @@ class World:
     def count(self, queue: str, **filter: Any) -> int:
         return int(self.raw.count_documents({"q": queue, **filter}))
 
-    def work(self, pipeline: mongoq.Pipeline, done: Callable[[], Any]) -> None:
+    def work(self, pipeline: mongoq.Pipeline, is_done: Callable[[], Any]) -> None:
         """Run a pipeline until a condition holds; unlike a drain this may leave items that wait for a retry."""
         with pipeline.start(self.broker, signals=False) as run:
-            until(lambda: done() or run.ended)
-        assert done()
+            until(lambda: is_done() or run.ended)
+        assert is_done()
 
 
 def written(collection: Any) -> Dump:
@@ -188,9 +188,9 @@ def ids(world: World) -> None:
             queue.pop()
         elif what == "moved":
             queue.move(queue.reserve(), "charged")
-    kept = world.queue("kept", history=DAY)
-    kept.push("kept", id=ObjectId(f"{5:024x}"), once=LONG)
-    kept.commit(kept.reserve())
+    remembering = world.queue("kept", history=DAY)
+    remembering.push("kept", id=ObjectId(f"{5:024x}"), once=LONG)
+    remembering.commit(remembering.reserve())
 
 
 def keys(world: World) -> None:
@@ -349,10 +349,10 @@ def streams(world: World, at_work: ExitStack) -> None:
     world.queue("events", history=LONG, lease=120).push_many([f"event {n}" for n in range(8)])
 
     def reader(consumer: str) -> inside.Reader:
-        made = inside.Reader(world.raw, world.clock)
-        at_work.callback(made.broker.close)
-        made.begin(consumer)
-        return made
+        instance = inside.Reader(world.raw, world.clock)
+        at_work.callback(instance.broker.close)
+        instance.begin(consumer)
+        return instance
 
     resting = reader("at rest")
     resting.claim(1)

@@ -17,17 +17,17 @@ FIXED = mongoq.Fixed(10)
 
 def register(worker: VirtualWorker, answer: Any, **options: Any) -> list[Any]:
     """Register a handler of orders that answers so, and keeps what it was called with."""
-    seen: list[Any] = []
+    payloads: list[Any] = []
 
     @worker.consumer("orders", **{"retry": FIXED, **options})
     def handle(payload: Any) -> Any:
-        seen.append(payload)
-        given = answer(payload) if callable(answer) and not isinstance(answer, type) else answer
-        if isinstance(given, BaseException):
-            raise given
-        return given
+        payloads.append(payload)
+        value = answer(payload) if callable(answer) and not isinstance(answer, type) else answer
+        if isinstance(value, BaseException):
+            raise value
+        return value
 
-    return seen
+    return payloads
 
 
 def test_nothing_ready_is_none(virtual: VirtualBroker, worker: VirtualWorker) -> None:
@@ -37,31 +37,31 @@ def test_nothing_ready_is_none(virtual: VirtualBroker, worker: VirtualWorker) ->
 
 
 def test_what_a_handler_returns_is_done(virtual: VirtualBroker, worker: VirtualWorker) -> None:
-    seen = register(worker, 7)
+    payloads = register(worker, 7)
     id = virtual.queue("orders").push({"n": 1})
     result = worker.run_one(virtual.queue("orders"))
     assert result is not None
     assert (result.outcome, result.returned, result.error, result.item.id) == ("done", 7, None, id)
-    assert seen == [{"n": 1}]
+    assert payloads == [{"n": 1}]
     assert virtual.queue("orders").size() == 0
 
 
 def test_an_exception_is_a_retry_on_the_virtual_clock(virtual: VirtualBroker, worker: VirtualWorker) -> None:
     error = TimeoutError("no answer")
-    seen = register(worker, error)
+    payloads = register(worker, error)
     orders = virtual.queue("orders")
     id = orders.push(1)
     result = worker.run_one("orders")
     assert result is not None
     assert (result.outcome, result.error, result.delay) == ("retry", error, timedelta(seconds=10))
-    stored = orders.get(id)
-    assert stored.error.message == "no answer"
+    failed = orders.get(id)
+    assert failed.error.message == "no answer"
     assert worker.run_one("orders") is None
     virtual.advance(9.999)
     assert worker.run_one("orders") is None
     virtual.advance(timedelta(milliseconds=1))
     assert worker.run_one("orders").item.attempts == 2
-    assert seen == [1, 1]
+    assert payloads == [1, 1]
 
 
 def test_the_last_retry_ends_in_the_dead_queue(virtual: VirtualBroker, worker: VirtualWorker) -> None:
@@ -72,7 +72,7 @@ def test_the_last_retry_ends_in_the_dead_queue(virtual: VirtualBroker, worker: V
     for _ in range(2):
         outcomes.append(worker.run_one("orders"))
         virtual.advance(10)
-    assert [one.outcome for one in outcomes] == ["retry", "dead"]
+    assert [result.outcome for result in outcomes] == ["retry", "dead"]
     assert outcomes[1].to == "orders.dead"
     assert orders.dead.peek()[0].origin.reason == "retries exhausted"
 
@@ -130,7 +130,7 @@ def test_what_fails_a_worker_is_a_retry(virtual: VirtualBroker, worker: VirtualW
     assert type(result.error) is expected.get(type(answer), type(answer))
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), pytest.fail.Exception("told by a helper")])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), pytest.fail.Exception("raised by a helper")])
 def test_what_ends_a_test_ends_the_run_and_gives_the_item_back(
     virtual: VirtualBroker, worker: VirtualWorker, error: BaseException
 ) -> None:
@@ -173,22 +173,25 @@ def test_the_traceback_of_a_failure_is_logged(
 
 def test_a_batch_tells_of_each_item(virtual: VirtualBroker, worker: VirtualWorker) -> None:
     error = ValueError("three")
-    seen = register(worker, lambda payloads: [None, mongoq.Drop(), error][: len(payloads)], batch=3)
+    batches = register(worker, lambda payloads: [None, mongoq.Drop(), error][: len(payloads)], batch=3)
     virtual.queue("orders").push_many([1, 2, 3, 4])
     results = worker.run_batch("orders")
-    assert [(one.item.payload, one.outcome) for one in results] == [(1, "done"), (2, "dropped"), (3, "retry")]
-    assert [one.returned for one in results] == [None, mongoq.Drop(), error]
+    assert [(result.item.payload, result.outcome) for result in results] == [(1, "done"), (2, "dropped"), (3, "retry")]
+    assert [result.returned for result in results] == [None, mongoq.Drop(), error]
     assert results[2].error is error
-    assert [one.outcome for one in worker.run_batch("orders")] == ["done"]
+    assert [result.outcome for result in worker.run_batch("orders")] == ["done"]
     assert worker.run_batch("orders") == []
-    assert seen == [[1, 2, 3], [4]]
+    assert batches == [[1, 2, 3], [4]]
 
 
-def test_errors_of_a_batch_that_count_as_success_are_told(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+def test_errors_of_a_batch_that_count_as_success_are_reported(virtual: VirtualBroker, worker: VirtualWorker) -> None:
     error = KeyError("there already")
     register(worker, [error, None], batch=2, success_on=KeyError)
     virtual.queue("orders").push_many([1, 2])
-    assert [(one.outcome, one.error) for one in worker.run_batch("orders")] == [("done", error), ("done", None)]
+    assert [(result.outcome, result.error) for result in worker.run_batch("orders")] == [
+        ("done", error),
+        ("done", None),
+    ]
 
 
 def test_what_mongomock_cannot_do_is_raised(virtual: VirtualBroker, worker: VirtualWorker) -> None:
@@ -199,16 +202,16 @@ def test_what_mongomock_cannot_do_is_raised(virtual: VirtualBroker, worker: Virt
 
 
 def test_one_item_of_a_batch_handler_is_a_list_of_one(virtual: VirtualBroker, worker: VirtualWorker) -> None:
-    seen = register(worker, None, batch=10)
+    batches = register(worker, None, batch=10)
     virtual.queue("orders").push_many([1, 2])
     assert worker.run_one("orders").outcome == "done"
-    assert seen == [[1]]
+    assert batches == [[1]]
 
 
 def test_an_exception_fails_the_whole_batch(virtual: VirtualBroker, worker: VirtualWorker) -> None:
     register(worker, ValueError("bad"), batch=10)
     virtual.queue("orders").push_many([1, 2])
-    assert [one.outcome for one in worker.run_batch("orders")] == ["retry", "retry"]
+    assert [result.outcome for result in worker.run_batch("orders")] == ["retry", "retry"]
 
 
 # --- forced retries and time ---------------------------------------------------------------------
@@ -337,7 +340,7 @@ def test_a_fork_of_an_item_that_runs_at_most_once_is_moved(virtual: VirtualBroke
 def test_an_item_that_is_released_has_no_result(
     virtual: VirtualBroker, worker: VirtualWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = register(worker, None, batch=2)
+    batches = register(worker, None, batch=2)
     orders = virtual.queue("orders")
     released, refused = orders.push_many(["other", "odd"])
     monkeypatch.setattr(OutcomeResolver, "refusal", lambda *_: [Release(), Failed("odd", delay=60)])
@@ -346,7 +349,7 @@ def test_an_item_that_is_released_has_no_result(
     back = orders.get(released)
     assert back is not None
     assert (back.state, back.attempts) == ("ready", 0)
-    assert seen == []
+    assert batches == []
 
 
 @pytest.mark.parametrize("outcome", [None, mongoq.Retry(), mongoq.Outcome()])

@@ -30,7 +30,7 @@ def test_the_checks_are_those_of_production(worker: VirtualWorker) -> None:
         worker.consumer("orders")(lambda _: None)
 
 
-def test_a_queue_without_consumer_is_told(worker: VirtualWorker) -> None:
+def test_a_queue_without_consumer_is_reported(worker: VirtualWorker) -> None:
     worker.consumer("orders")(lambda _: None)
     with pytest.raises(mongoq.ArgumentInvalid, match="'invoices' has no consumer in this worker; there is 'orders'"):
         worker.run_one("invoices")
@@ -123,7 +123,7 @@ def test_a_job_tells_of_its_items(virtual: VirtualBroker, worker: VirtualWorker)
         assert {(end - virtual.clock.now()).total_seconds() for end in until} == {100}
 
     virtual.queue("orders").push_many([1, 2])
-    assert [one.error for one in worker.run_batch("orders")] == [None, None]
+    assert [result.error for result in worker.run_batch("orders")] == [None, None]
 
 
 def test_leases_are_kept_while_time_passes_in_a_handler(virtual: VirtualBroker, worker: VirtualWorker) -> None:
@@ -171,7 +171,7 @@ def test_coroutine_functions_run_in_one_loop_of_the_broker(virtual: VirtualBroke
 
     ambient.set(5)
     virtual.queue("orders").push_many([1, 2])
-    assert [one.returned for one in worker.run_until_idle()] == [5, 5]
+    assert [result.returned for result in worker.run_until_idle()] == [5, 5]
     assert [item.payload for item in virtual.queue("invoices").peek(5)] == [1, 2]
     assert len(loops) == 1
 
@@ -188,7 +188,7 @@ def test_a_coroutine_function_fails_as_a_plain_one(
 
     virtual.queue("orders").push_many([1, 0])
     results = worker.run_until_idle()
-    assert [one.outcome for one in results] == ["retry", "done"]
+    assert [result.outcome for result in results] == ["retry", "done"]
     assert type(results[0].error) is type(error)
 
 
@@ -233,10 +233,10 @@ async def test_an_asynchronous_worker_runs_in_the_loop_of_the_test() -> None:
         await orders.push_many([1, 0, 0])
         await virtual.queue("invoices").push(1)
         results = await worker.run_until_idle()
-        assert [one.outcome for one in results] == ["retry", "done", "done", "done"]
+        assert [result.outcome for result in results] == ["retry", "done", "done", "done"]
         assert results[-1].returned == threading.get_ident()
         worker.advance(60)
-        assert [one.item.attempts for one in await worker.run_batch("orders")] == [2]
+        assert [result.item.attempts for result in await worker.run_batch("orders")] == [2]
         assert worker.force_retry("orders") == 1
         assert (await worker.run_one(orders)).item.attempts == 3
         virtual.advance(1)
@@ -281,7 +281,7 @@ def test_a_pipeline_runs_in_the_order_of_its_registration(virtual: VirtualBroker
     virtual.queue("orders").push_many([1, 2, 3])
     virtual.queue("late").push(0)
     results = worker.run_until_idle()
-    assert [(one.item.queue, one.item.payload) for one in results] == [
+    assert [(result.item.queue, result.item.payload) for result in results] == [
         ("late", 0),
         ("orders", 1),
         ("orders", 2),
@@ -292,7 +292,7 @@ def test_a_pipeline_runs_in_the_order_of_its_registration(virtual: VirtualBroker
     assert worker.run_until_idle() == []
 
 
-def test_a_circle_is_told_and_not_run_for_ever(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+def test_a_circle_is_reported_and_not_run_for_ever(virtual: VirtualBroker, worker: VirtualWorker) -> None:
     worker.consumer("a")(lambda _: mongoq.Move("b"))
     worker.consumer("b")(lambda _: mongoq.Move("a"))
     virtual.queue("a").push(1)
@@ -321,14 +321,14 @@ def test_a_paused_queue_is_left(virtual: VirtualBroker, worker: VirtualWorker) -
 
 def test_both_faces_share_queues_and_clock() -> None:
     virtual = VirtualBroker(clock=mongoq.VirtualClock(datetime(2030, 1, 1, tzinfo=UTC)))
-    other = AsyncVirtualBroker(virtual)
-    id = asyncio.run(other.queue("orders").push(1, delay=10))
-    assert other.clock is virtual.clock
-    assert other.advance(10) == datetime(2030, 1, 1, 0, 0, 10, tzinfo=UTC)
+    async_broker = AsyncVirtualBroker(virtual)
+    id = asyncio.run(async_broker.queue("orders").push(1, delay=10))
+    assert async_broker.clock is virtual.clock
+    assert async_broker.advance(10) == datetime(2030, 1, 1, 0, 0, 10, tzinfo=UTC)
     item = virtual.queue("orders").reserve()
     assert item.id == id
-    asyncio.run(other.queue("orders").commit(item))
-    asyncio.run(other.close())
+    asyncio.run(async_broker.queue("orders").commit(item))
+    asyncio.run(async_broker.close())
     with pytest.raises(mongoq.BrokerClosed):
         virtual.queue("orders").size()
 
@@ -375,7 +375,7 @@ def test_arguments_are_checked() -> None:
         virtual.advance(-1)
 
 
-def test_mongomock_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mongomock_missing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "mongomock", None)
     with pytest.raises(ModuleNotFoundError, match=r"install mongoq-driver\[testing\]"):
         VirtualBroker()
@@ -397,8 +397,8 @@ def test_a_broker_may_be_collected_while_another_loop_runs(monkeypatch: pytest.M
             broker.close()
         return broker
 
-    async def main(kept: list[Any]) -> None:
-        kept.clear()
+    async def main(references: list[Any]) -> None:
+        references.clear()
         gc.collect()
 
     wrong: list[Any] = []
@@ -409,12 +409,12 @@ def test_a_broker_may_be_collected_while_another_loop_runs(monkeypatch: pytest.M
 
 def test_a_virtual_worker_takes_a_coroutine_that_would_be_cancelled() -> None:
     with VirtualBroker() as virtual:
-        worker, seen = virtual.worker(), []
+        worker, payloads = virtual.worker(), []
 
         @worker.consumer("orders", max_time=1, on_timeout="cancel", prefetch_bytes=None)
         async def handle(payload: int) -> None:
-            seen.append(payload)
+            payloads.append(payload)
 
         virtual.queue("orders").push(1)
         worker.run_until_idle()
-        assert seen == [1]
+        assert payloads == [1]

@@ -30,11 +30,11 @@ def context(name: str = "orders", *, model: Any = None, serverless: bool = False
     """A queue whose broker has been made ready, on a clock that stands still."""
     encoding = Encoding(codec_options())
     broker = BrokerContext("app.mongoq", VirtualClock(NOW), encoding, serverless, checked=True, indexed=True)
-    made = QueueContext(broker, queue_options(name, **options), Codec(broker.encoding, model))
-    made.saved = True
-    made.state.store(paused=False)
+    queue = QueueContext(broker, queue_options(name, **options), Codec(broker.encoding, model))
+    queue.saved = True
+    queue.state.store(paused=False)
     broker.topics.store({}, time.monotonic() + 3600)  # fresh, however slow the machine
-    return made
+    return queue
 
 
 def reserved_item(**changes: Any) -> Item[Any]:
@@ -75,12 +75,12 @@ def _parsed(command: Command[Any], reply: Any) -> Any:
 
 def play(flow: Flow[Any], replies: Iterable[Any]) -> tuple[list[Command[Any]], Any]:
     """Run a flow on scripted replies; return the commands it sent, and its result or the error it raised."""
-    script, sent, outcome = deque(replies), [], None
+    script, commands, outcome = deque(replies), [], None
     try:
         request = next(flow)
         while True:
             assert isinstance(request, Command)
-            sent.append(request)
+            commands.append(request)
             assert script, f"no reply was scripted for {request}"
             reply = script.popleft()
             request = flow.throw(reply) if isinstance(reply, Exception) else flow.send(_parsed(request, reply))
@@ -89,4 +89,4 @@ def play(flow: Flow[Any], replies: Iterable[Any]) -> tuple[list[Command[Any]], A
     except Exception as error:
         outcome = error
     assert not script, f"replies left over: {script}"
-    return sent, outcome
+    return commands, outcome

@@ -25,11 +25,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "-k" in selection:
             *starts, _, expression = selection
         inside = tuple(f"{start}{end}" for start in starts for end in ("::", "["))
-        found = [item for item in items if item.nodeid in starts or item.nodeid.startswith(inside)]
+        selected = [item for item in items if item.nodeid in starts or item.nodeid.startswith(inside)]
         config.option.keyword = expression
         if expression:
-            deselect_by_keyword(found, config)
-        if not found:
+            deselect_by_keyword(selected, config)
+        if not selected:
             empty.append(selection)
     config.option.keyword = ""
     place.write_text(json.dumps(empty))

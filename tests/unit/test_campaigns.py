@@ -10,8 +10,8 @@ from scripts import campaigns
 
 
 def test_campaigns_of_crashes_run_alone_and_none_is_left_out() -> None:
-    drawn = ["tests/a.py::a", "tests/crash/b.py::b", "tests/c.py::c", "tests/d.py::d"]
-    batches = list(campaigns.cut_batches(drawn, 2))
+    tests = ["tests/a.py::a", "tests/crash/b.py::b", "tests/c.py::c", "tests/d.py::d"]
+    batches = list(campaigns.cut_batches(tests, 2))
     assert batches == [["tests/crash/b.py::b"], ["tests/a.py::a", "tests/c.py::c"], ["tests/d.py::d"]]
 
 

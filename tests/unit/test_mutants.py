@@ -31,12 +31,12 @@ def test_no_two_mutants_have_one_name() -> None:
 def test_every_mutant_has_tests_that_could_fail(tmp_path: Path) -> None:
     selections = sorted({tuple(mutant["tests"]) for mutant in MUTANTS})
     files = sorted(
-        {one.partition("::")[0] for selection in selections for one in selection if one.startswith("tests/")}
+        {test.partition("::")[0] for selection in selections for test in selection if test.startswith("tests/")}
     )
     place = tmp_path / "selections.json"
     place.write_text(json.dumps([*selections, [files[0], "-k", "no_test_has_this_name"]]))
     command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "tests.unit.selections", *files]
     environment = {**os.environ, "MONGOQ_SELECTIONS": str(place)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
+    completed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout[-2000:]
     assert json.loads(place.read_text()) == [[files[0], "-k", "no_test_has_this_name"]]

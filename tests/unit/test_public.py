@@ -72,11 +72,11 @@ def test_everything_public_is_documented() -> None:
 
 
 def test_both_shells_have_the_same_methods_and_parameters() -> None:
-    for one, other in [(mongoq.AsyncBroker, mongoq.Broker), (mongoq.AsyncQueue, mongoq.Queue)]:
-        names = {name for name in dir(one) if not name.startswith("_")}
-        assert names == {name for name in dir(other) if not name.startswith("_")}
+    for async_class, sync_class in [(mongoq.AsyncBroker, mongoq.Broker), (mongoq.AsyncQueue, mongoq.Queue)]:
+        names = {name for name in dir(async_class) if not name.startswith("_")}
+        assert names == {name for name in dir(sync_class) if not name.startswith("_")}
         for name in names:
-            ours, theirs = inspect.getattr_static(one, name), inspect.getattr_static(other, name)
+            ours, theirs = inspect.getattr_static(async_class, name), inspect.getattr_static(sync_class, name)
             if inspect.isfunction(ours):
                 assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
 
@@ -181,8 +181,8 @@ def test_callers_see_the_types_they_expect(tmp_path: Path) -> None:
     run = subprocess.run(
         command, cwd=tmp_path, env={"MYPYPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=False
     )
-    shown = [line.split('"')[1] for line in run.stdout.splitlines() if "Revealed type" in line]
-    assert shown == REVEALED, run.stdout + run.stderr
+    types = [line.split('"')[1] for line in run.stdout.splitlines() if "Revealed type" in line]
+    assert types == REVEALED, run.stdout + run.stderr
     assert "error" not in run.stdout
 
 

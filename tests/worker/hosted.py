@@ -1,6 +1,6 @@
 """A worker in the process of another program, which has handlers of signals of its own.
 
-``hosted.py URI DATABASE HOST SIGNALS`` prints ``begin`` and ``end`` for each run, ``heard`` when the program's own
+``hosted.py URI DATABASE HOST SIGNALS`` prints ``begin`` and ``end`` for each run, ``received`` when the program's own
 handler is called, and at the end whether that handler is still installed.
 """
 
@@ -23,13 +23,13 @@ ready = threading.Event()
 
 
 class Server:
-    """A web server as far as signals go: it ends when it has heard one, and then ends what runs in its process."""
+    """A web server as far as signals go: it ends when it has received one, and then ends what runs in its process."""
 
     def __init__(self) -> None:
         self.should_exit = threading.Event()
 
     def handle_exit(self, number: int, frame: Any) -> None:
-        say("heard", number)
+        say("received", number)
         self.should_exit.set()
 
     async def serve(self) -> None:
@@ -109,8 +109,8 @@ def in_threads(uri: str, database: str, host: str, *, signals: bool) -> None:
     say("restored", signal.getsignal(signal.SIGTERM) is handle)
 
 
-def main(uri: str, database: str, host: str, told: str) -> None:
-    signals = told == "True"
+def main(uri: str, database: str, host: str, with_signals: str) -> None:
+    signals = with_signals == "True"
     if host in ("server", "loop", "start_async"):
         asyncio.run(in_loop(uri, database, host, signals=signals))
     else:

@@ -37,12 +37,12 @@ def written() -> Iterator[io.TextIOWrapper]:
 def test_each_is_recorded_and_the_worker_goes_on(
     desk: Desk, queue: mongoq.Queue[Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    done = []
+    payloads = []
 
     def handle(payload: str) -> None:
         if payload in AWKWARD:
             raise awkward(payload)
-        done.append(payload)
+        payloads.append(payload)
 
     async def handle_in_task(payload: str) -> None:
         handle(payload)
@@ -52,14 +52,14 @@ def test_each_is_recorded_and_the_worker_goes_on(
     options = {**ONCE, "success_on": (KeyError,)}
     desk.consumers.append(("orders", handle_in_task if desk.kind == "tasks" else handle, options))
     desk.run()
-    assert done == ["fine"] * len(AWKWARD)
+    assert payloads == ["fine"] * len(AWKWARD)
     letters = {item.payload: item for item in queue.dead.peek(100)}
     assert letters.keys() == AWKWARD.keys()
     for item in letters.values():
         assert item.error is not None
         assert item.error.type
-    told = getattr(letters["no class"].error, "type", None)
-    assert told == "tests.awkward.NoClass", "its own error, not one of asking for it"
+    error_type = getattr(letters["no class"].error, "type", None)
+    assert error_type == "tests.awkward.NoClass", "its own error, not one of asking for it"
     assert "Logging error" not in capfd.readouterr().err
 
 
@@ -77,10 +77,10 @@ def test_each_may_be_an_entry_of_a_batch(desk: Desk, queue: mongoq.Queue[Any]) -
 @names
 def test_none_counts_as_success_and_none_is_raised_by_asking(name: str) -> None:
     try:
-        told: Any = is_success(SimpleNamespace(success_on=(KeyError,)), awkward(name))  # type: ignore[arg-type]
+        answer: Any = is_success(SimpleNamespace(success_on=(KeyError,)), awkward(name))  # type: ignore[arg-type]
     except BaseException:  # whatever it is: pytest could not print some of them
-        told = "raised"
-    assert told is False
+        answer = "raised"
+    assert answer is False
 
 
 def test_each_may_be_the_reason_to_retry(desk: Desk, queue: mongoq.Queue[Any]) -> None:
@@ -92,16 +92,18 @@ def test_each_may_be_the_reason_to_retry(desk: Desk, queue: mongoq.Queue[Any]) -
     desk.run()
     letters = queue.dead.peek(100)
     assert {item.payload for item in letters} == AWKWARD.keys()
-    told = {item.payload: item.error.type for item in letters if item.error is not None}
-    assert told == {name: type_name(awkward(name)) for name in AWKWARD}, "its own error, not one of asking for it"
+    error_types = {item.payload: item.error.type for item in letters if item.error is not None}
+    assert error_types == {name: type_name(awkward(name)) for name in AWKWARD}, (
+        "its own error, not one of asking for it"
+    )
 
 
 @names
-def test_each_can_be_told_when_an_item_is_settled_by_hand(queue: mongoq.Queue[Any], name: str) -> None:
+def test_each_can_be_given_when_an_item_is_settled_by_hand(queue: mongoq.Queue[Any], name: str) -> None:
     queue.push_many([1, 2, 3])
-    first, *others = queue.reserve_many(3)
+    first, *remaining = queue.reserve_many(3)
     queue.rollback(first, error=awkward(name))
-    queue.rollback_many(others, error=awkward(name))
+    queue.rollback_many(remaining, error=awkward(name))
     for item in queue.reserve_many(3):
         assert item.error is not None
         assert item.error.type
@@ -184,11 +186,11 @@ def test_each_fails_a_run_of_a_virtual_worker(name: str) -> None:
 def test_a_move_that_raises_when_it_is_read_fails_its_item_alone(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     class Awkward:
         def __init__(self, name: str) -> None:
-            self.told = name
+            self.error_name = name
 
         @property
         def name(self) -> str:
-            raise awkward(self.told)
+            raise awkward(self.error_name)
 
         _context = name
 

@@ -32,7 +32,7 @@ def test_a_batch_is_a_list_of_payloads_and_none_commits_them_all(desk: Desk, que
 
 def test_each_item_has_an_outcome_of_its_own(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     queue.push_many(["fine", "retry", "dead", "move", "error", "drop"])
-    told = {
+    outcomes = {
         "fine": None,
         "retry": mongoq.Retry(),
         "dead": mongoq.Dead("dead"),
@@ -44,11 +44,11 @@ def test_each_item_has_an_outcome_of_its_own(desk: Desk, queue: mongoq.Queue[Any
 
     async def handle(payloads: Any) -> Any:
         runs.extend(payloads)
-        return [told[payload] for payload in payloads]
+        return [outcomes[payload] for payload in payloads]
 
     desk.consume("orders", handle, batch=6, retry=QUICK, max_retries=2)
     desk.run()
-    assert sorted(runs) == sorted([*told, *["retry", "error"] * 2])
+    assert sorted(runs) == sorted([*outcomes, *["retry", "error"] * 2])
     letters = {letter.payload: letter for letter in queue.dead.peek(9)}
     assert {name: letter.origin.reason for name, letter in letters.items()} == {
         "dead": "dead",
@@ -60,7 +60,7 @@ def test_each_item_has_an_outcome_of_its_own(desk: Desk, queue: mongoq.Queue[Any
 
 
 @pytest.mark.parametrize(
-    ("returned", "told"),
+    ("returned", "message"),
     [
         ([None], "a batch of 3 items got 1 outcomes"),
         ([None] * 4, "a batch of 3 items got 4 outcomes"),
@@ -72,7 +72,7 @@ def test_each_item_has_an_outcome_of_its_own(desk: Desk, queue: mongoq.Queue[Any
     ],
 )
 def test_a_wrong_return_fails_that_batch_and_the_loop_goes_on(
-    desk: Desk, queue: mongoq.Queue[Any], returned: Any, told: str
+    desk: Desk, queue: mongoq.Queue[Any], returned: Any, message: str
 ) -> None:
     queue.push_many([1, 2, 3])
     runs: list[int] = []
@@ -87,7 +87,7 @@ def test_a_wrong_return_fails_that_batch_and_the_loop_goes_on(
     letters = queue.dead.peek(9)
     assert len(letters) == 3
     assert {letter.error.type for letter in letters} == {"mongoq.errors.OutcomeInvalid"}
-    assert all(told in letter.error.message for letter in letters)
+    assert all(message in letter.error.message for letter in letters)
     queue.push(4)
     desk.run()
     assert runs[-1] == 4

@@ -16,38 +16,38 @@ OWN = tuple(f"mongoq-{loop}" for loop in ("beat", "drain", "fetch", "keep", "rea
 async def cancel_each_once(work: Coroutine[Any, Any, Any]) -> set[str]:
     """Do some work, each of whose tasks is cancelled as soon as it is there; return their names."""
     task = asyncio.create_task(work)
-    met: set[str] = set()
+    names: set[str] = set()
     async with asyncio.timeout(PATIENCE):
         while not task.done():
-            for other in asyncio.all_tasks():
-                name = other.get_name()
-                if name.startswith(OWN) and name not in met:
-                    met.add(name)
-                    other.cancel()
+            for each_task in asyncio.all_tasks():
+                name = each_task.get_name()
+                if name.startswith(OWN) and name not in names:
+                    names.add(name)
+                    each_task.cancel()
             await asyncio.sleep(0)
     await task
-    return met
+    return names
 
 
 async def test_a_worker_goes_on_whose_tasks_were_cancelled_before_they_began(uri: str, database: str) -> None:
     async with mongoq.connect_async(uri, database=database) as broker:
-        queue, done = broker.queue("orders"), []
+        queue, payloads = broker.queue("orders"), []
         worker = mongoq.AsyncWorker(broker)
 
         @worker.consumer("orders", concurrency=3)
         async def handle(payload: int) -> None:
-            done.append(payload)
+            payloads.append(payload)
 
         await queue.push_many(list(range(20)))
-        met = await cancel_each_once(worker.run(drain=True))
-        assert {"mongoq-fetch-orders", "mongoq-settle-orders", "mongoq-run-orders-1", "mongoq-drain"} <= met
-        assert sorted(done) == list(range(20))
+        names = await cancel_each_once(worker.run(drain=True))
+        assert {"mongoq-fetch-orders", "mongoq-settle-orders", "mongoq-run-orders-1", "mongoq-drain"} <= names
+        assert sorted(payloads) == list(range(20))
         assert await queue.size() == 0
 
 
 async def test_a_source_is_read_whose_task_was_cancelled_before_it_began(uri: str, database: str) -> None:
     pipeline = mongoq.Pipeline("numbers")
-    done = []
+    payloads = []
 
     @pipeline.source(to="orders")
     async def rows(position: int | None) -> AsyncIterator[mongoq.Record]:
@@ -56,13 +56,13 @@ async def test_a_source_is_read_whose_task_was_cancelled_before_it_began(uri: st
 
     @pipeline.sink("orders")
     async def handle(payload: int) -> None:
-        done.append(payload)
+        payloads.append(payload)
 
     async with mongoq.connect_async(uri, database=database) as broker:
 
         async def drained() -> None:
             await pipeline.drain_async(broker)
 
-        met = await cancel_each_once(drained())
-        assert {"mongoq-read-rows", "mongoq-source-rows", "mongoq-fetch-orders"} <= met
-    assert done == list(range(20))
+        names = await cancel_each_once(drained())
+        assert {"mongoq-read-rows", "mongoq-source-rows", "mongoq-fetch-orders"} <= names
+    assert payloads == list(range(20))

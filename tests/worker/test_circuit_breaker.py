@@ -17,13 +17,13 @@ def test_while_the_other_side_is_down_items_are_tried_one_at_a_time_and_keep_the
 ) -> None:
     queue.push_many(range(30))
     tried: list[int] = []
-    held: list[int] = []
+    counts: list[int] = []
     down = [True]
 
     async def handle(payload: int) -> None:
         tried.append(payload)
         if down[0]:
-            held.append(raw.count_documents({"q": "orders", "reserved": True}))
+            counts.append(raw.count_documents({"q": "orders", "reserved": True}))
             raise ConnectionError("down")
 
     desk.consume("orders", handle, concurrency=1, prefetch=20, probe=True, retry=mongoq.Fixed(0.05), max_retries=1)
@@ -31,7 +31,7 @@ def test_while_the_other_side_is_down_items_are_tried_one_at_a_time_and_keep_the
     until(lambda: len(tried) >= 12)
     assert queue.dead.size() == 0
     assert len(set(tried[:10])) == 10, "another one each time"
-    assert held[2:10] == [1] * 8, "what had been prefetched was released"
+    assert counts[2:10] == [1] * 8, "what had been prefetched was released"
     assert raw.count_documents({"q": "orders", "attempts": {"$gt": 0}}) <= 2, "the first one's, and that of a run"
     down[0] = False
     until(lambda: queue.size() == 0)

@@ -21,10 +21,10 @@ CLEAN: Seen = ("caller", CALLER_PLACES)
 
 def look_and_leave_traces(payload: Any) -> Seen:
     """Return what a run finds, and change all of it."""
-    found = TENANT.get(), decimal.getcontext().prec
+    context = TENANT.get(), decimal.getcontext().prec
     TENANT.set(f"tenant {payload}")
     decimal.getcontext().prec = PLACES
-    return found
+    return context
 
 
 @pytest.fixture(autouse=True)
@@ -56,12 +56,12 @@ def drain(kind: str, uri: str, database: str, register: Any) -> None:
     asyncio.run(work())
 
 
-def handler(kind: str, seen: list[Seen]) -> Any:
+def handler(kind: str, contexts: list[Seen]) -> Any:
     def plain(payload: Any) -> None:
-        seen.append(look_and_leave_traces(payload))
+        contexts.append(look_and_leave_traces(payload))
 
     async def task(payload: Any) -> None:
-        seen.append(look_and_leave_traces(payload))
+        contexts.append(look_and_leave_traces(payload))
         await asyncio.sleep(0)
         assert TENANT.get() == f"tenant {payload}", "a run keeps its own"
         assert await asyncio.create_task(own_tenant()) == f"tenant {payload}", "and hands it on"
@@ -80,21 +80,21 @@ async def own_tenant() -> str:
 def test_each_run_begins_in_a_copy_of_the_context_of_run(
     kind: str, options: dict[str, Any], uri: str, database: str, queue: mongoq.Queue[Any]
 ) -> None:
-    seen: list[Seen] = []
+    contexts: list[Seen] = []
     queue.push_many(list(range(6)))
-    drain(kind, uri, database, lambda worker: worker.consumer("orders", **options)(handler(kind, seen)))
-    assert len(seen) == 6 // options.get("batch", 1)
-    assert set(seen) == {CLEAN}
+    drain(kind, uri, database, lambda worker: worker.consumer("orders", **options)(handler(kind, contexts)))
+    assert len(contexts) == 6 // options.get("batch", 1)
+    assert set(contexts) == {CLEAN}
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks", "plain"])
 def test_a_run_that_has_failed_leaves_nothing_behind(
     kind: str, uri: str, database: str, queue: mongoq.Queue[Any]
 ) -> None:
-    seen: list[Seen] = []
+    contexts: list[Seen] = []
 
     def plain(payload: Any) -> None:
-        seen.append(look_and_leave_traces(payload))
+        contexts.append(look_and_leave_traces(payload))
         raise ValueError(payload)
 
     async def task(payload: Any) -> None:
@@ -102,21 +102,21 @@ def test_a_run_that_has_failed_leaves_nothing_behind(
 
     queue.push_many(list(range(4)))
     options: dict[str, Any] = {"retry": mongoq.Fixed(0), "max_retries": 1}
-    drain(kind, uri, database, lambda one: one.consumer("orders", **options)(task if kind == "tasks" else plain))
-    assert seen == [CLEAN] * 8
+    drain(kind, uri, database, lambda worker: worker.consumer("orders", **options)(task if kind == "tasks" else plain))
+    assert contexts == [CLEAN] * 8
     assert queue.dead.size() == 4
 
 
 @pytest.mark.parametrize("way", ["start", "drain", "start_async", "drain_async"])
 def test_stages_and_sources_begin_in_a_copy_of_the_context_of_the_call(way: str, uri: str, database: str) -> None:
     pipeline = mongoq.Pipeline("prices")
-    seen: list[Seen] = []
-    done: list[Any] = []
+    contexts: list[Seen] = []
+    payloads: list[Any] = []
 
     @pipeline.source(to="raw")
     def rows(position: int | None) -> Iterator[mongoq.Record]:
         for number in range(position or 0, 3):
-            seen.append(look_and_leave_traces(number) if number == 0 else CLEAN)
+            contexts.append(look_and_leave_traces(number) if number == 0 else CLEAN)
             yield mongoq.Record(number, position=number + 1)
 
     if way.endswith("async"):
@@ -124,29 +124,29 @@ def test_stages_and_sources_begin_in_a_copy_of_the_context_of_the_call(way: str,
         @pipeline.source(to="raw")
         async def others(position: int | None) -> AsyncIterator[mongoq.Record]:
             for number in range(position or 3, 6):
-                seen.append(look_and_leave_traces(number) if number == 3 else CLEAN)
+                contexts.append(look_and_leave_traces(number) if number == 3 else CLEAN)
                 yield mongoq.Record(number, position=number + 1)
 
         @pipeline.stage("raw", to="priced")
         async def price(payload: int) -> dict[str, str]:
-            seen.append(look_and_leave_traces(payload))
+            contexts.append(look_and_leave_traces(payload))
             return {"price": f"{TENANT.get()}: {payload}"}
     else:
 
         @pipeline.stage("raw", to="priced")
         def price(payload: int) -> dict[str, str]:
-            seen.append(look_and_leave_traces(payload))
+            contexts.append(look_and_leave_traces(payload))
             return {"price": f"{TENANT.get()}: {payload}"}
 
     @pipeline.sink("priced")
     def load(payload: Any) -> None:
-        seen.append(look_and_leave_traces("load"))
-        done.append(payload["price"])
+        contexts.append(look_and_leave_traces("load"))
+        payloads.append(payload["price"])
 
     number = 6 if way.endswith("async") else 3
-    run_until(pipeline, way, uri, database, lambda: len(done) == number)
-    assert sorted(done) == [f"tenant {each}: {each}" for each in range(number)]
-    assert set(seen) == {CLEAN}
+    run_until(pipeline, way, uri, database, lambda: len(payloads) == number)
+    assert sorted(payloads) == [f"tenant {each}: {each}" for each in range(number)]
+    assert set(contexts) == {CLEAN}
 
 
 def run_until(pipeline: mongoq.Pipeline, way: str, uri: str, database: str, is_done: Any) -> None:
@@ -173,26 +173,26 @@ def run_until(pipeline: mongoq.Pipeline, way: str, uri: str, database: str, is_d
 
 @pytest.mark.parametrize("kind", ["plain", "tasks"])
 def test_runs_of_a_virtual_worker_leave_nothing_behind(kind: str) -> None:
-    seen: list[Seen] = []
+    contexts: list[Seen] = []
     with VirtualBroker() as virtual:
         worker = virtual.worker()
-        worker.consumer("orders")(handler(kind, seen))
+        worker.consumer("orders")(handler(kind, contexts))
         virtual.queue("orders").push_many([1, 2, 3])
         worker.run_until_idle()
-    assert seen == [CLEAN] * 3
+    assert contexts == [CLEAN] * 3
 
 
 @pytest.mark.parametrize("kind", ["plain", "tasks"])
 def test_runs_of_an_async_virtual_worker_leave_nothing_behind(kind: str) -> None:
-    seen: list[Seen] = []
+    contexts: list[Seen] = []
 
     async def work() -> None:
         async with AsyncVirtualBroker() as virtual:
             worker = virtual.worker()
-            worker.consumer("orders")(handler(kind, seen))
+            worker.consumer("orders")(handler(kind, contexts))
             await virtual.queue("orders").push_many([1, 2, 3])
             await worker.run_until_idle()
             assert (TENANT.get(), decimal.getcontext().prec) == CLEAN
 
     asyncio.run(work())
-    assert seen == [CLEAN] * 3
+    assert contexts == [CLEAN] * 3

@@ -46,13 +46,16 @@ class Late(CommandListener):
 @pytest.fixture
 def late(uri: str, database: str, raw: Any) -> Iterator[tuple[Late, mongoq.Broker]]:
     """A broker that gets its replies late, with two items whose leases have run out."""
-    heard = Late(raw)
-    with MongoClient[Any](uri, event_listeners=[heard]) as client, mongoq.Broker(client[database]["mongoq"]) as broker:
+    listener = Late(raw)
+    with (
+        MongoClient[Any](uri, event_listeners=[listener]) as client,
+        mongoq.Broker(client[database]["mongoq"]) as broker,
+    ):
         queue = broker.queue("orders")
         queue.push_many(["first", "second"])
         assert len(queue.reserve_many(2, lease=0.05)) == 2
         time.sleep(0.1)
-        yield heard, broker
+        yield listener, broker
 
 
 def taken(broker: mongoq.Broker) -> Any:
@@ -70,11 +73,11 @@ def test_what_was_claimed_late_is_held_for_a_whole_lease(late: tuple[Late, mongo
 
 
 def test_what_was_lost_meanwhile_is_not_handed_out(late: tuple[Late, mongoq.Broker], raw: Any) -> None:
-    heard, broker = late
-    heard.stealing = 1
+    listener, broker = late
+    listener.stealing = 1
     item, _ = taken(broker)
     assert item.payload == "second"
     assert raw.find_one({"payload": "first"})["by"] == "thief"
-    heard.stealing = 0
+    listener.stealing = 0
     broker.queue("orders").commit(item)
     assert taken(broker) is None

@@ -21,9 +21,9 @@ CODES = {"exit": CODE, "exit with a text": 1, "raise": 1, "return": 0, "process"
 def run(uri: str, database: str, kind: str, way: str) -> tuple[list[list[str]], str]:
     """Return the lines that the program has printed, by words, and what it has complained of."""
     command = [sys.executable, "-m", "tests.worker.forking", uri, database, kind, way]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    return [line.split() for line in done.stdout.splitlines()], done.stderr
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return [line.split() for line in completed.stdout.splitlines()], completed.stderr
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_a_child_that_a_handler_forked_ends_and_settles_nothing(
     queue.configure(history=3600)
     queue.push_many(list(range(NUMBER)))
     lines, complaints = run(uri, database, kind, way)
-    *others, (_, worker) = lines
-    assert [words for words in others if words[0] == "child"] == [["child", str(CODES[way])]] * NUMBER
-    assert sorted(words[1:] for words in others if words[0] == "began") == [[str(n), worker] for n in range(NUMBER)]
+    *events, (_, worker) = lines
+    assert [words for words in events if words[0] == "child"] == [["child", str(CODES[way])]] * NUMBER
+    assert sorted(words[1:] for words in events if words[0] == "began") == [[str(n), worker] for n in range(NUMBER)]
     assert [item.attempts for item in queue.history()] == [1] * NUMBER
     assert queue.dead.size() == 0
     assert ("a child's" in complaints) == (way == "raise")
@@ -54,7 +54,7 @@ def test_a_child_that_a_source_forked_ends_and_pushes_nothing(
     uri: str, database: str, broker: mongoq.Broker, way: str
 ) -> None:
     lines, _ = run(uri, database, "source", way)
-    *others, (_, process) = lines
-    assert [words for words in others if words[0] == "child"] == [["child", str(CODES[way])]] * NUMBER
-    assert [words[1:] for words in others if words[0] == "began"] == [[str(n), process] for n in range(NUMBER)]
+    *events, (_, process) = lines
+    assert [words for words in events if words[0] == "child"] == [["child", str(CODES[way])]] * NUMBER
+    assert [words[1:] for words in events if words[0] == "began"] == [[str(n), process] for n in range(NUMBER)]
     assert [item.payload for item in broker.queue("made").peek(100)] == list(range(NUMBER))

@@ -47,9 +47,9 @@ def program() -> Iterator[Any]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.process.kill()
-        one.process.communicate()
+    for running in started:
+        running.process.kill()
+        running.process.communicate()
 
 
 HOSTS = ["server", "loop", "start_async", "worker", "start"]
@@ -62,7 +62,7 @@ def test_a_program_hears_its_signal_and_the_worker_ends_in_good_order(
 ) -> None:
     queue.push_many(["one", "two"])
     running = program(uri, database, host, signals)
-    assert running.send_signal_in_a_run() == [f"heard {int(signal.SIGTERM)}", "end one", "restored True"]
+    assert running.send_signal_in_a_run() == [f"received {int(signal.SIGTERM)}", "end one", "restored True"]
     assert running.process.returncode == 0
     assert [item.payload for item in queue.peek(5)] == ["two"]
 
@@ -72,9 +72,9 @@ def test_a_drain_calls_the_handler_that_was_there_or_leaves_it_alone(
     program: Any, uri: str, database: str, queue: mongoq.Queue[Any], *, signals: bool, ended: list[str]
 ) -> None:
     queue.push_many(["one", "two"])
-    heard = [f"heard {int(signal.SIGTERM)}"]
-    last = [f"interrupted {signals}", "restored True"]
-    assert program(uri, database, "drain", signals).send_signal_in_a_run() == heard + ended + last
+    handled = [f"received {int(signal.SIGTERM)}"]
+    restored = [f"interrupted {signals}", "restored True"]
+    assert program(uri, database, "drain", signals).send_signal_in_a_run() == handled + ended + restored
 
 
 def test_what_the_handler_raises_that_was_there_is_raised_when_the_worker_has_ended(
@@ -82,14 +82,14 @@ def test_what_the_handler_raises_that_was_there_is_raised_when_the_worker_has_en
 ) -> None:
     queue.push("one")
     running = program(uri, database, "exit", True)
-    assert running.send_signal_in_a_run() == [f"heard {int(signal.SIGTERM)}", "end one"]
+    assert running.send_signal_in_a_run() == [f"received {int(signal.SIGTERM)}", "end one"]
     assert running.process.returncode == CODE
     assert queue.size() == 0
 
 
 @pytest.fixture
-def heard() -> Iterator[list[int]]:
-    """The signals that the handlers of the test itself have heard."""
+def received() -> Iterator[list[int]]:
+    """The signals that the handlers of the test itself received."""
     numbers: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
@@ -99,26 +99,26 @@ def heard() -> Iterator[list[int]]:
         signal.signal(number, handler)
 
 
-def test_a_block_within_a_block_calls_the_handler_below_once(heard: list[int]) -> None:
-    told: list[str] = []
-    with stop_on_signals(lambda: told.append("outer")), stop_on_signals(lambda: told.append("inner")):
+def test_a_block_within_a_block_calls_the_handler_below_once(received: list[int]) -> None:
+    calls: list[str] = []
+    with stop_on_signals(lambda: calls.append("outer")), stop_on_signals(lambda: calls.append("inner")):
         os.kill(os.getpid(), signal.SIGTERM)
-    assert sorted(told) == ["inner", "outer"]
-    assert heard == [signal.SIGTERM]
+    assert sorted(calls) == ["inner", "outer"]
+    assert received == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL, signal.default_int_handler])
-def test_what_would_only_end_the_process_is_not_called_and_put_back(heard: list[int], handler: Any) -> None:
+def test_what_would_only_end_the_process_is_not_called_and_put_back(received: list[int], handler: Any) -> None:
     signal.signal(signal.SIGINT, handler)
-    told: list[str] = []
-    with stop_on_signals(lambda: told.append("stop")):
+    calls: list[str] = []
+    with stop_on_signals(lambda: calls.append("stop")):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)
-    assert told == ["stop"]
+    assert calls == ["stop"]
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_a_handler_that_is_not_of_python_stays(heard: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_is_not_of_python_stays(received: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     own = signal.getsignal(signal.SIGTERM)
     installed: list[int] = []
     monkeypatch.setattr(signal, "getsignal", lambda number: None)
@@ -130,18 +130,18 @@ def test_a_handler_that_is_not_of_python_stays(heard: list[int], monkeypatch: py
     assert signal.getsignal(signal.SIGTERM) is own
 
 
-def test_a_listener_that_is_put_back_after_its_end_swallows_nothing(heard: list[int]) -> None:
+def test_a_listener_that_is_put_back_after_its_end_swallows_nothing(received: list[int]) -> None:
     """A server that starts within the worker's block, and ends later, puts back what stood there at its start."""
-    told: list[str] = []
-    with stop_on_signals(lambda: told.append("stop")):
+    calls: list[str] = []
+    with stop_on_signals(lambda: calls.append("stop")):
         stood = signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the server's
     signal.signal(signal.SIGTERM, stood)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert (told, heard) == ([], [signal.SIGTERM])
+    assert (calls, received) == ([], [signal.SIGTERM])
 
 
-def test_with_signals_false_nothing_is_installed(heard: list[int]) -> None:
+def test_with_signals_false_nothing_is_installed(received: list[int]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with stop_on_signals(lambda: None, signals=False):
         assert signal.getsignal(signal.SIGTERM) is before

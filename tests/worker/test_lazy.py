@@ -97,33 +97,33 @@ def test_what_has_not_run_is_a_failure(broker: mongoq.Broker, lazy: Callable[[An
 
 
 @pytest.mark.parametrize("batch", [None, 3])
-@pytest.mark.parametrize("made", [steps, work])
+@pytest.mark.parametrize("factory", [steps, work])
 def test_so_it_is_in_every_worker(
-    desk: Desk, queue: mongoq.Queue[Any], made: Callable[[Any], Any], batch: int | None
+    desk: Desk, queue: mongoq.Queue[Any], factory: Callable[[Any], Any], batch: int | None
 ) -> None:
     queue.push_many([1, 2, 3])
 
     async def handle(payload: Any) -> Any:
-        return made(payload) if batch is None else [made(one) for one in payload]
+        return factory(payload) if batch is None else [factory(number) for number in payload]
 
     desk.consume("orders", handle, batch=batch, max_retries=0)
     desk.run()
     assert_failed(queue.dead.peek(9), 3)
 
 
-@pytest.mark.parametrize("made", [steps, work, LAZY["map"]])
+@pytest.mark.parametrize("factory", [steps, work, LAZY["map"]])
 @pytest.mark.parametrize("at_most_once", [False, True])
 @pytest.mark.parametrize("to", [None, "out"])
 def test_what_has_not_run_is_a_failure_of_a_stage(
-    broker: mongoq.Broker, made: Callable[[Any], Any], to: str | None, *, at_most_once: bool
+    broker: mongoq.Broker, factory: Callable[[Any], Any], to: str | None, *, at_most_once: bool
 ) -> None:
     delivery: Any = "at-most-once" if at_most_once else "exactly-once"
     broker.queue("in").push(1)
     pipeline = mongoq.Pipeline("lazy", errors="lazy.errors", outputs=["out"] if to else [])
     if to is None:
-        pipeline.sink("in", max_retries=0, delivery=delivery)(lambda payload: made(payload))
+        pipeline.sink("in", max_retries=0, delivery=delivery)(lambda payload: factory(payload))
     else:
-        pipeline.stage("in", to=to, max_retries=0, delivery=delivery)(lambda payload: made(payload))
+        pipeline.stage("in", to=to, max_retries=0, delivery=delivery)(lambda payload: factory(payload))
     pipeline.drain(broker)
     letters = broker.queue("lazy.errors").peek(5)
     assert [letter.error.type for letter in letters if letter.error] == ["mongoq.errors.OutcomeInvalid"]
@@ -133,13 +133,15 @@ def test_what_has_not_run_is_a_failure_of_a_stage(
 def test_one_entry_that_has_not_run_is_that_item_s_failure(broker: mongoq.Broker) -> None:
     broker.queue("in").push_many([1, 2, 3])
     pipeline = mongoq.Pipeline("lazy", errors="lazy.errors", outputs=["out"])
-    pipeline.stage("in", to="out", batch=3, max_retries=0)(lambda found: [steps(n) if n == 2 else n for n in found])
+    pipeline.stage("in", to="out", batch=3, max_retries=0)(
+        lambda payloads: [steps(n) if n == 2 else n for n in payloads]
+    )
     pipeline.drain(broker)
     assert [letter.payload for letter in broker.queue("lazy.errors").peek(5)] == [2]
     assert sorted(item.payload for item in broker.queue("out").peek(5)) == [1, 3]
 
 
-@pytest.mark.parametrize("returned", [lambda *found: steps(found), lambda *found: ValueError(found)])
+@pytest.mark.parametrize("returned", [lambda *pair: steps(pair), lambda *pair: ValueError(pair)])
 def test_a_join_that_returns_what_has_not_run_fails(broker: mongoq.Broker, returned: Callable[..., Any]) -> None:
     pipeline = mongoq.Pipeline("lazy", errors="lazy.errors")
     pipeline.join(["a", "b"], on=None, max_retries=0)(returned)
@@ -211,22 +213,22 @@ def test_what_holds_values_is_success(broker: mongoq.Broker, returned: Any) -> N
 
 
 def test_a_coroutine_that_is_not_run_is_closed(broker: mongoq.Broker) -> None:
-    queue, made = broker.queue("orders"), []
+    queue, lazy_values = broker.queue("orders"), []
     queue.push_many([1, 2])
     worker = mongoq.Worker(broker)
 
     @worker.consumer("orders", batch=2, max_retries=0)
     def handle(payloads: list[Any]) -> Any:
-        made.extend([work(1), work(2), steps(3)])
-        return made[:3] if len(made) == 3 else made[3:]
+        lazy_values.extend([work(1), work(2), steps(3)])
+        return lazy_values[:3] if len(lazy_values) == 3 else lazy_values[3:]
 
     worker.run(drain=True)
-    assert all("CLOSED" in (state(one)) for one in made)
+    assert all("CLOSED" in (state(value)) for value in lazy_values)
     assert queue.dead.size() == 2
 
 
-def state(one: Any) -> str:
-    return inspect.getcoroutinestate(one) if inspect.iscoroutine(one) else inspect.getgeneratorstate(one)
+def state(value: Any) -> str:
+    return inspect.getcoroutinestate(value) if inspect.iscoroutine(value) else inspect.getgeneratorstate(value)
 
 
 class Steps:
@@ -240,10 +242,10 @@ class Work:
     """An object that is a coroutine function when it is called."""
 
     def __init__(self) -> None:
-        self.seen: list[Any] = []
+        self.payloads: list[Any] = []
 
     async def __call__(self, payload: Any) -> None:
-        self.seen.append(payload)
+        self.payloads.append(payload)
 
 
 @pytest.mark.parametrize("handler", [partial(steps), Steps(), partial(Steps()), Steps().__call__, partial(steps_async)])
@@ -255,8 +257,8 @@ def test_a_generator_is_refused_at_its_registration(broker: mongoq.Broker, handl
     pipeline.join(["a", "b"], on=None, name="join")(partial(handler, 1) if isinstance(handler, partial) else handler)
     with pytest.raises(mongoq.GraphInvalid) as caught:
         pipeline.check()
-    told = [fault for fault in caught.value.faults if "generator" in fault]
-    assert [fault.split(":")[0] for fault in told] == ["stage 'sink'", "stage 'join'"]
+    refusals = [fault for fault in caught.value.faults if "generator" in fault]
+    assert [fault.split(":")[0] for fault in refusals] == ["stage 'sink'", "stage 'join'"]
 
 
 def test_a_decorated_generator_fails_its_runs(broker: mongoq.Broker) -> None:
@@ -285,4 +287,4 @@ def test_a_coroutine_function_in_an_object_or_a_partial_is_seen(uri: str, databa
             await worker.run(drain=True)
 
     asyncio.run(run())
-    assert handler.seen == [1]
+    assert handler.payloads == [1]

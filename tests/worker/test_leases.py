@@ -28,13 +28,13 @@ def test_a_lease_is_extended_for_as_long_as_the_handler_runs(desk: Desk, queue: 
 
     async def handle(payload: int) -> None:
         runs[payload] += 1
-        await asyncio.sleep(4)
+        await asyncio.sleep(2.5)
 
     desk.consume("orders", handle, concurrency=3, lease=1.5, prefetch=3)
     running = desk.start()
     until(lambda: queue.counts().reserved == 6)
-    while left := queue.size():
-        assert queue.reserve() is None, f"{left} are left"
+    while size := queue.size():
+        assert queue.reserve() is None, f"{size} are left"
         time.sleep(0.05)
     running.stop()
     assert runs == dict.fromkeys(range(6), 1), "those that waited for a run were kept as well"
@@ -49,8 +49,8 @@ class Updates(CommandListener):
 
     def started(self, event: Any) -> None:
         updates = event.command.get("updates", [])
-        if updates and all(one["u"].keys() == {"$max"} for one in updates):
-            self.sizes.append(sum(len(one["q"]["_id"].get("$in", [0])) for one in updates))
+        if updates and all(statement["u"].keys() == {"$max"} for statement in updates):
+            self.sizes.append(sum(len(statement["q"]["_id"].get("$in", [0])) for statement in updates))
 
     def succeeded(self, event: Any) -> None:
         pass
@@ -60,15 +60,18 @@ class Updates(CommandListener):
 
 
 def test_the_leases_of_all_queues_are_extended_in_one_command(uri: str, database: str) -> None:
-    heard = Updates()
-    with MongoClient[Any](uri, event_listeners=[heard]) as client, mongoq.Broker(client[database]["mongoq"]) as broker:
+    listener = Updates()
+    with (
+        MongoClient[Any](uri, event_listeners=[listener]) as client,
+        mongoq.Broker(client[database]["mongoq"]) as broker,
+    ):
         worker = mongoq.Worker(broker)
         for name in ("a", "b", "c"):
             broker.queue(name).push_many(range(4))
             worker.consumer(name, concurrency=4, lease=4)(lambda _: time.sleep(3))
         worker.run(drain=True)
-    assert heard.sizes
-    assert max(heard.sizes) == 12
+    assert listener.sizes
+    assert max(listener.sizes) == 12
 
 
 def stolen(raw: Any, id: Any) -> ObjectId:
@@ -78,25 +81,25 @@ def stolen(raw: Any, id: Any) -> ObjectId:
     return token
 
 
-def test_a_handler_whose_item_is_lost_is_told_and_its_result_ignored(
+def test_a_handler_whose_item_is_lost_is_notified_and_its_result_ignored(
     desk: Desk, queue: mongoq.Queue[Any], raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     (id,) = queue.push_many(["x"])
     tokens = []
-    seen = []
+    payloads = []
 
     async def handle(payload: Any, job: Any) -> None:
         tokens.append(stolen(raw, id))
         for _ in range(10_000):
             if job.lost.is_set():
-                seen.append(payload)
+                payloads.append(payload)
                 return
             await asyncio.sleep(0.01)
 
     desk.consume("orders", handle, lease=0.5)
     running = desk.start()
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
-        until(lambda: seen)
+        until(lambda: payloads)
         until(lambda: "ended after its item" in caplog.text)
         running.stop()
     assert "it was taken, or settled, by somebody else" in caplog.text
@@ -106,10 +109,10 @@ def test_a_handler_whose_item_is_lost_is_told_and_its_result_ignored(
 
 def test_what_waits_for_a_run_and_is_lost_is_not_run(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
     first, second = queue.push_many(["first", "second"])
-    seen = []
+    payloads = []
 
     async def handle(payload: Any) -> None:
-        seen.append(payload)
+        payloads.append(payload)
         stolen(raw, second)
         await asyncio.sleep(4)  # many times what passes until its lease is due to be extended
 
@@ -117,7 +120,7 @@ def test_what_waits_for_a_run_and_is_lost_is_not_run(desk: Desk, queue: mongoq.Q
     running = desk.start()
     until(lambda: raw.find_one({"_id": first}) is None)
     running.stop()
-    assert seen == ["first"]
+    assert payloads == ["first"]
 
 
 def test_a_result_that_comes_after_the_item_was_settled_elsewhere_is_ignored(
@@ -165,7 +168,7 @@ def test_the_delivery_hash_is_the_same_in_every_run_and_of_no_other_item(desk: D
     desk.run()
     assert len(hashes) == 6
     assert len(set(hashes)) == 2
-    assert all(len(one) == 64 for _, one in hashes)
+    assert all(len(digest) == 64 for _, digest in hashes)
 
 
 def test_the_first_claim_of_a_process_goes_by_the_stored_lease(uri: str, database: str) -> None:
@@ -200,8 +203,11 @@ class Finds(CommandListener):
 
 
 def test_what_was_lost_of_many_leases_is_read_in_one_command(uri: str, database: str, raw: Any) -> None:
-    heard = Finds()
-    with MongoClient[Any](uri, event_listeners=[heard]) as client, mongoq.Broker(client[database]["mongoq"]) as broker:
+    listener = Finds()
+    with (
+        MongoClient[Any](uri, event_listeners=[listener]) as client,
+        mongoq.Broker(client[database]["mongoq"]) as broker,
+    ):
         queue = broker.queue("orders")
         queue.push_many(range(5))
         once = queue.reserve(lease=0.05)
@@ -211,12 +217,12 @@ def test_what_was_lost_of_many_leases_is_read_in_one_command(uri: str, database:
         stolen(raw, items[2].id)
         raw.delete_one({"_id": items[3].id})
         wanted = [ExtendedItems(item.token, [item.id], timedelta(seconds=300)) for item in items]
-        before, now = heard.number, broker._context.clock.now()
-        ends, lost = broker._driver.run(extend_leases(broker._context, wanted))
-        assert heard.number == before + 1
-    assert lost == {(id_key(items[n].id), items[n].token) for n in (0, 2, 3)}
+        before, now = listener.number, broker._context.clock.now()
+        ends, lost_keys = broker._driver.run(extend_leases(broker._context, wanted))
+        assert listener.number == before + 1
+    assert lost_keys == {(id_key(items[n].id), items[n].token) for n in (0, 2, 3)}
     assert all(end >= now + timedelta(seconds=299) for end in ends)
-    held = raw.find({"by": {"$ne": "thief"}, "q": "orders"})
-    assert {(one["_id"], one["when"]) for one in held} == {
+    documents = raw.find({"by": {"$ne": "thief"}, "q": "orders"})
+    assert {(document["_id"], document["when"]) for document in documents} == {
         (items[n].id, ends[n].replace(microsecond=ends[n].microsecond // 1000 * 1000)) for n in (1, 4, 5)
     }

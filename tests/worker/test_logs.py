@@ -30,8 +30,8 @@ def listening(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 def lines(caplog: pytest.LogCaptureFixture, least: int = logging.INFO) -> list[tuple[str, str]]:
     """Return levels and messages of the worker, without those of its start and end."""
-    told = [(one.levelname, one.getMessage()) for one in caplog.records if one.levelno >= least]
-    return [(level, text) for level, text in told if not text.startswith("worker ")]
+    entries = [(record.levelname, record.getMessage()) for record in caplog.records if record.levelno >= least]
+    return [(level, text) for level, text in entries if not text.startswith("worker ")]
 
 
 def printed(record: logging.LogRecord) -> str:
@@ -55,24 +55,24 @@ def test_a_failed_run_is_logged_with_its_error_and_what_comes_next(
     )
     buried = f"item {id} of queue 'orders' has failed in run 2, its last: LookupError: no such thing; it goes to queue"
     assert last == ("ERROR", f"{buried} 'orders.dead'")
-    records = [one for one in caplog.records if "has failed" in one.getMessage()]
-    assert all(one.name == "mongoq.worker" for one in records)
-    assert all('raise LookupError("no such\\nthing")' in printed(one) for one in records)
+    records = [record for record in caplog.records if "has failed" in record.getMessage()]
+    assert all(record.name == "mongoq.worker" for record in records)
+    assert all('raise LookupError("no such\\nthing")' in printed(record) for record in records)
 
 
 def test_what_a_handler_declares_is_logged(
     desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     queue.push_many(["retry", "dead"])
-    told = {"retry": mongoq.Retry(error="not yet"), "dead": mongoq.Dead("of no use")}
+    outcomes = {"retry": mongoq.Retry(error="not yet"), "dead": mongoq.Dead("of no use")}
 
     async def handle(payload: str, job: Any) -> Any:
-        return told[payload] if job.item.attempts == 1 else None
+        return outcomes[payload] if job.item.attempts == 1 else None
 
     desk.consume("orders", handle, retry=QUICK)
     desk.run()
-    (retried,) = [one for one in lines(caplog) if "Retry" in one[1]]
-    (dead,) = [one for one in lines(caplog) if "declared dead" in one[1]]
+    (retried,) = [line for line in lines(caplog) if "Retry" in line[1]]
+    (dead,) = [line for line in lines(caplog) if "declared dead" in line[1]]
     assert retried[0] == "INFO"
     assert "has failed in run 1: Retry: not yet; it runs again from" in retried[1]
     assert dead[0] == "WARNING"
@@ -89,10 +89,10 @@ def test_a_failed_batch_has_a_line_for_each_item_and_one_traceback(
 
     desk.consume("orders", handle, batch=4, prefetch=4, max_retries=0)
     desk.run()
-    records = [one for one in caplog.records if "has failed" in one.getMessage()]
-    assert {str(id) for id in ids} == {one.getMessage().split()[1] for one in records}
-    batches = queue.dead.size() and len({id(one.exc_info[1]) for one in records if one.exc_info})
-    assert sum(one.exc_info is not None for one in records) == batches
+    records = [record for record in caplog.records if "has failed" in record.getMessage()]
+    assert {str(id) for id in ids} == {record.getMessage().split()[1] for record in records}
+    batches = queue.dead.size() and len({id(record.exc_info[1]) for record in records if record.exc_info})
+    assert sum(record.exc_info is not None for record in records) == batches
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once"])
@@ -193,9 +193,9 @@ def test_a_long_text_is_cut(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def life(caplog: pytest.LogCaptureFixture) -> list[str]:
-    told = [one for one in caplog.records if one.getMessage().startswith("worker ")]
-    assert {(one.name, one.levelno) for one in told} == {("mongoq.worker", logging.INFO)}
-    return [one.getMessage().split(" ", 2)[2] for one in told]
+    records = [record for record in caplog.records if record.getMessage().startswith("worker ")]
+    assert {(record.name, record.levelno) for record in records} == {("mongoq.worker", logging.INFO)}
+    return [record.getMessage().split(" ", 2)[2] for record in records]
 
 
 def test_a_drain_says_that_the_queues_are_empty(

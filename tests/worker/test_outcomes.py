@@ -50,14 +50,14 @@ def test_any_return_value_is_success(desk: Desk, queue: mongoq.Queue[Any], retur
 
 def test_each_item_comes_with_its_payload_and_its_job(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     ids = queue.push_many([f"n{n}" for n in range(30)])
-    seen = {}
+    deliveries = {}
 
     async def handle(payload: Any, job: Any) -> None:
-        seen[job.item.id] = payload, job.item.payload, len(job.items), job.lost.is_set()
+        deliveries[job.item.id] = payload, job.item.payload, len(job.items), job.lost.is_set()
 
     desk.consume("orders", handle, concurrency=4)
     desk.run()
-    assert seen == {id: (f"n{n}", f"n{n}", 1, False) for n, id in enumerate(ids)}
+    assert deliveries == {id: (f"n{n}", f"n{n}", 1, False) for n, id in enumerate(ids)}
 
 
 def test_an_exception_is_a_failure_until_the_retries_are_used_up(desk: Desk, queue: mongoq.Queue[Any]) -> None:
@@ -89,13 +89,13 @@ def test_the_delay_between_runs_is_what_the_policy_says(desk: Desk, queue: mongo
 
     desk.consume("orders", handle, retry=mongoq.Linear(0.05), max_retries=3)
     desk.run()
-    assert [round(one.total_seconds(), 3) for one in came] == [0.05, 0.1, 0.15]
+    assert [round(delay.total_seconds(), 3) for delay in came] == [0.05, 0.1, 0.15]
 
 
 def test_outcomes_say_otherwise(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     queue.push_many(["retry", "dead", "drop", "move", "payload", "patch", "later"], headers={"from": "here"})
     runs: list[tuple[str, int]] = []
-    told = {
+    outcomes = {
         "dead": mongoq.Dead("not wanted"),
         "drop": mongoq.Drop(),
         "move": mongoq.Move("next"),
@@ -109,11 +109,11 @@ def test_outcomes_say_otherwise(desk: Desk, queue: mongoq.Queue[Any]) -> None:
             return mongoq.Retry(delay=0.02, error="not yet") if job.item.attempts == 1 else None
         if payload == "patch":
             return mongoq.Move("next", priority=-5)
-        return told[payload]
+        return outcomes[payload]
 
     desk.consume("orders", handle, concurrency=3, retry=mongoq.Fixed(3600))
     desk.run()
-    assert sorted(runs) == sorted([("retry", 1), ("retry", 2), *((name, 1) for name in [*told, "patch"])])
+    assert sorted(runs) == sorted([("retry", 1), ("retry", 2), *((name, 1) for name in [*outcomes, "patch"])])
     assert [(letter.payload, letter.origin.reason) for letter in queue.dead.peek(9)] == [("dead", "not wanted")]
     moved = desk.broker.queue("next").peek(9, state="ready")
     assert (moved[0].payload, moved[0].priority) == ("patch", -5)
@@ -133,7 +133,7 @@ def test_a_patch_changes_the_payload_on_its_way(desk: Desk, queue: mongoq.Queue[
 
 
 @pytest.mark.parametrize(
-    ("returned", "told"),
+    ("returned", "message"),
     [
         (mongoq.Retry, "the class Retry was returned; return Retry(…)"),
         (mongoq.Drop, "the class Drop was returned; return Drop(…)"),
@@ -148,7 +148,9 @@ def test_a_patch_changes_the_payload_on_its_way(desk: Desk, queue: mongoq.Queue[
         (mongoq.Move(Raises()), "a Move that cannot be read: LookupError: nobody is there"),
     ],
 )
-def test_an_outcome_that_cannot_be_is_a_failure(desk: Desk, queue: mongoq.Queue[Any], returned: Any, told: str) -> None:
+def test_an_outcome_that_cannot_be_is_a_failure(
+    desk: Desk, queue: mongoq.Queue[Any], returned: Any, message: str
+) -> None:
     queue.push({"a": "text"})
 
     async def handle(payload: Any) -> Any:
@@ -158,7 +160,7 @@ def test_an_outcome_that_cannot_be_is_a_failure(desk: Desk, queue: mongoq.Queue[
     desk.run()
     (letter,) = queue.dead.peek(2)
     assert letter.payload == {"a": "text"}
-    assert told in letter.error.message
+    assert message in letter.error.message
     assert letter.origin.attempts == 2
     assert desk.broker.queue("next").size() == 0
 
@@ -223,10 +225,10 @@ def test_whatever_a_handler_raises_is_its_items_alone(  # noqa: PLR0917
     kind: str, uri: str, database: str, broker: mongoq.Broker, queue: mongoq.Queue[Any], error: BaseException
 ) -> None:
     queue.push_many(["bad", "good", "good"])
-    seen = []
+    payloads = []
 
     def plain(payload: Any) -> None:
-        seen.append(payload)
+        payloads.append(payload)
         if payload == "bad":
             raise error
 
@@ -245,10 +247,10 @@ def test_whatever_a_handler_raises_is_its_items_alone(  # noqa: PLR0917
         worker.run(drain=True)
     else:
         asyncio.run(asynchronous())
-    assert sorted(seen) == ["bad", "bad", "good", "good"]
+    assert sorted(payloads) == ["bad", "bad", "good", "good"]
     (letter,) = queue.dead.peek(2)
-    told = "RuntimeError" if kind != "threads" and isinstance(error, StopIteration) else type(error).__name__
-    assert letter.error.type.split(".")[-1] == told, "a coroutine cannot raise StopIteration"
+    expected = "RuntimeError" if kind != "threads" and isinstance(error, StopIteration) else type(error).__name__
+    assert letter.error.type.split(".")[-1] == expected, "a coroutine cannot raise StopIteration"
 
 
 def test_an_expected_conflict_is_success(desk: Desk, queue: mongoq.Queue[Any]) -> None:
@@ -270,15 +272,15 @@ class Order(BaseModel):
 
 def test_a_typed_queue_gives_its_models_and_buries_what_does_not_fit(broker: mongoq.Broker) -> None:
     broker.queue("orders").push_many([{"n": 1}, {"n": "many"}])
-    seen = []
+    orders = []
     worker = mongoq.Worker(broker)
 
     @worker.consumer(broker.queue("orders", model=Order))
     def handle(order: Order) -> None:
-        seen.append(order)
+        orders.append(order)
 
     worker.run(drain=True)
-    assert seen == [Order(n=1)]
+    assert orders == [Order(n=1)]
     assert [letter.payload for letter in broker.queue("orders").dead.peek(9)] == [{"n": "many"}]
 
 
@@ -325,18 +327,18 @@ def test_a_dead_letter_that_does_not_fit_a_model_waits_and_lets_the_others_pass(
         item = queue.reserve()
         assert item is not None
         queue.bury(item)
-    seen: list[int] = []
+    numbers: list[int] = []
     worker = mongoq.Worker(broker)
 
     @worker.consumer(broker.queue("orders.dead", model=Order), retry=mongoq.Fixed(3600))
     def handle(order: Order) -> None:
-        seen.append(order.n)
-        if len(seen) == 2:
+        numbers.append(order.n)
+        if len(numbers) == 2:
             worker.stop()
 
     worker.run()
-    assert seen == [1, 2]
-    (left,) = queue.dead.peek(9, state="scheduled")
-    assert left.payload == {"n": "many"}
-    assert left.error.type == "mongoq.errors.PayloadInvalid"
-    assert left.state == "scheduled"
+    assert numbers == [1, 2]
+    (letter,) = queue.dead.peek(9, state="scheduled")
+    assert letter.payload == {"n": "many"}
+    assert letter.error.type == "mongoq.errors.PayloadInvalid"
+    assert letter.state == "scheduled"

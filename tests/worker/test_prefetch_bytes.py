@@ -16,7 +16,7 @@ from mongoq.protocol.claim.worker_claims import claim_batch
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.fetch_limits import ByteLimit
 from tests.worker.conftest import Desk
-from tests.worker.test_held import LEASE, NOW, backlog, payloads
+from tests.worker.test_held import LEASE, NOW, make_backlog, payloads
 
 LIMIT = 1024 * 1024
 LARGE = "x" * 200_000
@@ -25,27 +25,27 @@ LARGE = "x" * 200_000
 
 def reserved_bytes(raw: Any, queue: str = "orders") -> int:
     """Return the bytes of what is reserved, as the server counts them."""
-    found = raw.aggregate(
+    groups = raw.aggregate(
         [
             {"$match": {"q": queue, "reserved": True}},
             {"$group": {"_id": None, "bytes": {"$sum": {"$bsonSize": "$$ROOT"}}}},
         ]
     )
-    return sum(one["bytes"] for one in found)
+    return sum(group["bytes"] for group in groups)
 
 
 def test_no_more_bytes_are_held_than_the_limit_says(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
     queue.push_many([LARGE] * 40)
-    held: list[int] = []
+    sizes: list[int] = []
 
     async def handle(payload: str) -> None:
-        held.append(reserved_bytes(raw))
+        sizes.append(reserved_bytes(raw))
 
     desk.consume("orders", handle, concurrency=2, prefetch_bytes=LIMIT)
     desk.run()
-    assert len(held) == 40
-    assert max(held) <= LIMIT
-    assert max(held) > LIMIT // 2, "the limit is made use of"
+    assert len(sizes) == 40
+    assert max(sizes) <= LIMIT
+    assert max(sizes) > LIMIT // 2, "the limit is made use of"
 
 
 def test_batches_are_smaller_where_items_are_large(desk: Desk, queue: mongoq.Queue[Any]) -> None:
@@ -63,62 +63,62 @@ def test_batches_are_smaller_where_items_are_large(desk: Desk, queue: mongoq.Que
 
 def test_one_item_runs_however_large_it_is(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
     queue.push_many([LARGE] * 4)
-    held: list[int] = []
+    counts: list[int] = []
 
     async def handle(payload: str, job: Any) -> None:
-        held.append(raw.count_documents({"q": "orders", "reserved": True}))
+        counts.append(raw.count_documents({"q": "orders", "reserved": True}))
         assert job.item.attempts == 1
 
     desk.consume("orders", handle, prefetch_bytes=1)
     desk.run()
-    assert len(held) == 4
-    assert held[1:] == [1, 1, 1], "of the first ones it was not known how large they are"
+    assert len(counts) == 4
+    assert counts[1:] == [1, 1, 1], "of the first ones it was not known how large they are"
 
 
 def test_a_stage_and_a_join_have_the_limit_as_well(broker: mongoq.Broker, raw: Any) -> None:
     for name in ("in", "a", "b"):
         broker.queue(name).push_many([LARGE] * 12)
     pipeline = mongoq.Pipeline("line", errors="line.errors")
-    held: list[int] = []
+    sizes: list[int] = []
 
     @pipeline.sink("in", prefetch_bytes=LIMIT)
     def load(payload: str) -> None:
-        held.append(reserved_bytes(raw, "in"))
+        sizes.append(reserved_bytes(raw, "in"))
 
     @pipeline.join(["a", "b"], on=None, prefetch_bytes=LIMIT)
-    def pair(one: str, other: str, job: Any) -> None:
-        held.append(reserved_bytes(raw, job.item.queue))
+    def pair(a: str, b: str, job: Any) -> None:
+        sizes.append(reserved_bytes(raw, job.item.queue))
 
     pipeline.drain(broker)
-    assert len(held) == 24
-    assert max(held) <= LIMIT
+    assert len(sizes) == 24
+    assert max(sizes) <= LIMIT
     assert broker.queue("line.errors").size() == 0
 
 
 def test_without_a_limit_only_the_number_counts(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
     queue.push_many([LARGE] * 8)
-    held: list[int] = []
+    sizes: list[int] = []
 
     async def handle(payload: str) -> None:
-        held.append(reserved_bytes(raw))
+        sizes.append(reserved_bytes(raw))
 
     desk.consume("orders", handle, prefetch=7, prefetch_bytes=None)
     desk.run()
-    assert max(held) > LIMIT
+    assert max(sizes) > LIMIT
 
 
 def test_a_claim_takes_what_one_reply_holds_and_gives_back_the_rest(broker: mongoq.Broker, raw: Any) -> None:
     queue = broker.queue("orders")
     last = queue.push_many([[n, "x" * 1_000_000] for n in range(12)], priority=5)
     first = queue.push_many([[n, "x" * 1_000_000] for n in range(12)], priority=-5)
-    taken = broker._driver.run(claim_batch(queue._context, 24, timedelta(seconds=30), over=lambda: False))
-    assert taken is not None
-    ids = [item.id for item in taken.items]
+    claim = broker._driver.run(claim_batch(queue._context, 24, timedelta(seconds=30), over=lambda: False))
+    assert claim is not None
+    ids = [item.id for item in claim.items]
     assert ids == [*first, *last][: len(ids)], "in the order of claims"
     assert 1 <= len(ids) <= 16
-    assert raw.count_documents({"q": "orders", "reserved": True, "token": taken.items[0].token}) == len(ids)
+    assert raw.count_documents({"q": "orders", "reserved": True, "token": claim.items[0].token}) == len(ids)
     assert raw.count_documents({"q": "orders", "reserved": False, "attempts": 0}) == 24 - len(ids)
-    assert all(1_000_000 < item._size < 1_000_500 for item in taken.items)
+    assert all(1_000_000 < item._size < 1_000_500 for item in claim.items)
     again = broker._driver.run(claim_batch(queue._context, 24, timedelta(seconds=30), over=lambda: False))
     assert again is not None
     assert [item.id for item in again.items] == [*first, *last][len(ids) : len(ids) + len(again.items)]
@@ -138,7 +138,7 @@ def of(*sizes: int) -> list[Item[int]]:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "wanted", "held", "asked"),
+    ("sizes", "wanted", "held_count", "asked"),
     [
         ((), 1_000, 0, 1_000),
         ((10,), 1_000, 0, 10),
@@ -151,11 +151,11 @@ def of(*sizes: int) -> list[Item[int]]:
     ],
 )
 def test_as_many_are_claimed_as_fit_by_the_largest_of_late(
-    sizes: Sequence[int], wanted: int, held: int, asked: int
+    sizes: Sequence[int], wanted: int, held_count: int, asked: int
 ) -> None:
     limit = ByteLimit(100)
     limit.count_fitting(of(*sizes), 0)
-    assert limit.claim_size(wanted, held) == asked
+    assert limit.claim_size(wanted, held_count) == asked
 
 
 def test_a_large_item_is_remembered_for_some_claims() -> None:
@@ -168,19 +168,19 @@ def test_a_large_item_is_remembered_for_some_claims() -> None:
 
 
 def test_what_does_not_fit_is_given_back_at_once() -> None:
-    held = backlog(prefetch=10, prefetch_bytes=100)
+    backlog = make_backlog(prefetch=10, prefetch_bytes=100)
     items = of(40, 40, 40, 40)
-    assert held.add(items, LEASE, asked=4) == 2
-    verdicts = held.take_outcomes()
+    assert backlog.add(items, LEASE, asked=4) == 2
+    verdicts = backlog.take_outcomes()
     assert payloads(verdicts) == [2, 3]
     assert [type(outcome).__name__ for _, outcome in verdicts] == ["Release", "Release"]
-    held.drop(items[2:])
-    assert held.room() == 0
+    backlog.drop(items[2:])
+    assert backlog.room() == 0
     for _ in range(2):
-        run = held.next_call(WakeEvent())
+        run = backlog.next_call(WakeEvent())
         assert run is not None
-        held.finish(run, [Done()])
-    assert held.room() == 0, "they are not settled yet"
-    held.drop(item for item, _ in held.take_outcomes())
-    assert held.room() == 2
-    assert held.add(of(500), LEASE, asked=1) == 1, "one runs, however large"
+        backlog.finish(run, [Done()])
+    assert backlog.room() == 0, "they are not settled yet"
+    backlog.drop(item for item, _ in backlog.take_outcomes())
+    assert backlog.room() == 2
+    assert backlog.add(of(500), LEASE, asked=1) == 1, "one runs, however large"

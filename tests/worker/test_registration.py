@@ -1,4 +1,4 @@
-"""What is wrong is told when a consumer is registered, and nothing is taken before."""
+"""What is wrong is reported when a consumer is registered, and nothing is claimed before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fine(payload: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"concurrency": 0}, "concurrency"),
         ({"concurrency": -1}, "concurrency"),
@@ -50,8 +50,8 @@ def fine(payload: Any) -> None:
         ({"probe": "yes"}, "probe"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_named(worker: mongoq.Worker, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match=told):
+def test_an_option_that_cannot_be_used_is_named(worker: mongoq.Worker, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match=message):
         worker.consumer("orders", **options)
 
 
@@ -86,7 +86,7 @@ class Asynchronous:
 
 
 @pytest.mark.parametrize(
-    ("handler", "told"),
+    ("handler", "message"),
     [
         (None, "a function, not NoneType"),
         ("handle", "a function, not str"),
@@ -98,8 +98,8 @@ class Asynchronous:
         (keyword, "is to take"),
     ],
 )
-def test_what_cannot_be_a_handler_is_refused(worker: mongoq.Worker, handler: Any, told: str) -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match=told):
+def test_what_cannot_be_a_handler_is_refused(worker: mongoq.Worker, handler: Any, message: str) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match=message):
         worker.consumer("orders")(handler)
 
 
@@ -116,10 +116,10 @@ def test_a_queue_has_one_consumer(worker: mongoq.Worker, options: dict[str, Any]
 
 def test_a_handle_of_another_broker_is_refused(worker: mongoq.Worker, uri: str) -> None:
     with (
-        mongoq.connect(uri, database="another") as other,
+        mongoq.connect(uri, database="another") as foreign,
         pytest.raises(mongoq.ArgumentInvalid, match="belongs to another broker"),
     ):
-        worker.consumer(other.queue("orders"))
+        worker.consumer(foreign.queue("orders"))
 
 
 def test_retries_need_a_dead_queue(worker: mongoq.Worker, broker: mongoq.Broker) -> None:

@@ -22,7 +22,7 @@ COMMANDS = ["find", "update", "findAndModify", "aggregate", "getMore", "delete",
 
 @pytest.fixture
 def away(client: MongoClient[Any]) -> Iterator[Callable[..., None]]:
-    """Lets the server close the connections of a client, by its name, or answer with an error, until told again."""
+    """Lets the server close the connections of a client, by its name, or answer with an error, until switched off."""
 
     def switch(name: str, *, on: bool, **how: Any) -> None:
         data = {"failCommands": COMMANDS, "appName": name, **(how or {"closeConnection": True})}
@@ -49,45 +49,45 @@ def test_a_worker_goes_on_when_the_server_is_back(  # noqa: PLR0917
 ) -> None:
     queue.configure(history=3600)
     queue.push_many(range(4))
-    seen: list[int] = []
+    payloads: list[int] = []
 
     async def handle(payload: int) -> None:
         if payload == 3:
             away(named, on=True, **how)
-        seen.append(payload)
+        payloads.append(payload)
 
     desk.consume("orders", handle, prefetch=0)
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
         running = desk.start(heartbeat=0.2)
-        until(lambda: len(seen) >= 4)
+        until(lambda: len(payloads) >= 4)
         queue.push_many(range(4, 8))
         until(lambda: "tries again" in caplog.text)
         time.sleep(1.5)
-        assert len(seen) == 4
+        assert len(payloads) == 4
         away(named, on=False)
         until(lambda: queue.size() == 0)
         until(lambda: " again, after " in caplog.text)
         running.stop()
-    assert sorted(seen) == list(range(8)), "what was done while it was away was settled, and not run again"
+    assert sorted(payloads) == list(range(8)), "what was done while it was away was settled, and not run again"
     assert [item.attempts for item in queue.history()] == [1] * 8
     args: list[Any] = [record.args for record in caplog.records if "tries again" in record.getMessage()]
-    told = [(what, re.split(r"\W", error)[0]) for what, error in args]
-    assert len(told) == len(set(told)), "once for each thing that was tried, and each kind of error"
+    reports = [(what, re.split(r"\W", error)[0]) for what, error in args]
+    assert len(reports) == len(set(reports)), "once for each thing that was tried, and each kind of error"
 
 
-def test_a_worker_that_is_told_to_stop_meanwhile_stops(
+def test_a_worker_that_is_asked_to_stop_meanwhile_stops(
     desk: Desk, named: str, queue: mongoq.Queue[Any], away: Any
 ) -> None:
     queue.push(1)
-    seen: list[int] = []
+    payloads: list[int] = []
 
     async def handle(payload: int) -> None:
-        seen.append(payload)
+        payloads.append(payload)
         away(named, on=True)
 
     desk.consume("orders", handle)
     running = desk.start(grace=0.5)
-    until(lambda: seen)
+    until(lambda: payloads)
     time.sleep(0.3)
     running.stop()
     away(named, on=False)
@@ -97,10 +97,10 @@ def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(
     desk: Desk, named: str, queue: mongoq.Queue[Any], away: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue.push_many(range(3))
-    seen: list[int] = []
+    payloads: list[int] = []
 
     async def handle(payload: int) -> None:
-        seen.append(payload)
+        payloads.append(payload)
 
     desk.consume("orders", handle)
     desk.before = lambda: away(named, on=True)
@@ -109,13 +109,13 @@ def test_a_worker_that_starts_while_the_server_is_away_waits_for_it(
         until(lambda: "tries again" in caplog.text)
         assert not running.ended
         away(named, on=False)
-        until(lambda: len(seen) == 3)
+        until(lambda: len(payloads) == 3)
         assert "the server does answer again, after" in caplog.text
         running.stop()
     assert queue.size() == 0
 
 
-def test_one_that_is_told_to_stop_before_the_server_is_there_stops(
+def test_one_that_is_asked_to_stop_before_the_server_is_there_stops(
     desk: Desk, named: str, away: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(_: int) -> None: ...
@@ -141,10 +141,10 @@ def test_a_worker_that_cannot_tell_what_it_has_settled_says_so_once_and_goes_on(
 ) -> None:
     """None is lost, and none runs twice: each was settled here."""
     queue.push_many(range(20))
-    seen: list[int] = []
+    payloads: list[int] = []
 
     async def handle(payload: int) -> None:
-        seen.append(payload)
+        payloads.append(payload)
 
     with Proxy(uri) as proxy:
         desk.uri = proxy.uri_with(serverMonitoringMode="poll", retryWrites="false")
@@ -153,8 +153,8 @@ def test_a_worker_that_cannot_tell_what_it_has_settled_says_so_once_and_goes_on(
         with caplog.at_level(logging.WARNING):
             desk.run()
         assert proxy.lost == 2
-    assert sorted(seen) == list(range(20))
+    assert sorted(payloads) == list(range(20))
     assert queue.size() == 0
-    told = [record for record in caplog.records if record.name.startswith("mongoq")]
-    assert [record.levelname for record in told] == ["WARNING"]
-    assert "cannot be told; none is lost" in told[0].getMessage()
+    records = [record for record in caplog.records if record.name.startswith("mongoq")]
+    assert [record.levelname for record in records] == ["WARNING"]
+    assert "cannot be told; none is lost" in records[0].getMessage()

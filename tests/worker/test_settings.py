@@ -19,17 +19,17 @@ def _nothing(_: Any) -> None:
 
 def _by_threads(uri: str, database: str, *, broker: Any, worker: Any, queue: Any, consumer: Any) -> None:
     with mongoq.connect(uri, database=database, **broker) as opened:
-        made = mongoq.Worker(opened, **worker)
-        made.consumer(opened.queue("orders", **queue) if queue else "orders", **consumer)(_nothing)
-        made.run(drain=True)
+        instance = mongoq.Worker(opened, **worker)
+        instance.consumer(opened.queue("orders", **queue) if queue else "orders", **consumer)(_nothing)
+        instance.run(drain=True)
 
 
 def _by_tasks(uri: str, database: str, *, broker: Any, worker: Any, queue: Any, consumer: Any) -> None:
     async def run() -> None:
         async with mongoq.connect_async(uri, database=database, **broker) as opened:
-            made = mongoq.AsyncWorker(opened, **worker)
-            made.consumer(opened.queue("orders", **queue) if queue else "orders", **consumer)(_nothing)
-            await made.run(drain=True)
+            instance = mongoq.AsyncWorker(opened, **worker)
+            instance.consumer(opened.queue("orders", **queue) if queue else "orders", **consumer)(_nothing)
+            await instance.run(drain=True)
 
     asyncio.run(run())
 
@@ -40,7 +40,7 @@ GIVEN = {"queue": {"lease": 44, "history": 3600}, "consumer": {"max_retries": 6}
 
 @pytest.mark.parametrize("run", [_by_threads, _by_tasks])
 @pytest.mark.parametrize(
-    ("told", "stored"),
+    ("options", "settings"),
     [
         (GIVEN, {"lease": 30.0, "history": 60.0, "max_retries": 3}),
         ({"worker": CODE, **GIVEN}, {"lease": 44.0, "history": 3600.0, "max_retries": 6}),
@@ -51,12 +51,14 @@ GIVEN = {"queue": {"lease": 44, "history": 3600}, "consumer": {"max_retries": 6}
     ],
     ids=str,
 )
-def test_a_worker_stores_what_it_was_given_if_code_wins(raw: Any, uri: str, run: Run, told: Any, stored: Any) -> None:
-    with mongoq.connect(uri, database=raw.database.name) as other:
-        other.queue("orders", lease=30, history=60, max_retries=3).push(1)
-        run(uri, raw.database.name, **{"broker": {}, "worker": {}, "queue": {}, "consumer": {}, **told})
-        assert raw.find_one({"_id": "queue:orders"})["settings"] == stored
-        assert other.queue("orders").size() == 0
+def test_a_worker_stores_what_it_was_given_if_code_wins(
+    raw: Any, uri: str, run: Run, options: Any, settings: Any
+) -> None:
+    with mongoq.connect(uri, database=raw.database.name) as broker:
+        broker.queue("orders", lease=30, history=60, max_retries=3).push(1)
+        run(uri, raw.database.name, **{"broker": {}, "worker": {}, "queue": {}, "consumer": {}, **options})
+        assert raw.find_one({"_id": "queue:orders"})["settings"] == settings
+        assert broker.queue("orders").size() == 0
 
 
 def test_a_consumer_goes_by_its_own_limit_whatever_a_person_configures_later(broker: mongoq.Broker) -> None:

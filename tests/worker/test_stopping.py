@@ -1,4 +1,4 @@
-"""How a worker ends: when told to, by signals, when the queues are empty; and what it leaves behind."""
+"""How a worker ends: on request, by signals, when the queues are empty; and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_on_a_signal_it_finishes_what_runs_and_gives_back_the_rest(
     assert worker.end() == 0
     assert sorted(worker.said("end")) == sorted(worker.said("begin"))
     assert "stopped" in worker.lines
-    left = 20 - len(worker.said("end"))
-    assert queue.counts() == mongoq.Counts(ready=left)
-    assert raw.count_documents({"q": "orders", "attempts": 0}) == left
+    remaining = 20 - len(worker.said("end"))
+    assert queue.counts() == mongoq.Counts(ready=remaining)
+    assert raw.count_documents({"q": "orders", "attempts": 0}) == remaining
     assert raw.count_documents({"_id": {"$regex": "^worker:"}}) == 0
 
 
@@ -64,20 +64,20 @@ def test_a_second_signal_ends_it_at_once(process: Any, queue: mongoq.Queue[Any],
     assert queue.counts() == mongoq.Counts(ready=8)
 
 
-def test_it_stops_when_told_by_another_thread(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+def test_it_stops_when_another_thread_asks(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     queue.push(1)
-    seen = []
+    payloads = []
 
     async def handle(payload: Any) -> None:
-        seen.append(payload)
+        payloads.append(payload)
 
     desk.consume("orders", handle)
     running = desk.start()
-    until(lambda: seen)
+    until(lambda: payloads)
     running.stop()
     queue.push(2)
     time.sleep(0.1)
-    assert seen == [1]
+    assert payloads == [1]
     assert queue.counts() == mongoq.Counts(ready=1)
 
 
@@ -102,27 +102,27 @@ def test_at_whatever_moment_it_is_stopped_nothing_stays_reserved(
 
 def test_a_handler_may_stop_its_worker(broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
     queue.push_many(range(5))
-    seen = []
+    payloads = []
     worker = mongoq.Worker(broker)
 
     @worker.consumer("orders")
     def handle(payload: Any) -> None:
-        seen.append(payload)
+        payloads.append(payload)
         worker.stop()
 
     worker.run()
-    assert seen == [0], "what it was in the middle of was finished, and nothing more"
+    assert payloads == [0], "what it was in the middle of was finished, and nothing more"
     assert queue.counts() == mongoq.Counts(ready=4)
 
 
 def test_it_can_run_again(broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
-    seen = []
+    payloads = []
     worker = mongoq.Worker(broker)
-    worker.consumer("orders")(seen.append)
+    worker.consumer("orders")(payloads.append)
     for n in range(3):
         queue.push(n)
         worker.run(drain=True)
-    assert seen == [0, 1, 2]
+    assert payloads == [0, 1, 2]
 
 
 def test_no_thread_is_left_when_it_has_ended(broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
@@ -140,7 +140,7 @@ def test_no_thread_is_left_when_it_has_ended(broker: mongoq.Broker, queue: mongo
         "mongoq-drain",
         "mongoq-watch",
     )
-    until(lambda: not [one for one in set(threading.enumerate()) - before if one.name.startswith(names)])
+    until(lambda: not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith(names)])
 
 
 def test_the_handlers_of_signals_are_what_they_were(uri: str, database: str) -> None:
@@ -163,18 +163,18 @@ def test_the_handlers_of_signals_are_what_they_were(uri: str, database: str) -> 
 def test_draining_waits_for_what_is_scheduled_and_what_handlers_pass_on(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     queue.push("now")
     queue.push("later", delay=0.6)
-    seen = []
+    payloads = []
 
     async def first(payload: Any) -> Any:
         return mongoq.Move("second", delay=0.2)
 
     async def second(payload: Any) -> None:
-        seen.append(payload)
+        payloads.append(payload)
 
     desk.consume("orders", first)
     desk.consume("second", second)
     desk.run()
-    assert sorted(seen) == ["later", "now"]
+    assert sorted(payloads) == ["later", "now"]
 
 
 def test_a_cancelled_run_gives_back_what_it_holds(uri: str, database: str, queue: mongoq.Queue[Any]) -> None:
@@ -283,10 +283,10 @@ def test_a_broker_that_is_closed_while_a_handler_runs_leaves_no_loop_behind(uri:
 
 
 def test_a_signal_ends_every_worker_of_a_loop_and_calls_who_listened_before(uri: str, database: str) -> None:
-    heard = []
+    received = []
 
     async def work() -> None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, heard.append, "mine")
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, received.append, "mine")
         async with mongoq.connect_async(uri, database=database) as broker:
             workers, runs = [mongoq.AsyncWorker(broker) for _ in range(2)], []
             for worker, name in zip(workers, "ab", strict=True):
@@ -301,14 +301,14 @@ def test_a_signal_ends_every_worker_of_a_loop_and_calls_who_listened_before(uri:
             await asyncio.sleep(0.1)
 
     asyncio.run(work())
-    assert heard == ["mine", "mine"], "once while they ran, once after"
+    assert received == ["mine", "mine"], "once while they ran, once after"
 
 
 def test_a_handler_that_leaves_a_cancellation_behind_stops_nobody(
     uri: str, database: str, queue: mongoq.Queue[Any]
 ) -> None:
     queue.push_many(range(5))
-    seen = []
+    payloads = []
 
     async def work() -> None:
         async with mongoq.connect_async(uri, database=database) as broker:
@@ -316,7 +316,7 @@ def test_a_handler_that_leaves_a_cancellation_behind_stops_nobody(
 
             @worker.consumer("orders")
             async def handle(payload: Any) -> None:
-                seen.append(payload)
+                payloads.append(payload)
                 task = asyncio.current_task()
                 assert task is not None
                 task.cancel()
@@ -324,12 +324,12 @@ def test_a_handler_that_leaves_a_cancellation_behind_stops_nobody(
             await asyncio.wait_for(worker.run(drain=True), PATIENCE)
 
     asyncio.run(work())
-    assert sorted(set(seen)) == list(range(5))
+    assert sorted(set(payloads)) == list(range(5))
     assert queue.size() == 0
 
 
 def test_a_handler_that_cancels_its_runner_as_it_rests_stops_nobody(uri: str, database: str) -> None:
-    seen = []
+    payloads = []
 
     async def work() -> None:
         loop = asyncio.get_running_loop()
@@ -341,17 +341,17 @@ def test_a_handler_that_cancels_its_runner_as_it_rests_stops_nobody(uri: str, da
                 task = asyncio.current_task()
                 assert task is not None
                 loop.call_later(0.1, task.cancel)
-                seen.append(payload)
+                payloads.append(payload)
 
             running = asyncio.create_task(worker.run())
             for count in (1, 2, 3):
                 await broker.queue("orders").push(count)
                 deadline = loop.time() + 10
-                while len(seen) < count and loop.time() < deadline:
+                while len(payloads) < count and loop.time() < deadline:
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0.2)
             worker.stop()
             await asyncio.wait_for(running, PATIENCE)
 
     asyncio.run(work())
-    assert seen == [1, 2, 3]
+    assert payloads == [1, 2, 3]

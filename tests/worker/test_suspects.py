@@ -75,9 +75,9 @@ def lapsed(raw: Any, ids: list[ObjectId]) -> None:
 
 
 def test_a_suspect_runs_when_nothing_else_of_the_worker_does(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
-    other = desk.broker.queue("others")
+    other_queue = desk.broker.queue("others")
     ids = queue.push_many(["suspect", "suspect", *range(30)])
-    other.push_many(range(30))
+    other_queue.push_many(range(30))
     lapsed(raw, ids[:2])
     running: list[Any] = []
     beside: list[list[Any]] = []
@@ -94,21 +94,21 @@ def test_a_suspect_runs_when_nothing_else_of_the_worker_does(desk: Desk, queue: 
     desk.consume("others", handle, concurrency=4)
     desk.run()
     assert beside
-    assert all(one == ["suspect"] for one in beside)
+    assert all(alongside == ["suspect"] for alongside in beside)
 
 
 def test_suspects_do_not_keep_the_others_from_working(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
     ids = queue.push_many([f"suspect {n}" for n in range(5)])
     lapsed(raw, ids)
     queue.push_many(range(20))
-    seen = []
+    payloads = []
 
     async def handle(payload: Any) -> None:
-        seen.append(payload)
+        payloads.append(payload)
 
     desk.consume("orders", handle, concurrency=4)
     desk.run()
-    assert len(seen) == 25
+    assert len(payloads) == 25
 
 
 def test_what_had_all_its_runs_alone_is_buried_without_another_one(
@@ -117,14 +117,14 @@ def test_what_had_all_its_runs_alone_is_buried_without_another_one(
     (id,) = queue.push_many(["spent"])
     lapsed(raw, [id])
     raw.update_one({"_id": id}, {"$set": {"attempts": 3}})
-    seen = []
+    payloads = []
 
     async def handle(payload: Any) -> None:
-        seen.append(payload)
+        payloads.append(payload)
 
     desk.consume("orders", handle, max_retries=2)
     desk.run()
-    assert seen == []
+    assert payloads == []
     assert [letter.payload for letter in queue.dead.peek(2)] == ["spent"]
 
 
@@ -133,10 +133,10 @@ def test_a_suspect_does_not_stop_the_others_while_a_long_handler_runs(
 ) -> None:
     desk.broker.queue("long").push("long")
     go = threading.Event()
-    seen: list[str] = []
+    payloads: list[str] = []
 
     async def handle(payload: str) -> None:
-        seen.append(payload)
+        payloads.append(payload)
         while payload == "long" and not go.is_set():
             await asyncio.sleep(0.01)
 
@@ -144,14 +144,14 @@ def test_a_suspect_does_not_stop_the_others_while_a_long_handler_runs(
     desk.consume("orders", handle)
     desk.consume("others", handle)
     running = desk.start()
-    until(lambda: "long" in seen)
+    until(lambda: "long" in payloads)
     queue.pause()
     lapsed(raw, queue.push_many(["suspect"], delay=3600))  # nobody can take it before it is one
     queue.resume()  # wakes the worker
     time.sleep(2.5)
     desk.broker.queue("others").push("other")
-    until(lambda: "other" in seen)
-    assert "suspect" not in seen, "it waits until nothing runs"
+    until(lambda: "other" in payloads)
+    assert "suspect" not in payloads, "it waits until nothing runs"
     go.set()
-    until(lambda: "suspect" in seen)
+    until(lambda: "suspect" in payloads)
     running.stop()

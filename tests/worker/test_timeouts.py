@@ -14,7 +14,7 @@ from mongoq.protocol.flow import WakeEvent
 from tests.waiting import until
 from tests.worker.conftest import Desk
 from tests.worker.test_held import LEASE as LEASES
-from tests.worker.test_held import backlog, claimed, payloads
+from tests.worker.test_held import claimed, make_backlog, payloads
 
 LEASE = 0.6
 
@@ -41,16 +41,16 @@ class Hung:
 
 @pytest.fixture
 def hung() -> Any:
-    one = Hung()
-    yield one
-    one.go.set()
+    handler = Hung()
+    yield handler
+    handler.go.set()
 
 
 async def hang(payload: Any, job: Any) -> None:
     """Stand for the handler where one is only registered."""
 
 
-def told(caplog: pytest.LogCaptureFixture) -> str:
+def log_text(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(record.getMessage() for record in caplog.records)
 
 
@@ -58,22 +58,22 @@ def test_a_released_item_is_run_by_another_worker_and_the_late_result_is_ignored
     desk: Desk, queue: mongoq.Queue[Any], raw: Any, hung: Hung, caplog: pytest.LogCaptureFixture
 ) -> None:
     (id,) = queue.push_many(["x"])
-    seen: list[int] = []
+    attempts: list[int] = []
     desk.consume("orders", hung.__call__, max_time=0.2, on_timeout="release", lease=LEASE)
     first = desk.start()
     until(lambda: hung.jobs and hung.jobs[0].lost.is_set())
     desk.consumers.clear()
 
     async def handle(payload: Any, job: Any) -> None:
-        seen.append(job.item.attempts)
+        attempts.append(job.item.attempts)
 
     desk.consume("orders", handle)
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
         second = desk.start()
         until(lambda: raw.find_one({"_id": id}) is None)
-        assert seen == [2]
+        assert attempts == [2]
         hung.go.set()
-        until(lambda: "has ended late" in told(caplog))
+        until(lambda: "has ended late" in log_text(caplog))
     second.stop()
     desk._workers.reverse()
     first.stop()
@@ -124,16 +124,16 @@ def test_a_worker_that_drains_does_not_wait_for_a_handler_that_was_released(
     desk: Desk, queue: mongoq.Queue[Any], hung: Hung
 ) -> None:
     queue.push_many(["hangs", "runs"])
-    seen: list[Any] = []
+    runs: list[Any] = []
 
     async def handle(payload: Any, job: Any) -> None:
-        seen.append((payload, job.item.attempts))
+        runs.append((payload, job.item.attempts))
         if job.item.attempts == 1 and payload == "hangs":
             await hung(payload, job)
 
     desk.consume("orders", handle, concurrency=2, max_time=0.2, on_timeout="release", lease=LEASE)
     desk.run()
-    assert sorted(seen) == [("hangs", 1), ("hangs", 2), ("runs", 1)]
+    assert sorted(runs) == [("hangs", 1), ("hangs", 2), ("runs", 1)]
     assert hung.ended == 0
 
 
@@ -161,7 +161,7 @@ def test_the_whole_batch_is_released(desk: Desk, queue: mongoq.Queue[Any], raw: 
     desk.consume("orders", handle, batch=3, prefetch=3, concurrency=2, max_time=0.3, on_timeout="release", lease=LEASE)
     desk.run()
     assert runs[0] == [1, 2, 3]
-    assert sorted(one for batch in runs[1:] for one in batch) == [1, 2, 3]
+    assert sorted(number for batch in runs[1:] for number in batch) == [1, 2, 3]
     assert queue.dead.size() == 0
 
 
@@ -174,8 +174,8 @@ def test_log_leaves_the_item_to_its_handler(
         running = desk.start()
         until(lambda: "has run for" in caplog.text)
         until(lambda: hung.jobs)
-        first = raw.find_one({"_id": id})["when"]
-        until(lambda: raw.find_one({"_id": id})["when"] > first)
+        lease_end = raw.find_one({"_id": id})["when"]
+        until(lambda: raw.find_one({"_id": id})["when"] > lease_end)
     assert not hung.jobs[0].lost.is_set()
     hung.go.set()
     until(lambda: raw.find_one({"_id": id}) is None)
@@ -273,7 +273,7 @@ def test_what_cannot_be_is_refused_at_the_registration(
         mongoq.Worker(broker).consumer("orders", **options)(plain)
     pipeline = mongoq.Pipeline("line", errors="line.errors")
     pipeline.sink("in", name="a", **options)(plain)
-    pipeline.join(["b", "c"], on=None, name="d", **options)(lambda one, other: None)
+    pipeline.join(["b", "c"], on=None, name="d", **options)(lambda a, b: None)
     with pytest.raises(mongoq.GraphInvalid) as caught:
         pipeline.check()
     assert [fault.partition(":")[0] for fault in caught.value.faults] == ["stage 'a'", "stage 'd'"]
@@ -291,12 +291,12 @@ def test_a_plain_function_of_an_async_worker_is_not_cancelled(uri: str, database
 
 
 def test_a_handler_that_hangs_is_probed_as_one_that_fails() -> None:
-    held = backlog(prefetch=3, probe=True, max_time=1, on_timeout="release")
+    backlog = make_backlog(prefetch=3, probe=True, max_time=1, on_timeout="release")
     items = claimed(4)
-    held.add(items, LEASES, asked=4)
-    run = held.next_call(WakeEvent())
+    backlog.add(items, LEASES, asked=4)
+    run = backlog.next_call(WakeEvent())
     assert run is not None
-    assert held.time_out(run, None)
-    assert held.is_probing
-    assert payloads(held.take_outcomes()) == [1, 2, 3], "what waits is given back"
-    assert not held.time_out(run, None), "it was given up before"
+    assert backlog.time_out(run, None)
+    assert backlog.is_probing
+    assert payloads(backlog.take_outcomes()) == [1, 2, 3], "what waits is given back"
+    assert not backlog.time_out(run, None), "it was given up before"

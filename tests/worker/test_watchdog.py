@@ -32,7 +32,7 @@ def test_the_stack_of_a_run_that_takes_too_long_is_logged_once(
     desk.consume("orders", handle, max_time=0.2)
     with caplog.at_level(logging.ERROR, "mongoq.worker"):
         desk.run()
-    (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    (record,) = [entry for entry in caplog.records if entry.levelno == logging.ERROR]
     assert "has run for 0." in record.getMessage()
     if desk.kind == "tasks":
         assert "in a_place_to_hang" in record.getMessage()
@@ -84,24 +84,28 @@ def test_a_worker_says_what_it_consumes_and_holds_until_it_ends(desk: Desk, queu
     assert desk.broker.workers() == []
 
 
-def test_a_worker_that_was_killed_is_told_from_those_that_live(
+def test_a_killed_worker_is_distinguished_from_live_ones(
     desk: Desk, queue: mongoq.Queue[Any], raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver, context = desk.broker._driver, desk.broker._context
     now = context.clock.now
 
-    def record(name: str, seen: timedelta) -> None:
+    def record(name: str, age: timedelta) -> None:
         queues = {"orders": 7}
         beat = heartbeats.beat(context, name, started=EARLY, every=timedelta(seconds=5), queues=queues)
         driver.run(beat)
-        raw.update_one({"_id": f"worker:{name}"}, {"$set": {"seen": now() - seen}})
+        raw.update_one({"_id": f"worker:{name}"}, {"$set": {"seen": now() - age}})
 
     desk.broker.ping()
     queue.size()
     record("a:1:x/1", timedelta(0))
     record("b:2:y/1", timedelta(seconds=30))
     record("c:3:z/1", timedelta(minutes=11))
-    assert [(one.host, one.alive) for one in desk.broker.workers()] == [("a", True), ("b", False), ("c", False)]
+    assert [(worker.host, worker.alive) for worker in desk.broker.workers()] == [
+        ("a", True),
+        ("b", False),
+        ("c", False),
+    ]
 
     async def handle(payload: Any) -> None:
         pass
@@ -109,7 +113,7 @@ def test_a_worker_that_was_killed_is_told_from_those_that_live(
     desk.consume("orders", handle)
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
         desk.run()
-    assert [one.host for one in desk.broker.workers()] == ["a", "b"], "the one that is gone for long was removed"
+    assert [worker.host for worker in desk.broker.workers()] == ["a", "b"], "the one that is gone for long was removed"
     assert "worker c:3:z/1 is gone" in caplog.text
     assert "'orders': 7" in caplog.text
 
@@ -122,70 +126,70 @@ def test_one_of_many_does_the_housekeeping(broker: mongoq.Broker, uri: str, data
     broker.queue("orders").push(1)
     every = timedelta(seconds=60)
     assert broker._driver.run(heartbeats.swept(broker._context, every=every)) == []
-    with mongoq.connect(uri, database=database) as other:
-        other.queue("orders").pop()
-        assert other._driver.run(heartbeats.swept(other._context, every=every)) is None
+    with mongoq.connect(uri, database=database) as second:
+        second.queue("orders").pop()
+        assert second._driver.run(heartbeats.swept(second._context, every=every)) is None
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_no_more_is_held_than_runs_and_waits(desk: Desk, queue: mongoq.Queue[Any], raw: Any, prefetch: int) -> None:
     queue.push_many(range(40))
-    held: list[int] = []
+    counts: list[int] = []
 
     async def handle(payload: Any) -> None:
         await asyncio.sleep(0.01)
-        held.append(raw.count_documents({"q": "orders", "reserved": True}))
+        counts.append(raw.count_documents({"q": "orders", "reserved": True}))
 
     desk.consume("orders", handle, concurrency=2, prefetch=prefetch)
     desk.run()
-    assert len(held) == 40
-    assert max(held) <= 2 * (2 + prefetch), "what has just ended may not be settled yet"
+    assert len(counts) == 40
+    assert max(counts) <= 2 * (2 + prefetch), "what has just ended may not be settled yet"
 
 
 def test_one_runner_keeps_the_order(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     queue.push_many(range(50, 100))
     queue.push_many(range(50), priority=-1)
-    seen: list[int] = []
+    payloads: list[int] = []
 
     async def handle(payload: int) -> None:
-        seen.append(payload)
+        payloads.append(payload)
 
     desk.consume("orders", handle)
     desk.run()
-    assert seen == list(range(100))
+    assert payloads == list(range(100))
 
 
 def test_a_paused_queue_is_left_alone(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     queue.pause()
     queue.push(1)
-    seen: list[int] = []
+    payloads: list[int] = []
 
     async def handle(payload: int) -> None:
-        seen.append(payload)
+        payloads.append(payload)
 
     desk.consume("orders", handle)
     running = desk.start()
     time.sleep(0.5)
-    assert seen == []
+    assert payloads == []
     queue.resume()
-    until(lambda: seen)
+    until(lambda: payloads)
     running.stop()
 
 
 def test_slow_handlers_leave_items_to_others(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     """What waits behind a slow handler is a moment's work at most."""
     queue.push_many(range(40))
-    held: list[int] = []
+    counts: list[int] = []
 
     async def handle(payload: int) -> None:
         await asyncio.sleep(0.3)
-        held.append(queue.counts().reserved)
+        counts.append(queue.counts().reserved)
 
     desk.consume("orders", handle)
     running = desk.start()
-    until(lambda: len(held) >= 6)
+    until(lambda: len(counts) >= 6)
     running.stop()
-    assert max(held) <= 1 + 4 + 1
+    assert max(counts) <= 1 + 4 + 1
     assert queue.counts().reserved == 0
 
 

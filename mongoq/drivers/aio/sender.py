@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Coroutine
 from typing import Any
 
 from mongoq.drivers import raw_commands
 from mongoq.drivers.backend import Backend, classify_error
-from mongoq.drivers.sessions import NumberedSession
 from mongoq.protocol.flow import SENDS, Command, ReplyLost, Shared
 
 __all__ = ["AioSender"]
@@ -18,36 +16,15 @@ logger = logging.getLogger("mongoq.drive")
 
 
 class AioSender:
-    """Sends commands to a backend: raw, under a number of mongoq's own, or by the driver's method."""
+    """Sends commands to a backend, raw or by the driver's method."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def send(self, command: Command[Any]) -> Coroutine[Any, Any, Any]:
+    async def send(self, command: Command[Any]) -> Any:
         """Send a command and return its reply, not parsed."""
         if self._backend.is_raw_command(command):
-            return self._send_raw(command)
-        if (leased := self._backend.lend_for_write(command)) is not None:
-            return self._send_numbered(command, leased)
-        return self._send_by_driver(command)
-
-    async def _send_raw(self, command: Command[Any]) -> Any:
-        leased = self._backend.lend()
-        try:
-            return raw_commands.parse_reply(command, await self._backend.call_raw(command, leased))
-        finally:
-            if leased is not None:
-                leased.give_back()
-
-    async def _send_numbered(self, command: Command[Any], leased: NumberedSession) -> Any:
-        with leased:
-            while True:
-                try:
-                    return raw_commands.parse_reply(command, await self._backend.call_raw(command, leased))
-                except Exception as error:
-                    leased.retry_or_raise(error, lost=isinstance(classify_error(error), ReplyLost))
-
-    async def _send_by_driver(self, command: Command[Any]) -> Any:
+            return raw_commands.parse_reply(command, await self._backend.call_raw(command))
         reply = self._backend.call(command)
         if inspect.isawaitable(reply):  # async only: cursors are not, nor are some replies of sessions
             reply = await reply

@@ -52,7 +52,7 @@ class Pair:
     raw: RawBSONDocument
 
 
-def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: datetime, when: datetime) -> Pair:
+def pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: datetime) -> Pair:
     """Make one item of the members, in the order of the join's queues; ``None`` stands for a missing member.
 
     Raises:
@@ -67,7 +67,7 @@ def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: dat
     document = new_envelope(
         queue,
         [None if member is None else member.item.stored("payload") for member in members],
-        id=id,
+        id=ObjectId(),
         when=when,
         priority=min(priority_of(member.item) for member in there),
         headers=headers or None,

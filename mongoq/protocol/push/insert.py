@@ -20,19 +20,19 @@ PUSH_FIELDS = {"q": 1, "into": 1, "once": 1, "origin.queue": 1}
 """Fields that identify the push of an envelope."""
 
 
-def insert_command(envelope: Mapping[str, Any], *, here: bool = False) -> Command[Any]:
+def insert_command(envelope: Mapping[str, Any]) -> Command[Any]:
     """Return the command that inserts one envelope."""
-    return Command("insert_one", {"document": envelope}, here=here)
+    return Command("insert_one", {"document": envelope})
 
 
-def insert_item(broker: BrokerContext, envelope: Mapping[str, Any], *, given: bool, here: bool = False) -> Flow[bool]:
+def insert_item(broker: BrokerContext, envelope: Mapping[str, Any], *, given: bool) -> Flow[bool]:
     """Insert an item, and return whether it is new; an item with a ``given`` id may exist already, or be done.
 
     Raises:
         DuplicateItem: another push has used the given id.
     """
     try:
-        yield insert_command(envelope, here=here)
+        yield insert_command(envelope)
     except (Duplicate, ReplyLost) as error:
         return (yield from is_new(broker, error, envelope, given=given))
     return True

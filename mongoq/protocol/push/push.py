@@ -207,15 +207,7 @@ def check_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
 def insert_together(batchers: Batchers, draft: Draft) -> Flow[None]:
     """Insert the item of a draft together with other callers' items."""
     broker = draft.context.broker
-    batcher, caller = batchers.batcher("push", _insert_drafts, max_in_flight=2, shares=2), batchers.caller
-    if caller is not None and batcher.start_alone(caller()):
-        try:
-            if (yield from insert_item(broker, draft.encode(), given=draft.given is not None, here=True)):
-                draft.record_put()
-        finally:
-            batcher.finish_alone()  # even when this caller is cancelled: others wait for their turn
-            batchers.go_on(batcher)
-        return
+    batcher = batchers.batcher("push", _insert_drafts, max_in_flight=2)
     try:
         yield Shared(batcher, draft)
     except (Duplicate, ReplyLost) as error:

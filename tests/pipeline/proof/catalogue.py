@@ -42,14 +42,14 @@ class Graph:
     Attributes:
         declare: declares its stages.
         pushed: its inputs, by queue.
-        written: the rows that its source reads.
+        rows: the rows that its source reads.
         comes: what is left once it has come to its end, by queue: what comes out, and the errors.
     """
 
     declare: Callable[[mongoq.Pipeline], None]
     pushed: Payloads
     comes: Payloads
-    written: Sequence[Any] = ()
+    rows: Sequence[Any] = ()
 
     def pipeline(self) -> mongoq.Pipeline:
         outputs = [queue for queue in self.comes if queue != ERRORS]
@@ -124,8 +124,8 @@ def fork_loop(pipeline: mongoq.Pipeline) -> None:
         if payload["kind"] == "bad":
             return mongoq.Dead("a bad one")
         again = {**payload, "rounds": payload["rounds"] + 1}
-        left = mongoq.Move("turning", payload=again) if payload["rounds"] < ROUNDS else None
-        return mongoq.Fork([mongoq.Move("dropping"), left])
+        onward = mongoq.Move("turning", payload=again) if payload["rounds"] < ROUNDS else None
+        return mongoq.Fork([mongoq.Move("dropping"), onward])
 
     @pipeline.stage("dropping", to="out", batch=4, **COMMON)
     def carry(payloads: Any) -> Any:
@@ -236,7 +236,7 @@ GRAPHS = {
     "source": Graph(
         source,
         pushed={},
-        written=LINE,
+        rows=LINE,
         comes={"out": [payload for payload in LINE if payload["kind"] != "bad"], ERRORS: [LINE[2]]},
     ),
     "fork-loop": Graph(

@@ -34,22 +34,22 @@ class Death(CommandListener):
     """Counts what changes something, and what reads back what a claim has taken; dies at the one in its place.
 
     Attributes:
-        told: the names of those so far.
+        commands: the names of those so far.
     """
 
     def __init__(self, place: int | None = None, side: Side = "before") -> None:
         self._place, self._side = place, side
         self._lock = threading.Lock()
         self._last: int | None = None
-        self.told: list[str] = []
+        self.commands: list[str] = []
 
     def started(self, event: CommandStartedEvent) -> None:
         """Count a command before it is sent."""
         if not _counts(event.command_name, event.command):
             return
         with self._lock:
-            self.told.append(event.command_name)
-            if len(self.told) - 1 == self._place:
+            self.commands.append(event.command_name)
+            if len(self.commands) - 1 == self._place:
                 if self._side == "before":
                     _die()
                 self._last = event.request_id
@@ -68,7 +68,7 @@ class Death(CommandListener):
 
     def write(self, path: Path) -> None:
         """Leave to others what was counted."""
-        path.write_text(json.dumps(self.told))
+        path.write_text(json.dumps(self.commands))
 
 
 def _die() -> None:
@@ -81,10 +81,10 @@ def _counts(name: str, command: Any) -> bool:
         return "token" in command.get("filter", {})
     if name not in CHANGING:
         return False
-    written = CHANGING[name]
-    if written is None:
+    key = CHANGING[name]
+    if key is None:
         return True
-    part = command.get(written) or [{}]
-    first = part if written == "query" else part[0]
-    id = (first.get("q", first) if written in ("updates", "deletes") else first).get("_id")
+    part = command.get(key) or [{}]
+    first = part if key == "query" else part[0]
+    id = (first.get("q", first) if key in ("updates", "deletes") else first).get("_id")
     return not (isinstance(id, str) and id.startswith(RECORDS))

@@ -28,7 +28,7 @@ def test_arrivals_in_the_transaction_of_a_dead_process_hold_up_no_others(
 ) -> None:
     queue = broker.queue("a")
     queue.push_many([{"n": n} for n in range(20)])
-    held = queue.reserve_many(20, lease=LEASE)
+    items = queue.reserve_many(20, lease=LEASE)
     pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
 
     @pipeline.join(["a", "b"], on="n", to="out", lease=LEASE, retry=QUICK)
@@ -39,7 +39,7 @@ def test_arrivals_in_the_transaction_of_a_dead_process_hold_up_no_others(
         return sorted(item.payload for item in broker.queue("out").peek(100))
 
     with client.start_session() as session, session.start_transaction():
-        ids = [item.id for item in held[:10]]
+        ids = [item.id for item in items[:10]]
         assert raw.delete_many({"_id": {"$in": ids}}, session=session).deleted_count == 10
         time.sleep(LEASE * 1.5)
         with pipeline.start(broker) as run:
@@ -57,9 +57,9 @@ def test_arrivals_in_the_transaction_of_a_dead_process_hold_up_no_others(
 def test_an_item_in_the_transaction_of_a_dead_process_holds_up_nobody_else(
     broker: mongoq.Broker, raw: Any, client: Any
 ) -> None:
-    queue, other = broker.queue("raw"), broker.queue("other")
+    queue, other_queue = broker.queue("raw"), broker.queue("other")
     queue.push_many(["held", "behind it"])
-    held, _ = queue.reserve_many(2, lease=LEASE)
+    held_item, _ = queue.reserve_many(2, lease=LEASE)
     pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs=("a", "b"))
 
     @pipeline.stage("raw", to=("a", "b"), lease=LEASE, retry=QUICK)
@@ -74,13 +74,13 @@ def test_an_item_in_the_transaction_of_a_dead_process_holds_up_nobody_else(
         return sorted(item.payload for item in broker.queue(name).peek(10))
 
     with client.start_session() as session, session.start_transaction():
-        assert raw.delete_one({"_id": held.id, "token": held.token}, session=session).deleted_count
+        assert raw.delete_one({"_id": held_item.id, "token": held_item.token}, session=session).deleted_count
         time.sleep(LEASE * 1.5)
         with pipeline.start(broker) as run:
             time.sleep(LEASE * 2)
             for number in range(3):
                 queue.push(f"fresh {number}")
-                other.push(f"fresh {number}")
+                other_queue.push(f"fresh {number}")
             fresh = [f"fresh {number}" for number in range(3)]
             assert seen(lambda: out("b") == fresh and out("a") == sorted(fresh * 2)), (out("a"), out("b"))
             session.abort_transaction()

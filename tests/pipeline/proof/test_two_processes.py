@@ -17,17 +17,17 @@ import pytest
 from pymongo import MongoClient, ReadPreference
 
 import mongoq
-from tests.crash.nursery import Nursery
+from tests.crash.fork_server import ForkServer
 from tests.crash.replica_set import ReplicaSet
 from tests.pipeline.conftest import counted
 from tests.pipeline.proof.catalogue import GRAPHS, ROWS
 from tests.pipeline.proof.roles import DATABASE
-from tests.pipeline.proof.trial import PATIENCE, fed, outcome, written
+from tests.pipeline.proof.trial import PATIENCE, fed, outcome, write_rows
 from tests.waiting import until
 
 SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
 AT_WORK = ("fork-loop", "join", "fork-join", "source")
-CREW = ("threads", "asyncio")
+ENGINES_AT_WORK = ("threads", "asyncio")
 PAUSE = 0.1, 0.9
 """Seconds from one kill in a graph to the next."""
 DOWN = 0.2, 1.5
@@ -35,37 +35,37 @@ DOWN = 0.2, 1.5
 
 
 class Site:
-    """Where a crew works on a graph: a collection."""
+    """A collection, and the processes that work on its graph."""
 
-    def __init__(self, graph: str, client: MongoClient[Any], nursery: Nursery, uri: str) -> None:
+    def __init__(self, graph: str, client: MongoClient[Any], fork_server: ForkServer, uri: str) -> None:
         self.broker = mongoq.Broker(client[DATABASE][graph])
         self._watched = client[DATABASE].get_collection(graph, read_preference=ReadPreference.SECONDARY_PREFERRED)
         self._done = list(GRAPHS[graph].comes)
-        self._nursery = nursery
-        self._told = {"uri": uri, "collection": graph, "graph": graph}
-        self._crew = [self._started(engine) for engine in CREW]
+        self._fork_server = fork_server
+        self._arguments = {"uri": uri, "collection": graph, "graph": graph}
+        self._processes = [self._started(engine) for engine in ENGINES_AT_WORK]
 
     def is_busy(self) -> bool:
         """Return whether there are items on their way; somebody knows that while there is no primary as well."""
         return bool(self._watched.find_one({"_id": {"$type": "objectId"}, "q": {"$nin": self._done}}))
 
     def kill(self, place: int) -> None:
-        """Kill one of the crew, and start another in its place."""
-        self._nursery.kill(self._crew[place])
-        self._crew[place] = self._started(CREW[place])
+        """Kill one of the processes, and start another in its place."""
+        self._fork_server.kill(self._processes[place])
+        self._processes[place] = self._started(ENGINES_AT_WORK[place])
 
     def end(self) -> int:
         """Kill them all; start another process that brings the graph to its end, and return its id."""
-        for pid in self._crew:
-            self._nursery.kill(pid)
-        return self._nursery.start("drain", engine="threads", **self._told)
+        for pid in self._processes:
+            self._fork_server.kill(pid)
+        return self._fork_server.start("drain", engine="threads", **self._arguments)
 
     def _started(self, engine: str) -> int:
-        return self._nursery.start("work", engine=engine, **self._told)
+        return self._fork_server.start("work", engine=engine, **self._arguments)
 
 
 def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
-    """Feed each graph before each kill in it, of one of its crew or, so many times, of the primary under them all."""
+    """Feed each graph before each kill in it: of one of its processes or, so many times, of the primary of all."""
     print(f"MONGOQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
     turns = [graph for _ in range(kills) for graph in AT_WORK]
@@ -76,12 +76,12 @@ def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
     with (
         ReplicaSet(memory, members=3, parameters={"transactionLifetimeLimitSeconds": 1}) as servers,
         MongoClient[Any](servers.uri, tz_aware=True) as client,
-        Nursery(notes / "log", roles="tests.pipeline.proof.roles", environment={ROWS: str(rows)}) as nursery,
+        ForkServer(notes / "log", roles="tests.pipeline.proof.roles", environment={ROWS: str(rows)}) as fork_server,
     ):
-        sites = {graph: Site(graph, client, nursery, servers.uri) for graph in AT_WORK}
+        sites = {graph: Site(graph, client, fork_server, servers.uri) for graph in AT_WORK}
         for turn, graph in enumerate(turns):
             fed(sites[graph].broker, graph)
-            written(rows, graph)
+            write_rows(rows, graph)
             time.sleep(chance.uniform(*PAUSE) / len(AT_WORK))
             if not struck[graph]:
                 until(sites[graph].is_busy)  # each graph is struck at work once at least
@@ -92,15 +92,15 @@ def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
                 time.sleep(chance.uniform(*DOWN))
                 servers.restore()
             else:
-                sites[graph].kill(chance.randrange(len(CREW)))
+                sites[graph].kill(chance.randrange(len(ENGINES_AT_WORK)))
         servers.wait_until_whole()
         for pid in [site.end() for site in sites.values()]:
-            assert nursery.wait(pid, PATIENCE) == 0, nursery.log.read_text()
-        found = {graph: outcome(site.broker) for graph, site in sites.items()}
+            assert fork_server.wait(pid, PATIENCE) == 0, fork_server.log.read_text()
+        outcomes = {graph: outcome(site.broker) for graph, site in sites.items()}
     print(f"of {kills} kills in each graph, so many struck something under way: {dict(struck)}")
     assert min(struck.values()) > 0
-    # whoever meets in a join is alike in all rounds, so it does not matter of which round a partner is
-    assert found == {
+    # the partners in a join are alike in all rounds, so it does not matter of which round a partner is
+    assert outcomes == {
         graph: {queue: counted([*coming] * kills) for queue, coming in GRAPHS[graph].comes.items()} for graph in AT_WORK
     }
 

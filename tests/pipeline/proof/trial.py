@@ -17,12 +17,12 @@ from typing import Any
 from pymongo import MongoClient
 
 import mongoq
-from tests.crash.nursery import Nursery
+from tests.crash.fork_server import ForkServer
 from tests.pipeline.proof.catalogue import GRAPHS
 from tests.pipeline.proof.death import Side
 from tests.pipeline.proof.roles import DATABASE
 
-__all__ = ["PATIENCE", "Laboratory", "Place", "fed", "left", "outcome", "payloads", "written"]
+__all__ = ["PATIENCE", "Laboratory", "Place", "fed", "outcome", "payloads", "remaining", "write_rows"]
 
 BENCHES = min(10, -(-12 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
 """Trials at a time: most of the time each waits, for a lease to end or a transaction to be given up.
@@ -35,7 +35,7 @@ PATIENCE = 60.0
 Place = tuple[int, Side]
 Passed = tuple[str, int]
 """A payload, and how many stages it has passed."""
-Left = dict[str, Counter[Passed]]
+Remaining = dict[str, Counter[Passed]]
 """What is in each queue."""
 
 
@@ -46,36 +46,36 @@ class Laboratory:
     Attributes:
         uri: of a server that gives up the transactions of the dead soon.
         client: one of our own to that server.
-        nursery: makes the processes.
+        fork_server: starts the processes.
         notes: a directory.
     """
 
     uri: str
     client: MongoClient[Any]
-    nursery: Nursery
+    fork_server: ForkServer
     notes: Path
 
-    def clean(self, graph: str, engine: str) -> tuple[list[str], Left]:
+    def clean(self, graph: str, engine: str) -> tuple[list[str], Remaining]:
         """Run a graph that nobody kills; return the commands that it takes, and what comes of it."""
         report = self.notes / f"{graph}-{engine}.json"
         with self._fed(graph, "clean") as broker:
             assert self._drained(graph, engine, "clean", report=str(report)) == 0
-            return json.loads(report.read_text()), left(broker)
+            return json.loads(report.read_text()), remaining(broker)
 
-    def killed(self, graph: str, engine: str, places: Iterable[Place]) -> list[tuple[Place, bool, Left]]:
+    def killed(self, graph: str, engine: str, places: Iterable[Place]) -> list[tuple[Place, bool, Remaining]]:
         """Kill in each place, and drain the rest; tell whether a process was killed there, and what has come of it."""
         free: SimpleQueue[str] = SimpleQueue()
         for bench in range(BENCHES):
             free.put(f"bench{bench}")
 
-        def trial(place: Place) -> tuple[Place, bool, Left]:
+        def trial(place: Place) -> tuple[Place, bool, Remaining]:
             bench = free.get()
             try:
                 with self._fed(graph, bench) as broker:
                     code = self._drained(graph, engine, bench, place=place[0], side=place[1])
-                    assert code in (0, -signal.SIGKILL), f"{place}: {code}\n{self.nursery.log.read_text()}"
+                    assert code in (0, -signal.SIGKILL), f"{place}: {code}\n{self.fork_server.log.read_text()}"
                     assert self._drained(graph, engine, bench) == 0
-                    return place, code != 0, left(broker)
+                    return place, code != 0, remaining(broker)
             finally:
                 free.put(bench)
 
@@ -90,10 +90,10 @@ class Laboratory:
         fed(broker, graph)
         yield broker
 
-    def _drained(self, graph: str, engine: str, bench: str, **told: Any) -> int:
+    def _drained(self, graph: str, engine: str, bench: str, **arguments: Any) -> int:
         """Let a process drain it, and return how that ends."""
-        pid = self.nursery.start("drain", uri=self.uri, graph=graph, engine=engine, collection=bench, **told)
-        return self.nursery.wait(pid, PATIENCE)
+        pid = self.fork_server.start("drain", uri=self.uri, graph=graph, engine=engine, collection=bench, **arguments)
+        return self.fork_server.wait(pid, PATIENCE)
 
 
 def fed(broker: mongoq.Broker, graph: str) -> None:
@@ -102,18 +102,18 @@ def fed(broker: mongoq.Broker, graph: str) -> None:
         broker.queue(queue).push_many(payloads)
 
 
-def written(rows: Path, graph: str) -> None:
+def write_rows(rows: Path, graph: str) -> None:
     """Write what the source of a graph is to read, behind what is there."""
     with rows.open("a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in GRAPHS[graph].written)
+        file.writelines(json.dumps(row) + "\n" for row in GRAPHS[graph].rows)
 
 
-def left(broker: mongoq.Broker) -> Left:
+def remaining(broker: mongoq.Broker) -> Remaining:
     """Return all that is left, and make sure that nobody holds any of it."""
     raw = broker._driver._backend.targets["collection"]
     live = list(raw.find({"_id": {"$type": "objectId"}}))
-    held = [item for item in live if item["reserved"] or "token" in item or "when" not in item]
-    assert not held, held
+    claimed = [item for item in live if item["reserved"] or "token" in item or "when" not in item]
+    assert not claimed, claimed
     queues = sorted({item["q"] for item in live})
     assert broker.queues() == queues
     return {
@@ -124,12 +124,12 @@ def left(broker: mongoq.Broker) -> Left:
 
 def outcome(broker: mongoq.Broker) -> dict[str, Counter[str]]:
     """Return the payloads of all that is left, by queue."""
-    return {queue: payloads(found) for queue, found in left(broker).items()}
+    return {queue: payloads(items) for queue, items in remaining(broker).items()}
 
 
-def payloads(found: Counter[Passed]) -> Counter[str]:
+def payloads(items: Counter[Passed]) -> Counter[str]:
     """Return the payloads alone."""
-    told: Counter[str] = Counter()
-    for (payload, _), number in found.items():
-        told[payload] += number
-    return told
+    counts: Counter[str] = Counter()
+    for (payload, _), number in items.items():
+        counts[payload] += number
+    return counts

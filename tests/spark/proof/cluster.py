@@ -65,7 +65,7 @@ class Cluster:
         """Kill one that is there, or will be soon: the cluster starts another one for each that has died."""
         deadline = time.monotonic() + PATIENCE
         while not (pids := self.executors()):
-            assert time.monotonic() < deadline, self._told()
+            assert time.monotonic() < deadline, self._log_text()
             time.sleep(0.1)
         os.kill(pids[place % len(pids)], signal.SIGKILL)
 
@@ -80,12 +80,12 @@ class Cluster:
 
     def _wait_for_workers(self) -> None:
         deadline = time.monotonic() + PATIENCE
-        while len(re.findall("Registering worker", self._told())) < self._number:
-            assert time.monotonic() < deadline, self._told()
-            assert all(process.poll() is None for process in self._processes), self._told()
+        while len(re.findall("Registering worker", self._log_text())) < self._number:
+            assert time.monotonic() < deadline, self._log_text()
+            assert all(process.poll() is None for process in self._processes), self._log_text()
             time.sleep(0.1)
 
-    def _told(self) -> str:
+    def _log_text(self) -> str:
         return "".join(log.read_text(errors="replace")[-4000:] for log in sorted(self._folder.glob("*.log")))
 
     def _end(self) -> None:
@@ -95,23 +95,23 @@ class Cluster:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        port: int = listener.getsockname()[1]
         return port
 
 
 def _processes() -> list[tuple[int, int, str]]:
     """Return id, group and command line of all processes."""
-    found: list[tuple[int, int, str]] = []
+    processes: list[tuple[int, int, str]] = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                found.append((int(folder.name), os.getpgid(int(folder.name)), command))
+                processes.append((int(folder.name), os.getpgid(int(folder.name)), command))
             except OSError:
                 pass  # it has ended
-    return found
+    return processes
 
 
 if sys.platform != "linux":

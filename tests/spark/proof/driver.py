@@ -19,7 +19,7 @@ LEASE, SECONDS = 1.0, 0.003
 
 def main() -> None:
     master, place, name = sys.argv[1:4]
-    told = json.loads(place)
+    arguments = json.loads(place)
     spark = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
@@ -30,7 +30,9 @@ def main() -> None:
         .getOrCreate()
     )
     pipeline = graph(seconds=SECONDS, lease=LEASE) if name == "everything" else GRAPHS[name].pipeline()
-    with pipeline.run_on_spark(spark, told.pop("uri"), **told, tasks=2, available_now="WHOLE" in sys.argv) as run:
+    with pipeline.run_on_spark(
+        spark, arguments.pop("uri"), **arguments, tasks=2, available_now="WHOLE" in sys.argv
+    ) as run:
         run.wait()
     spark.stop()
 

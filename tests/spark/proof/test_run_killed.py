@@ -54,9 +54,9 @@ class Work:
         if graph == "everything":
             out, errors = outputs(ITEMS)
             return cls(graph, {RAW: inputs(ITEMS)}, {OUT: out, ERRORS: errors})
-        told = GRAPHS[graph]
-        fed = {queue: [*payloads] * COPIES for queue, payloads in told.pushed.items()}
-        return cls(graph, fed, {queue: [*payloads] * COPIES for queue, payloads in told.comes.items()})
+        catalogued = GRAPHS[graph]
+        fed = {queue: [*payloads] * COPIES for queue, payloads in catalogued.pushed.items()}
+        return cls(graph, fed, {queue: [*payloads] * COPIES for queue, payloads in catalogued.comes.items()})
 
 
 class Site:
@@ -97,8 +97,8 @@ class Site:
         before, deadline = self._left(), time.monotonic() + PATIENCE
         while self._left() >= before:
             assert self._driver is not None
-            assert self._driver.poll() is None, self.told()
-            assert time.monotonic() < deadline, self.told()
+            assert self._driver.poll() is None, self.log_text()
+            assert time.monotonic() < deadline, self.log_text()
             time.sleep(0.05)
 
     def _left(self) -> int:
@@ -109,9 +109,9 @@ class Site:
         self.kill_driver()
         self.start(whole=True)
         assert self._driver is not None
-        assert self._driver.wait(PATIENCE) == 0, self.told()
+        assert self._driver.wait(PATIENCE) == 0, self.log_text()
 
-    def told(self) -> str:
+    def log_text(self) -> str:
         return (self._folder / "driver.log").read_text(errors="replace")[-6000:]
 
 
@@ -150,7 +150,7 @@ def fought(
 @pytest.mark.prove
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "graph", ["everything", *(pytest.param(one, marks=pytest.mark.long) for one in ("fork-join", "fork-loop"))]
+    "graph", ["everything", *(pytest.param(name, marks=pytest.mark.long) for name in ("fork-join", "fork-loop"))]
 )
 def test_nothing_is_lost_or_doubled_when_executors_and_drivers_are_killed(
     graph: str, spark_environment: dict[str, str], memory: Path, tmp_path: Path

@@ -84,11 +84,11 @@ def fought(spark_environment: dict[str, str], memory: Path, folder: Path, *, kil
                     time.sleep(chance.uniform(*ALIVE))
                 finally:
                     driver.kill()
-            last = Driver(place, folder, spark_environment, whole=True)
+            final = Driver(place, folder, spark_environment, whole=True)
             try:
-                assert last.wait() == 0, (folder / "log").read_text(errors="replace")[-4000:]
+                assert final.wait() == 0, (folder / "log").read_text(errors="replace")[-4000:]
             finally:
-                last.kill()
+                final.kill()
         assert _counted(collection) == expected(kills * ITEMS)
         assert collection.count_documents({"reserved": True}) == 0
         assert collection.count_documents({"q": {"$nin": [MOVED, PUSHED, None]}, "when": {"$exists": True}}) == 0
@@ -100,9 +100,9 @@ def _left(collection: Any) -> int:
 
 
 def _counted(collection: Any) -> dict[str, Counter[tuple[int, int]]]:
-    found = collection.find({"q": {"$in": [MOVED, PUSHED]}, "when": {"$exists": True}})
+    documents = collection.find({"q": {"$in": [MOVED, PUSHED]}, "when": {"$exists": True}})
     counted: dict[str, Counter[tuple[int, int]]] = {MOVED: Counter(), PUSHED: Counter()}
-    for each in found:
+    for each in documents:
         counted[each["q"]][each["payload"]["n"], each["payload"]["part"]] += 1
     return counted
 

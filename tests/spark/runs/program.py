@@ -1,4 +1,4 @@
-"""A program that runs a pipeline on Spark until it is told to end, and says what ``wait`` came to.
+"""A program that runs a pipeline on Spark until it is asked to end, and says what ``wait`` came to.
 
 ``python program.py URI DATABASE COLLECTION SAID [stop] [CHECKPOINT]``: ``SAID`` is a file, since the output of a
 program that ``spark-submit`` has started goes through its JVM. With ``stop`` another thread stops the session beside
@@ -21,29 +21,29 @@ import mongoq
 
 def pipeline() -> mongoq.Pipeline:
     """Return a stage that has items under way, and others waiting, at any moment."""
-    made = mongoq.Pipeline("told", outputs="out")
+    graph = mongoq.Pipeline("told", outputs="out")
 
-    @made.stage("raw", to="out", concurrency=2, prefetch=20, lease=300)
+    @graph.stage("raw", to="out", concurrency=2, prefetch=20, lease=300)
     def check(payload: Any) -> Any:
         time.sleep(0.3)
         return payload
 
-    return made
+    return graph
 
 
 def frames() -> mongoq.Pipeline:
     """Return such a stage of frames."""
-    made = mongoq.Pipeline("told", outputs="out", errors="errors")
+    graph = mongoq.Pipeline("told", outputs="out", errors="errors")
 
-    @made.frame_stage("raw", to="out", items=5, lease=300)
+    @graph.frame_stage("raw", to="out", items=5, lease=300)
     def check(frame: Any) -> Any:
         time.sleep(1)
         return frame.select("_id")
 
-    return made
+    return graph
 
 
-def main(uri: str, database: str, collection: str, said: str, *ways: str) -> None:
+def main(uri: str, database: str, collection: str, output: str, *ways: str) -> None:
     """Run, and say first which process the JVM is, then how it ended."""
     spark = (
         SparkSession.builder.master("local[2]")
@@ -53,18 +53,18 @@ def main(uri: str, database: str, collection: str, said: str, *ways: str) -> Non
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-    tell(said, jvm=spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    tell(output, jvm=spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
     checkpoint = next((way for way in ways if way != "stop"), None)
-    made = pipeline() if checkpoint is None else frames()
-    run = made.run_on_spark(spark, uri, database=database, collection=collection, checkpoint=checkpoint)
+    graph = pipeline() if checkpoint is None else frames()
+    run = graph.run_on_spark(spark, uri, database=database, collection=collection, checkpoint=checkpoint)
     if "stop" in ways:
         threading.Thread(target=stop, args=(spark, uri, database, collection), daemon=True).start()
     try:
         run.wait()
     except BaseException as error:
-        tell(said, ended=type(error).__name__, message=str(error))
+        tell(output, ended=type(error).__name__, message=str(error))
     else:
-        tell(said, ended="returned", interrupted=run.progress().interrupted)
+        tell(output, ended="returned", interrupted=run.progress().interrupted)
 
 
 def stop(spark: SparkSession, uri: str, database: str, collection: str) -> None:
@@ -75,9 +75,9 @@ def stop(spark: SparkSession, uri: str, database: str, collection: str) -> None:
     spark.stop()
 
 
-def tell(said: str, **what: Any) -> None:
+def tell(output: str, **what: Any) -> None:
     """Write a line."""
-    with Path(said).open("a") as file:
+    with Path(output).open("a") as file:
         file.write(json.dumps(what) + "\n")
 
 

@@ -24,9 +24,9 @@ PATIENCE = 400
 class Driver:
     """The program at work, in a process group of its own, started by ``python`` or by ``spark-submit``."""
 
-    def __init__(self, starter: list[str], arguments: list[str], said: Path, environment: dict[str, str]) -> None:
-        self.said = said
-        self._log = said.with_suffix(".log").open("wb")
+    def __init__(self, starter: list[str], arguments: list[str], output: Path, environment: dict[str, str]) -> None:
+        self.output = output
+        self._log = output.with_suffix(".log").open("wb")
         self.process = subprocess.Popen(
             [*starter, str(PROGRAM), *arguments],
             env=environment, start_new_session=True, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
@@ -36,12 +36,12 @@ class Driver:
         """Wait for a line of what it says."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            lines = self.said.read_text().splitlines() if self.said.exists() else []
+            lines = self.output.read_text().splitlines() if self.output.exists() else []
             if len(lines) > number:
-                told: dict[str, Any] = json.loads(lines[number])
-                return told
+                entry: dict[str, Any] = json.loads(lines[number])
+                return entry
             time.sleep(0.1)
-        raise AssertionError(self.said.with_suffix(".log").read_text()[-3000:])
+        raise AssertionError(self.output.with_suffix(".log").read_text()[-3000:])
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -56,10 +56,10 @@ def driver(store: Any, spark_environment: dict[str, str], tmp_path: Path) -> Ite
 
     def start(starter: str, *ways: str, **environment: str) -> Driver:
         submit = str(Path(sys.executable).with_name("spark-submit"))
-        said = tmp_path / "said"
-        place = [store.uri, store.collection.database.name, store.collection.name, str(said)]
+        output = tmp_path / "said"
+        place = [store.uri, store.collection.database.name, store.collection.name, str(output)]
         command = [sys.executable] if starter == "python" else [submit]
-        started.append(Driver(command, [*place, *ways], said, os.environ | spark_environment | environment))
+        started.append(Driver(command, [*place, *ways], output, os.environ | spark_environment | environment))
         return started[0]
 
     yield start
@@ -78,18 +78,18 @@ def raw(store: Any) -> Iterator[mongoq.Queue[Any]]:
 def check_all_is_given_back(store: Any, raw: mongoq.Queue[Any]) -> None:
     """No item is reserved, lost or doubled, and none of those that are left counts as run."""
     assert raw.counts().reserved == 0
-    left = list(store.collection.find({"q": "raw"}))
-    done = list(store.collection.find({"q": "out"}))
-    assert {item["attempts"] for item in left} == {0}
-    assert sorted(item["payload"] for item in [*left, *done]) == list(range(ITEMS))
+    remaining = list(store.collection.find({"q": "raw"}))
+    moved = list(store.collection.find({"q": "out"}))
+    assert {item["attempts"] for item in remaining} == {0}
+    assert sorted(item["payload"] for item in [*remaining, *moved]) == list(range(ITEMS))
 
 
 @pytest.mark.timeout(PATIENCE + 200)
 @pytest.mark.parametrize(
     ("starter", "kill"),
     [
-        ("spark-submit", ("group", signal.SIGINT)),
         ("python", ("jvm", signal.SIGTERM)),
+        pytest.param("spark-submit", ("group", signal.SIGINT), marks=pytest.mark.prove),
         pytest.param("spark-submit", ("jvm", signal.SIGTERM), marks=pytest.mark.prove),
         pytest.param("spark-submit", ("group", signal.SIGTERM), marks=pytest.mark.prove),
         pytest.param("python", ("jvm", signal.SIGKILL), marks=pytest.mark.prove),
@@ -111,23 +111,24 @@ def test_a_signal_that_ends_spark_or_its_driver_leaves_nothing_reserved(
         os.killpg(at_work.process.pid, number)
     else:
         os.kill(jvm if whom == "jvm" else at_work.process.pid, number)
-    told = at_work.line(1)
+    entry = at_work.line(1)
     if whom == "jvm":
-        assert told["ended"] == "ExecutorError"
-        assert "the Spark session, or its JVM, has ended while the pipeline ran" in told["message"]
-        assert "its tasks have released the items that they had not settled" in told["message"]
+        assert entry["ended"] == "ExecutorError"
+        assert "the Spark session, or its JVM, has ended while the pipeline ran" in entry["message"]
+        assert "its tasks have released the items that they had not settled" in entry["message"]
     else:
-        assert told == {"ended": "returned", "interrupted": True}
+        assert entry == {"ended": "returned", "interrupted": True}
     check_all_is_given_back(store, raw)
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(PATIENCE + 200)
-def test_a_session_that_is_stopped_beside_a_run_is_told_and_leaves_nothing_reserved(
+def test_a_session_that_is_stopped_beside_a_run_is_reported_and_leaves_nothing_reserved(
     driver: Any, store: Any, raw: mongoq.Queue[Any]
 ) -> None:
-    told = driver("python", "stop").line(1)
-    assert told["ended"] == "ExecutorError"
-    assert "the Spark session, or its JVM, has ended while the pipeline ran" in told["message"]
+    entry = driver("python", "stop").line(1)
+    assert entry["ended"] == "ExecutorError"
+    assert "the Spark session, or its JVM, has ended while the pipeline ran" in entry["message"]
     check_all_is_given_back(store, raw)
 
 
@@ -142,9 +143,9 @@ def test_a_frame_stage_whose_jvm_ends_leaves_nothing_reserved(
         assert at_work.process.poll() is None
         time.sleep(0.1)
     os.kill(jvm, signal.SIGTERM)
-    told = at_work.line(1)
-    assert told["ended"] == "ExecutorError"
-    assert "the Spark session, or its JVM, has ended while the pipeline ran" in told["message"]
+    entry = at_work.line(1)
+    assert entry["ended"] == "ExecutorError"
+    assert "the Spark session, or its JVM, has ended while the pipeline ran" in entry["message"]
     check_all_is_given_back(store, raw)
 
 
@@ -158,6 +159,7 @@ exec {python} "$@"
 """The Python of executors: the first that reads a stream starts later than Spark waits for it."""
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(PATIENCE + 200)
 def test_a_frame_stage_whose_python_starts_too_slowly_for_spark_is_started_again(
     driver: Any, store: Any, raw: mongoq.Queue[Any], tmp_path: Path
@@ -168,11 +170,11 @@ def test_a_frame_stage_whose_python_starts_too_slowly_for_spark_is_started_again
     program = driver("python", str(tmp_path / "checkpoint"), PYSPARK_PYTHON=str(slow))
     deadline = time.monotonic() + PATIENCE
     while store.collection.count_documents({"q": "out"}) == 0:
-        assert program.process.poll() is None, program.said.with_suffix(".log").read_text()[-3000:]
+        assert program.process.poll() is None, program.output.with_suffix(".log").read_text()[-3000:]
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert len(starts.read_text().split()) > 1
-    assert "is started again: Spark waits 10 s for its Python" in program.said.with_suffix(".log").read_text()
+    assert "is started again: Spark waits 10 s for its Python" in program.output.with_suffix(".log").read_text()
     program.process.send_signal(signal.SIGTERM)
     assert program.line(1)["ended"] == "returned"
     check_all_is_given_back(store, raw)

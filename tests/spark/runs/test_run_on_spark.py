@@ -1,4 +1,4 @@
-"""A pipeline at work in Spark's executors: everything is as with workers, and what cannot be is told at the start."""
+"""A pipeline at work in Spark's executors: everything is as with workers, and faults are reported at the start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.docs.blocks import blocks
 from tests.pipeline.conftest import counted
 from tests.pipeline.graphs import ERRORS, RAW, graph, inputs, outputs
 from tests.pipeline.proof.catalogue import GRAPHS, ROWS
-from tests.pipeline.proof.trial import fed, outcome, written
+from tests.pipeline.proof.trial import fed, outcome, write_rows
 
 QUICK = mongoq.Fixed(0.01)
 PATIENCE = 120
@@ -57,7 +57,7 @@ def test_a_graph_comes_to_the_same_as_with_workers(drained: Any, broker: mongoq.
 
 def test_a_source_runs_in_a_task_until_it_has_ended(drained: Any, broker: mongoq.Broker, tmp_path: Path) -> None:
     rows = tmp_path / "rows"
-    written(rows, "source")
+    write_rows(rows, "source")
     declare = GRAPHS["source"].pipeline()
     [source] = declare.graph.sources
 
@@ -69,23 +69,23 @@ def test_a_source_runs_in_a_task_until_it_has_ended(drained: Any, broker: mongoq
     pipeline.source(to="raw", name="rows", batch=3, every=0.05)(named)
     [stage] = declare.graph.stages
     pipeline.stage("raw", to="out", name="check")(stage.handler)
-    assert drained(pipeline).sources["rows"].pushed == len(GRAPHS["source"].written)
+    assert drained(pipeline).sources["rows"].pushed == len(GRAPHS["source"].rows)
     assert outcome(broker) == {queue: counted(coming) for queue, coming in GRAPHS["source"].comes.items()}
-    written(rows, "source")
-    assert drained(pipeline).sources["rows"].pushed == len(GRAPHS["source"].written)
+    write_rows(rows, "source")
+    assert drained(pipeline).sources["rows"].pushed == len(GRAPHS["source"].rows)
 
 
 def test_progress_tells_what_became_of_the_items(drained: Any, broker: mongoq.Broker) -> None:
     broker.queue(RAW).push_many(inputs(50))
     progress = drained(graph())
-    found = [counted([item.payload for item in broker.queue(queue).peek(100)]) for queue in ("out", ERRORS)]
-    assert found == [counted(coming) for coming in outputs(50)]
+    payload_counts = [counted([item.payload for item in broker.queue(queue).peek(100)]) for queue in ("out", ERRORS)]
+    assert payload_counts == [counted(coming) for coming in outputs(50)]
     with mongoq.Broker(broker._driver._backend.targets["collection"].database["beside"]) as beside:
         beside.queue(RAW).push_many(inputs(50))
         threads = graph().drain(beside)
     names = ("moved", "done", "dropped", "screened", "retried", "dead", "stopped", "waiting", "reserved")
-    assert {stage: {name: getattr(told, name) for name in names} for stage, told in progress.stages.items()} == {
-        stage: {name: getattr(told, name) for name in names} for stage, told in threads.stages.items()
+    assert {stage: {name: getattr(counts, name) for name in names} for stage, counts in progress.stages.items()} == {
+        stage: {name: getattr(counts, name) for name in names} for stage, counts in threads.stages.items()
     }
     assert progress.errors == threads.errors == {ERRORS: 10}
     assert all(stage.seconds > 0 for stage in progress.stages.values())
@@ -104,9 +104,9 @@ def test_trail_and_delivery_hash_are_those_of_workers(drained: Any, broker: mong
     item = broker.queue("raw").get(broker.queue("raw").push("x"))
     assert item is not None
     drained(pipeline)
-    [done] = broker.queue("out").peek(2)
-    assert done.payload == {"hash": delivery_hash("check", [item])}
-    assert [(hop.stage, hop.attempts) for hop in broker.trail(done.id)] == [("check", 2)]
+    [moved] = broker.queue("out").peek(2)
+    assert moved.payload == {"hash": delivery_hash("check", [item])}
+    assert [(hop.stage, hop.attempts) for hop in broker.trail(moved.id)] == [("check", 2)]
 
 
 @pytest.mark.parametrize("format", ["pandas", "arrow"])
@@ -126,8 +126,13 @@ def test_a_stage_of_frames_runs_in_executors(drained: Any, broker: mongoq.Broker
     broker.queue("raw").push_many([{"n": n} for n in range(10)])
     progress = drained(pipeline).stages["sort"]
     assert (progress.moved, progress.dropped, progress.dead) == (8, 1, 1)
-    found = {queue: [item.payload["n"] for item in broker.queue(queue).peek(10)] for queue in ("even", "odd")}
-    assert {queue: sorted(numbers) for queue, numbers in found.items()} == {"even": [0, 2, 4, 6, 8], "odd": [1, 5, 9]}
+    numbers_by_queue = {
+        queue: [item.payload["n"] for item in broker.queue(queue).peek(10)] for queue in ("even", "odd")
+    }
+    assert {queue: sorted(numbers) for queue, numbers in numbers_by_queue.items()} == {
+        "even": [0, 2, 4, 6, 8],
+        "odd": [1, 5, 9],
+    }
 
 
 def enriching(**options: Any) -> mongoq.Pipeline:
@@ -153,11 +158,11 @@ def enriching(**options: Any) -> mongoq.Pipeline:
 def test_frames_items_and_batches_go_together(drained: Any, broker: mongoq.Broker, tmp_path: Path) -> None:
     broker.queue("raw").push_many([{"n": n} for n in range(10)])
     progress = drained(enriching(errors="errors"), checkpoint=tmp_path)
-    told = progress.stages["enrich"]
-    assert (told.moved, told.dropped, told.dead, told.reserved) == (8, 1, 1, 0)
-    assert told.seconds >= 0
-    found = sorted(item.payload["n"] * 1000 + item.payload["more"] for item in broker.queue("out").peek(20))
-    assert found == [n * 1000 + n * 10 + 1 for n in range(10) if n not in (3, 7)]
+    counts = progress.stages["enrich"]
+    assert (counts.moved, counts.dropped, counts.dead, counts.reserved) == (8, 1, 1, 0)
+    assert counts.seconds >= 0
+    sums = sorted(item.payload["n"] * 1000 + item.payload["more"] for item in broker.queue("out").peek(20))
+    assert sums == [n * 1000 + n * 10 + 1 for n in range(10) if n not in (3, 7)]
     assert [item.payload["n"] for item in broker.queue("errors").peek(2)] == [7]
     broker.queue("raw").push({"n": 11})
     assert drained(enriching(errors="errors"), checkpoint=str(tmp_path)).stages["finish"].moved == 1
@@ -269,7 +274,7 @@ def test_a_stage_without_an_error_queue_stops_and_the_others_go_on(drained: Any,
 
 
 @pytest.mark.parametrize("name", ["no traceback", "no name", "no text", "surrogates"])
-def test_a_stage_stops_whose_exception_can_hardly_be_told(drained: Any, broker: mongoq.Broker, name: str) -> None:
+def test_a_stage_stops_whose_exception_can_hardly_be_printed(drained: Any, broker: mongoq.Broker, name: str) -> None:
     pipeline = mongoq.Pipeline("awkward", outputs="out")
 
     @pipeline.stage("raw", to="out", max_retries=0)
@@ -370,12 +375,12 @@ def test_a_handler_that_takes_longer_than_a_shift_is_waited_for(
 
 def test_what_handlers_remember_lasts_over_shifts(spark: Any, start: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("line", outputs="out")
-    seen: list[int] = []
+    payloads: list[int] = []
 
     @pipeline.stage("raw", to="out")
     def check(payload: Any) -> Any:
-        seen.append(payload)
-        return {"pid": os.getpid(), "seen": len(seen)}
+        payloads.append(payload)
+        return {"pid": os.getpid(), "seen": len(payloads)}
 
     with start(pipeline, available_now=False, tasks=1) as run:
         for number in (1, 2):
@@ -384,13 +389,13 @@ def test_what_handlers_remember_lasts_over_shifts(spark: Any, start: Any, broker
             while broker.queue("out").size() < number and time.monotonic() < deadline:
                 assert not run.wait(0.05)
             run.wait(2)  # the shift has ended
-    told = [item.payload for item in broker.queue("out").peek(3)]
-    of_one = Counter(each["pid"] for each in told)
-    assert all(max(each["seen"] for each in told if each["pid"] == pid) == number for pid, number in of_one.items())
-    assert seen == []
+    results = [item.payload for item in broker.queue("out").peek(3)]
+    of_one = Counter(each["pid"] for each in results)
+    assert all(max(each["seen"] for each in results if each["pid"] == pid) == number for pid, number in of_one.items())
+    assert payloads == []
 
 
-# --- what is told at the start -------------------------------------------------------------------
+# --- what is reported at the start -------------------------------------------------------------------
 
 
 def line(handler: Any, **options: Any) -> mongoq.Pipeline:
@@ -515,7 +520,7 @@ builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fa
 spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
 with pipeline.run_on_spark(spark, sys.argv[1], database=sys.argv[2], available_now=True) as run:
     run.wait()
-    print("told", run.progress().stages["taxed"].moved, run.progress().errors)
+    print("moved", run.progress().stages["taxed"].moved, run.progress().errors)
 spark.stop()
 """
 
@@ -532,7 +537,7 @@ def test_a_script_needs_no_module_of_its_own(
         command = [sys.executable, str(script), store.uri, name]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
         assert ended.returncode == 0, ended.stderr[-3000:]
-        assert "told 1 {'errors': 1}" in ended.stdout
+        assert "moved 1 {'errors': 1}" in ended.stdout
         assert [item.payload for item in broker.queue("out").peek(2)] == [{"number": 1, "total": 121.0}]
     client.drop_database(name)
 
@@ -574,11 +579,11 @@ def test_what_is_no_session_is_refused(store: Any) -> None:
 def test_what_is_large_goes_to_the_executors_once(spark: Any, drained: Any, broker: mongoq.Broker) -> None:
     table = os.urandom(3_000_000)
     folder = Path(spark.sparkContext._temp_dir)
-    before, seen, ended = set(folder.iterdir()), [0], threading.Event()
+    before, sizes, ended = set(folder.iterdir()), [0], threading.Event()
 
     def watch() -> None:
         while not ended.wait(0.05):
-            seen.append(len(set(folder.iterdir()) - before))
+            sizes.append(len(set(folder.iterdir()) - before))
 
     watching = threading.Thread(target=watch)
     watching.start()
@@ -589,11 +594,11 @@ def test_what_is_large_goes_to_the_executors_once(spark: Any, drained: Any, brok
         ended.set()
         watching.join()
     assert counted([item.payload for item in broker.queue("out").peek(300)]) == counted(list(table[:300]))
-    assert max(seen) == 1
+    assert max(sizes) == 1
     assert set(folder.iterdir()) == before
 
 
-def test_a_server_out_of_reach_is_told(spark: Any) -> None:
+def test_a_server_out_of_reach_is_reported(spark: Any) -> None:
     with pytest.raises(ServerUnavailable):
         line(same).run_on_spark(spark, "mongodb://u:s3cret@127.0.0.1:1/?serverSelectionTimeoutMS=200")
 

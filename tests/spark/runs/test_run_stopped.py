@@ -40,7 +40,7 @@ def test_a_run_that_is_stopped_waits_for_its_handlers_and_leaves_nothing_reserve
     assert 0 < counts.total < 400
 
 
-def test_tasks_under_way_and_those_that_wait_for_a_slot_are_told_to_stop(
+def test_tasks_under_way_and_those_that_wait_for_a_slot_are_asked_to_stop(
     start: Any, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mongoq.pipeline.on_spark.run.TASK_SECONDS", 3600.0)
@@ -103,8 +103,8 @@ def test_a_source_that_another_process_runs_leaves_its_slot(start: Any, broker: 
     def rows(position: Any) -> Any:
         yield mongoq.Record(1, position=1)
 
-    held = {"_id": "source:endless/rows", "token": "theirs", "by": "them", "until": datetime(2100, 1, 1, tzinfo=UTC)}
-    broker._driver._backend.targets["collection"].insert_one(held)
+    lease = {"_id": "source:endless/rows", "token": "theirs", "by": "them", "until": datetime(2100, 1, 1, tzinfo=UTC)}
+    broker._driver._backend.targets["collection"].insert_one(lease)
     with start(pipeline, available_now=False) as run:
         free, deadline = 0, time.monotonic() + PATIENCE
         while free < 10 and time.monotonic() < deadline:  # its rests grow, so that one is a second long in the end
@@ -125,9 +125,9 @@ def test_a_source_that_is_called_again_has_not_ended(start: Any, broker: mongoq.
         deadline = time.monotonic() + PATIENCE
         while run.progress().sources["rows"].pushed < 2 and time.monotonic() < deadline:
             assert not run.wait(0.05)
-        told = run.progress().sources["rows"]
-        assert told.pushed >= 2
-        assert not told.ended
+        source = run.progress().sources["rows"]
+        assert source.pushed >= 2
+        assert not source.ended
 
 
 def test_a_handler_that_does_not_end_is_given_up_when_the_grace_is_over(start: Any, broker: mongoq.Broker) -> None:

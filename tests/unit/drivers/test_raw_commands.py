@@ -56,16 +56,16 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize(("given", "spelled"), SPELLINGS, ids=lambda value: getattr(value, "method", ""))
-def test_a_command_is_what_the_driver_would_send(given: Command[Any], spelled: dict[str, Any]) -> None:
-    assert raw_commands.is_raw_command(given)
-    made = raw_commands.build_command(given, "c")
-    assert made == {**spelled, "writeConcern": MAJORITY}
-    assert next(iter(made)) == next(iter(spelled))
+@pytest.mark.parametrize(("operation", "expected"), SPELLINGS, ids=lambda value: getattr(value, "method", ""))
+def test_a_command_is_what_the_driver_would_send(operation: Command[Any], expected: dict[str, Any]) -> None:
+    assert raw_commands.is_raw_command(operation)
+    document = raw_commands.build_command(operation, "c")
+    assert document == {**expected, "writeConcern": MAJORITY}
+    assert next(iter(document)) == next(iter(expected))
 
 
 @pytest.mark.parametrize(
-    "given",
+    "operation",
     [
         Command("update_one", ONE),
         command("update_one", ONE, session=object()),
@@ -73,8 +73,8 @@ def test_a_command_is_what_the_driver_would_send(given: Command[Any], spelled: d
     ],
     ids=["not resolved", "in a transaction", "both kinds"],
 )
-def test_what_the_driver_has_to_send_is_left_to_it(given: Command[Any]) -> None:
-    assert not raw_commands.is_raw_command(given)
+def test_what_the_driver_has_to_send_is_left_to_it(operation: Command[Any]) -> None:
+    assert not raw_commands.is_raw_command(operation)
 
 
 def test_replies_are_the_drivers_results() -> None:

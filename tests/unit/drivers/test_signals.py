@@ -20,17 +20,17 @@ class Raised(BaseException):
 
 
 @pytest.fixture
-def heard() -> Iterator[list[int]]:
+def received() -> Iterator[list[int]]:
     """Handlers of both signals, which note that they ran; the first time each raises."""
-    seen: list[int] = []
+    received: list[int] = []
 
     def handler(number: int, _: Any) -> None:
-        seen.append(number)
-        if seen.count(number) == 1:
+        received.append(number)
+        if received.count(number) == 1:
             raise Raised
 
     before = {number: signal.signal(number, handler) for number in (FIRST, LAST)}
-    yield seen
+    yield received
     for number, former in before.items():
         signal.signal(number, former)
 
@@ -48,28 +48,28 @@ def when(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) 
     monkeypatch.setattr(signals._signal, "signal", changed)
 
 
-def test_a_signal_that_is_put_off_runs_at_the_end(heard: list[int]) -> None:
+def test_a_signal_that_is_put_off_runs_at_the_end(received: list[int]) -> None:
     put_off = DeferredSignals()
     signal.raise_signal(LAST)
-    assert heard == []
+    assert received == []
     with pytest.raises(Raised):
         put_off.end()
-    assert heard == [LAST]
+    assert received == [LAST]
 
 
 def test_a_handler_that_raises_as_it_begins_leaves_the_others_as_they_were(
-    heard: list[int], monkeypatch: pytest.MonkeyPatch
+    received: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handlers = [signal.getsignal(number) for number in (FIRST, LAST)]
     when(monkeypatch, FIRST, lambda: signal.raise_signal(LAST))
     with pytest.raises(Raised):
         DeferredSignals()
     assert [signal.getsignal(number) for number in (FIRST, LAST)] == handlers
-    assert heard == [LAST]
+    assert received == [LAST]
 
 
 def test_a_handler_that_raises_as_it_ends_leaves_no_other_put_off(
-    heard: list[int], monkeypatch: pytest.MonkeyPatch
+    received: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handlers = [signal.getsignal(number) for number in (FIRST, LAST)]
     put_off = DeferredSignals()
@@ -78,4 +78,4 @@ def test_a_handler_that_raises_as_it_ends_leaves_no_other_put_off(
     with pytest.raises(Raised):
         put_off.end()
     assert [signal.getsignal(number) for number in (FIRST, LAST)] == handlers
-    assert sorted(heard) == sorted([FIRST, LAST])
+    assert sorted(received) == sorted([FIRST, LAST])

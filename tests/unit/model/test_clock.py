@@ -27,11 +27,11 @@ class Machine:
         self.server += seconds
 
     def sample(self, trip: float = 0.002) -> Sample:
-        sent = self.local
+        sent_at = self.local
         at = self.server + trip / 2
         self.pass_time(trip)
         milliseconds = int(at * 1000)
-        return Sample(sent, self.local, EPOCH + timedelta(milliseconds=milliseconds))
+        return Sample(sent_at, self.local, EPOCH + timedelta(milliseconds=milliseconds))
 
     def measure(self, trip: float = 0.002) -> None:
         self.clock.adopt([self.sample(trip)])
@@ -99,11 +99,11 @@ def test_it_never_runs_backwards_and_catches_up_at_half_speed() -> None:
     machine.measure()
     assert machine.clock.now() >= before
     assert machine.error() == pytest.approx(10, abs=0.01)
-    seen = []
+    times = []
     for _ in range(200):
         machine.pass_time(0.1)
-        seen.append(machine.clock.now())
-    assert seen == sorted(set(seen)), "it stood still or ran backwards"
+        times.append(machine.clock.now())
+    assert times == sorted(set(times)), "it stood still or ran backwards"
     assert machine.error() == pytest.approx(0, abs=0.01)
     machine.pass_time(5)
     assert machine.error() == pytest.approx(0, abs=0.01)

@@ -60,11 +60,11 @@ def test_none_are_none() -> None:
 def test_small_ones_go_together_and_large_ones_alone(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     encode, sizes = bson.encode, []
 
-    def told(document: Any, **options: Any) -> bytes:
+    def recording_encode(document: Any, **options: Any) -> bytes:
         sizes.append(len(document[""]))
         return encode(document, **options)
 
-    monkeypatch.setattr(bson, "encode", told)
+    monkeypatch.setattr(bson, "encode", recording_encode)
     wrapped(["small"] * number)
     assert sizes == {1: [1], 2: [1, 1], 101: [1, 100], 102: [1, 100, 1]}[number]
     sizes.clear()

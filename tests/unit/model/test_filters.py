@@ -18,8 +18,8 @@ NOW = datetime(2024, 1, 1, tzinfo=UTC)
 ID = ObjectId("65920080aaaaaaaaaaaaaaaa")
 
 
-def sent(where: Any) -> Any:
-    """The filter as the server reads it."""
+def as_server_reads(where: Any) -> Any:
+    """Return the filter as the server reads it."""
     return bson.decode(bson.encode(where_filter(where, Encoding(codec_options()))), codec_options())
 
 
@@ -73,7 +73,7 @@ def sent(where: Any) -> Any:
     ],
 )
 def test_a_filter_is_about_the_payload_and_its_values_are_literal(where: Any, expected: Any) -> None:
-    assert sent(where) == expected
+    assert as_server_reads(where) == expected
 
 
 def nested(depth: int) -> Any:
@@ -152,7 +152,7 @@ WRONG: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("where", "place"), WRONG)
 def test_a_filter_off_the_safe_list_is_refused_and_the_place_is_named(where: Any, place: str) -> None:
     with pytest.raises(mongoq.FilterInvalid) as caught:
-        sent(where)
+        as_server_reads(where)
     assert caught.value.argument == place
     assert isinstance(caught.value, mongoq.ArgumentInvalid)
 
@@ -162,18 +162,18 @@ def test_the_safe_list_holds_no_operator_that_runs_code_or_leaves_the_payload() 
 
 
 def test_nesting_is_bounded() -> None:
-    assert sent(nested(NESTING_LIMIT - 1))
+    assert as_server_reads(nested(NESTING_LIMIT - 1))
     for wrong in (nested(NESTING_LIMIT), nested(400)):
         with pytest.raises(mongoq.FilterInvalid, match="nested deeper"):
-            sent(wrong)
+            as_server_reads(wrong)
     where: Any = {"$gt": 1}
     for _ in range(400):
         where = {"$not": where}
     with pytest.raises(mongoq.FilterInvalid, match="nested deeper"):
-        sent({"a": where})
+        as_server_reads({"a": where})
 
 
 def test_a_long_path_does_not_hide_the_reason() -> None:
     with pytest.raises(mongoq.FilterInvalid, match="not one of") as caught:
-        sent({"a" * 5000: {"$where": "1"}})
+        as_server_reads({"a" * 5000: {"$where": "1"}})
     assert len(caught.value.argument) < 200

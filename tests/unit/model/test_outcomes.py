@@ -34,11 +34,11 @@ from mongoq.worker.outcome_resolver import OutcomeResolver
 from tests.unit.scripted import context, matched, play, reserved_item
 
 
-def test_a_move_says_all_that_it_was_told() -> None:
-    told = {"payload": {"n": 1}, "patch": None, "delay": 2, "when": None, "priority": 3, "headers": {"a": "b"}}
-    move = Move("b", **told)
-    assert {each.name: getattr(move, each.name) for each in fields(Move)} == {"to": "b"} | told
-    assert replace(move, to="c") == Move("c", **told) != move
+def test_a_move_has_all_options_it_was_given() -> None:
+    options = {"payload": {"n": 1}, "patch": None, "delay": 2, "when": None, "priority": 3, "headers": {"a": "b"}}
+    move = Move("b", **options)
+    assert {each.name: getattr(move, each.name) for each in fields(Move)} == {"to": "b"} | options
+    assert replace(move, to="c") == Move("c", **options) != move
 
 
 def test_a_move_goes_as_it_is_to_another_process() -> None:
@@ -117,8 +117,8 @@ def test_each_outcome_has_a_settlement(outcome: Any) -> None:
         queue, replies, methods = context(serverless=True), [matched(1), None], ["delete_one", "insert_many"]
     elif isinstance(outcome, SettledElsewhere):
         replies, methods = [], []
-    sent, failed = play(apply_outcomes(queue, [(reserved_item(), outcome)], str), replies)
-    assert [command.method for command in sent] == methods
+    commands, failed = play(apply_outcomes(queue, [(reserved_item(), outcome)], str), replies)
+    assert [command.method for command in commands] == methods
     assert failed == {}
 
 
@@ -127,8 +127,8 @@ def test_each_outcome_is_applied_at_most_once(outcome: Any) -> None:
     methods = {Release: ["bulk_write"], Fork: ["insert_one"] * 2}.get(type(outcome), ["insert_one"])
     methods = [] if isinstance(outcome, Done | Drop | SettledElsewhere) else methods
     flow = apply_outcomes_at_most_once(context(), [(reserved_item(), outcome)], str)
-    sent, failed = play(flow, [ONE_FOUND] * len(methods))
-    assert [command.method for command in sent] == methods
+    commands, failed = play(flow, [ONE_FOUND] * len(methods))
+    assert [command.method for command in commands] == methods
     assert [type(error) for error in failed.values()] == [OutcomeInvalid] * isinstance(outcome, SettledElsewhere)
 
 
@@ -143,15 +143,15 @@ def test_each_outcome_of_a_handler_becomes_one_that_settles(resolver: OutcomeRes
 @pytest.mark.parametrize("outcome", UNKNOWN, ids=name_of)
 @pytest.mark.parametrize("apply", [apply_outcomes, apply_outcomes_at_most_once])
 def test_an_unknown_outcome_sends_nothing_for_its_item(apply: Any, outcome: Any) -> None:
-    sent, failed = play(apply(context(), [(reserved_item(), outcome)], str), [])
-    assert sent == []
+    commands, failed = play(apply(context(), [(reserved_item(), outcome)], str), [])
+    assert commands == []
     [error] = failed.values()
     assert isinstance(error, OutcomeInvalid)
     assert str(error) == f"no item can be settled by a {name_of(outcome)}"
 
 
 @pytest.mark.parametrize("outcome", UNKNOWN, ids=name_of)
-def test_an_unknown_outcome_is_refused_wherever_outcomes_are_told_apart(outcome: Any) -> None:
+def test_an_unknown_outcome_is_refused_wherever_outcomes_are_distinguished(outcome: Any) -> None:
     with pytest.raises(OutcomeInvalid, match="no item can be settled by a"):
         name_ending(outcome, spent=False)
     with pytest.raises(OutcomeInvalid, match="no item can be settled by a"):

@@ -56,7 +56,7 @@ def test_every_delay_can_be_stored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Fixed(-1), "base"),
         (lambda: Fixed("1"), "base"),  # type: ignore[arg-type]
@@ -72,8 +72,8 @@ def test_every_delay_can_be_stored() -> None:
         (lambda: Exponential().delay(1.5), "retry"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_a_policy_is_refused(make: Any, told: str) -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match=told):
+def test_what_cannot_be_a_policy_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match=message):
         make()
 
 
@@ -89,21 +89,21 @@ def test_a_policy_is_data() -> None:
 
 
 def test_items_that_are_worked_off_at_once_are_fetched_in_larger_numbers() -> None:
-    pace, now, seen = PrefetchSizer(), 0.0, []
+    pace, now, targets = PrefetchSizer(), 0.0, []
     for _ in range(7):
-        seen.append(pace.target)
+        targets.append(pace.target)
         pace.record_claim(now, full=True)
         pace.adjust(now + 0.01, waiting=0)
         now += 0.01
-    assert seen == [1, 4, 16, 64, 256, 1024, MAX_PREFETCH]
+    assert targets == [1, 4, 16, 64, 256, 1024, MAX_PREFETCH]
 
 
 def test_it_does_not_matter_when_somebody_looks_that_nothing_waits() -> None:
     pace, slow = PrefetchSizer(), PrefetchSizer()
-    for one, out_at in ((pace, 0.1), (slow, 0.3)):
-        one.record_claim(0, full=True)
-        one.record_empty(out_at)
-        one.adjust(5.0, waiting=0)
+    for sizer, out_at in ((pace, 0.1), (slow, 0.3)):
+        sizer.record_claim(0, full=True)
+        sizer.record_empty(out_at)
+        sizer.adjust(5.0, waiting=0)
     assert (pace.target, slow.target) == (4, 1)
 
 
@@ -122,12 +122,12 @@ def test_items_that_wait_for_long_are_fetched_in_smaller_numbers() -> None:
         pace.record_claim(now, full=True)
         pace.adjust(now, waiting=0)
     pace.record_claim(now, full=True)
-    seen = []
+    targets = []
     for _ in range(12):
         now += 1.1
         pace.adjust(now, waiting=5)
-        seen.append(pace.target)
-    assert seen == [1000, 500, 250, 125, 62, 31, 15, 7, 3, 1, 1, 1]
+        targets.append(pace.target)
+    assert targets == [1000, 500, 250, 125, 62, 31, 15, 7, 3, 1, 1, 1]
 
 
 def test_a_queue_that_has_no_more_does_not_grow_it() -> None:

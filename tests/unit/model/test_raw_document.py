@@ -93,11 +93,11 @@ def test_copies_are_the_same_whatever_their_originals_came_as(payloads: list[Any
         documents.append(processed(payload, ms=1_700_000_000_000 + place, **rest))
     ids = [CopyIds("next", "").of(document).binary for document in documents]
     decoded = [bson.decode(encoded(document), codec_options()) for document in documents]
-    made = [copies_of(task(), given) for given in (list(map(encoded, documents)), decoded)]
-    for copies in made:
+    both_copies = [copies_of(task(), originals) for originals in (list(map(encoded, documents)), decoded)]
+    for copies in both_copies:
         assert copies.ids == ids
         assert copies.told.position == (decoded[-1]["processed"], decoded[-1]["_id"])
-    (first,), (second,) = (copies.parts for copies in made)
+    (first,), (second,) = (copies.parts for copies in both_copies)
     assert [document.raw for document in first] == [document.raw for document in second]
 
 
@@ -122,13 +122,13 @@ def time_inside(ms: int) -> bytes:
     return encoded({**processed({"n": ms}, ms=ms), "priority": 0, "attempts": fake})
 
 
-@pytest.mark.parametrize("made", [doubled, time_inside])
-def test_documents_of_other_programs_are_copied_as_they_are_decoded(made: Any) -> None:
-    given = [made(ms) for ms in range(4)]
-    assert all(Cutter("orders").cut(document) for document in given), "or this tests nothing"
-    decoded = [bson.decode(document, codec_options()) for document in given]
-    one, other = copies_of(task(), [*given]), copies_of(task(), decoded)
-    assert one.ids == other.ids
-    assert [document.raw for part in one.parts for document in part] == [
-        document.raw for part in other.parts for document in part
+@pytest.mark.parametrize("make", [doubled, time_inside])
+def test_documents_of_other_programs_are_copied_as_they_are_decoded(make: Any) -> None:
+    originals = [make(ms) for ms in range(4)]
+    assert all(Cutter("orders").cut(document) for document in originals), "or this tests nothing"
+    decoded = [bson.decode(document, codec_options()) for document in originals]
+    copies, expected = copies_of(task(), [*originals]), copies_of(task(), decoded)
+    assert copies.ids == expected.ids
+    assert [document.raw for part in copies.parts for document in part] == [
+        document.raw for part in expected.parts for document in part
     ]

@@ -1,4 +1,4 @@
-"""Fresh items are told by the bytes of their envelopes exactly as by their fields, and come out of them the same."""
+"""Fresh items are recognised by the bytes of their envelopes as by their fields, and come out of them the same."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def encoded(document: dict[str, Any]) -> bytes:
 
 def pushed(payload: Any, **changes: Any) -> dict[str, Any]:
     headers = changes.pop("headers", None)
-    made = new_envelope("orders", payload, id=ObjectId(), when=NOW, priority=3, headers=headers, once=None)
-    return {**made, **changes}
+    document = new_envelope("orders", payload, id=ObjectId(), when=NOW, priority=3, headers=headers, once=None)
+    return {**document, **changes}
 
 
-def found(document: dict[str, Any], queue: str = "orders") -> list[RawEnvelope]:
+def fresh_items(document: dict[str, Any], queue: str = "orders") -> list[RawEnvelope]:
     return fresh([encoded(document)], queue, ENCODING)
 
 
 def comes_back(document: dict[str, Any]) -> bool:
     """Say whether it is fresh; then it is as the decoder makes it, but for what a claim sets."""
     decoded = bson.decode(encoded(document), ENCODING.options)
-    items = found(document)
+    items = fresh_items(document)
     if not items:
         return False
     (item,), id = items, decoded["_id"]
@@ -113,7 +113,7 @@ def test_any_document_is_fresh_if_its_fields_say_so(payload: Any, rest: dict[str
 def test_what_somebody_has_had_or_some_other_program_wrote_is_not(
     changes: dict[str, Any], payload: Any, headers: Any
 ) -> None:
-    assert not found(pushed(payload, headers=headers, **changes))
+    assert not fresh_items(pushed(payload, headers=headers, **changes))
 
 
 @pytest.mark.parametrize("when", [datetime(1960, 1, 1, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC), NOW])
@@ -124,14 +124,14 @@ def test_the_order_of_the_fields_is_no_matter_nor_is_a_date_before_1970(when: da
     assert comes_back(document)
 
 
-def test_they_are_told_up_to_the_first_that_is_not() -> None:
+def test_they_are_recognised_up_to_the_first_that_is_not() -> None:
     documents = [pushed(1), pushed(2, headers={"a": 1}), pushed(3, by="host:1:aa"), pushed(4)]
     items = fresh([*map(encoded, documents)], "orders", ENCODING)
     assert [item.id for item in items] == [document["_id"].binary for document in documents[:2]]
     assert [item.at for item in items] == [int(NOW.timestamp() * 1000)] * 2
 
 
-def test_what_nobody_can_decode_is_told_when_it_is_opened_or_where_its_form_says_too_little() -> None:
+def test_what_cannot_be_decoded_is_reported_when_it_is_opened_or_where_its_form_says_too_little() -> None:
     raw = encoded(pushed("ABC")).replace(b"ABC", b"\xff\xfe\xfd")
     items = fresh([raw], "orders", ENCODING)
     with pytest.raises(InvalidBSON):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -17,11 +16,11 @@ def send(entries: list[Any]) -> Flow[list[Any]]:
     return entries
 
 
-def batcher(*waiting: str) -> Batcher:
+def batcher_with(*waiting: str) -> Batcher:
     """A batcher in which these wait: the first letter tells the kind, and a small one that the caller has gone."""
-    made: Batcher = Batcher(send)
-    made.waiting.extend(Shared(made, None, kind=name[0].upper(), waiter=name) for name in waiting)
-    return made
+    batcher: Batcher = Batcher(send)
+    batcher.waiting.extend(Shared(batcher, None, kind=name[0].upper(), waiter=name) for name in waiting)
+    return batcher
 
 
 def is_gone(name: str) -> bool:
@@ -48,191 +47,97 @@ def names(waiting: Any) -> list[str]:
 def test_the_first_goes_with_all_of_its_kind_in_their_order(
     waiting: list[str], goes: list[str], stays: list[str]
 ) -> None:
-    made = batcher(*waiting)
-    assert names(made.next_batch(is_gone)) == goes
-    assert names(made.waiting) == stays
+    batcher = batcher_with(*waiting)
+    assert names(batcher.next_batch(is_gone)) == goes
+    assert names(batcher.waiting) == stays
 
 
 def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batchers, "MOST", 2)
-    made = batcher("A1", "B1", "A2", "A3", "B2")
-    assert names(made.next_batch(is_gone)) == ["A1", "A2"]
-    assert names(made.next_batch(is_gone)) == ["B1", "B2"]
-    assert names(made.next_batch(is_gone)) == ["A3"]
-    assert made.next_batch(is_gone) == []
+    batcher = batcher_with("A1", "B1", "A2", "A3", "B2")
+    assert names(batcher.next_batch(is_gone)) == ["A1", "A2"]
+    assert names(batcher.next_batch(is_gone)) == ["B1", "B2"]
+    assert names(batcher.next_batch(is_gone)) == ["A3"]
+    assert batcher.next_batch(is_gone) == []
 
 
 def test_what_somebody_left_goes_to_the_first_of_the_kind_who_is_still_there() -> None:
-    made = batcher("B1", "a1", "A2", "A3")
-    heir = made.reassign("A", is_gone)
+    batcher = batcher_with("B1", "a1", "A2", "A3")
+    heir = batcher.reassign("A", is_gone)
     assert heir is not None
     assert heir.waiter == "A2"
-    assert names(made.waiting) == ["B1", "a1", "A3"]
-    assert batcher("B1", "a1").reassign("A", is_gone) is None
+    assert names(batcher.waiting) == ["B1", "a1", "A3"]
+    assert batcher_with("B1", "a1").reassign("A", is_gone) is None
 
 
-def test_a_lane_is_made_once_and_anew_after_a_fork() -> None:
-    made = Batchers()
-    first = made.batcher("push", send)
-    assert made.batcher("push", send) is first
-    assert made.batcher("settle", send) is not first
-    made.clear()
-    assert made.batcher("push", send) is not first
+def test_a_batcher_is_made_once_and_anew_after_a_fork() -> None:
+    registry = Batchers()
+    first = registry.batcher("push", send)
+    assert registry.batcher("push", send) is first
+    assert registry.batcher("settle", send) is not first
+    registry.clear()
+    assert registry.batcher("push", send) is not first
 
 
-def test_a_lane_is_free_until_a_batch_is_under_way() -> None:
-    made = batcher("A1")
-    assert made.is_free
-    made.batches_in_flight = 1
-    assert not made.is_free
+def test_a_batcher_is_free_until_a_batch_is_under_way() -> None:
+    batcher = batcher_with("A1")
+    assert batcher.is_free
+    batcher.batches_in_flight = 1
+    assert not batcher.is_free
 
 
-def crowd(max_in_flight: int, callers: int, *, shares: int | None = None) -> Batcher:
-    made: Batcher = Batcher(send, max_in_flight, shares or max_in_flight)
-    made.waiting.extend(Shared(made, None, "A", waiter=f"A{place}") for place in range(callers))
-    return made
+def batcher_of(max_in_flight: int, callers: int) -> Batcher:
+    batcher: Batcher = Batcher(send, max_in_flight)
+    batcher.waiting.extend(Shared(batcher, None, "A", waiter=f"A{place}") for place in range(callers))
+    return batcher
 
 
-def test_a_crowd_goes_in_as_many_batches_as_may_be_abreast() -> None:
-    made = crowd(2, batchers.CROWD + 1)
-    made.batches_in_flight = 1
-    first = made.next_batch(is_gone)
+def test_many_callers_go_in_as_many_batches_as_may_be_in_flight() -> None:
+    batcher = batcher_of(2, batchers.CROWD + 1)
+    batcher.batches_in_flight = 1
+    first = batcher.next_batch(is_gone)
     assert len(first) == batchers.CROWD // 2 + 1
-    assert made.is_free, "the other half need not wait for the first"
-    made.batches_in_flight = 2
-    second = made.next_batch(is_gone)
+    assert batcher.is_free, "the other half need not wait for the first"
+    batcher.batches_in_flight = 2
+    second = batcher.next_batch(is_gone)
     assert names([*first, *second]) == [f"A{place}" for place in range(batchers.CROWD + 1)]
-    assert not made.is_free
+    assert not batcher.is_free
 
 
 def test_who_came_back_while_the_others_are_under_way_goes_with_all_who_did() -> None:
-    made = crowd(2, batchers.CROWD)
-    first, second = made.next_batch(is_gone), made.next_batch(is_gone)
-    made.finish(first)
-    made.waiting.extend(first)
-    assert made.next_batch(is_gone) == first
-    made.finish(second)
-    made.finish(first)
-    assert made.callers_in_flight == 0
+    batcher = batcher_of(2, batchers.CROWD)
+    first, second = batcher.next_batch(is_gone), batcher.next_batch(is_gone)
+    batcher.finish(first)
+    batcher.waiting.extend(first)
+    assert batcher.next_batch(is_gone) == first
+    batcher.finish(second)
+    batcher.finish(first)
+    assert batcher.callers_in_flight == 0
 
 
 @pytest.mark.parametrize(("max_in_flight", "callers"), [(1, 500), (2, batchers.CROWD - 1)])
 def test_others_go_in_one_batch(max_in_flight: int, callers: int) -> None:
-    made = crowd(max_in_flight, callers)
-    made.batches_in_flight = 1
-    assert len(made.next_batch(is_gone)) == callers
-    assert not made.is_free
-
-
-def caller(name: str) -> Any:
-    return lambda: name
-
-
-def round_trip(made: Batcher, callers: int, *, comes: int | None = None) -> None:
-    """Let so many callers go and come back, one after the other; the first of them last but for those who ``come``."""
-    for place in range(callers):
-        made.enter(Shared(made, None, "A", waiter=f"A{place}"), caller(f"A{place}"))
-    while made.waiting:
-        made.finish(made.next_batch(is_gone))
-    for place in range(callers if comes is None else comes):
-        made.enter(Shared(made, None, "A", waiter=f"A{place}"), caller(f"A{place}"))
-
-
-def test_a_divided_crowd_stays_divided_while_parts_of_it_are_elsewhere() -> None:
-    made: Batcher = Batcher(send, 1, 2)
-    round_trip(made, batchers.CROWD)
-    assert made.crowd == batchers.CROWD
-    for _ in range(4):
-        made.batches_in_flight = 1
-        first = made.next_batch(is_gone)
-        assert len(first) == batchers.CROWD // 2
-        assert not made.is_free, "the other half goes after it"
-        made.finish(first)
-        second = made.next_batch(is_gone)
-        assert len(second) == batchers.CROWD // 2, "and not with those who come back meanwhile"
-        made.finish(second)
-        made.waiting.extend([*first, *second])
-
-
-def test_a_crowd_is_known_by_how_many_come_before_one_of_them_does_again() -> None:
-    made: Batcher = Batcher(send, 2, 3)
-    round_trip(made, batchers.CROWD)
-    assert made.crowd == batchers.CROWD
-    round_trip(made, 10, comes=0)
-    assert made.crowd == batchers.CROWD, "the one who was marked since has not come"
-    for place in range(3 * batchers.MOST):  # and does not any more
-        made.enter(Shared(made, None, "A", waiter=f"B{place}"), caller(f"B{place}"))
-        made.finish(made.next_batch(is_gone))
-    assert made.crowd == 0
-
-
-def test_who_comes_is_asked_now_and_then_and_a_crowd_that_has_shrunk_is_noticed() -> None:
-    made: Batcher = Batcher(send, 2, 3)
-    asked: list[int] = []
-
-    def come(place: int) -> int:
-        asked.append(place)
-        return place
-
-    def go_round(callers: int, times: int) -> None:
-        for place in [*range(callers)] * times:
-            made.enter(Shared(made, None, "A", waiter=f"A{place}"), partial(come, place))
-            made.finish(made.next_batch(is_gone))
-
-    go_round(100, 2)
-    asked.clear()
-    go_round(100, 20)
-    assert made.crowd == 100
-    assert 0 < len(asked) < 100 * 20 / 3
-    go_round(10, 100)
-    assert made.crowd == 10
-
-
-def test_those_who_may_have_come_once_are_not_divided_into_batches_that_wait_for_each_other() -> None:
-    made = crowd(1, 2 * batchers.LARGE, shares=3)
-    assert len(made.next_batch(is_gone)) == 2 * batchers.LARGE
-
-
-def test_who_is_alone_need_not_be_told_from_others() -> None:
-    made: Batcher = Batcher(send)
-    made.enter(Shared(made, None, "A", waiter="A1"), pytest.fail)
-    assert len(made.waiting) == 1
-
-
-@pytest.mark.parametrize(
-    ("callers", "batches"),
-    [
-        (batchers.CROWD - 1, [batchers.CROWD - 1]),
-        (batchers.CROWD, [batchers.CROWD // 2] * 2),
-        (batchers.LARGE - 1, [batchers.LARGE // 2, batchers.LARGE // 2 - 1]),
-        (3 * batchers.LARGE, [batchers.LARGE] * 3),
-    ],
-)
-def test_the_larger_a_crowd_the_more_parts_it_has(callers: int, batches: list[int]) -> None:
-    made = crowd(1, callers, shares=3)
-    made.crowd = callers
-    found = []
-    while batch := made.next_batch(is_gone):
-        found.append(len(batch))
-    assert found == batches
+    batcher = batcher_of(max_in_flight, callers)
+    batcher.batches_in_flight = 1
+    assert len(batcher.next_batch(is_gone)) == callers
+    assert not batcher.is_free
 
 
 @pytest.mark.parametrize(("waiting", "free"), [(17, False), (18, True)])
 def test_beside_a_batch_under_way_only_a_large_one_is_sent(waiting: int, free: bool) -> None:
-    made = crowd(2, waiting)
-    made.crowd, made.batches_in_flight = 48, 1
-    assert made.is_free is free
-    made.batches_in_flight = 2
-    assert not made.is_free
+    batcher = batcher_of(2, waiting)
+    batcher.callers_in_flight, batcher.batches_in_flight = 48 - waiting, 1
+    assert batcher.is_free is free
+    batcher.batches_in_flight = 2
+    assert not batcher.is_free
 
 
-def test_only_lanes_that_ask_for_it_divide_a_crowd() -> None:
-    made = Batchers()
-    made.divides = True
-    asked, other = made.batcher("push", send, max_in_flight=2, shares=3), made.batcher("settle", send)
-    assert [(batcher.max_in_flight, batcher.shares) for batcher in (asked, other)] == [(2, 3), (1, 1)]
+def test_only_batchers_that_ask_for_it_divide_many_callers() -> None:
+    registry = Batchers()
+    registry.divides = True
+    asked, plain = registry.batcher("push", send, max_in_flight=2), registry.batcher("settle", send)
+    assert [batcher.max_in_flight for batcher in (asked, plain)] == [2, 1]
 
 
 def test_drivers_that_do_not_divide_have_one_batch_under_way() -> None:
-    batcher = Batchers().batcher("push", send, max_in_flight=2, shares=3)
-    assert (batcher.max_in_flight, batcher.shares) == (1, 1)
+    assert Batchers().batcher("push", send, max_in_flight=2).max_in_flight == 1

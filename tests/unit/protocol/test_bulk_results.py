@@ -1,4 +1,4 @@
-"""Bulks of which fewer were settled than were sent: whatever became of each item, nobody is told what is not so."""
+"""Bulks of which fewer were settled than were sent: whatever became of each item, no report is wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mongoq.model.item import id_key
 from mongoq.model.outcomes import Failed, Move
 from mongoq.protocol.settle import move_many, settle_many
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
-from tests.unit.protocol.test_bulk import IDS, MINUTE, stored, taken, updated, verdicts
+from tests.unit.protocol.test_bulk import IDS, MINUTE, reserved_elsewhere, stored, updated, verdicts
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
 
 MOST = 3
@@ -24,13 +24,13 @@ class Fate:
     """What became of an item.
 
     Attributes:
-        done: whether our command settled it.
-        stored: what is stored of it when that is looked at, by its id; ``None`` when it is gone.
+        is_settled: whether our command settled it.
+        document: makes the stored document when it is read, by its place; ``None`` when it is gone.
         key: its key.
     """
 
-    done: bool
-    stored: Callable[[int], dict[str, Any]] | None
+    is_settled: bool
+    document: Callable[[int], dict[str, Any]] | None
     key: str | None = None
 
 
@@ -38,13 +38,13 @@ def left(**fields: Any) -> Callable[[int], dict[str, Any]]:
     return lambda place: stored(place, **{"when": NOW, "attempts": 0, **fields})
 
 
-def kept(place: int) -> dict[str, Any]:
+def in_history(place: int) -> dict[str, Any]:
     return stored(place, settled=TOKEN, processed=NOW, attempts=1)
 
 
-SEEN_NO_MORE = [Fate(True, taken), Fate(True, None), Fate(True, None, "k")]
+SEEN_NO_MORE = [Fate(True, reserved_elsewhere), Fate(True, None), Fate(True, None, "k")]
 LOST_BEFORE = [
-    Fate(False, taken),
+    Fate(False, reserved_elsewhere),
     Fate(False, None),
     Fate(False, left(q="elsewhere")),
     Fate(False, left(attempts=5)),
@@ -71,7 +71,7 @@ WAYS = {
     ),
     "commit with history": Way(
         lambda items: settle_many.commit_many(context(history=60), items),
-        [Fate(True, kept), Fate(True, kept, "k")],
+        [Fate(True, in_history), Fate(True, in_history, "k")],
         [Fate(True, None)],
     ),
     "rollback": Way(
@@ -97,7 +97,7 @@ WAYS = {
 }
 
 
-def told_by(outcome: Any) -> list[str]:
+def reports_of(outcome: Any) -> list[str]:
     if outcome is None or isinstance(outcome, Exception):
         return verdicts(outcome)
     return [
@@ -107,25 +107,28 @@ def told_by(outcome: Any) -> list[str]:
 
 
 def check(way: str, fates: Sequence[Fate], *, reply_lost: bool) -> None:
-    """Let every batch of such items be settled, and look whether somebody is told what is not so."""
+    """Settle every batch of these items, and check that no report is wrong."""
     flow, certain = WAYS[way].flow, 0
     for batch in chain.from_iterable(combinations_with_replacement(fates, size) for size in range(2, MOST + 1)):
-        number = sum(fate.done for fate in batch)
+        number = sum(fate.is_settled for fate in batch)
         if number == len(batch) and not reply_lost:
             continue
         items = [reserved_item(_id=IDS[place], due=NOW, key=fate.key) for place, fate in enumerate(batch)]
-        documents = [fate.stored(place) for place, fate in enumerate(batch) if fate.stored is not None]
+        documents = [fate.document(place) for place, fate in enumerate(batch) if fate.document is not None]
         replies = [LOST, updated(0)] if reply_lost else [updated(number)]
         _, outcome = play(flow(items), [*replies, found(*documents)])
-        told = told_by(outcome)[: len(batch)]
+        reports = reports_of(outcome)[: len(batch)]
         wrong = {"done": False, "lost": True}
-        assert not any(wrong.get(one) is fate.done for one, fate in zip(told, batch, strict=True)), (batch, told)
-        certain += len(told) - told.count("uncertain")
-    assert certain, "something can be told"
+        assert not any(wrong.get(report) is fate.is_settled for report, fate in zip(reports, batch, strict=True)), (
+            batch,
+            reports,
+        )
+        certain += len(reports) - reports.count("uncertain")
+    assert certain, "some outcomes are certain"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_whatever_became_of_each_nobody_is_told_what_is_not_so(way: str) -> None:
+def test_whatever_became_of_each_no_report_is_wrong(way: str) -> None:
     check(way, [*WAYS[way].settled, *WAYS[way].since, *LOST_BEFORE], reply_lost=False)
 
 
@@ -138,5 +141,5 @@ def test_nor_when_a_reply_was_lost(way: str) -> None:
 def test_nor_who_had_settled_it_before_just_like_that(way: str) -> None:
     """As long as what was settled now is still to be seen; what is gone since could be the one that was."""
     settled = WAYS[way].settled
-    before = [Fate(False, fate.stored, fate.key) for fate in settled]
+    before = [Fate(False, fate.document, fate.key) for fate in settled]
     check(way, [*settled, *before, *LOST_BEFORE], reply_lost=False)

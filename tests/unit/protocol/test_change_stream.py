@@ -52,18 +52,17 @@ class Reading:
     def opens(self, cursor: int = 7, token: str = "t0") -> None:
         self.answer({"cursor": {"id": cursor, "postBatchResumeToken": token, "firstBatch": []}})
 
-    def hears(self, *events: Any, cursor: int = 7, token: str = "t1") -> None:
+    def receive(self, *events: Any, cursor: int = 7, token: str = "t1") -> None:
         self.answer({"cursor": {"id": cursor, "postBatchResumeToken": token, "nextBatch": list(events)}})
 
     @property
-    def sent(self) -> dict[str, Any]:
+    def command(self) -> dict[str, Any]:
         assert isinstance(self.request, Command), self.request
-        command: dict[str, Any] = self.request.arguments["command"]
-        return command
+        return dict(self.request.arguments["command"])
 
     @property
     def resumes_after(self) -> Any:
-        return self.sent["pipeline"][0]["$changeStream"].get("resumeAfter")
+        return self.command["pipeline"][0]["$changeStream"].get("resumeAfter")
 
     def is_called(self) -> bool:
         called, self.waiter.called = self.waiter.called, False
@@ -89,15 +88,15 @@ def test_the_stream_is_opened_read_and_lets_everybody_ask_once(reading: Reading)
 def test_an_event_calls_who_waits(reading: Reading) -> None:
     reading.opens()
     reading.is_called()
-    assert "getMore" in reading.sent
-    reading.hears(EVENT)
+    assert "getMore" in reading.command
+    reading.receive(EVENT)
     assert reading.is_called()
 
 
 def test_an_event_in_the_future_moves_the_alarm_only(reading: Reading) -> None:
     reading.opens()
     reading.is_called()
-    reading.hears({**EVENT, "when": EVENT["when"] + 5000})
+    reading.receive({**EVENT, "when": EVENT["when"] + 5000})
     assert not reading.is_called()
     assert reading.waiter.was_set
 
@@ -107,7 +106,7 @@ def test_what_a_producer_or_a_consumer_goes_by_is_looked_at_again_at_once(readin
     reading.opens()
     broker = reading.queue.broker
     broker.calm_until = reading.queue.state.calm_until = math.inf
-    reading.hears({"id": id})
+    reading.receive({"id": id})
     calm = broker.calm_until if id.startswith("topics") else reading.queue.state.calm_until
     assert calm < time.monotonic()
 
@@ -115,14 +114,14 @@ def test_what_a_producer_or_a_consumer_goes_by_is_looked_at_again_at_once(readin
 def test_events_of_no_interest_or_of_odd_types_are_passed_by(reading: Reading) -> None:
     reading.opens()
     reading.is_called()
-    reading.hears({"id": {"a": 1}, "q": "others"}, {"id": "x"}, {"id": None, "q": 7, "when": None})
+    reading.receive({"id": {"a": 1}, "q": "others"}, {"id": "x"}, {"id": None, "q": 7, "when": None})
     assert not reading.is_called()
 
 
 def test_a_date_that_is_none_counts_as_now(reading: Reading) -> None:
     reading.opens()
     reading.is_called()
-    reading.hears({"id": {"a": 1}, "q": "orders", "when": None})
+    reading.receive({"id": {"a": 1}, "q": "orders", "when": None})
     assert reading.is_called()
 
 
@@ -132,7 +131,7 @@ def test_a_control_document_is_read_again(reading: Reading) -> None:
     state = reading.queue.state
     state.store(paused=True)
     assert not state.stale(1.0, reading.registry)
-    reading.hears({"id": "queue:orders"})
+    reading.receive({"id": "queue:orders"})
     assert state.stale(1.0, reading.registry)
     assert reading.is_called()
 
@@ -142,14 +141,14 @@ def test_bindings_are_read_again(reading: Reading) -> None:
     topics = reading.queue.broker.topics
     topics.read_at = time.monotonic()
     assert not topics.stale(0.0, reading.registry)
-    reading.hears({"id": "topics:mongoq"})
+    reading.receive({"id": "topics:mongoq"})
     assert topics.stale(3600.0, reading.registry)
 
 
 @pytest.mark.parametrize("error", [LOST, Failure(43), Failure(237)], ids=str)
 def test_after_a_lost_connection_the_stream_goes_on_where_it_was(reading: Reading, error: Exception) -> None:
     reading.opens()
-    reading.hears()
+    reading.receive()
     reading.answer(error)
     assert isinstance(reading.request, Rest)
     assert not reading.registry.watches("orders")
@@ -164,7 +163,7 @@ def test_after_a_lost_connection_the_stream_goes_on_where_it_was(reading: Readin
 @pytest.mark.parametrize("code", [286, 280, 260, 10334])
 def test_where_the_stream_cannot_go_on_it_begins_anew(reading: Reading, code: int) -> None:
     reading.opens()
-    reading.hears()
+    reading.receive()
     reading.answer(Failure(code))
     reading.answer(None)
     assert reading.resumes_after is None
@@ -172,7 +171,7 @@ def test_where_the_stream_cannot_go_on_it_begins_anew(reading: Reading, code: in
 
 def test_a_token_that_is_refused_is_given_up(reading: Reading) -> None:
     reading.opens()
-    reading.hears()
+    reading.receive()
     reading.answer(LOST)
     reading.answer(None)
     assert reading.resumes_after == "t1"
@@ -183,7 +182,7 @@ def test_a_token_that_is_refused_is_given_up(reading: Reading) -> None:
 
 def test_a_stream_that_has_ended_begins_anew(reading: Reading) -> None:
     reading.opens()
-    reading.hears(cursor=0)
+    reading.receive(cursor=0)
     assert isinstance(reading.request, Rest)
     reading.answer(None)
     assert reading.resumes_after is None
@@ -212,8 +211,8 @@ def test_without_change_streams_there_is_no_reader(reading: Reading) -> None:
 def test_a_stream_for_more_queues_takes_over_where_the_other_was(reading: Reading) -> None:
     reading.opens()
     for _ in range(5):
-        reading.hears()
-    other = reading.registry.wait_queue("others").enter(patient=True)
+        reading.receive()
+    waiter = reading.registry.wait_queue("others").enter(patient=True)
     number, cursor = reading.registry.widen("others")
     assert cursor == 7
     assert reading.registry.widen("others") == (0, 0), "one is enough"
@@ -221,14 +220,14 @@ def test_a_stream_for_more_queues_takes_over_where_the_other_was(reading: Readin
     next(second)
     request = second.send("session")
     assert isinstance(request, Command)
-    spelled = request.arguments["command"]["pipeline"]
-    assert spelled[0]["$changeStream"]["resumeAfter"] == "t1"
-    assert "others" in str(spelled)
+    pipeline = request.arguments["command"]["pipeline"]
+    assert pipeline[0]["$changeStream"]["resumeAfter"] == "t1"
+    assert "others" in str(pipeline)
     second.send({"cursor": {"id": 8, "postBatchResumeToken": "t2", "firstBatch": []}})
     assert reading.registry.watches("others")
-    assert other.called
+    assert waiter.called
     reading.is_called()
-    reading.hears(EVENT)
+    reading.receive(EVENT)
     assert not reading.is_called(), "the other reader tells it"
     while reading.request is not None:
         reading.answer(None)
@@ -241,10 +240,10 @@ def test_when_nobody_waits_the_stream_is_closed(reading: Reading) -> None:
     reading.opens()
     reading.waiter.called = reading.waiter.asking = False
     reading.wait_queue.leave(reading.waiter)
-    reading.hears()
+    reading.receive()
     assert isinstance(reading.request, Rest)
     reading.answer(None)
-    assert "killCursors" in reading.sent
+    assert "killCursors" in reading.command
     assert not reading.registry.running
     while reading.request is not None:
         reading.answer(None)
@@ -267,6 +266,6 @@ def test_a_raised_error_at_the_very_end_is_swallowed(reading: Reading) -> None:
 
 
 def test_no_payload_travels() -> None:
-    *_, last = stream_pipeline(frozenset(["a"]))
-    assert set(last["$project"]) == {"id", "q", "when"}
-    assert "payload" not in str(last)
+    *_, projection = stream_pipeline(frozenset(["a"]))
+    assert set(projection["$project"]) == {"id", "q", "when"}
+    assert "payload" not in str(projection)

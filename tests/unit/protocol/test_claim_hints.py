@@ -77,10 +77,10 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(("first", "zero", "five"), FOUND)
-def test_what_a_claim_finds_raises_the_floors(first: Any, zero: LowerBound, five: LowerBound) -> None:
+@pytest.mark.parametrize(("result", "zero", "five"), FOUND)
+def test_what_a_claim_finds_raises_the_floors(result: Any, zero: LowerBound, five: LowerBound) -> None:
     heads = fast(p0=LowerBound(OLDER), p5=LowerBound(OLDER))
-    heads.raise_bounds(heads.start("orders", NOW), first)
+    heads.raise_bounds(heads.start("orders", NOW), result)
     assert heads.floors == {0: zero, 5: five}
 
 

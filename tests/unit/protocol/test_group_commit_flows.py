@@ -1,4 +1,4 @@
-"""Flows of callers who share commands: what each is told, without a server."""
+"""Flows of callers who share commands: what each gets, without a server."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ IDS = [ObjectId() for _ in range(3)]
 
 
 def shared_context(**options: Any) -> Any:
-    made = context(**options)
-    made.broker.batchers = Batchers()
-    return made
+    queue = context(**options)
+    queue.broker.batchers = Batchers()
+    return queue
 
 
 def test_those_for_whom_others_left_nothing_ask_again() -> None:
@@ -37,8 +37,8 @@ def test_those_for_whom_others_left_nothing_ask_again() -> None:
 
     flow = group_commit._claim_for_all([(queue, LEASE)] * 3)
     next(flow)
-    had: list[Any] = [bson.encode(reserved_item(_id=id)._document) for id in IDS]  # they are read again
-    claim: Any = flow.send((had, 0))
+    documents: list[Any] = [bson.encode(reserved_item(_id=id)._document) for id in IDS]  # they are read again
+    claim: Any = flow.send((documents, 0))
     flow.send(matched(2))
     left_over = flow.send({"firstBatch": claimed(claim, *IDS[:2]), "id": 0})
     assert "find" in left_over.arguments["command"]  # type: ignore[union-attr]
@@ -84,8 +84,8 @@ def test_what_is_put_first_while_the_head_is_read_takes_nothing_from_those_who_w
     assert not queue.state.prefetch.items, "what stands behind it is read again"
 
 
-@pytest.mark.parametrize("found", [True, False])
-def test_where_all_that_was_read_is_about_to_be_taken_nobody_is_told_that_there_is_nothing(found: bool) -> None:
+@pytest.mark.parametrize("is_found", [True, False])
+def test_where_all_that_was_read_is_about_to_be_taken_no_caller_gets_nothing(is_found: bool) -> None:
     """Not all fits into a reply, and what is under way may fail: a claim of a single item finds out."""
     queue = shared_context()
     queue.state.prefetch.begin_claim([id.binary for id in IDS])
@@ -96,10 +96,10 @@ def test_where_all_that_was_read_is_about_to_be_taken_nobody_is_told_that_there_
     assert single.method == "find_one_and_update"
     assert queue.state.prefetch.singles
     with pytest.raises(StopIteration) as stop:
-        flow.send({**reserved_item()._document, "attempts": 0, "reserved": False, "when": NOW} if found else None)
+        flow.send({**reserved_item()._document, "attempts": 0, "reserved": False, "when": NOW} if is_found else None)
     first, second = stop.value.value
-    assert (first is not None) == found
-    assert isinstance(second, NotYet) == found
+    assert (first is not None) == is_found
+    assert isinstance(second, NotYet) == is_found
     assert not queue.state.prefetch.closed_until > 0
 
 
@@ -117,12 +117,12 @@ def test_a_claim_that_the_server_ended_halfway_gives_back_what_it_took() -> None
     assert not queue.state.prefetch.claimed_keys
 
 
-def test_an_empty_queue_is_told_to_all() -> None:
-    _, told = play(group_commit._claim_for_all([(shared_context(), LEASE)] * 3), [found_raw()])
-    assert told == [None] * 3
+def test_an_empty_queue_is_reported_to_all() -> None:
+    _, results = play(group_commit._claim_for_all([(shared_context(), LEASE)] * 3), [found_raw()])
+    assert results == [None] * 3
 
 
-def test_a_caller_asks_again_until_it_is_told() -> None:
+def test_a_caller_asks_again_until_it_gets_an_answer() -> None:
     flow = group_commit.reserve(shared_context(), lease=None, wait=None, on_invalid="bury")
     first, again = next(flow), flow.throw(NotYet())
     assert isinstance(first, Shared)
@@ -134,19 +134,19 @@ def test_a_caller_asks_again_until_it_is_told() -> None:
 
 
 def test_a_lone_caller_sends_the_command_it_would_send_anyway() -> None:
-    (claim,), told = play(group_commit._claim_for_all([(shared_context(), LEASE)]), [None])
-    assert (claim.method, told) == ("find_one_and_update", [None])
+    (claim,), results = play(group_commit._claim_for_all([(shared_context(), LEASE)]), [None])
+    assert (claim.method, results) == ("find_one_and_update", [None])
 
 
 OPTIONS: dict[str, Any] = {"priority": 0, "on_duplicate": "keep"}
 OPTIONS |= dict.fromkeys(("delay", "when", "headers", "key", "id", "once"))
 
 
-@pytest.mark.parametrize("told", [{}, {"headers": {"a": 1}}], ids=["plain", "told"])
+@pytest.mark.parametrize("own_options", [{}, {"headers": {"a": 1}}], ids=["plain", "headers"])
 @pytest.mark.parametrize("session", [None, object()])
-def test_only_what_is_in_no_transaction_shares(session: Any, told: dict[str, Any]) -> None:
+def test_only_what_is_in_no_transaction_shares(session: Any, own_options: dict[str, Any]) -> None:
     queue, item = shared_context(), reserved_item()
-    options = OPTIONS | told
+    options = OPTIONS | own_options
     moved: dict[str, Any] = {"payload": None, "replace_payload": False, "patch": None, "replace_headers": False}
     moved |= {"delay": None, "when": None, "priority": None, "headers": None}
     for flow in (

@@ -22,7 +22,7 @@ def stored(number: int = 1) -> dict[str, Any]:
     return {"_id": ObjectId(), "q": "orders", "payload": number, "when": due, "priority": 0, "attempts": 0}
 
 
-def sent(flow: Any, reply: Any = None) -> Command[Any]:
+def next_command(flow: Any, reply: Any = None) -> Command[Any]:
     request = flow.throw(reply) if isinstance(reply, Exception) else flow.send(reply)
     assert isinstance(request, Command)
     return request
@@ -38,14 +38,14 @@ def test_a_claim_in_good_time_is_handed_out_as_it_is() -> None:
     assert stop.value.value.lease_until == NOW + timedelta(seconds=30)
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_late_claim_is_extended_first(lost: bool) -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_late_claim_is_extended_first(is_lost: bool) -> None:
     queue = context()
     flow = claiming(queue)
     token = next(flow).arguments["update"]["$set"]["token"]
     queue.broker.clock.advance(20)
     document = stored()
-    extension = sent(flow, document)
+    extension = next_command(flow, document)
     assert extension.method == "update_one"
     assert extension.arguments == {
         "filter": {"_id": document["_id"], "token": token},
@@ -55,8 +55,8 @@ def test_a_late_claim_is_extended_first(lost: bool) -> None:
     back = extension.undo(matched(1))
     assert back is not None
     assert back.arguments["update"]["$set"]["when"] == document["when"]
-    if lost:
-        extension = sent(flow, LOST)
+    if is_lost:
+        extension = next_command(flow, LOST)
     assert extension.parse is not None
     with pytest.raises(StopIteration) as stop:
         flow.send(extension.parse(matched(1)))
@@ -68,9 +68,9 @@ def test_a_late_claim_that_somebody_else_has_by_now_is_made_again() -> None:
     flow = claiming(queue)
     next(flow)
     queue.broker.clock.advance(40)
-    extension = sent(flow, stored())
+    extension = next_command(flow, stored())
     assert extension.parse is not None
-    again = sent(flow, extension.parse(matched(0)))
+    again = next_command(flow, extension.parse(matched(0)))
     assert again.method == "find_one_and_update"
     with pytest.raises(StopIteration) as stop:
         flow.send(stored(2))

@@ -45,9 +45,9 @@ BURY = lambda: move.bury(context(), reserved_item(), reason="bad", error=None)  
 
 def of_a_stage(**options: Any) -> Any:
     """A queue as a stage of a pipeline has it, which records all it can."""
-    made = context(**options)
-    made.stage = StageMark("load", trail=True, payloads=True)
-    return made
+    queue = context(**options)
+    queue.stage = StageMark("load", trail=True, payloads=True)
+    return queue
 
 
 KEEP_BY_STAGE = lambda: settle.commit(  # noqa: E731
@@ -90,7 +90,7 @@ CASES = [
     ("extend: somebody else has it", EXTEND, TAKEN, CERTAINLY_LOST),
     ("move: moved", MOVED, {**BACK, "q": "next"}, DONE),
     (
-        "move: moved to the date that another may have told",
+        "move: moved to the date that another may have given",
         MOVED_TO_A_DATE,
         {**LATER, "q": "next", "when": LEASE},
         UNCERTAIN,
@@ -113,16 +113,18 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("flow", "stored", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("flow", "document", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
 def test_a_lost_reply_is_resolved_or_said_to_be_uncertain(
-    flow: Callable[[], Flow[Any]], stored: Any, expected: Any
+    flow: Callable[[], Flow[Any]], document: Any, expected: Any
 ) -> None:
-    reading = found() if stored is None else found(stored)
+    reading = found() if document is None else found(document)
     replies = [LOST, matched(1)] if expected is SENT_AGAIN else [LOST, matched(0), reading]
     if expected is CERTAINLY_LOST:
         replies.append(reading)
-    sent, outcome = play(flow(), replies)
-    assert sent[0] == sent[1]
+    commands, outcome = play(flow(), replies)
+    assert commands[0] == commands[1]
     if expected in (DONE, SENT_AGAIN):
         assert not isinstance(outcome, Exception), outcome
     else:
@@ -166,8 +168,8 @@ def test_a_claim_that_took_nothing_is_the_drivers_error(history: float | None) -
 
 
 def test_a_claim_that_took_nothing_is_sent_again_under_a_token_of_its_own() -> None:
-    sent, item = play(reserve.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None, STORED])
-    first, _, second = [command.arguments for command in sent]
+    commands, item = play(reserve.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None, STORED])
+    first, _, second = [command.arguments for command in commands]
     assert first["update"]["$set"]["token"] != second["update"]["$set"]["token"] == item.token
 
 
@@ -188,8 +190,8 @@ def test_a_pop_whose_reply_was_lost_buries_what_had_all_its_runs_as_a_live_lette
     after = {
         name: value for name, value in {**STORED, **marks, "attempts": 12}.items() if name not in ("when", "token")
     }
-    sent, outcome = play(pop.pop(context(history=60), on_invalid="bury"), [LOST, after, None, None])
+    commands, outcome = play(pop.pop(context(history=60), on_invalid="bury"), [LOST, after, None, None])
     assert outcome is None
-    letter = sent[2].arguments["replacement"]
+    letter = commands[2].arguments["replacement"]
     assert (letter["q"], letter["when"], letter["origin"]["attempts"]) == ("orders.dead", NOW, 11)
     assert letter.keys().isdisjoint({"processed", "expires", "settled", "token"})

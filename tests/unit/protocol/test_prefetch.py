@@ -12,7 +12,7 @@ from bson import ObjectId
 from mongoq.model.clock import milliseconds
 from mongoq.model.raw import RawEnvelope
 from mongoq.protocol.flow import Begun, Command
-from mongoq.protocol.state import prefetch as shelves
+from mongoq.protocol.state import prefetch
 from mongoq.protocol.state.claim_hints import ScanStart
 from mongoq.protocol.state.prefetch import FRESH, PAUSE, PendingRead, PrefetchBuffer
 from tests.unit.scripted import NOW
@@ -25,9 +25,9 @@ def items(number: int) -> list[RawEnvelope]:
 
 
 def filled(number: int = 3) -> PrefetchBuffer:
-    made = PrefetchBuffer()
-    made.refill(items(number), 10.0, SMALL)
-    return made
+    buffer = PrefetchBuffer()
+    buffer.refill(items(number), 10.0, SMALL)
+    return buffer
 
 
 def coming() -> PendingRead:
@@ -37,17 +37,17 @@ def coming() -> PendingRead:
 @pytest.mark.parametrize(
     ("size", "n", "most"),
     [
-        (SMALL, shelves.FEW, shelves.FEW * shelves.BATCHES),
-        (SMALL, shelves.FEW - 1, shelves.FEW - 1),
-        (shelves.BYTES // 40, 32, 40),
-        (shelves.BYTES // 10, 32, 32),
-        (0, 32, 32 * shelves.BATCHES),
+        (SMALL, prefetch.FEW, prefetch.FEW * prefetch.BATCHES),
+        (SMALL, prefetch.FEW - 1, prefetch.FEW - 1),
+        (prefetch.BYTES // 40, 32, 40),
+        (prefetch.BYTES // 10, 32, 32),
+        (0, 32, 32 * prefetch.BATCHES),
     ],
 )
 def test_a_few_batches_are_read_at_once_unless_they_are_few_or_large(size: int, n: int, most: int) -> None:
-    made = PrefetchBuffer(busy=True)
-    made.refill((), 0.0, size)
-    assert made.most(n) == most
+    buffer = PrefetchBuffer(busy=True)
+    buffer.refill((), 0.0, size)
+    assert buffer.most(n) == most
 
 
 def test_nothing_is_read_ahead_before_it_is_known_how_large_items_are() -> None:
@@ -55,124 +55,124 @@ def test_nothing_is_read_ahead_before_it_is_known_how_large_items_are() -> None:
 
 
 def test_nothing_is_read_ahead_that_the_next_claim_would_find_too_old() -> None:
-    made = filled()
+    buffer = filled()
     asked = []
     for at in (1.0, 1.01, 1.01 + FRESH, 1.02 + FRESH):
-        made.record_claim(at)
-        asked.append(made.most(20) > 20)
+        buffer.record_claim(at)
+        asked.append(buffer.most(20) > 20)
     assert asked == [False, True, False, True]
 
 
 def test_the_first_are_taken_as_long_as_they_are_fresh_and_enough() -> None:
-    made = filled()
-    first, second, third = made.items
-    assert made.take(2, 10.0 + FRESH) == [first, second]
-    assert made.take(2, 10.0) == ()
-    assert made.take(1, 10.1 + FRESH) == ()
-    assert made.take(1, 10.0) == [third]
-    assert made.take(1, 10.0) == ()
+    buffer = filled()
+    first, second, third = buffer.items
+    assert buffer.take(2, 10.0 + FRESH) == [first, second]
+    assert buffer.take(2, 10.0) == ()
+    assert buffer.take(1, 10.1 + FRESH) == ()
+    assert buffer.take(1, 10.0) == [third]
+    assert buffer.take(1, 10.0) == ()
 
 
 PLACES = pytest.mark.parametrize(
-    ("priority", "seconds", "kept"),
+    ("priority", "seconds", "remaining"),
     [(0, 2, 3), (0, 3, 3), (1, -9, 3), (0, 1, 2), (0, 0.5, 1), (-1, 9, 0), (None, 9, 0)],
 )
 
 
 @PLACES
 def test_what_comes_behind_an_item_of_this_process_is_read_again(
-    priority: int | None, seconds: float, kept: int
+    priority: int | None, seconds: float, remaining: int
 ) -> None:
-    made = filled()
-    before = made.items
-    made.drop_behind(priority, NOW + timedelta(seconds=seconds))
-    assert made.items == before[:kept]
+    buffer = filled()
+    before = buffer.items
+    buffer.drop_behind(priority, NOW + timedelta(seconds=seconds))
+    assert buffer.items == before[:remaining]
 
 
 @PLACES
-def test_so_it_is_when_it_was_being_read_at_that_moment(priority: int | None, seconds: float, kept: int) -> None:
-    made, read = PrefetchBuffer(coming=coming()), items(3)
-    made.drop_behind(5, NOW)
-    made.drop_behind(priority, NOW + timedelta(seconds=seconds))
-    made.drop_behind(5, NOW)
-    assert made.coming is not None
-    assert made.coming.before(read) == read[:kept]
+def test_so_it_is_when_it_was_being_read_at_that_moment(priority: int | None, seconds: float, remaining: int) -> None:
+    buffer, read = PrefetchBuffer(coming=coming()), items(3)
+    buffer.drop_behind(5, NOW)
+    buffer.drop_behind(priority, NOW + timedelta(seconds=seconds))
+    buffer.drop_behind(5, NOW)
+    assert buffer.coming is not None
+    assert buffer.coming.before(read) == read[:remaining]
 
 
 def test_a_read_under_way_knows_what_was_claimed_meanwhile() -> None:
-    made = filled()
-    keys = [item.id for item in made.items]
-    made.begin_claim(keys)  # nothing is under way
-    made.coming = coming()
-    made.begin_claim(keys[:2])
-    assert made.coming.drop_claimed(made.items) == made.items[2:]
+    buffer = filled()
+    keys = [item.id for item in buffer.items]
+    buffer.begin_claim(keys)  # nothing is under way
+    buffer.coming = coming()
+    buffer.begin_claim(keys[:2])
+    assert buffer.coming.drop_claimed(buffer.items) == buffer.items[2:]
 
 
 def test_a_read_whose_reply_came_long_ago_is_dropped_by_the_next_claim() -> None:
     reply: Future[Any] = Future()
-    made = filled()
-    made.coming = pending = coming()
+    buffer = filled()
+    buffer.coming = pending = coming()
     pending.begun = Begun(pending.command, reply)
-    keys = [item.id for item in made.items]
-    made.begin_claim(keys[:1])  # the reply has not come: dropped by its age alone, it would be sent again and again
-    assert made.coming is pending
+    keys = [item.id for item in buffer.items]
+    buffer.begin_claim(keys[:1])  # the reply has not come: dropped by its age alone, it would be sent again and again
+    assert buffer.coming is pending
     reply.set_result(None)
-    made.remove(keys[:2])
-    assert made.coming is None
+    buffer.remove(keys[:2])
+    assert buffer.coming is None
 
 
 def test_a_read_to_come_will_know_what_is_being_claimed_until_that_is_over() -> None:
-    made = filled()
-    first, second, third = (item.id for item in made.items)
-    made.begin_claim([first, second])
-    made.begin_claim([third])
-    made.end_claim([first, second])
-    assert made.claimed_keys == {third}
+    buffer = filled()
+    first, second, third = (item.id for item in buffer.items)
+    buffer.begin_claim([first, second])
+    buffer.begin_claim([third])
+    buffer.end_claim([first, second])
+    assert buffer.claimed_keys == {third}
 
 
 def test_claims_of_single_items_are_known_while_they_are_under_way_and_after() -> None:
-    made = PrefetchBuffer()
-    with made.claims_one():
-        with pytest.raises(ValueError, match="broken"), made.claims_one():
-            assert (len(made.singles), made.single) == (2, None)
+    buffer = PrefetchBuffer()
+    with buffer.claims_one():
+        with pytest.raises(ValueError, match="broken"), buffer.claims_one():
+            assert (len(buffer.singles), buffer.single) == (2, None)
             raise ValueError("broken")
-        first = made.single
+        first = buffer.single
         assert first is not None
-        assert len(made.singles) == 1
-    assert made.single is not first
-    assert not made.singles
+        assert len(buffer.singles) == 1
+    assert buffer.single is not first
+    assert not buffer.singles
 
 
 def test_what_was_no_use_is_not_tried_again_for_a_while() -> None:
-    made = filled()
-    made.close(20.0)
-    assert (made.items, made.closed_until) == ((), 20.0 + PAUSE)
+    buffer = filled()
+    buffer.close(20.0)
+    assert (buffer.items, buffer.closed_until) == ((), 20.0 + PAUSE)
 
 
 def test_what_is_put_there_at_no_known_time_comes_first_of_its_priority() -> None:
-    made = filled()
-    made.drop_behind(1, None)
-    assert len(made.items) == 3
-    made.drop_behind(0, None)
-    assert not made.items
+    buffer = filled()
+    buffer.drop_behind(1, None)
+    assert len(buffer.items) == 3
+    buffer.drop_behind(0, None)
+    assert not buffer.items
 
 
 def test_what_another_claim_has_taken_is_gone_from_it_and_from_a_read_under_way() -> None:
-    made = filled()
-    first, second, third = read = list(made.items)
-    made.coming = coming()
-    made.remove({second.id})
-    assert made.items == [first, third]
-    assert made.coming.drop_claimed(read) == [first, third]
+    buffer = filled()
+    first, second, third = read = list(buffer.items)
+    buffer.coming = coming()
+    buffer.remove({second.id})
+    assert buffer.items == [first, third]
+    assert buffer.coming.drop_claimed(read) == [first, third]
 
 
 def test_a_forked_child_knows_that_what_was_under_way_is_the_parents(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = filled()
-    made.begin_claim([item.id for item in made.items])
-    made.coming = coming()
-    with made.claims_one():
-        made.here()
-        assert (len(made.claimed_keys), len(made.singles), len(made.items)) == (3, 1, 3)
-        monkeypatch.setattr(shelves.os, "getpid", lambda: -1)
-        made.here()
-        assert (made.claimed_keys, made.singles, made.items, made.coming) == (set(), set(), (), None)
+    buffer = filled()
+    buffer.begin_claim([item.id for item in buffer.items])
+    buffer.coming = coming()
+    with buffer.claims_one():
+        buffer.here()
+        assert (len(buffer.claimed_keys), len(buffer.singles), len(buffer.items)) == (3, 1, 3)
+        monkeypatch.setattr(prefetch.os, "getpid", lambda: -1)
+        buffer.here()
+        assert (buffer.claimed_keys, buffer.singles, buffer.items, buffer.coming) == (set(), set(), (), None)

@@ -25,9 +25,9 @@ from tests.unit.protocol.test_group_commit_flows import OPTIONS, shared_context
 from tests.unit.scripted import NOW, context, matched, play
 
 
-def asking(queue: QueueContext[Any], payload: Any, **told: Any) -> tuple[Flow[ObjectId], Any]:
+def asking(queue: QueueContext[Any], payload: Any, **own_options: Any) -> tuple[Flow[ObjectId], Any]:
     """A caller who waits in the batcher, and what it asks for there."""
-    flow = push(queue, payload, **OPTIONS | told)
+    flow = push(queue, payload, **OPTIONS | own_options)
     shared = next(flow)
     assert isinstance(shared, Shared)
     return flow, shared.entry
@@ -41,8 +41,8 @@ def ended(flow: Flow[ObjectId]) -> ObjectId:
 
 
 def documents(command: Command[Any]) -> list[dict[str, Any]]:
-    sent = command.arguments["documents"]
-    return [bson.decode(bson.encode(document, codec_options=codec_options()), codec_options()) for document in sent]
+    inserted = command.arguments["documents"]
+    return [bson.decode(bson.encode(document, codec_options=codec_options()), codec_options()) for document in inserted]
 
 
 GIVEN = ObjectId("000000000000000000000000")
@@ -50,31 +50,31 @@ GIVEN = ObjectId("000000000000000000000000")
 
 
 def test_they_are_inserted_as_each_by_itself_would_be() -> None:
-    queue, other = shared_context(), context("others")
-    other.broker = queue.broker
-    told: list[tuple[Any, Any, dict[str, Any]]] = [
+    queue, other_queue = shared_context(), context("others")
+    other_queue.broker = queue.broker
+    calls: list[tuple[Any, Any, dict[str, Any]]] = [
         (queue, {"n": 1}, {}),
         (queue, 7, {"priority": 5}),
         (queue, {"n": 2}, {"headers": {"by": "web"}}),
-        (other, {"n": 2}, {}),
+        (other_queue, {"n": 2}, {}),
         (queue, {"n": 3}, {"delay": 5}),
         (queue, [1], {"when": NOW + timedelta(days=1)}),
         (queue, "text", {"id": GIVEN}),
         (queue, None, {}),
         *((queue, {"n": n}, {"priority": n % 2}) for n in range(10)),
     ]
-    callers = [asking(handle, payload, **options) for handle, payload, options in told]
+    callers = [asking(handle, payload, **options) for handle, payload, options in calls]
     (insert,), _ = play(shared_push._insert_drafts([entry for _, entry in callers]), [None])
     ids = [ended(flow) for flow, _ in callers]
-    made = [id for id in ids if id != GIVEN]
-    assert made == sorted(set(made)), "in the order of the callers"
+    new_ids = [id for id in ids if id != GIVEN]
+    assert new_ids == sorted(set(new_ids)), "in the order of the callers"
     assert ids[6] == GIVEN
     alone, queue.broker.batchers = [], None
-    for (handle, payload, options), id in zip(told, ids, strict=True):
+    for (handle, payload, options), id in zip(calls, ids, strict=True):
         (command,), _ = play(push(handle, payload, **OPTIONS | options), [None])
         alone.append({**command.arguments["document"], "_id": id})
     assert documents(insert) == documents(Command("insert_many", {"documents": alone}))
-    assert [one["headers"] for one in documents(insert) if "headers" in one] == [{"by": "web"}]
+    assert [document["headers"] for document in documents(insert) if "headers" in document] == [{"by": "web"}]
 
 
 @given(
@@ -94,17 +94,19 @@ def test_an_envelope_that_is_made_of_bytes_is_what_the_driver_would_make_of_it(
 
 
 def test_they_stand_in_the_order_of_their_calls() -> None:
-    """Whatever they were told, and however long they waited: others may have gone by themselves meanwhile."""
+    """Whatever their options, and however long they waited: others may have gone by themselves meanwhile."""
     queue = shared_context()
-    told: list[dict[str, Any]] = [{}, {"headers": {"a": 1}}, {}, {"id": GIVEN}, {"delay": 0}, {}]
+    calls: list[dict[str, Any]] = [{}, {"headers": {"a": 1}}, {}, {"id": GIVEN}, {"delay": 0}, {}]
     callers = []
-    for options in told:
+    for options in calls:
         callers.append(asking(queue, {"n": 1}, **options))
         queue.broker.clock.advance(1)
     (insert,), _ = play(shared_push._insert_drafts([entry for _, entry in callers]), [None])
-    sent = documents(insert)
-    assert [document["when"] for document in sent] == [NOW + timedelta(seconds=place) for place in range(len(told))]
-    ids = [document["_id"] for document in sent if document["_id"] != GIVEN]
+    inserted = documents(insert)
+    assert [document["when"] for document in inserted] == [
+        NOW + timedelta(seconds=place) for place in range(len(calls))
+    ]
+    ids = [document["_id"] for document in inserted if document["_id"] != GIVEN]
     assert ids == sorted(ids)
 
 
@@ -123,10 +125,10 @@ def test_a_lone_one_sends_what_it_would_send_anyway() -> None:
 def test_who_lost_the_reply_looks_for_its_own_item(there: bool) -> None:
     queue = shared_context()
     callers = [asking(queue, n) for n in range(3)]
-    lost = ReplyLost(AutoReconnect("gone"))
-    (insert,), told = play(shared_push._insert_drafts([entry for _, entry in callers]), [lost])
+    lost_reply = ReplyLost(AutoReconnect("gone"))
+    (insert,), errors = play(shared_push._insert_drafts([entry for _, entry in callers]), [lost_reply])
     ids = [document["_id"] for document in documents(insert)]
-    for (flow, _), error, id in zip(callers, told, ids, strict=True):
+    for (flow, _), error, id in zip(callers, errors, ids, strict=True):
         look = flow.throw(error)
         assert isinstance(look, Command)
         assert look.arguments["filter"] == {"_id": id}
@@ -136,21 +138,23 @@ def test_who_lost_the_reply_looks_for_its_own_item(there: bool) -> None:
             assert end.value.value == id
 
 
-def test_each_is_told_its_own_error() -> None:
+def test_each_gets_its_own_error() -> None:
     queue, refused = shared_context(), Duplicate(ValueError("dup"))
     callers = [asking(queue, n) for n in range(3)]
     entries = [entry for _, entry in callers]
-    _, told = play(shared_push._insert_drafts(entries), [PartlyRefused(ValueError(), {1: refused}, 2)])
-    assert told == [None, refused, None]
+    _, errors = play(shared_push._insert_drafts(entries), [PartlyRefused(ValueError(), {1: refused}, 2)])
+    assert errors == [None, refused, None]
 
 
 @pytest.mark.parametrize("listener", ["who waits", "what was read ahead", None])
-def test_what_was_inserted_is_counted_and_told_at_once(monkeypatch: pytest.MonkeyPatch, listener: str | None) -> None:
+def test_what_was_inserted_is_counted_and_reported_at_once(
+    monkeypatch: pytest.MonkeyPatch, listener: str | None
+) -> None:
     """Those alike together; each by itself to who waits, who meets it again in the change stream."""
-    told: list[tuple[Any, ...]] = []
+    reports: list[tuple[Any, ...]] = []
 
     def record_put(broker: Any, name: str, when: Any, priority: int, *, id: Any = None, number: int = 1) -> None:
-        told.append((name, when, id, number, priority))
+        reports.append((name, when, id, number, priority))
         broker.counters.add(name, "put", number)
 
     monkeypatch.setattr(BrokerContext, "record_put", record_put)
@@ -170,15 +174,15 @@ def test_what_was_inserted_is_counted_and_told_at_once(monkeypatch: pytest.Monke
         "what was read ahead": [(NOW, None, 2, 0), (NOW, None, 1, 5), (later, None, 1, 0)],
         None: [],
     }
-    assert told == [("orders", *each) for each in expected[listener]]
+    assert reports == [("orders", *each) for each in expected[listener]]
 
 
 def test_large_ones_do_not_go_in_one_command() -> None:
     queue = shared_context()
     entries = [asking(queue, {"t": "x" * 6_000_000})[1] for _ in range(4)]
-    inserts, told = play(shared_push._insert_drafts(entries), [None, None])
+    inserts, errors = play(shared_push._insert_drafts(entries), [None, None])
     assert [len(insert.arguments["documents"]) for insert in inserts] == [2, 2]
-    assert told == [None] * 4
+    assert errors == [None] * 4
 
 
 def test_what_is_bad_is_refused_before_it_meets_others() -> None:

@@ -19,9 +19,9 @@ HUGE = bytes(LARGE + 1)
 
 
 def marker(ended: Any = "moved", mark: StageMark | None = None) -> Marker:
-    made = context()
-    made.stage = mark
-    return Marker(made, ended, at=NOW, to="next")
+    queue = context()
+    queue.stage = mark
+    return Marker(queue, ended, at=NOW, to="next")
 
 
 RECORDS = StageMark("load", trail=True)
@@ -29,13 +29,13 @@ KEEPS = StageMark("load", trail=True, payloads=True)
 
 
 def test_items_that_are_left_alike_share_what_is_left() -> None:
-    made = marker(mark=RECORDS)
-    one = made.marks(reserved_item())
-    assert made.marks(reserved_item(_id=ObjectId())) is one
-    for other in (reserved_item(attempts=2), reserved_item(by="host:2:bb"), reserved_item(hops="x")):
-        assert made.marks(other) is not one
+    marks = marker(mark=RECORDS)
+    shared = marks.marks(reserved_item())
+    assert marks.marks(reserved_item(_id=ObjectId())) is shared
+    for different in (reserved_item(attempts=2), reserved_item(by="host:2:bb"), reserved_item(hops="x")):
+        assert marks.marks(different) is not shared
     later = Item({**_document(), "hops": 3}, None, NOW + timedelta(seconds=1), "app.mongoq")
-    assert made.marks(later) is not one
+    assert marks.marks(later) is not shared
     own = marker(mark=KEEPS)
     assert own.marks(reserved_item()) is not own.marks(reserved_item())
 
@@ -45,13 +45,13 @@ def _document() -> dict[str, Any]:
 
 
 def test_a_handle_of_no_stage_leaves_nothing_and_makes_room_all_the_same() -> None:
-    kept = [{**ENTRY, "payload": 1}, "foreign", ENTRY]
-    made = marker()
-    assert made.marks(reserved_item(trail=kept)) is NO_MARKS
-    assert made.marks(reserved_item(trail=[ENTRY]), payload=HUGE) is NO_MARKS
-    assert made.marks(reserved_item(trail="text"), payload=HUGE) is NO_MARKS
+    trail = [{**ENTRY, "payload": 1}, "foreign", ENTRY]
+    plain = marker()
+    assert plain.marks(reserved_item(trail=trail)) is NO_MARKS
+    assert plain.marks(reserved_item(trail=[ENTRY]), payload=HUGE) is NO_MARKS
+    assert plain.marks(reserved_item(trail="text"), payload=HUGE) is NO_MARKS
     for grown in ({"payload": HUGE}, {"added": LARGE}):
-        lighter = made.marks(reserved_item(trail=kept), **grown)  # type: ignore[arg-type]
+        lighter = plain.marks(reserved_item(trail=trail), **grown)  # type: ignore[arg-type]
         assert lighter.changes == {"trail": [{**ENTRY, "large": True}, "foreign", ENTRY]}
         assert not lighter.operators
 
@@ -65,8 +65,8 @@ def test_a_payload_is_not_kept_beside_one_that_fills_the_item(grown: Any) -> Non
 def test_an_item_that_was_settled_unseen_has_an_entry_without_payload() -> None:
     document = _document()
     del document["payload"]
-    made = marker(mark=KEEPS).marks(Item(document, None, NOW, "app.mongoq"))
-    (hop,) = trail_of([dict(entry) for entry in made.operators["$push"]["trail"]["$each"]])
+    marks = marker(mark=KEEPS).marks(Item(document, None, NOW, "app.mongoq"))
+    (hop,) = trail_of([dict(entry) for entry in marks.operators["$push"]["trail"]["$each"]])
     assert (hop.kept, hop.large) == (False, False)
 
 
@@ -79,6 +79,6 @@ def test_marks_know_how_large_they_are() -> None:
 
 def test_a_payload_that_cannot_be_encoded_again_stops_nothing() -> None:
     """A codec of the caller's own may decode into what it does not encode."""
-    made = marker(mark=KEEPS).marks(reserved_item(payload=object()))
-    (entry,) = made.operators["$push"]["trail"]["$each"]
+    marks = marker(mark=KEEPS).marks(reserved_item(payload=object()))
+    (entry,) = marks.operators["$push"]["trail"]["$each"]
     assert (entry["large"], "payload" in entry) == (True, False)

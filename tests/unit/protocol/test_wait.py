@@ -140,13 +140,13 @@ def test_a_push_at_any_step_on_the_way_to_sleep_leads_to_another_claim(place: st
     """Between 'the queue is empty' and 'waiting' nothing is lost, wherever it falls; each claim here came too early."""
     queue = measured()
     watched(queue)
-    step, told, claims = Step(reserving(queue)), False, 0
+    step, woken, claims = Step(reserving(queue)), False, 0
     while True:
         now = "claim" if step.is_claim() else "look" if step.is_look() else "rest"
-        if now == place and not told:
-            told = True
+        if now == place and not woken:
+            woken = True
             queue.broker.wake(queue.name)
-        elif told and now == "claim":
+        elif woken and now == "claim":
             claims += 1
         if isinstance(step.request, Rest) and not step.request.event.was_set:
             break
@@ -156,24 +156,24 @@ def test_a_push_at_any_step_on_the_way_to_sleep_leads_to_another_claim(place: st
 
 
 @pytest.mark.parametrize("place", ["look", "listener", "rest"])
-def test_who_is_told_that_it_is_over_on_the_way_to_sleep_does_not_sleep(place: str) -> None:
+def test_a_waiter_that_is_stopped_on_the_way_to_sleep_does_not_sleep(place: str) -> None:
     """The worker ends, or lets another consumer go first, just as this one has seen that neither is so."""
-    queue, told = measured(), False
+    queue, is_over = measured(), False
     if place != "listener":
         watched(queue)
 
     def attempt() -> Flow[None]:
         yield from reserve.claim_one(queue, timedelta(seconds=60))
 
-    step = Step(wait_for_item(queue, attempt, 60, over=lambda: told))
+    step = Step(wait_for_item(queue, attempt, 60, over=lambda: is_over))
     while step.request is not None:
         now = {Beside: "listener", Rest: "rest"}.get(type(step.request), "look" if step.is_look() else "")
-        if now == place and not told:
-            told = True
+        if now == place and not is_over:
+            is_over = True
             queue.broker.registry.wake()
-        assert not (told and isinstance(step.request, Rest)) or step.request.event.was_set
+        assert not (is_over and isinstance(step.request, Rest)) or step.request.event.was_set
         step.answer([] if step.is_look() else None)
-    assert told
+    assert is_over
 
 
 def test_a_hundred_waiters_ask_once_and_one_push_wakes_one() -> None:
@@ -182,54 +182,54 @@ def test_a_hundred_waiters_ask_once_and_one_push_wakes_one() -> None:
     first = Step(reserving(queue))
     assert first.answer(None).is_look()
     first.answer([])
-    others = [Step(reserving(queue)) for _ in range(99)]
-    assert all(isinstance(other.request, Rest) for other in others), "nothing has happened since the first asked"
+    remaining = [Step(reserving(queue)) for _ in range(99)]
+    assert all(isinstance(sleeper.request, Rest) for sleeper in remaining), "nothing has happened since the first asked"
     queue.broker.wake(queue.name)
-    was_set = [step for step in (first, *others) if step.request.event.was_set]  # type: ignore[union-attr]
+    was_set = [step for step in (first, *remaining) if step.request.event.was_set]  # type: ignore[union-attr]
     assert was_set == [first]
     first.answer(None).answer(item(queue, queue.broker.clock.now()))
     assert first.result is not None
-    assert [other.request.event.was_set for other in others].count(True) == 1, "there may be more"  # type: ignore[union-attr]
-    for other in others:
-        other.flow.close()
+    assert [sleeper.request.event.was_set for sleeper in remaining].count(True) == 1, "there may be more"  # type: ignore[union-attr]
+    for sleeper in remaining:
+        sleeper.flow.close()
     assert not queue.broker.registry.wait_queue(queue.name).waiters
 
 
 def test_a_cancelled_waiter_passes_its_call_on() -> None:
     queue = measured()
     watched(queue)
-    one, other = Step(reserving(queue)), None
-    one.answer(None).answer([])
-    other = Step(reserving(queue))
+    first, second = Step(reserving(queue)), None
+    first.answer(None).answer([])
+    second = Step(reserving(queue))
     queue.broker.wake(queue.name)
-    one.flow.close()
-    assert other.answer(None).is_claim()
-    other.flow.close()
+    first.flow.close()
+    assert second.answer(None).is_claim()
+    second.flow.close()
 
 
 def test_who_is_cancelled_while_it_asks_passes_its_call_on() -> None:
     queue = measured()
     watched(queue)
-    one = Step(reserving(queue))
-    one.answer(None).answer([])
-    other = Step(reserving(queue))
+    first = Step(reserving(queue))
+    first.answer(None).answer([])
+    second = Step(reserving(queue))
     queue.broker.wake(queue.name)
-    assert one.answer(None).is_claim()
-    one.flow.close()
-    assert other.answer(None).is_claim()
-    other.flow.close()
+    assert first.answer(None).is_claim()
+    first.flow.close()
+    assert second.answer(None).is_claim()
+    second.flow.close()
 
 
 def test_the_next_in_line_holds_the_timer_when_the_first_leaves() -> None:
     queue = measured()
     watched(queue)
-    one = Step(reserving(queue))
-    one.answer(None).answer([{"_id": 0, "when": queue.broker.clock.now() + timedelta(seconds=20)}])
-    other = Step(reserving(queue))
-    assert other.seconds() > 50
-    one.flow.close()
-    assert 10 < other.answer(None).seconds() <= 20
-    other.flow.close()
+    first = Step(reserving(queue))
+    first.answer(None).answer([{"_id": 0, "when": queue.broker.clock.now() + timedelta(seconds=20)}])
+    second = Step(reserving(queue))
+    assert second.seconds() > 50
+    first.flow.close()
+    assert 10 < second.answer(None).seconds() <= 20
+    second.flow.close()
 
 
 def test_short_patience_asks_in_any_case() -> None:
@@ -284,7 +284,7 @@ def test_who_is_always_too_late_lets_others_go_first() -> None:
     assert wait_queue.seconds_to_hold_back() == 0
 
 
-def test_without_a_stream_nothing_is_known_before_it_is_told() -> None:
+def test_without_a_stream_nothing_is_known_before_it_is_reported() -> None:
     """An item that is handed back looks as it did when it was pushed."""
     queue = measured()
     wait_queue: WaitQueue = queue.broker.registry.wait_queue(queue.name)

@@ -15,8 +15,8 @@ def test_it_rests_while_a_value_is_made_and_works_for_who_takes_it() -> None:
         yield gc.isenabled()
         yield gc.isenabled()
 
-    found = [(inside, gc.isenabled()) for inside in pause_while_making(made())]
-    assert found == [(False, True), (False, True)]
+    states = [(inside, gc.isenabled()) for inside in pause_while_making(made())]
+    assert states == [(False, True), (False, True)]
     assert gc.isenabled()
 
 

@@ -13,7 +13,7 @@ from mongoq.worker.coordinator import Coordinator
 GONE, UNFOUND = AutoReconnect("gone"), ServerSelectionTimeoutError("unfound")
 
 
-def test_errors_that_come_by_turns_are_told_once_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_that_come_by_turns_are_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
     course = Coordinator(WaiterRegistry())
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
         for error in [GONE, UNFOUND, GONE, UNFOUND, GONE]:
@@ -21,10 +21,10 @@ def test_errors_that_come_by_turns_are_told_once_each(caplog: pytest.LogCaptureF
         course.report_error("claim", GONE)
         course.report_recovery("settle")
         course.report_error("settle", GONE)
-    told = [record.args for record in caplog.records if "tries again" in record.msg]
+    warnings = [record.args for record in caplog.records if "tries again" in record.msg]
     settling = [("settle", "AutoReconnect: gone"), ("settle", "ServerSelectionTimeoutError: unfound")]
-    told = [(what, text.partition(", Timeout")[0]) for what, text in told]
-    assert told == [*settling, ("claim", "AutoReconnect: gone"), ("settle", "AutoReconnect: gone")]
+    warnings = [(what, text.partition(", Timeout")[0]) for what, text in warnings]
+    assert warnings == [*settling, ("claim", "AutoReconnect: gone"), ("settle", "AutoReconnect: gone")]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_errors_that_come_by_turns_are_told_once_each(caplog: pytest.LogCaptureF
         BulkWriteError({"writeErrors": [{"code": 121, "op": {"payload": "secret"}}]}),
     ],
 )
-def test_what_the_server_refuses_is_told_by_its_code(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_server_refuses_is_recognised_by_its_code(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
         Coordinator(WaiterRegistry()).report_error("settle", error)
     assert f"{type(error).__name__}, code " in caplog.text

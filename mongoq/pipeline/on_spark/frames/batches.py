@@ -16,7 +16,7 @@ from mongoq.pipeline.on_spark.frames.part import FramePart
 from mongoq.pipeline.on_spark.frames.rows import FATES
 from mongoq.pipeline.on_spark.frames.settle import COUNTS, Settler, StageSettings
 from mongoq.pipeline.on_spark.frames.write import FrameWriter
-from mongoq.protocol.coordination.stream_claims import ClaimNotes, read_notes, write_note
+from mongoq.protocol.coordination.streams import ClaimNotes, read_notes, write_note
 from mongoq.spark.clients import broker_at
 from mongoq.spark.types.envelope_columns import id_shown
 

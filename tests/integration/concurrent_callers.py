@@ -1,4 +1,4 @@
-"""Crowds: a broker whose callers share commands, called from many of them at once."""
+"""A broker whose concurrent callers share commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Crowd:
+class ConcurrentCallers:
     """A broker whose callers share commands, and a way to call it from many of them at once."""
 
     kind: str
@@ -45,12 +45,12 @@ class Crowd:
     def queue(self, **options: Any) -> Any:
         return self.broker.queue("orders", **options)
 
-    async def one(self, call: Call) -> Any:
+    async def call(self, call: Call) -> Any:
         """Call by itself; raise what it raises."""
-        (told,) = await self.together([call])
-        if isinstance(told, BaseException):
-            raise told
-        return told
+        (result,) = await self.together([call])
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
 
 async def gathered(calls: Iterable[Call]) -> list[Any]:
@@ -65,8 +65,8 @@ def in_threads(pool: ThreadPoolExecutor) -> Callable[[Iterable[Call]], Awaitable
     return together
 
 
-def failures(told: Iterable[Any]) -> list[Any]:
-    return [one for one in told if isinstance(one, BaseException)]
+def failures(results: Iterable[Any]) -> list[Any]:
+    return [result for result in results if isinstance(result, BaseException)]
 
 
 def calls(method: Any, subjects: Iterable[Any], **options: Any) -> list[Call]:

@@ -1,7 +1,7 @@
-"""The nursery: a process that has imported everything, and forks the members of the crew.
+"""The fork server: a process that has imported everything, and forks the processes of a campaign.
 
-So a member lives within milliseconds, where a fresh interpreter would take most of a second of the processor. The
-nursery is their parent: it kills them, and it is told how they ended. When its owner is gone, so are they.
+So a process runs within milliseconds, where a fresh interpreter would take most of a second of the processor. The
+server is their parent: it kills them, and learns how they ended. When its owner is gone, so are they.
 
 As a program it takes orders from standard input, and answers each with a line.
 """
@@ -22,29 +22,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-__all__ = ["Nursery"]
+__all__ = ["ForkServer"]
 
 ROOT = Path(__file__).parents[2]
 LOOK = 0.02
-"""Seconds between two looks whether a member has ended."""
+"""Seconds between two looks whether a process has ended."""
 
 
-class Nursery:
-    """The nursery as its owner sees it; several threads may give orders.
+class ForkServer:
+    """The fork server as its owner sees it; several threads may give orders.
 
     Attributes:
-        log: the file that takes what members have to say, which is why they ended if nobody killed them.
+        log: the file with the errors of the processes: why a process ended that was not killed.
     """
 
     def __init__(
         self, log: Path, *, roles: str = "tests.crash.roles", environment: Mapping[str, str] | None = None
     ) -> None:
-        """Open it, for members in the ``ROLES`` of a module, with more in their environment than in ours."""
+        """Open it, for processes in the ``ROLES`` of a module, with more in their environment than in ours."""
         self.log = log
         self._lock = threading.Lock()
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.nursery", roles],
+                [sys.executable, "-m", "tests.crash.fork_server", roles],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -60,31 +60,33 @@ class Nursery:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the nursery; whoever is left is killed."""
+        """Close the server; the processes that still run are killed."""
         self._process.communicate()
 
     def start(self, role: str, **arguments: Any) -> int:
-        """Start a member, and return its process id."""
+        """Start a process, and return its process id."""
         return int(self._answer({"start": role, "arguments": arguments}))
 
     def signal(self, pid: int, number: signal.Signals) -> None:
-        """Send a signal to a member."""
+        """Send a signal to a process."""
         self._answer({"signal": pid, "number": number})
 
     def kill(self, pid: int) -> None:
-        """Kill a member with SIGKILL; it is gone on return.
+        """Kill a process with SIGKILL; it is gone on return.
 
         Raises:
             AssertionError: it had ended by itself.
         """
         status = self._answer({"kill": pid})
-        assert status == -signal.SIGKILL, f"member {pid} ended by itself, with status {status}:\n{self.log.read_text()}"
+        assert status == -signal.SIGKILL, (
+            f"process {pid} ended by itself, with status {status}:\n{self.log.read_text()}"
+        )
 
     def wait(self, pid: int, patience: float) -> int:
-        """Wait so many seconds for the end of a member, and return its exit code; a signal is negative."""
+        """Wait so many seconds for the end of a process, and return its exit code; a signal is negative."""
         deadline = time.monotonic() + patience
         while (code := self._answer({"look": pid})) is None:
-            assert time.monotonic() < deadline, f"member {pid} has no end:\n{self.log.read_text()}"
+            assert time.monotonic() < deadline, f"process {pid} has no end:\n{self.log.read_text()}"
             time.sleep(LOOK)
         return int(code)
 
@@ -100,8 +102,8 @@ class Nursery:
 def _obey(order: dict[str, Any], roles: Any) -> int | None:
     match order:
         case {"start": role, "arguments": arguments}:
-            nursery = os.getpid()  # asked for afterwards, it may be gone
-            return os.fork() or _live(roles.ROLES[role], arguments, nursery)
+            parent = os.getpid()  # asked for after the fork, the parent may be gone
+            return os.fork() or _live(roles.ROLES[role], arguments, parent)
         case {"look": pid}:
             ended, status = os.waitpid(pid, os.WNOHANG)
             return os.waitstatus_to_exitcode(status) if ended else None
@@ -114,12 +116,12 @@ def _obey(order: dict[str, Any], roles: Any) -> int | None:
     raise AssertionError(order)
 
 
-def _live(role: Callable[..., None], arguments: dict[str, Any], nursery: int) -> NoReturn:
-    """Be a member, until the end."""
+def _live(role: Callable[..., None], arguments: dict[str, Any], parent: int) -> NoReturn:
+    """Play a role in the process that was forked, until the end."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    threading.Thread(target=_end_with, args=(nursery,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     code = 1
     try:
         role(**arguments)
@@ -130,9 +132,9 @@ def _live(role: Callable[..., None], arguments: dict[str, Any], nursery: int) ->
         os._exit(code)
 
 
-def _end_with(nursery: int) -> NoReturn:
-    """End this process when the nursery was killed, and so could not do it."""
-    while os.getppid() == nursery:
+def _end_with(parent: int) -> NoReturn:
+    """End this process when the fork server was killed, and so could not do it."""
+    while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
