@@ -1,36 +1,70 @@
-"""Driver: runs the flows of a broker on its backend; runner: what all brokers and queues run them by."""
+"""Driver: runs the flows of a broker on its backend.
+
+The driver's sender sends single commands; brokers and queues inherit the runner, by which all flows are run.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect  # async only
 import logging
 
 # sync only: import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import pymongo
 
-from mongoq.drivers import sleep
-from mongoq.drivers.aio.sender import AioSender
-from mongoq.drivers.backend import Backend, UndoLog
+from mongoq.drivers import raw_commands, sleep
+from mongoq.drivers.backend import Backend, UndoLog, classify_error
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_aio import AioGroupCommit
 from mongoq.drivers.performer_aio import AioPerformer
 from mongoq.drivers.sessions import Sessions
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.flow import Flow, Interruption, Request, Shared, hands_over
+from mongoq.protocol.flow import SENDS, Command, Flow, Interruption, ReplyLost, Request, Shared, hands_over
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["AioDriver", "AsyncRunner"]  # async only
-# sync only: __all__ = ["Runner", "ThreadDriver"]
+__all__ = ["AioDriver", "AioSender", "AsyncRunner"]  # async only
+# sync only: __all__ = ["Runner", "ThreadDriver", "ThreadSender"]
 
 C = TypeVar("C")
 T = TypeVar("T")
 P = ParamSpec("P")
 logger = logging.getLogger("mongoq.drive")
+
+
+class AioSender:
+    """Sends commands to a backend, raw or by the driver's method."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def send(self, command: Command[Any]) -> Any:
+        """Send a command and return its reply, not parsed."""
+        if self._backend.is_raw_command(command):
+            return raw_commands.parse_reply(command, await self._backend.call_raw(command))
+        reply = self._backend.call(command)
+        if inspect.isawaitable(reply):  # async only: cursors are not, nor are some replies of sessions
+            reply = await reply
+        if command.method in ("find", "aggregate"):
+            return await reply.to_list(None)  # async only
+            # sync only: return list(reply)
+        return reply
+
+    async def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
+        """Give back the items that a command took for a failed call; the fence makes a resend safe."""
+        back = command.undo(reply) if command.undo is not None else None
+        for sends in range(SENDS if back is not None else 0):
+            try:
+                await self.send(back)  # type: ignore[arg-type]  # it is one
+            except Exception as error:
+                if isinstance(classify_error(error), ReplyLost) and sends < SENDS - 1:
+                    continue
+                logger.warning("an item that a failed call had taken could not be given back: %r", error)
+            return
 
 
 class AioDriver:

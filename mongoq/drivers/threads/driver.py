@@ -1,5 +1,8 @@
 # Generated from mongoq/drivers/aio/driver.py by scripts/unasync.py. Do not edit.
-"""Driver: runs the flows of a broker on its backend; runner: what all brokers and queues run them by."""
+"""Driver: runs the flows of a broker on its backend.
+
+The driver's sender sends single commands; brokers and queues inherit the runner, by which all flows are run.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,54 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import pymongo
 
-from mongoq.drivers import sleep
-from mongoq.drivers.backend import Backend, UndoLog
+from mongoq.drivers import raw_commands, sleep
+from mongoq.drivers.backend import Backend, UndoLog, classify_error
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_threads import ThreadGroupCommit
 from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.drivers.sessions import Sessions
-from mongoq.drivers.threads.sender import ThreadSender
-from mongoq.protocol.flow import Flow, Interruption, Request, Shared, hands_over
+from mongoq.protocol.flow import SENDS, Command, Flow, Interruption, ReplyLost, Request, Shared, hands_over
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["Runner", "ThreadDriver"]
+__all__ = ["Runner", "ThreadDriver", "ThreadSender"]
 
 C = TypeVar("C")
 T = TypeVar("T")
 P = ParamSpec("P")
 logger = logging.getLogger("mongoq.drive")
+
+
+class ThreadSender:
+    """Sends commands to a backend, raw or by the driver's method."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def send(self, command: Command[Any]) -> Any:
+        """Send a command and return its reply, not parsed."""
+        if self._backend.is_raw_command(command):
+            return raw_commands.parse_reply(command, self._backend.call_raw(command))
+        reply = self._backend.call(command)
+        if command.method in ("find", "aggregate"):
+            return list(reply)
+        return reply
+
+    def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
+        """Give back the items that a command took for a failed call; the fence makes a resend safe."""
+        back = command.undo(reply) if command.undo is not None else None
+        for sends in range(SENDS if back is not None else 0):
+            try:
+                self.send(back)  # type: ignore[arg-type]  # it is one
+            except Exception as error:
+                if isinstance(classify_error(error), ReplyLost) and sends < SENDS - 1:
+                    continue
+                logger.warning("an item that a failed call had taken could not be given back: %r", error)
+            return
 
 
 class ThreadDriver:
