@@ -16,7 +16,7 @@ from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.push import push_many
-from mongoq.protocol.settle import move_many, settle_many
+from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext, context_of
 
 __all__ = ["AsyncBatches"]
@@ -135,7 +135,7 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
         A cancelled call may still settle all or some of them; a call that ends by a crash or a network error may, too.
         Items that are not settled are eligible again when their leases end.
         """
-        await self._run(settle_many.commit_many, items)
+        await self._run(settle.commit_many, items)
 
     async def rollback_many(
         self, items: Iterable[Item[Any]], *, delay: Duration = 0, error: BaseException | str | None = None
@@ -150,7 +150,7 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        await self._run(settle_many.rollback_many, items, delay=delay, error=error)
+        await self._run(settle.rollback_many, items, delay=delay, error=error)
 
     async def release_many(self, items: Iterable[Item[Any]]) -> None:
         """Hand items back unused: to their places in the order, attempts not counted (``bulkWrite`` of ``update``).
@@ -158,7 +158,7 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        await self._run(settle_many.release_many, items)
+        await self._run(settle.release_many, items)
 
     async def extend_many(self, items: Iterable[Item[M]], *, lease: Duration | None = None) -> list[Item[M]]:
         """Restart the leases with this length, and return the items with new ends (``bulkWrite`` of ``update``).
@@ -172,7 +172,7 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
             BatchIncomplete: some leases could not be extended; the leases of its ``done`` were.
             ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        return await self._run(settle_many.extend_many, items, lease=lease)
+        return await self._run(settle.extend_many, items, lease=lease)
 
     async def move_many(self, moves: Iterable[tuple[Item[Any], Move]]) -> None:
         """Hand items on to other queues, each in one ``update`` (``bulkWrite``): none is ever in both or in neither.
@@ -190,4 +190,4 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
                 as ``moves[3].priority``, and nothing was sent.
             ItemForeign, ReservationLost: as for ``commit_many``.
         """
-        await self._run(move_many.move_many, moves, context_of)
+        await self._run(move.move_many, moves, context_of)

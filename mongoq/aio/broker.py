@@ -31,7 +31,7 @@ from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history import read, stats
 from mongoq.protocol.history.stats import QueueStats
 from mongoq.protocol.push import bindings as binding
-from mongoq.protocol.settle.move import graveyard
+from mongoq.protocol.settle.bury import graveyard
 from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 

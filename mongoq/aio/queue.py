@@ -15,6 +15,7 @@ from mongoq.aio.contents import AsyncContents
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
+from mongoq.model.outcomes import Move
 from mongoq.model.process import Local
 from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol import admin, group_commit
@@ -23,8 +24,8 @@ from mongoq.protocol.claim import pop
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
-from mongoq.protocol.push.keyed import OnDuplicate
-from mongoq.protocol.settle import move, settle
+from mongoq.protocol.push.insert import OnDuplicate
+from mongoq.protocol.settle import bury, move, settle
 from mongoq.protocol.state.context import context_of
 
 __all__ = ["AsyncDeadQueue", "AsyncQueue"]
@@ -68,7 +69,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
         Raises:
             ArgumentInvalid: this queue has none: it is one itself, or was opened with ``dead=None``.
         """
-        return AsyncDeadQueue(self._driver, move.dead_context(self._context))
+        return AsyncDeadQueue(self._driver, bury.dead_context(self._context))
 
     def _with(self, **changes: Any) -> Self:
         """Return a handle of the same queue whose context has other settings or marks."""
@@ -236,10 +237,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
-        given = payload is not KEEP
-        committing = group_commit.commit(
-            self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
-        )
+        committing = group_commit.commit(self._context, item, payload=payload, patch=patch, session=session)
         await self._run_flow(committing if session is None else run_within(self._context, session, committing, item))
 
     async def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
@@ -328,14 +326,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             self._context,
             item,
             move.destination(self._context, context_of(to)),
-            payload=payload,
-            replace_payload=payload is not KEEP,
-            patch=patch,
-            delay=delay,
-            when=when,
-            priority=priority,
-            headers=headers,
-            replace_headers=headers is not KEEP,
+            Move(to, payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers),
             key=key,
             session=session,
         )
@@ -356,7 +347,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             ItemForeign: the item belongs to another queue or broker.
             ArgumentInvalid: this queue has no dead queue: it is one itself, or was opened with ``dead=None``.
         """
-        await self._run(move.bury, item, reason=reason, error=error)
+        await self._run(bury.bury, item, reason=reason, error=error)
 
 
 class AsyncDeadQueue(AsyncQueue[Any]):

@@ -17,7 +17,7 @@ from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.push import push_many
-from mongoq.protocol.settle import move_many, settle_many
+from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext, context_of
 
 __all__ = ["Batches"]
@@ -136,7 +136,7 @@ class Batches(Runner[QueueContext[M]]):
         A cancelled call may still settle all or some of them; a call that ends by a crash or a network error may, too.
         Items that are not settled are eligible again when their leases end.
         """
-        self._run(settle_many.commit_many, items)
+        self._run(settle.commit_many, items)
 
     def rollback_many(
         self, items: Iterable[Item[Any]], *, delay: Duration = 0, error: BaseException | str | None = None
@@ -151,7 +151,7 @@ class Batches(Runner[QueueContext[M]]):
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        self._run(settle_many.rollback_many, items, delay=delay, error=error)
+        self._run(settle.rollback_many, items, delay=delay, error=error)
 
     def release_many(self, items: Iterable[Item[Any]]) -> None:
         """Hand items back unused: to their places in the order, attempts not counted (``bulkWrite`` of ``update``).
@@ -159,7 +159,7 @@ class Batches(Runner[QueueContext[M]]):
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        self._run(settle_many.release_many, items)
+        self._run(settle.release_many, items)
 
     def extend_many(self, items: Iterable[Item[M]], *, lease: Duration | None = None) -> list[Item[M]]:
         """Restart the leases with this length, and return the items with new ends (``bulkWrite`` of ``update``).
@@ -173,7 +173,7 @@ class Batches(Runner[QueueContext[M]]):
             BatchIncomplete: some leases could not be extended; the leases of its ``done`` were.
             ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        return self._run(settle_many.extend_many, items, lease=lease)
+        return self._run(settle.extend_many, items, lease=lease)
 
     def move_many(self, moves: Iterable[tuple[Item[Any], Move]]) -> None:
         """Hand items on to other queues, each in one ``update`` (``bulkWrite``): none is ever in both or in neither.
@@ -191,4 +191,4 @@ class Batches(Runner[QueueContext[M]]):
                 as ``moves[3].priority``, and nothing was sent.
             ItemForeign, ReservationLost: as for ``commit_many``.
         """
-        self._run(move_many.move_many, moves, context_of)
+        self._run(move.move_many, moves, context_of)

@@ -13,7 +13,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release, ResolvedOutcome
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.settle.apply_outcomes import ItemOutcome
-from mongoq.protocol.settle.extend_leases import ExtendedItems
+from mongoq.protocol.settle.by_token import ExtendedItems
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.fetch_limits import ByteLimit, CircuitBreaker, PrefetchSizer
 from mongoq.worker.handler_call import HandlerCall

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mongoq.model.item import Item, id_key
-from mongoq.protocol.settle.extend_leases import ExtendedItems
+from mongoq.protocol.settle.by_token import ExtendedItems
 
 __all__ = ["Lease", "Leases"]
 

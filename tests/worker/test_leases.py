@@ -16,7 +16,7 @@ from pymongo.monitoring import CommandListener
 
 import mongoq
 from mongoq.model.item import id_key
-from mongoq.protocol.settle.extend_leases import ExtendedItems, extend_leases
+from mongoq.protocol.settle.by_token import ExtendedItems, extend_leases
 from tests.waiting import until
 from tests.worker.conftest import Desk
 

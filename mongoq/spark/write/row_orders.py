@@ -14,7 +14,7 @@ import pyspark.sql.types as spark
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, moment, priority, queue_name
-from mongoq.protocol.push.keyed import check_key
+from mongoq.protocol.push.insert import check_key
 from mongoq.protocol.push.push import check_headers
 from mongoq.spark.types.values import Values, values_of
 from mongoq.spark.write.payloads import ENCODING, Refusal, convert_column

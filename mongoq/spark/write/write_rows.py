@@ -16,6 +16,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
+from mongoq.model.outcomes import Move
+from mongoq.model.settings import KEEP
 from mongoq.protocol.push.push_many import Push, PushOptions, push_each
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
 from mongoq.protocol.settle.move import Destination, Handover, check_move
@@ -208,19 +210,15 @@ class RowSettler:
         """Return the move of an order: priority and headers stay unless ``carry`` names them."""
         context = self._broker.queue(to)._context
         carry = self._options.carry
-        return check_move(
-            context,
-            Destination(to, context.codec),
-            payload=None,
-            replace_payload=False,
-            patch=None,
+        has_headers = "headers" in carry and order.headers is not None
+        move = Move(
+            to,
             delay=order.delay,
             when=order.when,
             priority=order.priority if "priority" in carry else self._options.priority,
-            headers=order.headers,
-            replace_headers="headers" in carry and order.headers is not None,
-            key=order.key,
+            headers=order.headers if has_headers else KEEP,
         )
+        return check_move(context, Destination(to, context.codec), move, key=order.key)
 
     def _tell_lost(self, lost: list[ObjectId]) -> None:
         if self._options.lost == "fail":

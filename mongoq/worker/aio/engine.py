@@ -16,7 +16,7 @@ from mongoq.errors import StageStopped
 from mongoq.protocol.base.bootstrap import hello
 from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.flow import Flow, WakeEvent
-from mongoq.protocol.settle.extend_leases import extend_leases, record_timeout
+from mongoq.protocol.settle.by_token import extend_leases, record_timeout
 from mongoq.protocol.wait.wait import is_drained
 from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
 from mongoq.worker.aio.source_runner import AsyncSourceRunner

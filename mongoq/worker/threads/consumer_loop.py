@@ -15,7 +15,7 @@ from typing import Any
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item
-from mongoq.protocol.claim.worker_claims import claim_batch, claim_exclusive
+from mongoq.protocol.claim.reserve_many import claim_batch, claim_exclusive
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
