@@ -83,9 +83,7 @@ def log_reply(command: Command[Any], reply: Any, undo_log: UndoLog) -> Any:
 class ResetInChild(Protocol):
     """Object whose state a forked child must not use."""
 
-    def forget(self) -> None:
-        """Reset the state in the child."""
-        ...
+    def forget(self) -> None: ...
 
 
 _objects: WeakSet[ResetInChild] = WeakSet()
@@ -125,7 +123,6 @@ class Backend:
         client: client of the collection, for its topology; ``None`` for mongomock.
         options: codec options of values.
         undecoded: codec options of replies that stay raw bytes.
-        asynchronous: True if methods return awaitables.
         serverless: True for mongomock, which keeps Python objects and takes no raw BSON.
         namespace: ``database.collection``.
     """
@@ -135,7 +132,6 @@ class Backend:
     client: Any
     options: Options
     undecoded: Options
-    asynchronous: bool
     serverless: bool
     namespace: str
 
@@ -145,12 +141,17 @@ class Backend:
 
     def call(self, command: Command[Any]) -> Any:
         """Call the driver's method that sends a command, and return its result."""
+        return getattr(self.targets[command.target], command.method)(**self.arguments(command))
+
+    def arguments(self, command: Command[Any]) -> Mapping[str, Any]:
+        """Return the arguments of the driver's method, in the form that this backend takes."""
         arguments = command.arguments
-        if self.serverless or command.method == "bulk_write":
-            arguments = self.arguments(command.method, arguments)
-        if command.session is not None:
-            arguments = {**arguments, "session": command.session}
-        return getattr(self.targets[command.target], command.method)(**arguments)
+        if command.method == "bulk_write":
+            statements = [STATEMENTS[kind](**statement) for kind, statement in arguments["requests"]]
+            arguments = {**arguments, "requests": statements}
+        elif self.serverless:
+            arguments = _decode(arguments, self.options)
+        return arguments if command.session is None else {**arguments, "session": command.session}
 
     def is_raw_command(self, command: Command[Any]) -> bool:
         """Return whether a command is sent by ``call_raw`` (``mongoq.drivers.raw_commands``)."""
@@ -163,16 +164,8 @@ class Backend:
         return self.targets["database"].command(document, codec_options=options)
 
     def kill_command(self, cursor: int) -> Command[Any]:
-        """Return the command that closes a cursor."""
         kill = {"killCursors": self.targets["collection"].name, "cursors": [cursor]}
         return Command("command", {"command": kill}, target="database")
-
-    def arguments(self, method: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments in the form that this backend takes."""
-        if method == "bulk_write":
-            statements = [STATEMENTS[kind](**arguments) for kind, arguments in given["requests"]]
-            return {**given, "requests": statements}
-        return _decode(given, self.options) if self.serverless else given
 
 
 def _decode(value: Any, options: Options) -> Any:
@@ -219,7 +212,6 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
         client=client,
         options=options,
         undecoded=undecoded,
-        asynchronous=asynchronous,
         serverless=serverless,
         namespace=f"{own.database.name}.{own.name}",
     )

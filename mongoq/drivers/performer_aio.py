@@ -7,15 +7,17 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import Context
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mongoq.drivers import sleep
-from mongoq.drivers.aio.sender import AioSender
 from mongoq.drivers.backend import OwnRequest, UndoLog, classify_error, log_reply
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.errors import BrokerClosed
 from mongoq.protocol.flow import Begin, Begun, Beside, Command, Flow, ReplyLost, Rest, Shared, Wait
+
+if TYPE_CHECKING:
+    from mongoq.drivers.aio.driver import AioSender
 
 __all__ = ["AioPerformer"]
 

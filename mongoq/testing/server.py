@@ -15,7 +15,7 @@ from bson import ObjectId
 from mongoq.aio import AsyncQueue
 from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.sessions import Sessions
-from mongoq.drivers.threads.driver import ThreadDriver
+from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.arguments import Duration, duration, queue_name
 from mongoq.model.clock import VirtualClock
@@ -23,7 +23,6 @@ from mongoq.model.item import Item
 from mongoq.protocol.flow import Command, Flow, number_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync import Queue
-from mongoq.sync.runner import Runner
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
 
@@ -108,8 +107,7 @@ class VirtualServer(Runner[BrokerContext]):
     """
 
     def __init__(self, threads: ThreadDriver, context: BrokerContext, clock: VirtualClock) -> None:
-        self._driver = threads
-        self._context = context
+        super().__init__(threads, context)
         self.clock = clock
         self.driver = VirtualDriver(threads)
         self.loop = PrivateLoop()

@@ -56,6 +56,7 @@ class Leases:
         """Add claimed items, each to the lease of its token."""
         lease, token = None, None
         for item in items:
+            # The items of one claim share the object of their token, so that one lookup serves all of them.
             if lease is None or item.token is not token:
                 token = item.token
                 lease = self._lease(item, length)

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 import mongoq
-from mongoq.drivers.aio.sender import AioSender
+from mongoq.drivers.aio.driver import AioSender
 from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.protocol.flow import Command
 from tests.proxy import Proxy

@@ -267,7 +267,7 @@ def test_tokens_of_blocks_are_struck_off_when_settled() -> None:
 def test_every_backend_takes_the_statements() -> None:
     (command,), _ = play(settle.release_many(context(), items()), [updated(3)])
     backend = open_backend(pymongo.MongoClient(connect=False)["app"]["mongoq"], asynchronous=False)
-    arguments = backend.arguments("bulk_write", command.arguments)
+    arguments = backend.arguments(command)
     assert arguments["requests"] == [pymongo.UpdateMany(**requests(command)[0][1])]
     for kind in (pymongo.collection.Collection, pymongo.asynchronous.collection.AsyncCollection):
         inspect.signature(kind.bulk_write).bind(None, **arguments)
