@@ -33,6 +33,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Hand out small tests by the file: pytest-xdist looks through all that it has handed out for each test."""
+    small = {Path(__file__).parent / folder for folder in ("conformance", "unit")}
+    for item in items:
+        if small.intersection(item.path.parents):
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass by what stays to the end: it would look through 8,000 tests again and again."""
     gc.freeze()
