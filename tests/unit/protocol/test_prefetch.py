@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from mongoq.model.clock import milliseconds
-from mongoq.model.raw import RawEnvelope
 from mongoq.protocol.flow import Begun, Command
 from mongoq.protocol.state import prefetch as shelves
 from mongoq.protocol.state.claim_hints import ScanStart
@@ -20,8 +18,12 @@ from tests.unit.scripted import NOW
 SMALL = 100
 
 
-def items(number: int) -> list[RawEnvelope]:
-    return [RawEnvelope(ObjectId().binary, 0, milliseconds(NOW) + 1000 * place, b"") for place in range(number)]
+def items(number: int) -> list[dict[str, Any]]:
+    return [{"_id": ObjectId(), "priority": 0, "when": NOW + timedelta(seconds=place)} for place in range(number)]
+
+
+def keys_of(items: Any) -> list[bytes]:
+    return [item["_id"].binary for item in items]
 
 
 def filled(number: int = 3) -> PrefetchBuffer:
@@ -101,7 +103,7 @@ def test_so_it_is_when_it_was_being_read_at_that_moment(priority: int | None, se
 
 def test_a_read_under_way_knows_what_was_claimed_meanwhile() -> None:
     made = filled()
-    keys = [item.id for item in made.items]
+    keys = keys_of(made.items)
     made.begin_claim(keys)  # nothing is under way
     made.coming = coming()
     made.begin_claim(keys[:2])
@@ -113,7 +115,7 @@ def test_a_read_whose_reply_came_long_ago_is_dropped_by_the_next_claim() -> None
     made = filled()
     made.coming = pending = coming()
     pending.begun = Begun(pending.command, reply)
-    keys = [item.id for item in made.items]
+    keys = keys_of(made.items)
     made.begin_claim(keys[:1])  # the reply has not come: dropped by its age alone, it would be sent again and again
     assert made.coming is pending
     reply.set_result(None)
@@ -123,7 +125,7 @@ def test_a_read_whose_reply_came_long_ago_is_dropped_by_the_next_claim() -> None
 
 def test_a_read_to_come_will_know_what_is_being_claimed_until_that_is_over() -> None:
     made = filled()
-    first, second, third = (item.id for item in made.items)
+    first, second, third = keys_of(made.items)
     made.begin_claim([first, second])
     made.begin_claim([third])
     made.end_claim([first, second])
@@ -161,14 +163,14 @@ def test_what_another_claim_has_taken_is_gone_from_it_and_from_a_read_under_way(
     made = filled()
     first, second, third = read = list(made.items)
     made.coming = coming()
-    made.remove({second.id})
+    made.remove({second["_id"].binary})
     assert made.items == [first, third]
     assert made.coming.drop_claimed(read) == [first, third]
 
 
 def test_a_forked_child_knows_that_what_was_under_way_is_the_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     made = filled()
-    made.begin_claim([item.id for item in made.items])
+    made.begin_claim(keys_of(made.items))
     made.coming = coming()
     with made.claims_one():
         made.here()
