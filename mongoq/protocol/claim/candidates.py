@@ -7,7 +7,8 @@ read, however long ago. A claim whose filter demands that the three are absent, 
 it named, knows what it reserved.
 
 Of other items only the ids are read, from the index alone: they are read again after the claim. Claims for many callers
-of this process read ahead as well: the items of the next claims come with those of this one.
+of this process read ahead as well: the items of the next claims come with those of this one. Without it 64 callers
+that reserve and commit come to 0.8 to 0.9 of the rate.
 """
 
 from __future__ import annotations

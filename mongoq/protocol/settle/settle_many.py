@@ -31,7 +31,6 @@ from mongoq.protocol.state.context import QueueContext
 
 __all__ = [
     "Batch",
-    "are_committed_alike",
     "check_items",
     "commit_many",
     "extend_many",
@@ -108,14 +107,10 @@ def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[
         return
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    alike = held is not None and are_committed_alike(context, checked, held)
+    # History tells the token of an item, so items under several tokens are kept by several updates.
+    alike = held is not None and (context.settings.history is None or held.together)
+    alike = alike and context.stage is None and not remembers(checked)
     yield from settle_all(context, checked, partial(make_commit, context, batch=batch), held if alike else None)
-
-
-def are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], held: RawBatch) -> bool:
-    """Return whether held items are committed in the same way as the first of them."""
-    same = context.settings.history is None or held.together  # what is kept tells its token
-    return same and context.stage is None and not remembers(items)
 
 
 def make_commit(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
