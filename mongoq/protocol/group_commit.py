@@ -17,7 +17,6 @@ from mongoq.model.envelope import error_document
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Move
-from mongoq.model.raw import RawBatch, all_held
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
 from mongoq.protocol.claim import reserve as claim
@@ -27,8 +26,8 @@ from mongoq.protocol.flow import Command, Flow, Shared, own_error
 from mongoq.protocol.push.push import push
 from mongoq.protocol.settle import move as moves
 from mongoq.protocol.settle import settle
-from mongoq.protocol.settle.bulk import BulkResult, run_bulk, run_bulk_alike
-from mongoq.protocol.settle.settle import are_committed_alike, make_commit, make_extension, make_rollback
+from mongoq.protocol.settle.bulk import BulkResult, run_bulk
+from mongoq.protocol.settle.settle import make_commit, make_extension, make_rollback
 from mongoq.protocol.settle.settlement import Batch, Settlement, settle_one
 from mongoq.protocol.state.batcher import copies
 from mongoq.protocol.state.context import QueueContext
@@ -102,11 +101,6 @@ def _settle_for_all(entries: list[_Settling]) -> Flow[list[Any]]:
         return [(yield from entries[0].alone())]
     context = entries[0].context
     batch = Batch(context.broker.clock)
-    items = [entry.item for entry in entries]
-    held = _find_common_facts(context, items) if all(map(partial(_commits, context), entries)) else None
-    if held is not None:
-        tally = yield from run_bulk_alike(context, items, make_commit(context, items[0], batch), held)
-        return [_answer(tally, id_key(item.id)) for item in items] if tally.failed else [None] * len(items)
     first: dict[Any, _Settling] = {}
     told: dict[_Settling, Any] = {}
     for entry in entries:
@@ -130,17 +124,7 @@ def _settle_for_all(entries: list[_Settling]) -> Flow[list[Any]]:
     return [told[entry] for entry in entries]
 
 
-def _commits(context: QueueContext[Any], settling: _Settling) -> bool:
-    return settling.make is make_commit and settling.context is context
-
-
-def _find_common_facts(context: QueueContext[Any], items: list[Item[Any]]) -> RawBatch | None:
-    """Return the common facts of items that are all committed alike, else ``None``; checking each item takes longer."""
-    held = all_held(items, context.broker.namespace, context.name)
-    return held if held is not None and are_committed_alike(context, items, held) else None
-
-
-def _answer(tally: BulkResult, key: Any, answer: Any = None) -> Any:
+def _answer(tally: BulkResult, key: Any, answer: Any) -> Any:
     """Return the answer for the caller that settles the item with this key."""
     failure = tally.failed.get(key)
     return copies(failure, 1)[0] if failure else answer

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from bson.raw_bson import RawBSONDocument
 
+from mongoq.model.encoding.codec import Encoding
 from mongoq.model.item import Document
-from mongoq.model.raw import first_batch
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.flow import Command, Flow, ReplyLost, Target, Unreadable
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = [
+    "Head",
     "close_cursor",
     "find_command",
     "find_few",
@@ -120,25 +122,36 @@ def find_reply(
     return cursor["firstBatch"], not cursor["id"]
 
 
-def find_head(
-    broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int
-) -> Command[tuple[list[bytes], int]]:
-    """Return the command that finds the first ``limit`` documents as bytes, and the cursor's id.
+class Head(NamedTuple):
+    """The first documents that match a filter.
 
-    The id is 0 unless one reply (16 MB) does not hold the documents.
+    Attributes:
+        documents: the documents.
+        size: their average size in bytes.
+        cursor: the cursor's id; 0 unless one reply (16 MB) does not hold the documents.
     """
+
+    documents: list[Document]
+    size: int
+    cursor: int
+
+
+def find_head(broker: BrokerContext, filter: Mapping[str, Any], order: Order, limit: int) -> Command[Head]:
+    """Return the command that finds the first ``limit`` documents."""
     find = {"filter": filter, "sort": dict(order), "limit": limit, "batchSize": limit}
     arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-    return Command("command", arguments, _read_stored, target="database")
+    return Command("command", arguments, partial(_read_head, broker.encoding), target="database")
 
 
-def _read_stored(reply: Any) -> tuple[list[bytes], int]:
-    return read_stored_batch(reply["cursor"])
+def _read_head(encoding: Encoding, reply: Any) -> Head:
+    raw = reply["cursor"].raw
+    (cursor,) = encoding.decode_many([raw])
+    return Head(cursor["firstBatch"], len(raw) // max(len(cursor["firstBatch"]), 1), cursor["id"])
 
 
 def read_stored_batch(cursor: RawBSONDocument) -> tuple[list[bytes], int]:
     """Return the documents of an undecoded cursor as bytes, and the cursor's id."""
-    return first_batch(bytes(cursor.raw)) or ([bytes(each.raw) for each in cursor["firstBatch"]], cursor["id"])
+    return [bytes(each.raw) for each in cursor["firstBatch"]], cursor["id"]
 
 
 def close_cursor(broker: BrokerContext, cursor: int) -> Flow[None]:

@@ -12,17 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 from bson import ObjectId
-from bson.errors import InvalidBSON
 
-from mongoq.model.clock import time_of
 from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item, id_key, id_keys
-from mongoq.model.raw import open_fresh
 from mongoq.model.stream_claim import ENTRY, entry_time
 from mongoq.protocol.base.find import close_cursor, find_few, find_head
 from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
@@ -89,9 +85,6 @@ class BatchClaim:
     lapsed: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        due = cache(time_of)  # most are due at a few different times
-        for one in self.candidates.untouched:
-            self.ids[one.id], self.dues[one.id] = ObjectId(one.id), due(one.at)
         documents = self.candidates.documents
         for key, document in zip(id_keys([document["_id"] for document in documents]), documents, strict=True):
             if key not in self.ids:  # an item that was moved meanwhile was read twice
@@ -150,15 +143,9 @@ class BatchClaim:
         return give_back_command(self.context, self.token, [(self.ids[key], self.dues[key]) for key in keys], self.now)
 
     def make_untouched_items(self) -> dict[Any, Item[Any]]:
-        """Return untouched items as they are once the claim has all of them; none if they cannot be decoded."""
-        ids, encoding = list(self.ids.values()), self.context.broker.encoding
-        try:
-            documents = open_fresh(self.candidates.untouched, self.context.name, ids, encoding)
-        except Exception:  # the caller's codec options may raise any error; reading again finds the item
-            return {}
+        """Return untouched items as they are once the claim has all of them."""
         marks = {**self._marks, "attempts": 1}
-        for document in documents:
-            document.update(marks)
+        documents = [{**document, **marks} for document in self.candidates.documents]
         return self.items(documents, self.context.state.prefetch.size)
 
     def items(self, documents: Sequence[Document], size: int = 0) -> dict[Any, Item[Any]]:
@@ -228,21 +215,20 @@ def _read_items(claim: BatchClaim, projection: Mapping[str, Any] | None) -> Flow
     if not claim.skips_lapsed or broker.serverless:
         return claim.items((yield from _read_by_ids(claim, ids, projection))), True
     number = len(ids)
-    while True:
-        filter = {"_id": {"$in": ids[:number]}, "token": claim.token}
-        read, cursor = yield from retry_once(find_head(broker, filter, [("_id", 1)], number))
-        if not cursor:
-            break
-        yield from close_cursor(broker, cursor)
-        # Halve at least, so that the loop ends after a few reads.
-        number = max(min(len(read), number // 2), 1)
     try:
-        documents = broker.encoding.decode_many(read)
-    except InvalidBSON:
+        while True:
+            filter = {"_id": {"$in": ids[:number]}, "token": claim.token}
+            head = yield from retry_once(find_head(broker, filter, [("_id", 1)], number))
+            if not head.cursor:
+                break
+            yield from close_cursor(broker, head.cursor)
+            # Halve at least, so that the loop ends after a few reads.
+            number = max(min(len(head.documents), number // 2), 1)
+    except Unreadable:
         return claim.items((yield from _read_by_ids(claim, ids, None))), True
     if number < len(ids):
         yield from retry_once(claim.give_back(keys[number:]))
-    items = claim.items(documents, sum(map(len, read)) // max(len(read), 1))
+    items = claim.items(head.documents, head.size)
     return {key: items[key] for key in keys[:number] if key in items}, number == len(ids)
 
 

@@ -7,7 +7,8 @@ read, however long ago. A claim whose filter demands that the three are absent, 
 it named, knows what it reserved.
 
 Of other items only the ids are read, from the index alone: they are read again after the claim. Claims for many callers
-of this process read ahead as well: the items of the next claims come with those of this one.
+of this process read ahead as well: the items of the next claims come with those of this one. Without it 64 callers
+that reserve and commit come to 0.8 to 0.9 of the rate.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
-
-from bson.errors import InvalidBSON
 
 from mongoq.model.indexes import CLAIM_FIELDS, CLAIM_ORDER
 from mongoq.model.item import Document, id_key
-from mongoq.model.raw import RawEnvelope, fresh, is_fresh
-from mongoq.protocol.base.find import close_cursor, find_few, find_head
+from mongoq.model.raw import is_fresh
+from mongoq.protocol.base.find import Head, close_cursor, find_few, find_head
 from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.flow import Begin, Flow, Unreadable, Wait
@@ -42,16 +42,16 @@ class Candidates:
     """Items that a claim tries to reserve, in the order of claims.
 
     Attributes:
-        untouched: the raw envelopes, when all items were read whole and were never claimed: they are not read again.
-        documents: otherwise their envelopes, or only the fields of ``CLAIM_FIELDS``.
+        documents: the envelopes of the items, or only the fields of ``CLAIM_FIELDS``.
+        untouched: all items were read whole and were never claimed: they are not read again.
     """
 
-    untouched: Sequence[RawEnvelope] = ()
     documents: Sequence[Document] = ()
+    untouched: bool = False
 
     def __len__(self) -> int:
         """Return the number of items."""
-        return len(self.untouched or self.documents)
+        return len(self.documents)
 
 
 def read_candidates(
@@ -75,7 +75,7 @@ def read_candidates(
     ids = yield from read_ids(context, n + len(claimed), unreserved=unreserved, filtered=filtered)
     if ids is None:
         return None
-    return Candidates(documents=[document for document in ids if id_key(document["_id"]) not in claimed][:n])
+    return Candidates([document for document in ids if id_key(document["_id"]) not in claimed][:n])
 
 
 def read_ids(
@@ -143,7 +143,7 @@ def _read_whole(context: QueueContext[Any], n: int, *, shared: bool) -> Flow[Can
             else:
                 pending = _make_pending(context, n)
                 head = yield from _sort_out(context, n, pending, (yield from retry_once(pending.command)))
-        except (InvalidBSON, Unreadable):  # a document of another program: a claim by its id finds it, and buries it
+        except Unreadable:  # a document of another program: a claim by its id finds it, and buries it
             prefetch.close(time.monotonic())
             return Candidates()
         if head is not None or not (yield from has_items_before_bound(context)):
@@ -151,31 +151,29 @@ def _read_whole(context: QueueContext[Any], n: int, *, shared: bool) -> Flow[Can
 
 
 def _sort_out(
-    context: QueueContext[Any], n: int, pending: PendingRead, reply: tuple[list[bytes], int], *, ahead: bool = False
+    context: QueueContext[Any], n: int, pending: PendingRead, head: Head, *, ahead: bool = False
 ) -> Flow[Candidates | None]:
     """Return the first ``n`` of the items that were read; with ``ahead``, keep the others for the next claims."""
-    prefetch, encoding = context.state.prefetch, context.broker.encoding
-    read, cursor = reply
-    if cursor:
+    prefetch, documents = context.state.prefetch, head.documents
+    if head.cursor:
         # The items are so large that one reply does not hold them.
-        yield from close_cursor(context.broker, cursor)
+        yield from close_cursor(context.broker, head.cursor)
         prefetch.close(time.monotonic())
         return Candidates()
-    context.state.claim_hints.raise_bounds(pending.start, encoding.decode_many(read[:1])[0] if read else None)
-    if not read:
+    context.state.claim_hints.raise_bounds(pending.start, documents[0] if documents else None)
+    if not documents:
         return None
-    found = fresh(read, context.name, encoding)
+    found = list(takewhile(is_fresh, documents))
     left = pending.drop_claimed(found)
-    prefetch.size = sum(map(len, read)) // len(read)
+    prefetch.size = head.size
     if ahead:
         prefetch.refill(pending.before(left[n:]), pending.start.at, prefetch.size)
-    if len(left) >= n or len(found) == len(read):
-        return Candidates(left[:n])
-    whole: list[Document] = [*encoding.decode_many(read[: n + len(pending.claimed)])]
-    first = [document for document in whole if id_key(document["_id"]) not in pending.claimed][:n]
+    if len(left) >= n or len(found) == len(documents):
+        return Candidates(left[:n], untouched=True)
+    first = list(pending.drop_claimed(documents))[:n]
     if sum(map(is_fresh, first)) * 2 < len(first):
         prefetch.close(time.monotonic())
-    return Candidates(documents=_select_ordinary(first))
+    return Candidates(_select_ordinary(first))
 
 
 def _take_or_read(context: QueueContext[Any], n: int) -> Flow[Candidates | None]:
@@ -192,7 +190,7 @@ def _take_or_read(context: QueueContext[Any], n: int) -> Flow[Candidates | None]
         reply = yield from _finish(context, coming)
         if reply is not None:
             return (yield from _sort_out(context, n, coming, reply, ahead=True))
-    return Candidates(found)
+    return Candidates(found, untouched=True)
 
 
 def _can_send_beside(context: QueueContext[Any]) -> bool:
@@ -217,7 +215,7 @@ def _begin(context: QueueContext[Any], coming: PendingRead) -> Flow[None]:
             context.state.prefetch.coming = None
 
 
-def _finish(context: QueueContext[Any], coming: PendingRead) -> Flow[tuple[list[bytes], int] | None]:
+def _finish(context: QueueContext[Any], coming: PendingRead) -> Flow[Head | None]:
     """Return the reply of a read under way; ``None`` when another caller that waited for it was faster."""
     prefetch = context.state.prefetch
     try:

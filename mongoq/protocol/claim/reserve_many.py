@@ -182,7 +182,7 @@ def _settle_unmatched_head(context: QueueContext[Any], screen: ItemFilter) -> Fl
         return 0
     now = context.broker.clock.now()
     marks = make_marks(context, now, context.settings.lease)
-    claim = BatchClaim(context, Candidates(documents=first), marks, now, where=screen.where)
+    claim = BatchClaim(context, Candidates(first), marks, now, where=screen.where)
     return (yield from settle_unmatched(claim, screen))
 
 

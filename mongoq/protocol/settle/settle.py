@@ -38,7 +38,6 @@ from mongoq.protocol.state.context import QueueContext
 
 __all__ = [
     "HISTORY_FIELDS",
-    "are_committed_alike",
     "commit",
     "commit_many",
     "extend",
@@ -98,10 +97,10 @@ def commit(context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, 
 
 def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
     """Settle items as done."""
-    yield from _settle_many(context, items, make_commit, partial(are_committed_alike, context))
+    yield from _settle_many(context, items, make_commit, partial(_are_committed_alike, context))
 
 
-def are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], held: RawBatch) -> bool:
+def _are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], held: RawBatch) -> bool:
     """Return whether held items are committed in the same way as the first of them."""
     same = context.settings.history is None or held.together  # what is kept tells its token
     return same and context.stage is None and not remembers(items)

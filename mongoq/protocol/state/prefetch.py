@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any
 
 from mongoq.model.indexes import ClaimPlace, claim_place
-from mongoq.model.raw import RawEnvelope
+from mongoq.model.item import Document, id_key
 from mongoq.protocol.flow import Begun, Command
 from mongoq.protocol.state.claim_hints import ScanStart
 
@@ -45,7 +45,7 @@ class PendingRead:
         placed: the first place where this process has put an item since; the read may have missed it.
     """
 
-    command: Command[tuple[list[bytes], int]]
+    command: Command[Any]
     start: ScanStart
     begun: Begun | None = None
     claimed: set[Any] = field(default_factory=set)
@@ -55,11 +55,11 @@ class PendingRead:
         """Return whether its items may still be used."""
         return at - self.start.at <= FRESH
 
-    def drop_claimed(self, read: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
+    def drop_claimed(self, read: Sequence[Document]) -> Sequence[Document]:
         """Return the items that this process has not claimed since, in the same order."""
-        return [item for item in read if item.id not in self.claimed]
+        return [item for item in read if id_key(item["_id"]) not in self.claimed]
 
-    def before(self, read: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
+    def before(self, read: Sequence[Document]) -> Sequence[Document]:
         """Return the items before the first one that this process has put into the queue since."""
         return read if self.placed is None else _until(self.placed, read)
 
@@ -69,8 +69,8 @@ class PrefetchBuffer:
     """The items read ahead from one queue.
 
     Attributes:
-        items: items that were never reserved, in the order of claims. Replaced as a whole, so that threads see a
-            consistent list.
+        items: envelopes of items that were never reserved, in the order of claims. Replaced as a whole, so that
+            threads see a consistent list.
         read_at: when their read was sent, on the monotonic clock.
         size: bytes of one read item; the estimate for the next read.
         coming: the read in flight that will replace them.
@@ -83,7 +83,7 @@ class PrefetchBuffer:
         busy: claims follow each other so closely that the next one will find the read items still fresh.
     """
 
-    items: Sequence[RawEnvelope] = ()
+    items: Sequence[Document] = ()
     read_at: float = float("-inf")
     size: int = BYTES
     coming: PendingRead | None = None
@@ -103,7 +103,7 @@ class PrefetchBuffer:
         """Record that a claim begins."""
         self.busy, self.asked_at = at - self.asked_at < FRESH / 2, at
 
-    def take(self, n: int, at: float) -> Sequence[RawEnvelope]:
+    def take(self, n: int, at: float) -> Sequence[Document]:
         """Remove and return the first ``n`` items; none when there are fewer, or when they are too old."""
         items = self.items
         if len(items) < n or at - self.read_at > FRESH:
@@ -111,7 +111,7 @@ class PrefetchBuffer:
         self.items = items[n:]
         return items[:n]
 
-    def refill(self, items: Sequence[RawEnvelope], at: float, size: int) -> None:
+    def refill(self, items: Sequence[Document], at: float, size: int) -> None:
         """Replace the items by those of a new read."""
         self.items, self.read_at, self.size = items, at, size
 
@@ -143,7 +143,7 @@ class PrefetchBuffer:
 
     def remove(self, keys: Collection[Any]) -> None:
         """Remove items that another claim of this process has taken."""
-        self.items = [item for item in self.items if item.id not in keys]
+        self.items = [item for item in self.items if id_key(item["_id"]) not in keys]
         self._mark_claimed(keys)
 
     def _mark_claimed(self, keys: Collection[Any]) -> None:
@@ -177,9 +177,9 @@ class PrefetchBuffer:
         self.items, self.coming, self.closed_until = (), None, at + PAUSE
 
 
-def _place(item: RawEnvelope) -> ClaimPlace:
-    return item.priority, item.at
+def _place(item: Document) -> ClaimPlace:
+    return claim_place(item["priority"], item["when"])
 
 
-def _until(place: ClaimPlace, items: Sequence[RawEnvelope]) -> Sequence[RawEnvelope]:
+def _until(place: ClaimPlace, items: Sequence[Document]) -> Sequence[Document]:
     return list(takewhile(lambda item: _place(item) <= place, items))

@@ -7,13 +7,13 @@ from typing import Any
 
 import bson
 import pytest
-from bson import Int64, ObjectId
+from bson import ObjectId
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mongoq.model.copies import CopyIds
 from mongoq.model.encoding.codec import codec_options
-from mongoq.model.raw import Cutter, first_batch
+from mongoq.model.raw import Cutter
 from mongoq.protocol.history.copying import Task, copies_of
 from mongoq.protocol.settle.move import destination
 from tests.unit.scripted import context
@@ -30,18 +30,6 @@ def encoded(document: dict[str, Any]) -> bytes:
 
 def processed(payload: Any, *, ms: int = 5, queue: str = "orders", **rest: Any) -> dict[str, Any]:
     return {"_id": ObjectId(), "q": queue, "payload": payload, **rest, "processed": bson.DatetimeMS(ms)}
-
-
-@given(documents=st.lists(PAYLOADS, max_size=12), id=st.integers(-(2**63), 2**63 - 1))
-def test_a_batch_comes_apart_into_its_documents(documents: list[Any], id: int) -> None:
-    cursor = {"firstBatch": documents, "id": Int64(id), "ns": "app.mongoq"}
-    assert first_batch(encoded(cursor)) == (list(map(encoded, documents)), id)
-
-
-def test_another_form_of_a_cursor_is_left_to_the_decoder() -> None:
-    assert first_batch(encoded({"id": Int64(0), "firstBatch": []})) is None
-    assert first_batch(encoded({"firstBatch": [], "partial": True, "id": Int64(0)})) is None
-    assert first_batch(encoded({"firstBatch": [], "id": 0})) is None
 
 
 @given(queue=TEXTS.filter(bool), payload=PAYLOADS, rest=RESTS, ms=MILLISECONDS)

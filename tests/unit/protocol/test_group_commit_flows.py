@@ -5,15 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import bson
 import pytest
 from bson import ObjectId
 from pymongo.errors import OperationFailure
 
-from mongoq.model.encoding.codec import codec_options
 from mongoq.model.envelope import new_envelope
 from mongoq.model.outcomes import Move
 from mongoq.protocol import group_commit
+from mongoq.protocol.base.find import Head
 from mongoq.protocol.claim.reserve import NotYet
 from mongoq.protocol.flow import Command, Shared
 from mongoq.protocol.settle.move import Destination
@@ -39,8 +38,8 @@ def test_those_for_whom_others_left_nothing_ask_again() -> None:
 
     flow = group_commit._claim_for_all([(queue, LEASE)] * 3)
     next(flow)
-    documents: list[Any] = [bson.encode(reserved_item(_id=id)._document) for id in IDS]  # they are read again
-    claim: Any = flow.send((documents, 0))
+    documents: list[Any] = [reserved_item(_id=id)._document for id in IDS]  # they are read again
+    claim: Any = flow.send(Head(documents, 100, 0))
     flow.send(matched(2))
     left_over = flow.send({"firstBatch": claimed(claim, *IDS[:2]), "id": 0})
     assert "find" in left_over.arguments["command"]  # type: ignore[union-attr]
@@ -51,9 +50,8 @@ def test_those_for_whom_others_left_nothing_ask_again() -> None:
     assert isinstance(third, NotYet)
 
 
-def pushed(id: ObjectId) -> bytes:
-    envelope = new_envelope("orders", id, id=id, when=NOW, priority=0, headers=None, once=None)
-    return bson.encode(envelope, codec_options=codec_options())
+def pushed(id: ObjectId) -> dict[str, Any]:
+    return new_envelope("orders", id, id=id, when=NOW, priority=0, headers=None, once=None)
 
 
 @pytest.mark.parametrize("beside", ["nothing", "one under way", "one that has ended"])
@@ -65,7 +63,7 @@ def test_only_what_another_process_takes_ends_reading_ahead(beside: str) -> None
     single = group_commit._claim_for_all([(queue, LEASE)])
     if beside != "nothing":
         next(single)
-    claim = flow.send(([pushed(id) for id in IDS[:2]], 0))
+    claim = flow.send(Head([pushed(id) for id in IDS[:2]], 100, 0))
     assert claim.arguments["filter"]["by"] is None
     if beside == "one that has ended":
         with pytest.raises(StopIteration):
@@ -81,7 +79,7 @@ def test_what_is_put_first_while_the_head_is_read_takes_nothing_from_those_who_w
     flow: Any = group_commit._claim_for_all([(queue, LEASE)] * 2)
     next(flow)
     queue.state.prefetch.drop_behind(-5, NOW)
-    claim = flow.send(([pushed(id) for id in IDS], 0))
+    claim = flow.send(Head([pushed(id) for id in IDS], 100, 0))
     assert claim.arguments["filter"]["_id"] == {"$in": IDS[:2]}
     assert not queue.state.prefetch.items, "what stands behind it is read again"
 
@@ -93,7 +91,7 @@ def test_where_all_that_was_read_is_about_to_be_taken_no_caller_gets_nothing(is_
     queue.state.prefetch.begin_claim([id.binary for id in IDS])
     flow: Any = group_commit._claim_for_all([(queue, LEASE)] * 2)
     next(flow)
-    flow.send(([pushed(id) for id in IDS], 0))
+    flow.send(Head([pushed(id) for id in IDS], 100, 0))
     single = flow.send({"firstBatch": [{"_id": id, "priority": 0, "when": NOW} for id in IDS], "id": 0})
     assert single.method == "find_one_and_update"
     assert queue.state.prefetch.singles
@@ -109,7 +107,7 @@ def test_a_claim_that_the_server_ended_halfway_gives_back_what_it_took() -> None
     queue, interrupted = shared_context(), OperationFailure("interrupted", 237)
     flow: Any = group_commit._claim_for_all([(queue, LEASE)] * 2)
     next(flow)
-    claim = flow.send(([pushed(id) for id in IDS[:2]], 0))
+    claim = flow.send(Head([pushed(id) for id in IDS[:2]], 100, 0))
     back = flow.throw(interrupted)
     ((kind, statement),) = back.arguments["requests"]
     assert (kind, statement["filter"]["token"]) == ("UpdateMany", claim.arguments["update"]["$set"]["token"])

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from mongoq.model.clock import milliseconds
-from mongoq.model.raw import RawEnvelope
 from mongoq.protocol.flow import Begun, Command
 from mongoq.protocol.state import prefetch
 from mongoq.protocol.state.claim_hints import ScanStart
@@ -20,8 +18,12 @@ from tests.unit.scripted import NOW
 SMALL = 100
 
 
-def items(number: int) -> list[RawEnvelope]:
-    return [RawEnvelope(ObjectId().binary, 0, milliseconds(NOW) + 1000 * place, b"") for place in range(number)]
+def items(number: int) -> list[dict[str, Any]]:
+    return [{"_id": ObjectId(), "priority": 0, "when": NOW + timedelta(seconds=place)} for place in range(number)]
+
+
+def keys_of(items: Any) -> list[bytes]:
+    return [item["_id"].binary for item in items]
 
 
 def filled(number: int = 3) -> PrefetchBuffer:
@@ -101,7 +103,7 @@ def test_so_it_is_when_it_was_being_read_at_that_moment(priority: int | None, se
 
 def test_a_read_under_way_knows_what_was_claimed_meanwhile() -> None:
     buffer = filled()
-    keys = [item.id for item in buffer.items]
+    keys = keys_of(buffer.items)
     buffer.begin_claim(keys)  # nothing is under way
     buffer.coming = coming()
     buffer.begin_claim(keys[:2])
@@ -113,7 +115,7 @@ def test_a_read_whose_reply_came_long_ago_is_dropped_by_the_next_claim() -> None
     buffer = filled()
     buffer.coming = pending = coming()
     pending.begun = Begun(pending.command, reply)
-    keys = [item.id for item in buffer.items]
+    keys = keys_of(buffer.items)
     buffer.begin_claim(keys[:1])  # the reply has not come: dropped by its age alone, it would be sent again and again
     assert buffer.coming is pending
     reply.set_result(None)
@@ -123,7 +125,7 @@ def test_a_read_whose_reply_came_long_ago_is_dropped_by_the_next_claim() -> None
 
 def test_a_read_to_come_will_know_what_is_being_claimed_until_that_is_over() -> None:
     buffer = filled()
-    first, second, third = (item.id for item in buffer.items)
+    first, second, third = keys_of(buffer.items)
     buffer.begin_claim([first, second])
     buffer.begin_claim([third])
     buffer.end_claim([first, second])
@@ -161,14 +163,14 @@ def test_what_another_claim_has_taken_is_gone_from_it_and_from_a_read_under_way(
     buffer = filled()
     first, second, third = read = list(buffer.items)
     buffer.coming = coming()
-    buffer.remove({second.id})
+    buffer.remove({second["_id"].binary})
     assert buffer.items == [first, third]
     assert buffer.coming.drop_claimed(read) == [first, third]
 
 
 def test_a_forked_child_knows_that_what_was_under_way_is_the_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = filled()
-    buffer.begin_claim([item.id for item in buffer.items])
+    buffer.begin_claim(keys_of(buffer.items))
     buffer.coming = coming()
     with buffer.claims_one():
         buffer.here()
