@@ -281,7 +281,7 @@ def _settle_queue(
         elif "key" in one.handed.changes:
             alone.append((item, (one.handed, one.payload)))
         else:
-            together.append((item, make_move(context, item, (one.handed, one.payload), batch)))
+            together.append((item, make_move(context, item, batch, (one.handed, one.payload))))
     tally = yield from run_bulk(context, together)
     result.done += len(tally.done)
     for item, _ in together:

@@ -138,14 +138,14 @@ def send_move(context: QueueContext[Any], item: Item[Any], told: Told) -> Flow[N
     """Send a move that was checked."""
     handed, _ = told
     try:
-        yield from settle_one(context, item, make_move(context, item, told, Batch(context.broker.clock)))
+        yield from settle_one(context, item, make_move(context, item, Batch(context.broker.clock), told))
     except Duplicate as duplicate:
         if "key" not in handed.changes:
             raise
         yield from raise_duplicate(context.broker, handed.queue, handed.changes["key"], duplicate.cause)
 
 
-def make_move(context: QueueContext[Any], item: Item[Any], told: Told, batch: Batch) -> Settlement:
+def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, told: Told) -> Settlement:
     """Return the settlement that moves an item of a batch; items with equal updates share one."""
     handed, payload = told
     when = batch.due(handed.delay, handed.when and moment(handed.when, "when"))
@@ -177,10 +177,10 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     if alike and held is not None and context.stage is None:
-        yield from settle_alike(context, items, make_move(context, items[0], told[0], batch), held)
+        yield from settle_alike(context, items, make_move(context, items[0], batch, told[0]), held)
         return
     each = zip(items, told * len(items) if alike else told, strict=True)
-    yield from settle_bulk(context, [(item, make_move(context, item, one, batch)) for item, one in each])
+    yield from settle_bulk(context, [(item, make_move(context, item, batch, one)) for item, one in each])
 
 
 def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
