@@ -34,7 +34,8 @@ def settle(broker: mongoq.Broker, *held: FencedItem) -> SettledByToken:
 def moved_to(broker: mongoq.Broker, name: str, **told: Any) -> Any:
     context = context_of(broker, name)
     key = told.pop("key", None)
-    return check_move(context, Destination(name, context.codec), Move(name, **told), key=key)
+    handed, _ = check_move(context, Destination(name, context.codec), Move(name, **told), key=key)
+    return handed
 
 
 def wrapped(payload: Any) -> bytes:
