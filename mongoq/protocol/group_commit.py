@@ -174,5 +174,5 @@ def move(
     """Hand an item on to another queue; with a key for that queue, by a command of its own."""
     if context.broker.batchers is None or key is not None or session is not None:
         return moves.move(context, item, to, options, key=key)
-    handed = moves.check_move(context, to, options)
-    return _share_settlement(context, item, partial(moves.make_move, told=(handed, handed.payload)))
+    checked = moves.check_move(context, to, options)
+    return _share_settlement(context, item, partial(moves.make_move, checked=checked))

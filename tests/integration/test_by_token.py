@@ -34,7 +34,8 @@ def settle(broker: mongoq.Broker, *items: FencedItem) -> SettledByToken:
 def moved_to(broker: mongoq.Broker, name: str, **options: Any) -> Any:
     context = context_of(broker, name)
     key = options.pop("key", None)
-    return check_move(context, Destination(name, context.codec), Move(name, **options), key=key)
+    checked, _ = check_move(context, Destination(name, context.codec), Move(name, **options), key=key)
+    return checked
 
 
 def wrapped(payload: Any) -> bytes:

@@ -133,7 +133,7 @@ def _make_update(
     item: Item[Any] = context.raw_item(taken, claim.now)
     if wanted.handed is None:
         return make_commit(context, item, batch).update
-    update = make_move(context, item, (wanted.handed, None), batch).update or {}
+    update = make_move(context, item, batch, (wanted.handed, None)).update or {}
     # `by` tells other processes that have read the item ahead that it was claimed.
     return {**update, "$set": {**update["$set"], "by": claim.mine["by"]}}
 

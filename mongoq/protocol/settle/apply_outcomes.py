@@ -122,7 +122,7 @@ class _Plan:
             case Done() | Drop():
                 settlement = make_commit(context, item, batch)
             case Move():
-                settlement = make_move(context, item, self._moves.check(outcome), batch)
+                settlement = make_move(context, item, batch, self._moves.check(outcome))
             case Failed():
                 length, error = duration(outcome.delay, "delay"), outcome.error
                 settlement = make_rollback(context, item, batch, length=length, error=error, counted=outcome.counted)

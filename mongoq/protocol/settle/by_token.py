@@ -25,7 +25,7 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import IDS, Command, Flow, Interruption, Wait, number_matched, own_error
 from mongoq.protocol.settle.bulk import Statement, Wanted, make_statement, read_states, run_bulk
-from mongoq.protocol.settle.move import Handover, Told, make_move, send_move
+from mongoq.protocol.settle.move import CheckedMove, Handover, make_move, send_move
 from mongoq.protocol.settle.settle import make_commit
 from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -273,7 +273,7 @@ def _settle_queue(
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     together: list[Wanted] = []
-    alone: list[tuple[Item[Any], Told]] = []
+    alone: list[tuple[Item[Any], CheckedMove]] = []
     for one, document in fenced:
         item = context.raw_item(document, batch.now)
         if one.handed is None:
@@ -281,15 +281,15 @@ def _settle_queue(
         elif "key" in one.handed.changes:
             alone.append((item, (one.handed, one.payload)))
         else:
-            together.append((item, make_move(context, item, (one.handed, one.payload), batch)))
+            together.append((item, make_move(context, item, batch, (one.handed, one.payload))))
     tally = yield from run_bulk(context, together)
     result.done += len(tally.done)
     for item, _ in together:
         if failure := tally.failed.get(id_key(item.id)):
             result.record_failure(item.id, failure)
-    for item, told in alone:
+    for item, checked in alone:
         try:
-            yield from send_move(context, item, told)
+            yield from send_move(context, item, checked)
             result.done += 1
         except (Interruption, MongoqError) as error:
             result.record_failure(item.id, own_error(error))

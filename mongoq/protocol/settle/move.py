@@ -37,6 +37,7 @@ from mongoq.protocol.settle.settlement import (
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = [
+    "CheckedMove",
     "Destination",
     "Handover",
     "Moves",
@@ -51,7 +52,7 @@ __all__ = [
 
 Resolve = Callable[[Any], "str | QueueContext[Any]"]
 """Turns a handle into its context."""
-Told = tuple["Handover", bytes | None]
+CheckedMove = tuple["Handover", bytes | None]
 """A checked move, and its payload, as ``{"payload": payload}`` in BSON."""
 
 
@@ -83,8 +84,7 @@ class Handover:
         queue: where it goes.
         changes: what it sets, the payload aside.
         gone: the fields it takes away.
-        payload: the new payload, as ``{"payload": payload}`` in BSON.
-        patch: or the operators that change the payload.
+        patch: the operators that change the payload.
         delay: how long it waits there.
         when: or until when.
         raw: ``changes`` and ``gone`` as BSON: moves are the same when these bytes are, and ``1`` is not ``True``.
@@ -93,7 +93,6 @@ class Handover:
     queue: str
     changes: dict[str, Any]
     gone: list[str]
-    payload: bytes | None
     patch: Patch
     delay: Duration | None
     when: datetime | None
@@ -104,7 +103,7 @@ class Handover:
         return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.gone, "")}
 
 
-def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: str | None = None) -> Handover:
+def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: str | None = None) -> CheckedMove:
     """Check the options of a move."""
     changes: dict[str, Any] = {"q": to.name, "reserved": False, "attempts": 0}
     gone = ["token", "error", "batch", "pushed"]
@@ -122,32 +121,32 @@ def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: 
         changes["headers"] = check_headers(move.headers, context.broker.encoding)
     check_due(move.delay, move.when)
     raw = bytes(context.broker.encoding.raw({"$set": changes, "$unset": gone}).raw)
-    return Handover(to.name, changes, gone, payload, patch, move.delay, move.when, raw)
+    return Handover(to.name, changes, gone, patch, move.delay, move.when, raw), payload
 
 
 def move(
     context: QueueContext[Any], item: Item[Any], to: Destination, options: Move, *, key: str | None = None
 ) -> Flow[None]:
     """Move an item to another queue with a fresh budget of attempts, in one update."""
-    handed = check_move(context, to, options, key=key)
+    checked = check_move(context, to, options, key=key)
     yield from begin_settle(context, item)
-    yield from send_move(context, item, (handed, handed.payload))
+    yield from send_move(context, item, checked)
 
 
-def send_move(context: QueueContext[Any], item: Item[Any], told: Told) -> Flow[None]:
+def send_move(context: QueueContext[Any], item: Item[Any], checked: CheckedMove) -> Flow[None]:
     """Send a move that was checked."""
-    handed, _ = told
+    handed, _ = checked
     try:
-        yield from settle_one(context, item, make_move(context, item, told, Batch(context.broker.clock)))
+        yield from settle_one(context, item, make_move(context, item, Batch(context.broker.clock), checked))
     except Duplicate as duplicate:
         if "key" not in handed.changes:
             raise
         yield from raise_duplicate(context.broker, handed.queue, handed.changes["key"], duplicate.cause)
 
 
-def make_move(context: QueueContext[Any], item: Item[Any], told: Told, batch: Batch) -> Settlement:
+def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked: CheckedMove) -> Settlement:
     """Return the settlement that moves an item of a batch; items with equal updates share one."""
-    handed, payload = told
+    handed, payload = checked
     when = batch.due(handed.delay, handed.when and moment(handed.when, "when"))
     added = max_growth(context, handed.patch)
     marks = batch.marker(context, "moved", handed.queue).marks(item, payload=payload, added=added)
@@ -171,16 +170,16 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
     items, given = _split_pairs(moves)
     items, held = check_items(context, items, "moves")
     alike = _are_alike(given)
-    told = _check_moves(context, given[:1] if alike else given, resolve)
+    checked = _check_moves(context, given[:1] if alike else given, resolve)
     if not items:
         return
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     if alike and held is not None and context.stage is None:
-        yield from settle_alike(context, items, make_move(context, items[0], told[0], batch), held)
+        yield from settle_alike(context, items, make_move(context, items[0], batch, checked[0]), held)
         return
-    each = zip(items, told * len(items) if alike else told, strict=True)
-    yield from settle_bulk(context, [(item, make_move(context, item, one, batch)) for item, one in each])
+    each = zip(items, checked * len(items) if alike else checked, strict=True)
+    yield from settle_bulk(context, [(item, make_move(context, item, batch, one)) for item, one in each])
 
 
 def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
@@ -198,14 +197,14 @@ def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
     return [item for item, _ in pairs], [move for _, move in pairs]
 
 
-def _check_moves(context: QueueContext[Any], given: list[Move], resolve: Resolve) -> list[Told]:
-    moves, told = Moves(context, resolve), []
+def _check_moves(context: QueueContext[Any], given: list[Move], resolve: Resolve) -> list[CheckedMove]:
+    moves, checked = Moves(context, resolve), []
     for place, move in enumerate(given):
         try:
-            told.append(moves.check(move))
+            checked.append(moves.check(move))
         except ArgumentInvalid as error:
             raise with_place(error, f"moves[{place}].") from error
-    return told
+    return checked
 
 
 _attributes = [attrgetter(each.name) for each in fields(Move)]
@@ -216,7 +215,7 @@ def _are_alike(moves: Sequence[Move]) -> bool:
     if not moves or moves[0].payload is not KEEP or moves[0].patch is not None:
         return False
     # equal is not enough: 1 equals True, which is refused
-    return all(all(map(is_, map(told, moves), repeat(told(moves[0])))) for told in _attributes)
+    return all(all(map(is_, map(read, moves), repeat(read(moves[0])))) for read in _attributes)
 
 
 _but_payload = attrgetter("patch", "delay", "when", "priority", "headers")
@@ -230,7 +229,7 @@ class Moves:
         self._resolve = resolve
         self._known: dict[Any, tuple[Handover, Destination, Move]] = {}
 
-    def check(self, move: Move) -> Told:
+    def check(self, move: Move) -> CheckedMove:
         """Check a move, and return it with its payload."""
         try:
             return self._check(move)
@@ -239,13 +238,13 @@ class Moves:
         except BaseException as error:  # what a handler returns may be of any class, and raise anything
             raise OutcomeInvalid(f"a Move that cannot be read: {spoken(error)}") from error
 
-    def _check(self, move: Move) -> Told:
+    def _check(self, move: Move) -> CheckedMove:
         own, to = move.payload is not KEEP, move.to
         key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
         if key in self._known:
             handed, queue, _ = self._known[key]
             return handed, queue.codec.wrap(move.payload) if own else None
         queue = destination(self._context, self._resolve(to))
-        handed = check_move(self._context, queue, move)
-        self._known[key] = handed, queue, move  # which keeps what it was told, and so the identities
-        return handed, handed.payload
+        checked = check_move(self._context, queue, move)
+        self._known[key] = checked[0], queue, move  # the move keeps its options alive, and so their identities
+        return checked

@@ -104,11 +104,13 @@ def settle_one(context: QueueContext[Any], item: Item[Any], settlement: Settleme
             raise
         raise patch_misfit_error(refused) from refused.cause
     except ReservationLost as lost:
+        # The room for a patch is a part of the filter, so an item that has none looks like one that was lost.
         if settlement.patch is not None and lost.certain and (yield from _is_still_held(context, item)):
             raise patch_too_large_error(settlement.patch) from None
         raise
     if put is not None:
         priority = item.priority if put.priority is None else put.priority
+        # By its id, the waiters of this process recognise the event of the change stream: they ask once, not twice.
         context.broker.record_put(put.queue, put.when, priority, id=item.id, is_new=False)
     return settlement.answer
 

@@ -118,6 +118,7 @@ class WaitQueue:
         with self._registry.lock:
             waiter.called = self.pending = False
             waiter.asking = True
+            # This claim takes the item that was due: what is known of later ones comes with its result.
             if time.monotonic() >= self.due:
                 self.due, self.dry = math.inf, False
             return self._changes

@@ -173,6 +173,7 @@ class WaiterRegistry:
         with self.lock:
             if queue in self.covered or self.cursor is None:
                 return 0, 0
+            # A reader that sleeps, or is about to get an answer, opens the stream again by itself.
             self.reader.set()
             if self.reading_until - time.monotonic() < SOON or len(self.replaced) == REPLACED:
                 return 0, 0
@@ -206,6 +207,7 @@ class WaiterRegistry:
     def record_open(self, cursor: int, covered: frozenset[str], *, lossless: bool) -> None:
         """Record an open stream, and let waiters ask whose events may have been missed."""
         with self.lock:
+            # A stream that resumes at its token has missed nothing; a new one has, since its waiters last asked.
             fresh = covered - self.covered if lossless else covered
             if not lossless or self.since == math.inf:
                 self.since = time.monotonic()

@@ -184,6 +184,7 @@ class _Reader:
 
     def _recover(self, error: Exception) -> Flow[None]:
         """Prepare to open the stream again, at the same position unless the server refuses that."""
+        # While the stream is closed, nothing wakes the waiters: they have to poll as if there had never been one.
         opening, self._cursor = self._cursor is None, None
         self._registry.silence()
         if not _is_of_network(error) and _code(error) not in KILLED_CODES:

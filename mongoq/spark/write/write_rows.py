@@ -194,7 +194,8 @@ class RowSettler:
             priority=order.priority if "priority" in carry else self._options.priority,
             headers=order.headers if has_headers else KEEP,
         )
-        return check_move(context, Destination(to, context.codec), move, key=order.key)
+        handed, _ = check_move(context, Destination(to, context.codec), move, key=order.key)
+        return handed
 
 
 def _object_id(place: int, column: str, text: str) -> ObjectId:
