@@ -1,4 +1,4 @@
-"""The bare driver: each operation as the one command that somebody would write who has no library for it."""
+"""The bare driver: each operation as the one command that a user without a library would write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HISTORY = timedelta(days=7)
 
 
 class Held(NamedTuple):
-    """A reservation, as a bare loop would remember it."""
+    """A reservation, as a bare loop keeps it."""
 
     id: ObjectId
     token: ObjectId
@@ -91,25 +91,25 @@ def reserve(bare: Bare, _: Any) -> Any:
     )
 
 
-def commit(bare: Bare, held: Held) -> Any:
-    return bare.collection.delete_one({"_id": held.id, "token": held.token})
+def commit(bare: Bare, reservation: Held) -> Any:
+    return bare.collection.delete_one({"_id": reservation.id, "token": reservation.token})
 
 
-def commit_history(bare: Bare, held: Held) -> Any:
+def commit_history(bare: Bare, reservation: Held) -> Any:
     now = datetime.now(UTC)
     return bare.collection.update_one(
-        {"_id": held.id, "token": held.token},
+        {"_id": reservation.id, "token": reservation.token},
         {
-            "$set": {"processed": now, "expires": now + HISTORY, "settled": held.token, "reserved": False},
+            "$set": {"processed": now, "expires": now + HISTORY, "settled": reservation.token, "reserved": False},
             "$unset": {"when": "", "token": ""},
         },
     )
 
 
-def rollback(bare: Bare, held: Held) -> Any:
+def rollback(bare: Bare, reservation: Held) -> Any:
     now = datetime.now(UTC)
     return bare.collection.update_one(
-        {"_id": held.id, "token": held.token},
+        {"_id": reservation.id, "token": reservation.token},
         {
             "$set": {
                 "when": now,
@@ -121,26 +121,26 @@ def rollback(bare: Bare, held: Held) -> Any:
     )
 
 
-def release(bare: Bare, held: Held) -> Any:
+def release(bare: Bare, reservation: Held) -> Any:
     return bare.collection.update_one(
-        {"_id": held.id, "token": held.token},
+        {"_id": reservation.id, "token": reservation.token},
         {
-            "$set": {"when": held.due, "reserved": False},
+            "$set": {"when": reservation.due, "reserved": False},
             "$unset": {"token": ""},
             "$inc": {"attempts": -1},
         },
     )
 
 
-def extend(bare: Bare, held: Held) -> Any:
+def extend(bare: Bare, reservation: Held) -> Any:
     return bare.collection.update_one(
-        {"_id": held.id, "token": held.token}, {"$set": {"when": datetime.now(UTC) + LEASE}}
+        {"_id": reservation.id, "token": reservation.token}, {"$set": {"when": datetime.now(UTC) + LEASE}}
     )
 
 
-def move(bare: Bare, held: Held) -> Any:
+def move(bare: Bare, reservation: Held) -> Any:
     return bare.collection.update_one(
-        {"_id": held.id, "token": held.token},
+        {"_id": reservation.id, "token": reservation.token},
         {
             "$set": {"q": bare.to, "reserved": False, "attempts": 0, "when": datetime.now(UTC)},
             "$unset": {"token": "", "error": "", "batch": "", "key": "", "pushed": ""},
@@ -148,15 +148,15 @@ def move(bare: Bare, held: Held) -> Any:
     )
 
 
-def bury(bare: Bare, held: Held) -> Any:
+def bury(bare: Bare, reservation: Held) -> Any:
     now = datetime.now(UTC)
     return bare.collection.update_one(
-        {"_id": held.id, "token": held.token},
+        {"_id": reservation.id, "token": reservation.token},
         {
             "$set": {
                 "origin": {
                     "queue": bare.queue,
-                    "id": held.id,
+                    "id": reservation.id,
                     "reason": "bench",
                     "attempts": 1,
                     "key": None,
@@ -172,8 +172,8 @@ def bury(bare: Bare, held: Held) -> Any:
     )
 
 
-def get(bare: Bare, held: Held) -> Any:
-    return bare.collection.find_one({"_id": held.id, "q": bare.queue, "payload": {"$exists": True}})
+def get(bare: Bare, reservation: Held) -> Any:
+    return bare.collection.find_one({"_id": reservation.id, "q": bare.queue, "payload": {"$exists": True}})
 
 
 def peek(bare: Bare, _: Any) -> Any:

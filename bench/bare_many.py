@@ -13,7 +13,7 @@ from pymongo import DeleteMany, UpdateMany, UpdateOne
 
 from bench.bare import HISTORY, LEASE, ORDER, Bare
 
-__all__ = ["CALLS", "HeldMany", "read", "stepped"]
+__all__ = ["CALLS", "HeldMany", "read", "step_through"]
 
 FIRST_BATCH = 101
 MOST_ATTEMPTS = 11
@@ -22,21 +22,21 @@ Steps = Generator[Any, Any, Any]
 
 
 class HeldMany(NamedTuple):
-    """A batch under one token, as a bare loop would remember it."""
+    """A batch under one token, as a bare loop keeps it."""
 
     ids: list[ObjectId]
     token: ObjectId
     dues: list[datetime]
 
 
-def stepped(steps: Callable[..., Steps]) -> Callable[..., Any]:
+def step_through(steps: Callable[..., Steps]) -> Callable[..., Any]:
     """Let a function yield what the driver returns, and get replies: at once from threads, awaited with asyncio."""
 
     @wraps(steps)
     def call(*arguments: Any) -> Any:
         running = steps(*arguments)
         first = next(running)
-        return _awaited(running, first) if inspect.isawaitable(first) else _run(running, first)
+        return _await_all(running, first) if inspect.isawaitable(first) else _run(running, first)
 
     return call
 
@@ -49,7 +49,7 @@ def _run(running: Steps, reply: Any) -> Any:
         return stop.value
 
 
-async def _awaited(running: Steps, pending: Any) -> Any:
+async def _await_all(running: Steps, pending: Any) -> Any:
     try:
         while True:
             pending = running.send(await pending)
@@ -72,7 +72,7 @@ def push_many(bare: Bare, payloads: Sequence[Any]) -> Any:
     return bare.collection.insert_many(documents, ordered=False)
 
 
-@stepped
+@step_through
 def reserve_many(bare: Bare, n: int) -> Steps:
     now, token = datetime.now(UTC), ObjectId()
     ready = {"q": bare.queue, "when": {"$lte": now}}
@@ -87,7 +87,7 @@ def reserve_many(bare: Bare, n: int) -> Steps:
     return (yield from read(bare, {"filter": {**among, "token": token}, "sort": {"_id": 1}, **whole}))
 
 
-@stepped
+@step_through
 def reserve_fresh(bare: Bare, n: int) -> Steps:
     """Reserve items that were never reserved: they are read once, and an item that has changed is left out."""
     now, token = datetime.now(UTC), ObjectId()
@@ -100,71 +100,73 @@ def reserve_fresh(bare: Bare, n: int) -> Steps:
     return [document | lease for document in first] if claimed.matched_count == len(first) else []
 
 
-def commit_many(bare: Bare, held: HeldMany) -> Any:
-    return bare.collection.bulk_write([DeleteMany(_fence(held))], ordered=False)
+def commit_many(bare: Bare, reservations: HeldMany) -> Any:
+    return bare.collection.bulk_write([DeleteMany(_fence(reservations))], ordered=False)
 
 
-def commit_many_history(bare: Bare, held: HeldMany) -> Any:
+def commit_many_history(bare: Bare, reservations: HeldMany) -> Any:
     now = datetime.now(UTC)
     return _update(
         bare,
-        held,
+        reservations,
         {
-            "$set": {"processed": now, "expires": now + HISTORY, "settled": held.token, "reserved": False},
+            "$set": {"processed": now, "expires": now + HISTORY, "settled": reservations.token, "reserved": False},
             "$unset": {"when": "", "token": ""},
         },
     )
 
 
-def rollback_many(bare: Bare, held: HeldMany) -> Any:
+def rollback_many(bare: Bare, reservations: HeldMany) -> Any:
     now = datetime.now(UTC)
     error = {"type": "", "message": "bench", "at": now}
-    return _update(bare, held, {"$set": {"when": now, "reserved": False, "error": error}, "$unset": {"token": ""}})
+    return _update(
+        bare, reservations, {"$set": {"when": now, "reserved": False, "error": error}, "$unset": {"token": ""}}
+    )
 
 
-def release_many(bare: Bare, held: HeldMany) -> Any:
-    return _update(bare, held, _released(held.dues[0]))
+def release_many(bare: Bare, reservations: HeldMany) -> Any:
+    return _update(bare, reservations, _release_update(reservations.dues[0]))
 
 
-def release_apart(bare: Bare, held: HeldMany) -> Any:
-    return _update_each(bare, held, [_released(due) for due in held.dues])
+def release_apart(bare: Bare, reservations: HeldMany) -> Any:
+    return _update_each(bare, reservations, [_release_update(due) for due in reservations.dues])
 
 
-def extend_many(bare: Bare, held: HeldMany) -> Any:
-    return _update(bare, held, {"$set": {"when": datetime.now(UTC) + LEASE}})
+def extend_many(bare: Bare, reservations: HeldMany) -> Any:
+    return _update(bare, reservations, {"$set": {"when": datetime.now(UTC) + LEASE}})
 
 
-def move_many(bare: Bare, held: HeldMany) -> Any:
-    return _update(bare, held, _moved(bare, datetime.now(UTC)))
+def move_many(bare: Bare, reservations: HeldMany) -> Any:
+    return _update(bare, reservations, _move_update(bare, datetime.now(UTC)))
 
 
 def move_apart(bare: Bare, subject: tuple[HeldMany, list[Any]]) -> Any:
-    held, payloads = subject
+    reservations, payloads = subject
     now = datetime.now(UTC)
-    return _update_each(bare, held, [_moved(bare, now, payload=payload) for payload in payloads])
+    return _update_each(bare, reservations, [_move_update(bare, now, payload=payload) for payload in payloads])
 
 
-def _fence(held: HeldMany) -> dict[str, Any]:
-    return {"_id": {"$in": held.ids}, "token": held.token}
+def _fence(reservations: HeldMany) -> dict[str, Any]:
+    return {"_id": {"$in": reservations.ids}, "token": reservations.token}
 
 
-def _update(bare: Bare, held: HeldMany, update: dict[str, Any]) -> Any:
-    return bare.collection.bulk_write([UpdateMany(_fence(held), update)], ordered=False)
+def _update(bare: Bare, reservations: HeldMany, update: dict[str, Any]) -> Any:
+    return bare.collection.bulk_write([UpdateMany(_fence(reservations), update)], ordered=False)
 
 
-def _update_each(bare: Bare, held: HeldMany, updates: list[dict[str, Any]]) -> Any:
-    token = held.token
-    pairs = zip(held.ids, updates, strict=True)
+def _update_each(bare: Bare, reservations: HeldMany, updates: list[dict[str, Any]]) -> Any:
+    token = reservations.token
+    pairs = zip(reservations.ids, updates, strict=True)
     return bare.collection.bulk_write(
         [UpdateOne({"_id": id, "token": token}, update) for id, update in pairs], ordered=False
     )
 
 
-def _released(due: datetime) -> dict[str, Any]:
+def _release_update(due: datetime) -> dict[str, Any]:
     return {"$set": {"when": due, "reserved": False}, "$unset": {"token": ""}, "$inc": {"attempts": -1}}
 
 
-def _moved(bare: Bare, now: datetime, **more: Any) -> dict[str, Any]:
+def _move_update(bare: Bare, now: datetime, **more: Any) -> dict[str, Any]:
     changes = {"q": bare.to, "reserved": False, "attempts": 0, "when": now, **more}
     return {"$set": changes, "$unset": {"token": "", "error": "", "batch": "", "key": "", "pushed": ""}}
 

@@ -13,7 +13,7 @@ from bench.bare import HISTORY, Bare
 from bench.bare_many import HeldMany
 from bench.measure import Way, interleave
 from bench.operations import MINUTE_AGO, State
-from bench.pairs import QUEUES, Pairs, compared, line, queue_name
+from bench.pairs import QUEUES, Pairs, compare, line, queue_name
 from bench.place import Place
 from bench.shells import SHELLS
 from mongoq import Item, Move
@@ -36,7 +36,7 @@ class Batch:
         name: its name in ``CALLS`` of both ways.
         state: what the queue holds before a block.
         history: the queue keeps what is processed.
-        apart: the items were due at times of their own, not all at once.
+        apart: each item was due at its own time, not all at the same time.
         payloads: the call is given a payload for each item.
     """
 
@@ -89,7 +89,7 @@ def measure_batches(name: str, place: Place, wanted: list[Batch], *, sizes: list
             for batch in wanted:
                 mongoq, driver = partial(_mongoq, pairs, batch, size), partial(_driver, pairs, batch, size)
                 comparison = interleave(shell.caller, mongoq(False), driver(False), rounds=rounds, calls=calls)
-                result = {"operation": batch.name, "items": size, **compared(comparison, TARGET)}
+                result = {"operation": batch.name, "items": size, **compare(comparison, TARGET)}
                 results.append(result | pairs.same_commands(mongoq, driver))
                 report.progress(line(name, f"{batch.name} {size}", result))
             control = _driver(pairs, CONTROL, size, False)
@@ -102,18 +102,18 @@ def measure_batches(name: str, place: Place, wanted: list[Batch], *, sizes: list
 def _mongoq(pairs: Pairs, batch: Batch, size: int, spied: bool) -> Way:
     name = queue_name(QUEUES[0], history=batch.history)
     queue = pairs.brokers[spied].queue(name, history=HISTORY if batch.history else None)
-    return Way(partial(CALLS[batch.name], queue), _prepared(pairs, batch, size, name, partial(_items, pairs, batch)))
+    return Way(partial(CALLS[batch.name], queue), _preparer(pairs, batch, size, name, partial(_items, pairs, batch)))
 
 
 def _driver(pairs: Pairs, batch: Batch, size: int, spied: bool) -> Way:
     name = queue_name(QUEUES[1], history=batch.history)
     loop = Bare(pairs.collections[spied], name, ELSEWHERE, operations.WORKER)
     call = partial(bare_many.CALLS[batch.name], loop)
-    return Way(call, _prepared(pairs, batch, size, name, partial(_held, batch)), partial(_check, batch, size))
+    return Way(call, _preparer(pairs, batch, size, name, partial(_reservations, batch)), partial(_check, batch, size))
 
 
-def _prepared(
-    pairs: Pairs, batch: Batch, size: int, queue: str, taken: Callable[[list[dict[str, Any]]], Any]
+def _preparer(
+    pairs: Pairs, batch: Batch, size: int, queue: str, make_subject: Callable[[list[dict[str, Any]]], Any]
 ) -> Callable[[int], list[Any]]:
     def prepare(n: int) -> list[Any]:
         seeded = pairs.seed.batches(batch.state, queue, n, size)
@@ -122,8 +122,8 @@ def _prepared(
         payloads = [[operations.payload(place) for place in range(size)] for _ in range(n)] if batch.payloads else []
         if batch.state == "empty":
             return payloads
-        held = [taken(documents) for documents in seeded]
-        return list(zip(held, payloads, strict=True)) if payloads else held
+        subjects = [make_subject(documents) for documents in seeded]
+        return list(zip(subjects, payloads, strict=True)) if payloads else subjects
 
     return prepare
 
@@ -132,7 +132,7 @@ def _items(pairs: Pairs, batch: Batch, documents: list[dict[str, Any]]) -> list[
     return pairs.seed.items(documents, apart=_gap(batch))
 
 
-def _held(batch: Batch, documents: list[dict[str, Any]]) -> HeldMany:
+def _reservations(batch: Batch, documents: list[dict[str, Any]]) -> HeldMany:
     first = documents[0]["when"] - MINUTE_AGO
     dues = [first + place * _gap(batch) for place in range(len(documents))]
     return HeldMany([each["_id"] for each in documents], documents[0]["token"], dues)
@@ -143,7 +143,7 @@ def _gap(batch: Batch) -> timedelta:
 
 
 def _check(batch: Batch, size: int, replies: list[Any]) -> None:
-    """Make sure that the bare loop did what mongoq does: all of its items each time."""
+    """Check that the bare loop processed all of its items each time, as mongoq does."""
     for reply in replies:
         if isinstance(reply, list):
             done = len(reply)

@@ -1,4 +1,4 @@
-"""What a benchmark module offers, as its ``BENCHMARK``."""
+"""The description of a benchmark module, its ``BENCHMARK``."""
 
 from __future__ import annotations
 

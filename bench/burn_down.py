@@ -10,13 +10,13 @@ from statistics import median
 from typing import Any
 
 from bench import report
-from bench.crew import Watch, consumed
 from bench.drain import QUEUE
 from bench.operations import payload
 from bench.place import Place
+from bench.processes import Watch, run_side_by_side
 from mongoq import Broker
 
-__all__ = ["SUBJECTS", "Burned", "Subject", "burned", "measure"]
+__all__ = ["SUBJECTS", "BurnDown", "Subject", "empty_queue", "measure"]
 
 PUSHED = 10_000
 REFERENCE = "bare"
@@ -25,10 +25,10 @@ REFERENCE = "bare"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Who empties the queue.
+    """A program that empties the queue.
 
     Attributes:
-        title: what it is called in the result.
+        title: its name in the result.
         way: its name in ``drain.WAYS``.
         processes: how many at once.
         share: of the items, where it is slow.
@@ -58,7 +58,7 @@ SUBJECTS = (
 
 
 @contextmanager
-def filled(here: Place, items: int) -> Iterator[str]:
+def fill(here: Place, items: int) -> Iterator[str]:
     """Push so many items into a collection of their own, and yield its name."""
     collection = here.client[here.database][f"{here.collection}_burn"]
     try:
@@ -72,29 +72,29 @@ def filled(here: Place, items: int) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Burned:
-    """How it went: items a second from the moment all begin until the last item is deleted, and how many were left."""
+class BurnDown:
+    """The result of one run: items a second from the common start until the last delete, and the items left."""
 
     per_second: float
     left: int
 
 
-def burned(here: Place, subject: Subject, items: int, *, watch: Watch | None = None) -> Burned:
+def empty_queue(here: Place, subject: Subject, items: int, *, watch: Watch | None = None) -> BurnDown:
     """Let the subject empty a full queue."""
-    with filled(here, max(1, round(items * subject.share))) as name:
+    with fill(here, max(1, round(items * subject.share))) as name:
         command = [sys.executable, "-m", "bench.drain", subject.way, here.uri, here.database, name]
-        told = consumed([command] * subject.processes, watch=watch)
+        results = run_side_by_side([command] * subject.processes, watch=watch)
         left = here.client[here.database][name].count_documents({"q": QUEUE, "payload": {"$exists": True}})
-    seconds = max(each["ended"] for each in told) - min(each["began"] for each in told)
-    return Burned(sum(each["items"] for each in told) / seconds, left)
+    seconds = max(each["ended"] for each in results) - min(each["began"] for each in results)
+    return BurnDown(sum(each["items"] for each in results) / seconds, left)
 
 
 def measure(here: Place, items: int, rounds: int) -> dict[str, Any]:
-    """Let all empty the queue in turn, round by round, so that what disturbs the machine hits all alike."""
-    burns: dict[str, list[Burned]] = {subject.title: [] for subject in SUBJECTS}
+    """Run all subjects in turn, round by round, so that a disturbance of the machine affects all of them."""
+    burns: dict[str, list[BurnDown]] = {subject.title: [] for subject in SUBJECTS}
     for turn in range(rounds):
         for subject in reversed(SUBJECTS) if turn % 2 else SUBJECTS:
-            burn = burned(here, subject, items)
+            burn = empty_queue(here, subject, items)
             burns[subject.title].append(burn)
             left = f", {burn.left} left" if burn.left else ""
             report.progress(f"burn-down, {subject.title:26} {burn.per_second:9,.0f}/s{left}")
@@ -105,24 +105,24 @@ def measure(here: Place, items: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def _result(subject: Subject, burns: dict[str, list[Burned]]) -> dict[str, Any]:
-    found = burns[subject.title]
-    left, ratio = sum(burn.left for burn in found), _ratio(found, burns[REFERENCE])
+def _result(subject: Subject, burns: dict[str, list[BurnDown]]) -> dict[str, Any]:
+    results = burns[subject.title]
+    left, ratio = sum(burn.left for burn in results), _ratio(results, burns[REFERENCE])
     result: dict[str, Any] = {
         "processes": subject.processes,
-        "per_second": round(median(burn.per_second for burn in found)),
-        "all": [round(burn.per_second) for burn in found],
+        "per_second": round(median(burn.per_second for burn in results)),
+        "all": [round(burn.per_second) for burn in results],
         "left": left,
         "ratio": ratio,
         "target": subject.target,
         "reached": left == 0 and (subject.target is None or ratio >= subject.target),
     }
     if subject.beyond is not None:
-        result["times_one_process"] = _ratio(found, burns[subject.beyond])
+        result["times_one_process"] = _ratio(results, burns[subject.beyond])
         result["reached"] = left == 0 and result["times_one_process"] > 1
     return result
 
 
-def _ratio(found: list[Burned], others: list[Burned]) -> float:
-    """Return the median over rounds of how fast it was beside the other one in the same round."""
-    return round(median(a.per_second / b.per_second for a, b in zip(found, others, strict=True)), 3)
+def _ratio(results: list[BurnDown], references: list[BurnDown]) -> float:
+    """Return the median over rounds of the rate divided by the reference's rate in the same round."""
+    return round(median(a.per_second / b.per_second for a, b in zip(results, references, strict=True)), 3)

@@ -1,4 +1,4 @@
-"""``python -m bench churn``: push and consume at full speed, and what that does to claims, window by window."""
+"""``python -m bench churn``: push and consume at full speed, and the times of claims, window by window."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ START_WITHIN = 120
 
 @dataclass(slots=True)
 class Window:
-    """What one process measured in some seconds; times in milliseconds.
+    """The measurements of one process in one window; times in milliseconds.
 
     Attributes:
         items: how many were pushed and consumed.
-        reserve: what each reserve took.
+        reserve: the time of each reserve.
         empty: the same on the queue just emptied.
-        quiet: the same in a collection where little happens: what the machine did meanwhile.
-        fast: claims went by hints at the end.
+        quiet: the same in a collection with little traffic: shows the noise of the machine.
+        fast: claims used hints at the end.
     """
 
     items: int = 0
@@ -55,17 +55,17 @@ class Window:
     fast: bool = False
 
 
-def _timed(call: Callable[[], Item[Any] | None], into: list[float], *, found: bool) -> Item[Any] | None:
+def _time(call: Callable[[], Item[Any] | None], into: list[float], *, found: bool) -> Item[Any] | None:
     began = perf_counter()
     item = call()
-    taken = (perf_counter() - began) * 1000
+    milliseconds = (perf_counter() - began) * 1000
     if found is (item is not None):
-        into.append(taken)
+        into.append(milliseconds)
     return item
 
 
 def _churn(
-    where: Address, name: str, *, history: bool, plain: bool, seconds: float, window: float, barrier: Any, told: Any
+    where: Address, name: str, *, history: bool, plain: bool, seconds: float, window: float, barrier: Any, results: Any
 ) -> None:
     """Push and consume in a process of its own."""
     if plain:
@@ -79,7 +79,7 @@ def _churn(
         quiet = apart.queue(QUEUE, history=HISTORY if history else None)
         _turn(queue, quiet, Window())
         barrier.wait(START_WITHIN)
-        told.put(list(_windows(queue, quiet, seconds, window)))
+        results.put(list(_windows(queue, quiet, seconds, window)))
 
 
 def _windows(queue: Queue[Any], quiet: Queue[Any], seconds: float, length: float) -> Iterator[Window]:
@@ -97,40 +97,40 @@ def _windows(queue: Queue[Any], quiet: Queue[Any], seconds: float, length: float
 
 def _turn(queue: Queue[Any], quiet: Queue[Any], window: Window) -> None:
     queue.push("x" * 100)
-    item = _timed(queue.reserve, window.reserve, found=True)
+    item = _time(queue.reserve, window.reserve, found=True)
     if item is not None:
         queue.commit(item)
         window.items += 1
 
 
 def _drain(queue: Queue[Any], quiet: Queue[Any], window: Window) -> None:
-    """Empty the queue, reserve on it as it is empty then, and where little happens."""
+    """Empty the queue, then reserve on the empty queue and on the quiet one."""
     while items := queue.reserve_many(DRAIN):
         queue.commit_many(items)
         window.items += len(items)
     for _ in range(PROBES):
-        _timed(queue.reserve, window.empty, found=False)
+        _time(queue.reserve, window.empty, found=False)
     for number in range(PROBES):
         quiet.push(number)
-        if item := _timed(quiet.reserve, window.quiet, found=True):
+        if item := _time(quiet.reserve, window.quiet, found=True):
             quiet.commit(item)
 
 
 def measure(here: Place, *, history: bool, plain: bool, seconds: float, window: float) -> dict[str, Any]:
-    """Churn for so long in a fresh collection, and return what each window was like."""
+    """Churn in a fresh collection for ``seconds``, and return the measurements of each window."""
     where = Address(here.uri, here.database, here.collection)
     name = f"{here.collection}_{'history' if history else 'bare'}_{'plain' if plain else 'fast'}"
     context = multiprocessing.get_context("spawn")
-    barrier, told = context.Barrier(PROCESSES), context.Queue()
+    barrier, results = context.Barrier(PROCESSES), context.Queue()
     options = {"history": history, "plain": plain, "seconds": seconds, "window": window}
     workers = [
-        context.Process(target=_churn, args=(where, name), kwargs={**options, "barrier": barrier, "told": told})
+        context.Process(target=_churn, args=(where, name), kwargs={**options, "barrier": barrier, "results": results})
         for _ in range(PROCESSES)
     ]
     try:
         for worker in workers:
             worker.start()
-        found = [told.get(timeout=seconds + START_WITHIN) for _ in workers]
+        found = [results.get(timeout=seconds + START_WITHIN) for _ in workers]
         for worker in workers:
             worker.join()
     finally:
@@ -145,10 +145,10 @@ def measure(here: Place, *, history: bool, plain: bool, seconds: float, window: 
 
 def _window(number: int, parts: tuple[Window, ...], length: float) -> dict[str, Any]:
     def times(name: str) -> dict[str, float] | None:
-        taken = [each for part in parts for each in getattr(part, name)]
-        if len(taken) < 2:
+        milliseconds = [each for part in parts for each in getattr(part, name)]
+        if len(milliseconds) < 2:
             return None
-        return {"median_ms": round(median(taken), 3), "p99_ms": round(quantiles(taken, n=100)[-1], 3)}
+        return {"median_ms": round(median(milliseconds), 3), "p99_ms": round(quantiles(milliseconds, n=100)[-1], 3)}
 
     rate = sum(part.items for part in parts) / length
     measured = {name: times(name) for name in ("reserve", "empty", "quiet")}
@@ -165,7 +165,7 @@ def _line(title: str, window: dict[str, Any]) -> str:
 
 
 def _verdict(windows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Compare the last third of the windows with the first: as it is, and beside what the quiet queue took."""
+    """Compare the last third of the windows with the first: absolute, and relative to the quiet queue."""
     first, last = windows[0], windows[-max(1, len(windows) // 3) :]
 
     def ratio(value: Callable[[dict[str, Any]], float | None]) -> float | None:
@@ -219,10 +219,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             ],
         }
     runs: Any = result["runs"]
-    return {**result, "missed": [missed for each in runs if each["claims"] == "mongoq" for missed in _missed(each)]}
+    return {
+        **result,
+        "missed": [name for each in runs if each["claims"] == "mongoq" for name in _below_target(each)],
+    }
 
 
-def _missed(measured: dict[str, Any]) -> Iterator[str]:
+def _below_target(measured: dict[str, Any]) -> Iterator[str]:
     history = "with history" if measured["history"] else "without history"
     return (f"{history}: {name}" for name, reached in measured["reached"].items() if not reached)
 

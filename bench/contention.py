@@ -1,4 +1,4 @@
-"""``python -m bench contention``: one queue and more and more processes that consume it, beside bare claims."""
+"""``python -m bench contention``: one queue consumed by 1 to 16 processes, beside bare claims."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _mongoq(collection: Collection[Any], batch: int) -> Claims:
 
 
 def _bare(collection: Collection[Any], batch: int) -> Claims:
-    """Claim at the head of the queue, as one does without mongoq."""
+    """Claim at the head of the queue, as a program without mongoq does."""
     return _bare_single(collection) if batch == 1 else _bare_batches(collection, batch)
 
 
@@ -80,10 +80,10 @@ def _bare_single(collection: Collection[Any]) -> Claims:
     while True:
         now, token = datetime.now(UTC), ObjectId()
         ready = {"q": QUEUE, "when": {"$lte": now}}
-        taken = collection.find_one_and_update(ready, _claim(now, token), sort=list(ORDER.items()))
-        if taken is None:
+        document = collection.find_one_and_update(ready, _claim(now, token), sort=list(ORDER.items()))
+        if document is None:
             return
-        collection.delete_one({"_id": taken["_id"], "token": token})
+        collection.delete_one({"_id": document["_id"], "token": token})
         yield 1
 
 
@@ -96,11 +96,11 @@ def _bare_batches(collection: Collection[Any], batch: int) -> Claims:
         if not ids:
             return
         collection.update_many({"_id": {"$in": ids}, **ready}, _claim(now, token))
-        held = list(collection.find({"_id": {"$in": ids}, "token": token}, batch_size=batch + 1))
-        if held:
-            taken = [document["_id"] for document in held]
-            collection.bulk_write([DeleteMany({"_id": {"$in": taken}, "token": token})], ordered=False)
-            yield len(held)
+        documents = list(collection.find({"_id": {"$in": ids}, "token": token}, batch_size=batch + 1))
+        if documents:
+            claimed_ids = [document["_id"] for document in documents]
+            collection.bulk_write([DeleteMany({"_id": {"$in": claimed_ids}, "token": token})], ordered=False)
+            yield len(documents)
 
 
 def _claim(now: datetime, token: ObjectId) -> dict[str, Any]:
@@ -112,7 +112,7 @@ WAYS = {"mongoq": _mongoq, "head of the queue, bare": _bare}
 
 
 def _consume(where: Address, name: str, way: str, batch: int, *, barrier: Any, results: Any) -> None:
-    """Consume in a process of its own, and tell what was done."""
+    """Consume in a process of its own, and report the counts."""
     tried = Tried()
     with MongoClient[Any](where.uri, event_listeners=[tried], tz_aware=True) as client:
         collection = client[where.database][name]
@@ -125,10 +125,10 @@ def _consume(where: Address, name: str, way: str, batch: int, *, barrier: Any, r
 
 
 def measure(where: Address, client: MongoClient[Any], way: str, *, processes: int, batch: int, items: int) -> Any:
-    """Let so many processes consume a queue until it is empty."""
+    """Let ``processes`` processes consume a queue until it is empty."""
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(processes), context.Queue()
-    with _seeded(where, client, items) as name:
+    with _seed(where, client, items) as name:
         before = _conflicts(client)
         shared = {"barrier": barrier, "results": results}
         consumers = [
@@ -136,24 +136,26 @@ def measure(where: Address, client: MongoClient[Any], way: str, *, processes: in
         ]
         for consumer in consumers:
             consumer.start()
-        told = [results.get(timeout=START_WITHIN + 600) for _ in consumers]
+        counts = [results.get(timeout=START_WITHIN + 600) for _ in consumers]
         for consumer in consumers:
             consumer.join()
         conflicts = _conflicts(client) - before
         left = client[where.database][name].count_documents({"q": QUEUE, "payload": {"$exists": True}})
-    return _result(way, told, batch=batch, conflicts=conflicts, left=left)
+    return _result(way, counts, batch=batch, conflicts=conflicts, left=left)
 
 
-def _result(way: str, told: list[dict[str, Any]], *, batch: int, conflicts: int, left: int) -> dict[str, Any]:
-    done, tried = sum(each["done"] for each in told), sum(each["tried"] for each in told)
+def _result(way: str, counts: list[dict[str, Any]], *, batch: int, conflicts: int, left: int) -> dict[str, Any]:
+    done, tried = sum(each["done"] for each in counts), sum(each["tried"] for each in counts)
     if batch == 1:
         tried = done + conflicts  # a single claim tries again within the server
-    rate, share = done / max(each["seconds"] for each in told), done / max(1, tried)
-    least = min(each["done"] for each in told) / fmean(each["done"] for each in told)
+    rate, share = done / max(each["seconds"] for each in counts), done / max(1, tried)
+    least = min(each["done"] for each in counts) / fmean(each["done"] for each in counts)
     size = "single" if batch == 1 else f"batches of {batch}"
-    report.progress(f"{size:15} {way:24} {len(told):2}: {rate:8.0f}/s, {share:.2f} of tried, least {least:.2f} of mean")
+    report.progress(
+        f"{size:15} {way:24} {len(counts):2}: {rate:8.0f}/s, {share:.2f} of tried, least {least:.2f} of mean"
+    )
     return {
-        "processes": len(told),
+        "processes": len(counts),
         "items": done,
         "left": left,
         "items_per_second": round(rate, 1),
@@ -164,7 +166,7 @@ def _result(way: str, told: list[dict[str, Any]], *, batch: int, conflicts: int,
 
 
 @contextmanager
-def _seeded(where: Address, client: MongoClient[Any], items: int) -> Iterator[str]:
+def _seed(where: Address, client: MongoClient[Any], items: int) -> Iterator[str]:
     name = f"{where.collection}_contended"
     collection = client[where.database][name]
     try:
@@ -227,15 +229,15 @@ def _mode(here: Place, processes: list[int], *, batch: int, items: int, rounds: 
     for found in ways.values():
         for each in found:
             each["beside_the_first"] = round(each["items_per_second"] / found[0]["items_per_second"], 3)
-    return {"batch": batch, "items": items, "ways": ways, "missed": list(_missed(ways["mongoq"]))}
+    return {"batch": batch, "items": items, "ways": ways, "missed": list(_below_target(ways["mongoq"]))}
 
 
 def _median(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return sorted(runs, key=lambda each: each["items_per_second"])[len(runs) // 2]
 
 
-def _missed(found: list[dict[str, Any]]) -> Iterator[str]:
-    for each in found:
+def _below_target(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for each in rows:
         for name, least in TARGETS.items():
             if each[name] < least:
                 yield f"{name} of {each['processes']} processes"

@@ -52,12 +52,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         result = {
             "machine": report.machine(here.client, write_concern="majority", payload_bytes=PAYLOAD_BYTES),
             "settings": {name: getattr(options, name) for name in settings},
-            **{key: measured for key, measured in _measured(here, options) if measured},
+            **{key: measured for key, measured in _measure(here, options) if measured},
         }
-    return {**result, "missed": _missed(result)}
+    return {**result, "missed": _below_target(result)}
 
 
-def _measured(here: Place, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+def _measure(here: Place, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     parts, shells = options.part or PARTS, options.shell or SHELLS
     if "single" in parts:
         yield "shells", {name: measured for name in shells if (measured := _single(name, here, options))}
@@ -87,12 +87,12 @@ def _batches(shell: str, here: Place, options: argparse.Namespace) -> dict[str, 
     return batches.measure_batches(shell, here, wanted, sizes=sizes, rounds=options.batch_rounds)
 
 
-def _missed(result: dict[str, Any]) -> list[str]:
-    """Name what did not reach its target."""
-    return [name for name, each in _named(result) if not each["reached"]]
+def _below_target(result: dict[str, Any]) -> list[str]:
+    """Return the names of the operations below their target."""
+    return [name for name, each in _by_name(result) if not each["reached"]]
 
 
-def _named(result: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _by_name(result: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for part in ("shells", "batches"):
         for shell, measured in result.get(part, {}).items():
             for each in measured["operations"]:

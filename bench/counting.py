@@ -1,4 +1,4 @@
-"""What counting costs: a busy queue beside one whose broker counts nothing."""
+"""The cost of counters: a busy queue beside one whose broker counts nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from time import perf_counter
 from typing import Any
 
 from bench import operations, report
-from bench.bare_many import Steps, stepped
+from bench.bare_many import Steps, step_through
 from bench.measure import Spread, Way, interleave
-from bench.pairs import QUEUES, Pairs, deafened
+from bench.pairs import QUEUES, Pairs, silence
 from bench.place import Place
 from bench.shells import SHELLS, Shell
 from mongoq.drivers.counter_flush import FLUSH_INTERVAL_SECONDS
@@ -30,12 +30,12 @@ COUNTED = 2000
 def measure_counting(name: str, place: Place, *, rounds: int) -> dict[str, Any]:
     """Measure a loop of push, reserve and commit with and without counters in one shell, turn by turn.
 
-    What is written every few seconds happens beside the loop, and falls into few of the turns: their median does not
-    see it. So it is timed by itself, and its share added as if the loop stood still meanwhile.
+    The flush runs beside the loop every few seconds and touches few turns, so their median does not show it. It is
+    timed by itself, and its share is added as if the loop stood still meanwhile.
     """
     with SHELLS[name](place.uri) as shell:
         pairs = Pairs(shell, place)
-        broker, deaf = pairs.brokers[False], deafened(shell.broker(pairs.collections[False]))
+        broker, deaf = pairs.brokers[False], silence(shell.broker(pairs.collections[False]))
         on, off = (_busy(each, queue) for each, queue in zip((broker, deaf), QUEUES, strict=True))
         comparison = interleave(shell.caller, on, off, rounds=rounds, calls=1)
         loop = comparison.time_ratio()
@@ -73,7 +73,7 @@ def _line(shell: str, result: dict[str, Any]) -> str:
 def _busy(broker: Any, name: str) -> Way:
     queue = broker.queue(name)
 
-    @stepped
+    @step_through
     def turn(payload: Any) -> Steps:
         yield queue.push(payload)
         item = yield queue.reserve()
@@ -86,7 +86,7 @@ def _busy(broker: Any, name: str) -> Way:
 
 
 def _flush_seconds(shell: Shell, broker: Any, turns: int) -> Spread:
-    """Time the writing of what so many turns count."""
+    """Time one flush of the counts of many turns."""
     counters = broker._context.counters
 
     def fill(n: int) -> list[None]:
@@ -102,7 +102,7 @@ def _flush_seconds(shell: Shell, broker: Any, turns: int) -> Spread:
 
 
 def _count_seconds(broker: Any) -> float:
-    """Time what counting adds to one turn, without the turn: the processor's part, which no neighbour disturbs much."""
+    """Time the counting of one turn alone: processor time, which other processes disturb little."""
     counters, background, times = broker._context.counters, broker._driver._counter_flush, []
     background.armed = True  # as it is but once in some seconds
     for _ in range(COUNTED):

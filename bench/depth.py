@@ -1,4 +1,4 @@
-"""Claims beside a million items that wait, are done, or are ready, and in a collection of a few items."""
+"""Claims in a collection with a million scheduled, processed or ready items, beside one with a few items."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def measure_depth(place: Place, *, depth: int, rounds: int) -> dict[str, Any]:
     few, many = f"{place.collection}_few", f"{place.collection}_many"
     scenarios = []
     for name, kinds in SCENARIOS.items():
-        with _made(place, few) as small, _made(place, many) as big:
+        with _make_collection(place, few) as small, _make_collection(place, many) as big:
             _fill(small, _ready, FEW)
             seconds = _fill_scenario(big, kinds, depth)
             report.progress(f"{name}: {len(kinds) * depth:,} items in {seconds:.0f} s")
@@ -75,10 +75,10 @@ def measure_depth(place: Place, *, depth: int, rounds: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _made(place: Place, name: str) -> Iterator[Collection[Any]]:
+def _make_collection(place: Place, name: str) -> Iterator[Collection[Any]]:
     """Make a collection with the indexes of mongoq, and drop it at the end."""
     try:
-        with _opened(place.client, place.database, name) as (collection, broker):
+        with _open(place.client, place.database, name) as (collection, broker):
             broker.ensure_indexes()
             yield collection
     finally:
@@ -86,14 +86,14 @@ def _made(place: Place, name: str) -> Iterator[Collection[Any]]:
 
 
 @contextmanager
-def _opened(client: MongoClient[Any], database: str, name: str) -> Iterator[tuple[Collection[Any], Broker]]:
+def _open(client: MongoClient[Any], database: str, name: str) -> Iterator[tuple[Collection[Any], Broker]]:
     collection = client[database][name]
     with Broker(collection) as broker:
         yield collection, broker
 
 
 def _fill_scenario(collection: Collection[Any], kinds: Sequence[Kind], depth: int) -> float:
-    """Fill, and return how many seconds it took."""
+    """Fill the collection, and return the seconds that it took."""
     started = perf_counter()
     for kind in kinds:
         _fill(collection, kind, depth)
@@ -130,7 +130,7 @@ def _envelope(kind: Kind, number: int, now: datetime) -> Envelope:
 
 
 def _reserve(queue: Queue[Any]) -> Way:
-    """Reserve, and release outside the timing."""
+    """Reserve; release outside the timing."""
 
     def restore(items: list[Item[Any] | None]) -> None:
         for item in _all(items):
@@ -140,11 +140,11 @@ def _reserve(queue: Queue[Any]) -> Way:
 
 
 def _pop(queue: Queue[Any]) -> Way:
-    """Pop, and push again outside the timing.
+    """Pop; push again outside the timing.
 
-    Every pop leaves a dead entry at the head of the index, and claims walk over those that the server has not
-    cleaned up yet, in a small index sooner than in a large one. They are counted beside the times, since they
-    are the cost of churn and not of depth; more rounds leave more of them.
+    Every pop leaves a deleted entry at the head of the index. Claims walk over these until the server removes them,
+    which it does sooner in a small index. They are counted beside the times, because they are a cost of churn, not
+    of depth; more rounds leave more of them.
     """
 
     def restore(items: list[Item[Any] | None]) -> None:
@@ -163,18 +163,18 @@ def _nothing(n: int) -> list[None]:
 
 
 def _all(items: list[Item[Any] | None]) -> list[Item[Any]]:
-    found = [item for item in items if item is not None]
-    if len(found) < len(items):
-        raise RuntimeError(f"{len(items) - len(found)} of {len(items)} claims found nothing")
-    return found
+    items_found = [item for item in items if item is not None]
+    if len(items_found) < len(items):
+        raise RuntimeError(f"{len(items) - len(items_found)} of {len(items)} claims found nothing")
+    return items_found
 
 
 def _measure(place: Place, operation: str, many: str, few: str, rounds: int) -> dict[str, Any]:
     make = WAYS[operation]
     skipped = _Skipped(place, rounds, many, few)
     with (
-        _opened(place.client, place.database, many) as (_, big),
-        _opened(place.client, place.database, few) as (_, small),
+        _open(place.client, place.database, many) as (_, big),
+        _open(place.client, place.database, few) as (_, small),
     ):
         comparison = interleave(
             ThreadCaller(), make(big.queue(QUEUE)), make(small.queue(QUEUE)), rounds=rounds, calls=FEW
@@ -192,7 +192,7 @@ def _measure(place: Place, operation: str, many: str, few: str, rounds: int) -> 
 
 
 class _Skipped:
-    """Counts the dead entries that claims walked over, by the server's own statistics of the index."""
+    """Counts the deleted entries that claims walked over, from the server's statistics of the index."""
 
     def __init__(self, place: Place, rounds: int, *names: str) -> None:
         self._place = place
@@ -210,7 +210,7 @@ class _Skipped:
 
 
 def _plans(make: MakeWay, place: Place, name: str) -> dict[str, Any]:
-    """Explain the claim as it is really sent: among all of the few items, and when one of them is left."""
+    """Explain the claim as mongoq sends it: with all of the few items, and with one item left."""
     watch = spy.Spy()
     caller = ThreadCaller()
     client: MongoClient[Any] = MongoClient(place.uri, event_listeners=[watch])
@@ -219,11 +219,11 @@ def _plans(make: MakeWay, place: Place, name: str) -> dict[str, Any]:
         claim = [command for command in watch.commands if "findAndModify" in command][-1]
         return spy.plan(place.client, place.database, claim)
 
-    with client, _opened(client, place.database, name) as (_, broker):
+    with client, _open(client, place.database, name) as (_, broker):
         way = make(broker.queue(QUEUE))
-        taken = caller.block(way.call, way.prepare(1)).replies
+        replies = caller.block(way.call, way.prepare(1)).replies
         first = plan()
-        taken += caller.block(way.call, way.prepare(FEW - 2)).replies
+        replies += caller.block(way.call, way.prepare(FEW - 2)).replies
         last = plan()
-        way.restore(taken)
+        way.restore(replies)
         return {"plan_of_first": first, "plan_of_last": last}

@@ -1,6 +1,6 @@
 """``python -m bench.drain WAY URI DATABASE COLLECTION``: empties the queue of a burn-down in a process of its own.
 
-It tells how many items were deleted, and when it began and when the last of them was, by the clock of the machine.
+It prints how many items were deleted, its start, and the time of the last delete, by the machine's clock.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ CLAIM = 1_000
 
 
 def deletes(event: Any) -> bool:
-    """Say whether a command deletes under a token."""
+    """Return whether a command deletes under a token."""
     return event.command_name == "delete" and "token" in event.command["deletes"][0]["q"]
 
 
 class Drain:
-    """The queue, and who is told of commands."""
+    """The queue, and the listener to commands."""
 
     def __init__(self, uri: str, database: str, collection: str) -> None:
         self.settled = Watched(deletes)
@@ -59,7 +59,7 @@ class Drain:
 
 
 def begin() -> float:
-    """Say that this process is ready, and wait for the word."""
+    """Print ``ready``, and wait for a line."""
     print("ready", flush=True)
     sys.stdin.readline()
     return time.monotonic()
@@ -70,8 +70,8 @@ def bare(drain: Drain) -> float:
         queue = drain.bare(client)
         queue.collection.find_one()
         began = begin()
-        while held := bare_many.reserve_many(queue, CLAIM):
-            queue.collection.delete_many(_fence(held))
+        while documents := bare_many.reserve_many(queue, CLAIM):
+            queue.collection.delete_many(_fence(documents))
         return began
 
 
@@ -81,15 +81,15 @@ def bare_aio(drain: Drain) -> float:
             queue = drain.bare(client)
             await queue.collection.find_one()
             began = begin()
-            while held := await bare_many.reserve_many(queue, CLAIM):
-                await queue.collection.delete_many(_fence(held))
+            while documents := await bare_many.reserve_many(queue, CLAIM):
+                await queue.collection.delete_many(_fence(documents))
             return began
 
     return asyncio.run(run())
 
 
-def _fence(held: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"_id": {"$in": [document["_id"] for document in held]}, "token": held[0]["token"]}
+def _fence(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"_id": {"$in": [document["_id"] for document in documents]}, "token": documents[0]["token"]}
 
 
 def threads(drain: Drain, **options: Any) -> float:

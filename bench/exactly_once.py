@@ -1,4 +1,4 @@
-"""``python -m bench exactly-once``: forks and joins, counted in moves, and a source beside inserts."""
+"""``python -m bench exactly-once``: forks and joins, compared with moves, and a source, compared with inserts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from bench import report
 from bench.benchmark import Benchmark
-from bench.crew import consumed
 from bench.operations import PAYLOAD_BYTES, payload
 from bench.place import Place, place
+from bench.processes import run_side_by_side
 from bench.shapes import BACKWARDS, INPUTS, INSERTS, OUTPUTS, SHAPES
 from mongoq import Broker
 
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         taken: dict[str, list[float]] = {shape: [] for shape in WAYS}
         for turn in range(options.rounds):
             for shape in reversed(WAYS) if turn % 2 else WAYS:
-                seconds = _taken(here, shape, options.items)
+                seconds = _run_seconds(here, shape, options.items)
                 taken[shape].append(seconds)
                 report.progress(f"{shape:8} {options.items / seconds:9,.0f}/s")
         result = {
@@ -46,8 +46,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {**result, "missed": [shape for shape, told in result["shapes"].items() if not told["reached"]]}
 
 
-def _taken(here: Place, shape: str, items: int) -> float:
-    """Fill the queues, let the pipeline work them off, and return the seconds until the last of it was written."""
+def _run_seconds(here: Place, shape: str, items: int) -> float:
+    """Fill the queues, drain them with the pipeline, and return the seconds until the last write."""
     collection = here.client[here.database][f"{here.collection}_shape"]
     try:
         with Broker(collection) as broker:
@@ -56,26 +56,26 @@ def _taken(here: Place, shape: str, items: int) -> float:
                 for start in range(0, items, PUSHED):
                     broker.queue(queue).push_many(map(payload, numbers[start : start + PUSHED]))
         command = [sys.executable, "-m", "bench.shapes", shape, here.uri, here.database, collection.name, str(items)]
-        [told] = consumed([command])
+        [result] = run_side_by_side([command])
         there = collection.count_documents({"q": {"$in": list(OUTPUTS)}})
         if there != items * (2 if shape == "fork" else 1):
             raise RuntimeError(f"{shape}: {there:,} items came out")
-        return float(told["ended"] - told["began"])
+        return float(result["ended"] - result["began"])
     finally:
         collection.drop()
 
 
 def _result(shape: str, taken: dict[str, list[float]], items: int) -> dict[str, Any]:
-    told = {
+    row = {
         "per_second": round(items / median(taken[shape])),
         "all": [round(items / seconds) for seconds in taken[shape]],
     }
     if shape in ("source", INSERTS):
         ratio = round(median(bare / own for own, bare in zip(taken[shape], taken[INSERTS], strict=True)), 2)
-        return {**told, "to_inserts": ratio, "least": LEAST, "reached": ratio >= LEAST}
+        return {**row, "to_inserts": ratio, "least": LEAST, "reached": ratio >= LEAST}
     moves = round(median(own / move for own, move in zip(taken[shape], taken["move"], strict=True)), 2)
     most = MOST.get(shape)
-    return {**told, "moves": moves, "most": most, "reached": most is None or moves <= most}
+    return {**row, "moves": moves, "most": most, "reached": most is None or moves <= most}
 
 
 BENCHMARK = Benchmark("forks of two and joins of two, counted in moves, and a source beside inserts", add_options, run)

@@ -1,7 +1,7 @@
-"""Group commit by hand: callers share the commands that mongoq sends, in as little code as does it.
+"""Group commit by hand: callers share the commands that mongoq sends, in the least code that does it.
 
-What it leaves out is what a lost reply, a refused document, a cancelled caller and a lease that has ended ask for. With
-one batch of each kind under way at a time, it says what the server and the driver allow.
+It does not handle lost replies, refused documents, cancelled callers or ended leases. One batch of each kind is under
+way at a time. So it shows what the server and the driver allow.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class GroupBare:
         return [*documents, *callers[len(documents) :]]
 
     async def _commit(self, documents: list[Any]) -> Sequence[Any]:
-        held: dict[ObjectId, list[ObjectId]] = {}
+        ids_by_token: dict[ObjectId, list[ObjectId]] = {}
         for document in documents:
-            held.setdefault(document["token"], []).append(document["_id"])
-        deletes = [DeleteMany({"_id": {"$in": ids}, "token": token}) for token, ids in held.items()]
+            ids_by_token.setdefault(document["token"], []).append(document["_id"])
+        deletes = [DeleteMany({"_id": {"$in": ids}, "token": token}) for token, ids in ids_by_token.items()]
         await self._bare.collection.bulk_write(deletes, ordered=False)
         return documents
 
 
 class _Lane:
-    """Callers of one operation: who comes while a batch is under way goes with the next one."""
+    """Callers of one operation: a caller that arrives while a batch is under way joins the next batch."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -79,10 +79,10 @@ class _Lane:
 
     async def _deliver(self, batch: list[tuple[Any, asyncio.Future[Any]]]) -> None:
         try:
-            told = await self._send([entry for entry, _ in batch])
+            replies = await self._send([entry for entry, _ in batch])
         except Exception as error:
             for _, answer in batch:
                 answer.set_exception(error)
         else:
-            for (_, answer), reply in zip(batch, told, strict=True):
+            for (_, answer), reply in zip(batch, replies, strict=True):
                 answer.set_result(reply)

@@ -1,7 +1,7 @@
-"""The commands of a group commit alone: what the server and the driver would allow if nobody had to be told anything.
+"""The commands of a group commit alone: the limit of server and driver if no caller got a result.
 
-As many at a time as mongoq has of a crowd, of as many items each. What there is to claim is known beforehand, so that a
-claim is one update of a batch, and a commit one delete; a push is one insert.
+The batches are as large, and as many at a time, as mongoq's for that number of callers. The ids to claim are known
+beforehand: a claim is one update of a batch, a commit one delete, a push one insert.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.operations import payload
 __all__ = ["claims_and_commits_rate", "pushes_rate"]
 
 PARTS = 2
-"""Batches that a crowd is divided into."""
+"""Number of batches into which the callers are divided."""
 LARGE, MORE = 128, 3
 """Callers from which those who reserve and commit go in more of them."""
 
@@ -38,10 +38,10 @@ async def pushes_rate(bare: Bare, callers: int, seconds: float) -> float:
 
 
 async def claims_and_commits_rate(bare: Bare, callers: int, seconds: float) -> float:
-    """Return how many items are claimed and deleted a second, of those that are there."""
+    """Return how many of the existing items are claimed and deleted a second."""
     parts = MORE if callers >= LARGE else PARTS
-    found = await bare.collection.find({"q": bare.queue}, {"_id": 1}, sort=ORDER).to_list()
-    batches = _cut([document["_id"] for document in found], -(-callers // parts))
+    documents = await bare.collection.find({"q": bare.queue}, {"_id": 1}, sort=ORDER).to_list()
+    batches = _cut([document["_id"] for document in documents], -(-callers // parts))
 
     async def claim_and_commit() -> int:
         ids = next(batches)

@@ -1,8 +1,7 @@
 """``python -m bench group-commit``: many callers of single operations, beside Keuss on the same server.
 
-And beside a group commit by hand with the bare driver: what is missing to it is ours, the rest the server's; and beside
-its commands alone. On the event loop of asyncio, and once on that of uvloop, which is libuv as it is in Node.js, where
-Keuss runs.
+It is also compared with a group commit by hand (the difference is mongoq's own cost) and with the commands alone. It
+runs on the event loop of asyncio, and once on uvloop, which uses libuv as Node.js does, where Keuss runs.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with place(options.uri, options.database, "group") as here, tempfile.TemporaryDirectory() as folder:
         keuss = None if options.no_keuss else Keuss(options.keuss or Path(folder))
         measured = [
-            _measured(here, keuss, operation, callers, options)
+            _measure(here, keuss, operation, callers, options)
             for callers in options.callers or (64, 256)
             for operation in WHAT
         ]
@@ -88,14 +87,14 @@ def _keuss_uri(here: Place) -> str:
     return urlunsplit(parts._replace(path=f"/{_database(here)}"))
 
 
-def _measured(
+def _measure(
     here: Place, keuss: Keuss | None, operation: str, callers: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Measure the ways in turn, round by round, so that what disturbs the machine hits all alike; Keuss right after."""
+    """Measure the ways in turn, round by round, so that a disturbance affects all; Keuss right after mongoq."""
     ways = ("mongoq", *(["keuss"] if keuss else []), *OTHERS, *(THREADS if options.threads else ()))
     rates: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(options.rounds):
-        for way, found in rates.items():
+        for way, series in rates.items():
             if way in THREADS:
                 rate = threads_rate(here, operation, callers, options.seconds, shared=THREADS[way])
             elif way == "keuss" and keuss is not None:
@@ -106,10 +105,10 @@ def _measured(
             else:
                 with asyncio.Runner(loop_factory=LOOPS.get(way)) as runner:
                     rate = runner.run(_rate(here, operation, callers, options.seconds, way))
-            found.append(rate)
+            series.append(rate)
     result: dict[str, Any] = {"operation": operation, "callers": callers}
-    for way, found in rates.items():
-        result[way] = {"per_second": round(statistics.median(found)), "all": [round(rate) for rate in found]}
+    for way, series in rates.items():
+        result[way] = {"per_second": round(statistics.median(series)), "all": [round(rate) for rate in series]}
     for way, times in {way: _times(rates, "mongoq", way) for way in rates if way != "mongoq"}.items():
         result[f"times_{way}"] = times
     if keuss:
@@ -131,7 +130,7 @@ def _measured(
 
 
 def _times(rates: dict[str, list[float]], way: str, other: str) -> float:
-    """Return the median over rounds of how fast one was beside the other in the same round."""
+    """Return the median over rounds of one way's rate divided by the other's in the same round."""
     return round(statistics.median(one / two for one, two in zip(rates[way], rates[other], strict=True)), 2)
 
 
@@ -159,17 +158,17 @@ async def _rate(here: Place, operation: str, callers: int, seconds: float, way: 
             if way == "commands" and operation == "push":
                 return await pushes_rate(bare, callers, seconds)
             if operation == "push":
-                return await _looped(push, callers, seconds)
+                return await _loop_rate(push, callers, seconds)
             for _ in range(max(int(seconds * 20_000 * AHEAD) // 10_000, 1)):
                 await queue.push_many([payload()] * 10_000)
             if way == "commands":
                 return await claims_and_commits_rate(bare, callers, seconds)
-            return await _looped(reserve_and_commit, callers, seconds)
+            return await _loop_rate(reserve_and_commit, callers, seconds)
     finally:
         await client.close()
 
 
-async def _looped(step: Step, callers: int, seconds: float) -> float:
+async def _loop_rate(step: Step, callers: int, seconds: float) -> float:
     done = 0
     await step()
     began = time.perf_counter()

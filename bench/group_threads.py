@@ -20,7 +20,7 @@ MOST = 10_000
 
 
 def threads_rate(here: Place, operation: str, callers: int, seconds: float, *, shared: bool) -> float:
-    """Return how often in a second so many threads push an item, or reserve and commit one."""
+    """Return how many items a second the threads push, or reserve and commit."""
     with (
         MongoClient[Any](here.uri, maxPoolSize=None) as client,
         Broker(client[here.database][here.collection], group_commit=shared) as broker,
@@ -34,11 +34,11 @@ def threads_rate(here: Place, operation: str, callers: int, seconds: float, *, s
         step = _push if operation == "push" else _reserve_and_commit
         step(queue)
         began = time.perf_counter()
-        done = sum(threads.map(_looped, [step] * callers, [queue] * callers, [began + seconds] * callers))
+        done = sum(threads.map(_loop_count, [step] * callers, [queue] * callers, [began + seconds] * callers))
         return done / (time.perf_counter() - began)
 
 
-def _looped(step: Callable[[Queue[Any]], None], queue: Queue[Any], until: float) -> int:
+def _loop_count(step: Callable[[Queue[Any]], None], queue: Queue[Any], until: float) -> int:
     done = 0
     while time.perf_counter() < until:
         step(queue)

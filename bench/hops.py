@@ -1,6 +1,6 @@
 """``python -m bench.hops WAY URI DATABASE COLLECTION``: takes items through four queues in a process of its own.
 
-It tells how many hops were made, and when it began and when the last of them was, by the clock of the machine.
+It prints the number of hops, its start, and the time of the last hop, by the machine's clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLAIM = 1_000
 
 
 def moves(event: Any) -> bool:
-    """Say whether a command moves under a token."""
+    """Return whether a command moves under a token."""
     if event.command_name != "update":
         return False
     first = event.command["updates"][0]
@@ -42,7 +42,7 @@ def moves(event: Any) -> bool:
 
 
 class Way:
-    """Where the queues are, and who is told of commands."""
+    """The place of the queues, and the listener to commands."""
 
     def __init__(self, uri: str, database: str, collection: str) -> None:
         self.moved = Watched(moves)
@@ -50,15 +50,15 @@ class Way:
 
 
 def bare(way: Way) -> float:
-    """Claim and hand on, queue by queue: the two commands and the read between them, and nothing else."""
+    """Claim and move, queue by queue: the two commands and the read between them, nothing else."""
     with MongoClient[Any](way.uri, event_listeners=[way.moved]) as client:
         collection = bare_collection(client, way.database, way.collection)
         collection.find_one()
         began = begin()
         for source, target in itertools.pairwise(LINE):
             queue = Bare(collection, source, "", "bench")
-            while held := bare_many.reserve_many(queue, CLAIM):
-                collection.bulk_write([_hop(document, target) for document in held], ordered=False)
+            while documents := bare_many.reserve_many(queue, CLAIM):
+                collection.bulk_write([_hop(document, target) for document in documents], ordered=False)
         return began
 
 
@@ -70,15 +70,15 @@ def _hop(document: dict[str, Any], target: str) -> UpdateOne:
         "reserved": False,
         "attempts": 0,
     }
-    gone = dict.fromkeys(("token", "error", "batch", "key"), "")
-    return UpdateOne({"_id": document["_id"], "token": document["token"]}, {"$set": changes, "$unset": gone})
+    unset = dict.fromkeys(("token", "error", "batch", "key"), "")
+    return UpdateOne({"_id": document["_id"], "token": document["token"]}, {"$set": changes, "$unset": unset})
 
 
-def threads(way: Way, **told: Any) -> float:
+def threads(way: Way, **options: Any) -> float:
     with MongoClient[Any](way.uri, event_listeners=[way.moved]) as client:
         broker = Broker(client[way.database][way.collection])
         broker.ping()
-        pipeline = line(_same, **told)
+        pipeline = line(_same, **options)
         began = begin()
         pipeline.drain(broker)
         broker.close()

@@ -1,4 +1,4 @@
-"""Keuss, a queue on MongoDB for Node.js: what mongoq's group commit is measured beside."""
+"""Keuss, a queue on MongoDB for Node.js: the peer of mongoq's group commit."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ class Keuss:
         )
         if done.returncode:
             raise RuntimeError(f"keuss failed: {done.stderr.strip()[-300:]}")
-        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return float(told["items"] / told["seconds"])
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return float(result["items"] / result["seconds"])

@@ -41,11 +41,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         }
         if options.idle:
             result["idle"] = _idle(here, options)
-    return {**result, "missed": _missed(result)}
+    return {**result, "missed": _above_target(result)}
 
 
 def _pickup(here: Place, options: argparse.Namespace) -> dict[str, Any]:
-    """Let all ways take turns, each in a collection of its own, so that none meets another's events."""
+    """Let all ways take turns, each in a collection of its own, so that no way sees another's events."""
     collections = {way: f"{here.collection}_{place}" for place, way in enumerate(WAYS)}
     with ExitStack() as opened:
         for name in collections.values():
@@ -64,12 +64,12 @@ def _pickup(here: Place, options: argparse.Namespace) -> dict[str, Any]:
                 pushed, arrived = consumer.take()
                 if number >= WARM_UP:
                     times[way].append((arrived - pushed) / 1_000_000)
-    ways = {way: _told(milliseconds) for way, milliseconds in times.items()}
+    ways = {way: _with_ratios(milliseconds) for way, milliseconds in times.items()}
     bare = ways["bare"]["median_ms"]
     return {way: {**told, "ratio": round(told["median_ms"] / bare, 3)} for way, told in ways.items()}
 
 
-def _told(milliseconds: list[float]) -> dict[str, float]:
+def _with_ratios(milliseconds: list[float]) -> dict[str, float]:
     cuts = statistics.quantiles(milliseconds, n=100)
     return {
         "median_ms": round(statistics.median(milliseconds), 3),
@@ -95,7 +95,7 @@ class _Counter(monitoring.CommandListener):
 
 
 def _idle(here: Place, options: argparse.Namespace) -> dict[str, float]:
-    """Count what a process sends that waits on many queues, once all of them have come to rest."""
+    """Count the commands of a process that waits on many idle queues."""
     counter = _Counter()
     with (
         MongoClient[Any](here.uri, event_listeners=[counter]) as client,
@@ -124,14 +124,14 @@ def _wait(broker: mongoq.Broker, queue: str) -> None:
         pass
 
 
-def _missed(result: dict[str, Any]) -> list[str]:
+def _above_target(result: dict[str, Any]) -> list[str]:
     missed = []
     for way in ("sync", "asyncio"):
-        told = result["pickup"][way]
-        if told["ratio"] > TARGET:
-            missed.append(f"{way}: median {told['ratio']} times the bare loop's, above {TARGET}")
-        if told["p99_ms"] > WORST_MS:
-            missed.append(f"{way}: 99th percentile {told['p99_ms']} ms, above {WORST_MS}")
+        figures = result["pickup"][way]
+        if figures["ratio"] > TARGET:
+            missed.append(f"{way}: median {figures['ratio']} times the bare loop's, above {TARGET}")
+        if figures["p99_ms"] > WORST_MS:
+            missed.append(f"{way}: 99th percentile {figures['p99_ms']} ms, above {WORST_MS}")
     if "idle" in result and result["idle"]["commands_per_second"] >= IDLE_TARGET:
         missed.append(f"idle: {result['idle']['commands_per_second']} commands per second")
     return missed

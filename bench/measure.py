@@ -1,4 +1,4 @@
-"""Interleaved measuring: small blocks of two ways in turn, so that what disturbs the machine hits both alike."""
+"""Interleaved measuring: small blocks of two ways in turn, so that a disturbance of the machine affects both."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WARM_UP = 2
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Calls in a row: what each took, in nanoseconds, what each returned, and the processor time of this process.
+    """Calls in a row: the nanoseconds and the reply of each, and the processor time of this process.
 
-    Processor time tells what a way costs by itself, whatever else the machine is doing.
+    Processor time shows the cost of a way by itself, whatever else the machine is doing.
     """
 
     times: list[int]
@@ -38,7 +38,7 @@ class Block:
 
 
 class Caller(Protocol):
-    """Who calls: one thread, or one task."""
+    """The caller: one thread or one task."""
 
     def block(self, call: Call, subjects: Sequence[Any]) -> Block:
         """Call with each subject in turn, and time each call."""
@@ -64,9 +64,9 @@ class LoopCaller:
         self._runner = runner
 
     def block(self, call: Call, subjects: Sequence[Any]) -> Block:
-        return self._runner.run(self._awaited(call, subjects))
+        return self._runner.run(self._await_all(call, subjects))
 
-    async def _awaited(self, call: Call, subjects: Sequence[Any]) -> Block:
+    async def _await_all(self, call: Call, subjects: Sequence[Any]) -> Block:
         times, replies, before = [], [], process_time_ns()
         for subject in subjects:
             started = perf_counter_ns()
@@ -94,7 +94,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Where the middle of some numbers lies, and how far they are apart."""
+    """The median of some numbers, and their spread."""
 
     median: float
     low: float
@@ -119,15 +119,15 @@ class Comparison:
     reference: list[Block] = field(default_factory=list)
 
     def rate_ratio(self) -> Spread:
-        """How fast the subject is, the reference being 1: per pair of blocks."""
+        """The subject's rate divided by the reference's, per pair of blocks."""
         return Spread.of([theirs.mean / ours.mean for ours, theirs in self._pairs()])
 
     def median_ratio(self) -> Spread:
-        """The same of the median calls: blind to what costs something now and then, the neighbours' noise as well."""
+        """The same for the median calls: blind to occasional costs, also to noise from other processes."""
         return Spread.of([theirs.median / ours.median for ours, theirs in self._pairs()])
 
     def time_ratio(self) -> Spread:
-        """How long the subject takes, the reference being 1: per pair of blocks."""
+        """The subject's time divided by the reference's, per pair of blocks."""
         return Spread.of([ours.mean / theirs.mean for ours, theirs in self._pairs()])
 
     def _pairs(self) -> list[tuple[Block, Block]]:
@@ -135,7 +135,7 @@ class Comparison:
 
 
 def interleave(caller: Caller, subject: Way, reference: Way, *, rounds: int, calls: int) -> Comparison:
-    """Measure blocks of ``calls`` calls of both ways in turn; who begins changes with every round."""
+    """Measure blocks of ``calls`` calls of both ways in turn; the way that begins changes with every round."""
     comparison = Comparison()
     for turn in range(-WARM_UP, rounds):
         pair = [(subject, comparison.subject), (reference, comparison.reference)]

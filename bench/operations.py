@@ -1,4 +1,4 @@
-"""The single operations: what a user of mongoq calls, and the state each of them needs."""
+"""The single operations: the calls of a user, and the state that each of them needs."""
 
 from __future__ import annotations
 
@@ -111,15 +111,15 @@ class Seed:
         return documents
 
     def batches(self, state: State, queue: str, n: int, size: int) -> list[list[dict[str, Any]]]:
-        """Do the same for ``n`` batches, of which each is held under one token."""
+        """Do the same for ``n`` batches, each reserved under one token."""
         self.clear({"$exists": True})
         if state == "empty":
             return [[] for _ in range(n)]
         now = datetime.now(UTC)
         batches = []
         for token in [ObjectId() for _ in range(n)]:
-            held = {**_lease(now), "token": token, "batch": token} if state == "reserved" else {}
-            batches.append([{**_envelope(queue, now - MINUTE_AGO), **held} for _ in range(size)])
+            lease = {**_lease(now), "token": token, "batch": token} if state == "reserved" else {}
+            batches.append([{**_envelope(queue, now - MINUTE_AGO), **lease} for _ in range(size)])
         self._collection.insert_many([document for batch in batches for document in batch])
         return batches
 
@@ -137,11 +137,11 @@ class Seed:
         self._collection.insert_many(documents)
 
     def clear(self, queue: Any) -> None:
-        """Remove the items of a queue, or of those that fit the condition."""
+        """Remove the items of a queue that match the condition."""
         self._collection.delete_many({"q": queue})
 
     def items(self, documents: list[dict[str, Any]], *, apart: timedelta = timedelta(0)) -> list[Item[Any]]:
-        """Return the items that ``reserve`` would have returned; ``apart`` lies between their dues."""
+        """Return the items that ``reserve`` would have returned; their due times are ``apart`` from each other."""
         now = datetime.now(UTC)
         namespace, first = self._collection.full_name, now - MINUTE_AGO
         return [

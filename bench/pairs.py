@@ -1,4 +1,4 @@
-"""Two ways side by side: mongoq's and the driver's, on one client, and once more on a client that is listened to."""
+"""Two ways side by side: mongoq's and the driver's, on one client, and again on a client with a command listener."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.place import Place
 from bench.shells import Shell, bare_collection
 from mongoq.model.process import Counters, Event
 
-__all__ = ["QUEUES", "Pairs", "compared", "deafened", "line", "queue_name"]
+__all__ = ["QUEUES", "Pairs", "compare", "line", "queue_name", "silence"]
 
 QUEUES = ("bench.mongoq", "bench.driver")
 """Names of one length for the two ways, which share a collection."""
@@ -22,7 +22,7 @@ Make = Callable[[bool], Way]
 
 
 class Pairs:
-    """What the two ways of a shell work on.
+    """The collections and brokers of the two ways of a shell.
 
     Attributes:
         seed: brings the collection into a state.
@@ -40,18 +40,18 @@ class Pairs:
         }
         self.brokers: dict[bool, Any] = {
             False: shell.broker(self.collections[False]),
-            True: deafened(shell.broker(self.collections[True])),
+            True: silence(shell.broker(self.collections[True])),
         }
 
     def same_commands(self, mongoq: Make, driver: Make, *, ordered: bool = True) -> dict[str, Any]:
-        """Say whether both ways send the same commands, values aside; show them when they do not."""
+        """Return whether both ways send the same commands, values aside; print them when they do not."""
         ours, theirs = ([spy.shape(command) for command in self._commands(make(True))] for make in (mongoq, driver))
         if ours == theirs or (not ordered and sorted(ours, key=repr) == sorted(theirs, key=repr)):
             return {"same_commands": True}
-        return {"same_commands": False, "commands": {"mongoq": spy.folded(ours), "bare": spy.folded(theirs)}}
+        return {"same_commands": False, "commands": {"mongoq": spy.fold(ours), "bare": spy.fold(theirs)}}
 
     def _commands(self, way: Way) -> list[dict[str, Any]]:
-        return spy.sent(self._spy, self._shell.caller, way.call, list(way.prepare(2)))
+        return spy.sent_commands(self._spy, self._shell.caller, way.call, list(way.prepare(2)))
 
 
 class _Deaf(Counters):
@@ -61,20 +61,20 @@ class _Deaf(Counters):
         """Forget it."""
 
 
-def deafened(broker: Any) -> Any:
-    """Return the broker, which counts nothing from now on."""
+def silence(broker: Any) -> Any:
+    """Turn off the counters of the broker, and return it."""
     broker._context.counters = _Deaf()
     broker._driver._counter_flush = None
     return broker
 
 
 def queue_name(way: str, *, history: bool) -> str:
-    """Name a queue; those that keep history are queues of their own, since it is a setting of the queue."""
+    """Name a queue. Queues with history have names of their own, because history is a setting of the queue."""
     return f"{way}.kept" if history else way
 
 
-def compared(comparison: Comparison, target: float) -> dict[str, Any]:
-    """Return what each way took, and how fast ours is, the driver being 1."""
+def compare(comparison: Comparison, target: float) -> dict[str, Any]:
+    """Return the times of each way, and the ratio of mongoq's rate to the driver's."""
     ratio = comparison.rate_ratio()
     return {
         "mongoq": report.latency(comparison.subject),

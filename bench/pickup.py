@@ -1,4 +1,4 @@
-"""One item picked up by a process that waits, pushed by another one: by mongoq, and by hand in two ways."""
+"""One item, pushed by one process and picked up by a waiting one: with mongoq, and by hand in two ways."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class _Bare:
 
     def take(self) -> tuple[int, int]:
         self._stream.next()
-        found = bare.reserve(self._queue, None)
+        document = bare.reserve(self._queue, None)
         arrived = time.monotonic_ns()
-        token = self._collection.find_one({"_id": found["_id"]})
+        token = self._collection.find_one({"_id": document["_id"]})
         assert token is not None
-        bare.commit(self._queue, Held(found["_id"], token["token"], found["when"]))
-        return found["payload"], arrived
+        bare.commit(self._queue, Held(document["_id"], token["token"], document["when"]))
+        return document["payload"], arrived
 
     def close(self) -> None:
         self._stream.close()
@@ -64,7 +64,7 @@ class _Bare:
 
 
 class _Marked(_Bare):
-    """The same with a control document that is written after each insert, and a stream on nothing else."""
+    """The same with a control document that is written after each insert, and a change stream on that document only."""
 
     pipeline = ({"$match": {"documentKey._id": MARK}},)
 
@@ -119,7 +119,7 @@ WAYS: Mapping[str, Callable[[str, str, str], Way]] = {
 
 
 class Producer:
-    """Another process, which pushes one item each time it is told to, when the consumer has come to rest."""
+    """Another process, which pushes one item on request, when the consumer is idle."""
 
     def __init__(self, uri: str, database: str, collections: Mapping[str, str]) -> None:
         here = multiprocessing.get_context("spawn")
@@ -128,7 +128,7 @@ class Producer:
         self._process.start()
 
     def order(self, way: str, rest: float) -> None:
-        """Have one item pushed so many seconds from now, and a bit."""
+        """Request one item, pushed slightly more than the given seconds from now."""
         self._orders.send((way, rest * random.uniform(1.0, 1.5)))
 
     def close(self) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 from bench import report
 from bench.benchmark import Benchmark
-from bench.crew import consumed
 from bench.hops import BATCH, CLAIM, CONCURRENCY, LINE
 from bench.operations import PAYLOAD_BYTES, payload
 from bench.place import Place, place
+from bench.processes import run_side_by_side
 from mongoq import Broker
 
 __all__ = ["BENCHMARK", "SUBJECTS"]
@@ -27,10 +27,10 @@ REFERENCE = "bare"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Who takes the items through the queues.
+    """A program that takes the items through the queues.
 
     Attributes:
-        title: what it is called in the result.
+        title: its name in the result.
         way: its name in ``hops.WAYS``.
         processes: how many at once.
         target: how many hops a second at least, beside the bare loop.
@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     with place(options.uri, options.database, "pipelines", memory=True) as here:
-        hops = _measured(here, options.items, options.rounds)
+        hops = _measure(here, options.items, options.rounds)
         result = {
             "machine": report.machine(here.client, write_concern="majority", payload_bytes=PAYLOAD_BYTES),
             "settings": {
@@ -77,36 +77,36 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """How it went: hops a second, and how many items have not come to the end."""
+class _Result:
+    """The result of one run: hops a second, and the items that did not reach the end."""
 
     per_second: float
     left: int
 
 
-def _measured(here: Place, items: int, rounds: int) -> dict[str, list[_Taken]]:
-    """Let all go in turn, round by round, so that what disturbs the machine hits all alike."""
-    taken: dict[str, list[_Taken]] = {subject.title: [] for subject in SUBJECTS}
+def _measure(here: Place, items: int, rounds: int) -> dict[str, list[_Result]]:
+    """Run all subjects in turn, round by round, so that a disturbance of the machine affects all of them."""
+    results: dict[str, list[_Result]] = {subject.title: [] for subject in SUBJECTS}
     for turn in range(rounds):
         for subject in reversed(SUBJECTS) if turn % 2 else SUBJECTS:
-            one = _taken(here, subject, items)
-            taken[subject.title].append(one)
-            left = f", {one.left} left" if one.left else ""
-            report.progress(f"four hops, {subject.title:26} {one.per_second:9,.0f}/s{left}")
-    return taken
+            result = _run(here, subject, items)
+            results[subject.title].append(result)
+            left = f", {result.left} left" if result.left else ""
+            report.progress(f"four hops, {subject.title:26} {result.per_second:9,.0f}/s{left}")
+    return results
 
 
-def _taken(here: Place, subject: Subject, items: int) -> _Taken:
-    with _filled(here, items) as name:
+def _run(here: Place, subject: Subject, items: int) -> _Result:
+    with _fill(here, items) as name:
         command = [sys.executable, "-m", "bench.hops", subject.way, here.uri, here.database, name]
-        told = consumed([command] * subject.processes)
+        results = run_side_by_side([command] * subject.processes)
         there = here.client[here.database][name].count_documents({"q": LINE[-1]})
-    seconds = max(each["ended"] for each in told) - min(each["began"] for each in told)
-    return _Taken(sum(each["items"] for each in told) / seconds, items - there)
+    seconds = max(each["ended"] for each in results) - min(each["began"] for each in results)
+    return _Result(sum(each["items"] for each in results) / seconds, items - there)
 
 
 @contextmanager
-def _filled(here: Place, items: int) -> Iterator[str]:
+def _fill(here: Place, items: int) -> Iterator[str]:
     """Push so many items into a collection of their own, and yield its name."""
     collection = here.client[here.database][f"{here.collection}_line"]
     try:
@@ -119,14 +119,14 @@ def _filled(here: Place, items: int) -> Iterator[str]:
         collection.drop()
 
 
-def _result(subject: Subject, hops: dict[str, list[_Taken]]) -> dict[str, Any]:
-    found, bare = hops[subject.title], hops[REFERENCE]
-    ratio = round(median(a.per_second / b.per_second for a, b in zip(found, bare, strict=True)), 3)
-    left = sum(one.left for one in found)
+def _result(subject: Subject, hops: dict[str, list[_Result]]) -> dict[str, Any]:
+    results, bare = hops[subject.title], hops[REFERENCE]
+    ratio = round(median(a.per_second / b.per_second for a, b in zip(results, bare, strict=True)), 3)
+    left = sum(one.left for one in results)
     return {
         "processes": subject.processes,
-        "per_second": round(median(one.per_second for one in found)),
-        "all": [round(one.per_second) for one in found],
+        "per_second": round(median(one.per_second for one in results)),
+        "all": [round(one.per_second) for one in results],
         "left": left,
         "ratio": ratio,
         "target": subject.target,

@@ -1,4 +1,4 @@
-"""Where to measure: a server, and collections of our own in it."""
+"""The place of a measurement: a server, and collections of its own in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPACE = 4 * 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What another process needs to find a place."""
+    """The address of a place, for another process."""
 
     uri: str
     database: str
@@ -35,7 +35,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A server, and a collection with the indexes of mongoq that is ours alone, its name a prefix for others."""
+    """A server, and a new collection with mongoq's indexes, whose name is a prefix for others."""
 
     client: MongoClient[Any]
     uri: str

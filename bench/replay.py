@@ -11,9 +11,9 @@ from bson import ObjectId
 
 from bench import operations, report
 from bench.bare import HISTORY, Bare
-from bench.bare_many import Steps, read, stepped
+from bench.bare_many import Steps, read, step_through
 from bench.measure import Comparison, Way, interleave
-from bench.pairs import QUEUES, Pairs, compared, line
+from bench.pairs import QUEUES, Pairs, compare, line
 from bench.place import Place
 from bench.shells import SHELLS
 
@@ -36,8 +36,8 @@ def measure_replay(name: str, place: Place, *, items: int, rounds: int) -> dict[
         pairs.seed.history(SOURCE, items)
         measured = partial(interleave, shell.caller, _mongoq(pairs, items, False), rounds=rounds, calls=1)
         alone = _insert(pairs, items)
-        whole = {"items": items, **_rated(measured(_read_and_insert(pairs, items, False)), items)}
-        part = _rated(measured(alone), items)
+        whole = {"items": items, **_rate(measured(_read_and_insert(pairs, items, False)), items)}
+        part = _rate(measured(alone), items)
         noise = interleave(shell.caller, alone, alone, rounds=rounds, calls=1).rate_ratio()
         ways = partial(_mongoq, pairs, items), partial(_read_and_insert, pairs, items)
         same = pairs.same_commands(*ways, ordered=False)  # a replay reads a page ahead
@@ -57,8 +57,8 @@ def measure_replay(name: str, place: Place, *, items: int, rounds: int) -> dict[
     }
 
 
-def _rated(comparison: Comparison, items: int) -> dict[str, Any]:
-    result = compared(comparison, TARGET)
+def _rate(comparison: Comparison, items: int) -> dict[str, Any]:
+    result = compare(comparison, TARGET)
     for way in ("mongoq", "bare"):
         result[way]["items_per_second"] = round(result[way]["rate"] * items, 0)
     return result
@@ -88,7 +88,7 @@ def _read_and_insert(pairs: Pairs, items: int, spied: bool) -> Way:
     return Way(partial(_copy, loop), partial(_labels, pairs, TO[1]), partial(_check, items))
 
 
-@stepped
+@step_through
 def _copy(bare: Bare, label: str) -> Steps:
     until, copied = datetime.now(UTC), 0
     rest: Document = {}
@@ -127,7 +127,7 @@ def _copies(bare: Bare, page: list[Document], label: str) -> list[Document]:
 
 
 def _insert(pairs: Pairs, items: int) -> Way:
-    """Insert documents that are made beforehand, as many at a time as a replay does."""
+    """Insert documents made beforehand, in batches as large as a replay's."""
     loop = Bare(pairs.collections[False], SOURCE, TO[1], operations.WORKER)
 
     def prepare(n: int) -> list[list[list[Document]]]:
@@ -144,7 +144,7 @@ def _pages(items: int) -> list[list[Document]]:
     return [originals[start : start + PAGE] for start in range(0, items, PAGE)]
 
 
-@stepped
+@step_through
 def _insert_all(bare: Bare, pages: list[list[Document]]) -> Steps:
     inserted = 0
     for page in pages:

@@ -37,7 +37,7 @@ def write(result: dict[str, Any], out: Path | None) -> None:
 
 
 def machine(client: MongoClient[Any], **facts: Any) -> dict[str, Any]:
-    """Return what the numbers depend on."""
+    """Return the facts on which the figures depend."""
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "cores": os.cpu_count(),
@@ -54,7 +54,7 @@ def machine(client: MongoClient[Any], **facts: Any) -> dict[str, Any]:
 
 
 def _parameter(client: MongoClient[Any], name: str) -> Any:
-    """Return a server parameter, or ``None`` where we may not ask."""
+    """Return a server parameter, or ``None`` without the right to read it."""
     try:
         return client.admin.command({"getParameter": 1, name: 1})[name]
     except OperationFailure:
@@ -62,7 +62,7 @@ def _parameter(client: MongoClient[Any], name: str) -> Any:
 
 
 def latency(blocks: Sequence[Block]) -> dict[str, float]:
-    """Return what one call took, over all blocks, the rate that comes of it, and the client's share of it."""
+    """Return the time of one call over all blocks, the rate, and the client's share of the time."""
     micros = [time / 1000 for block in blocks for time in block.times]
     return {
         "rate": round(1_000_000 / statistics.fmean(micros), 1),

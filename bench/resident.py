@@ -1,4 +1,4 @@
-"""How much memory a worker takes while it empties a long queue, in a process of its own."""
+"""The memory of a worker that empties a long queue in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from bench import report
-from bench.burn_down import Subject, burned
+from bench.burn_down import Subject, empty_queue
 from bench.place import Place
 
 __all__ = ["measure"]
@@ -46,12 +46,12 @@ class Resident:
 
 def measure(here: Place, items: int) -> dict[str, Any]:
     """Let each kind of worker empty a queue of so many items, and return its peak."""
-    return {way: _measured(here, way, items) for way in WAYS}
+    return {way: _measure(here, way, items) for way in WAYS}
 
 
-def _measured(here: Place, way: str, items: int) -> dict[str, Any]:
+def _measure(here: Place, way: str, items: int) -> dict[str, Any]:
     resident = Resident()
-    burn = burned(here, Subject(f"{way}, memory", way), items, watch=resident)
+    burn = empty_queue(here, Subject(f"{way}, memory", way), items, watch=resident)
     report.progress(f"memory, {way}: {resident.peak:.0f} MiB at most, {burn.per_second:,.0f}/s")
     return {
         "items": items,

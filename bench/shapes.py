@@ -1,6 +1,6 @@
 """``python -m bench.shapes SHAPE URI DATABASE COLLECTION ITEMS``: a pipeline of one part, in a process of its own.
 
-It tells when it began and when the last of what it does was written, by the clock of the machine.
+It prints its start and the time of its last write, by the machine's clock.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ INSERTED = 1_000
 
 
 def writes(event: Any) -> bool:
-    """Say whether a command moves items, or commits a transaction."""
+    """Return whether a command moves items, or commits a transaction."""
     if event.command_name == "update":
         return "token" in event.command["updates"][0]["q"]
     return bool(event.command_name == "commitTransaction")
 
 
 def move() -> Pipeline:
-    """Hand each on to one queue."""
+    """Move each item to one queue."""
     pipeline = Pipeline("bench", errors="bench.errors", outputs=OUTPUTS[0])
     pipeline.stage("bench.raw", to=OUTPUTS[0], concurrency=CONCURRENCY, batch=BATCH)(_same)
     return pipeline
 
 
 def fork() -> Pipeline:
-    """Make two of each."""
+    """Fork each item into two."""
     pipeline = Pipeline("bench", errors="bench.errors", outputs=OUTPUTS)
-    pipeline.stage("bench.raw", to=OUTPUTS, concurrency=CONCURRENCY, batch=BATCH)(_doubled)
+    pipeline.stage("bench.raw", to=OUTPUTS, concurrency=CONCURRENCY, batch=BATCH)(_double)
     return pipeline
 
 
 def join() -> Pipeline:
-    """Make one of two."""
+    """Join two items into one."""
     pipeline = Pipeline("bench", errors="bench.errors", outputs=OUTPUTS[0])
     pipeline.join(SIDES, to=OUTPUTS[0], on="order", concurrency=CONCURRENCY, batch=BATCH)(_firsts)
     return pipeline
 
 
 def source(items: int) -> Pipeline:
-    """Make so many."""
+    """Write records from a source."""
     pipeline = Pipeline("bench", outputs=OUTPUTS[0])
 
     @pipeline.source(to=OUTPUTS[0], batch=INSERTED)
@@ -75,7 +75,7 @@ def source(items: int) -> Pipeline:
 
 
 def inserts(collection: Any, items: int) -> tuple[float, float]:
-    """Insert as many by the bare driver; return when that began and ended."""
+    """Insert as many with the bare driver; return the start and the end."""
     bare = collection.with_options(write_concern=WriteConcern(w="majority"))
     bare.insert_one({})
     began = begin()
@@ -94,7 +94,7 @@ def _same(payloads: list[Any]) -> list[Any]:
     return payloads
 
 
-def _doubled(payloads: list[Any]) -> list[Fork]:
+def _double(payloads: list[Any]) -> list[Fork]:
     return [Fork([Move(queue) for queue in OUTPUTS]) for _ in payloads]
 
 

@@ -34,7 +34,7 @@ class Shell:
 
 
 def bare_collection(client: Any, database: str, name: str) -> Any:
-    """Return the collection as the bare loops use it: codec options and write concern are those of mongoq."""
+    """Return the collection for bare loops, with the codec options and the write concern of mongoq."""
     return client[database].get_collection(
         name, codec_options=codec_options(), write_concern=WriteConcern(w="majority")
     )
@@ -45,8 +45,8 @@ def threads(uri: str) -> Iterator[Shell]:
     with ExitStack() as opened:
 
         def client(*listeners: CommandListener) -> Any:
-            made: MongoClient[Any] = MongoClient(uri, event_listeners=listeners)
-            return opened.enter_context(made)
+            client: MongoClient[Any] = MongoClient(uri, event_listeners=listeners)
+            return opened.enter_context(client)
 
         def broker(collection: Any) -> Broker:
             return opened.enter_context(Broker(collection))
@@ -59,14 +59,14 @@ def loop(uri: str) -> Iterator[Shell]:
     with asyncio.Runner() as runner, ExitStack() as opened:
 
         def client(*listeners: CommandListener) -> Any:
-            made: AsyncMongoClient[Any] = AsyncMongoClient(uri, event_listeners=listeners)
-            opened.callback(lambda: runner.run(made.close()))
-            return made
+            client: AsyncMongoClient[Any] = AsyncMongoClient(uri, event_listeners=listeners)
+            opened.callback(lambda: runner.run(client.close()))
+            return client
 
         def broker(collection: Any) -> AsyncBroker:
-            made = AsyncBroker(collection)
-            opened.callback(lambda: runner.run(made.close()))
-            return made
+            broker = AsyncBroker(collection)
+            opened.callback(lambda: runner.run(broker.close()))
+            return broker
 
         yield Shell(broker, LoopCaller(runner), client)
 

@@ -9,7 +9,7 @@ from typing import Any
 from bench import bare, operations, report
 from bench.measure import Way, interleave
 from bench.operations import Operation
-from bench.pairs import QUEUES, Pairs, compared, line, queue_name
+from bench.pairs import QUEUES, Pairs, compare, line, queue_name
 from bench.place import Place
 from bench.shells import SHELLS
 
@@ -28,7 +28,7 @@ def measure_shell(name: str, place: Place, wanted: list[Operation], *, rounds: i
         for operation in wanted:
             mongoq, driver = partial(_mongoq, pairs, operation), partial(_driver, pairs, operation)
             comparison = interleave(shell.caller, mongoq(False), driver(False), rounds=rounds, calls=calls)
-            result = {"operation": operation.name, **compared(comparison, TARGET)}
+            result = {"operation": operation.name, **compare(comparison, TARGET)}
             results.append(result | pairs.same_commands(mongoq, driver))
             report.progress(line(name, operation.name, result))
         control = _driver(pairs, CONTROL, False)
@@ -41,17 +41,17 @@ def _mongoq(pairs: Pairs, operation: Operation, spied: bool) -> Way:
     name = queue_name(QUEUES[0], history=operation.history)
     queue = pairs.brokers[spied].queue(name, history=bare.HISTORY if operation.history else None)
     call = partial(operations.CALLS[operation.name], queue)
-    return Way(call, _prepared(pairs, operation, name, pairs.seed.items))
+    return Way(call, _preparer(pairs, operation, name, pairs.seed.items))
 
 
 def _driver(pairs: Pairs, operation: Operation, spied: bool) -> Way:
     name = queue_name(QUEUES[1], history=operation.history)
     loop = bare.Bare(pairs.collections[spied], name, "bench.elsewhere", operations.WORKER)
     call = partial(bare.CALLS[operation.name], loop)
-    return Way(call, _prepared(pairs, operation, name, _held), partial(_check, operation))
+    return Way(call, _preparer(pairs, operation, name, _reservations), partial(_check, operation))
 
 
-def _prepared(
+def _preparer(
     pairs: Pairs, operation: Operation, queue: str, subjects: Callable[[list[dict[str, Any]]], list[Any]]
 ) -> Callable[[int], list[Any]]:
     def prepare(n: int) -> list[Any]:
@@ -61,12 +61,12 @@ def _prepared(
     return prepare
 
 
-def _held(documents: list[dict[str, Any]]) -> list[bare.Held]:
+def _reservations(documents: list[dict[str, Any]]) -> list[bare.Held]:
     return [bare.Held(each["_id"], each.get("token", each["_id"]), each["when"]) for each in documents]
 
 
 def _check(operation: Operation, replies: list[Any]) -> None:
-    """Make sure that the bare loop did what mongoq does: found its item each time."""
+    """Check that the bare loop found its item each time, as mongoq does."""
     for reply in replies:
         changed = getattr(reply, "matched_count", getattr(reply, "deleted_count", 1))
         if not reply or not changed:

@@ -13,10 +13,10 @@ from typing import Any
 
 from bench import report
 from bench.benchmark import Benchmark
-from bench.crew import consumed
 from bench.hops import LINE
 from bench.place import Place, place
-from bench.spark_rows import HISTORY, SOURCE, TARGET, filled, filled_history
+from bench.processes import run_side_by_side
+from bench.spark_rows import HISTORY, SOURCE, TARGET, fill, fill_history
 from mongoq.spark.clients import scan_at
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.read.reader import plan
@@ -30,14 +30,14 @@ LEAST = {"read": 0.7, "write": 0.7, "stream": 0.5, "hops": 0.4, "frames": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to do.
+    """One measured task.
 
     Attributes:
-        name: of the way.
+        name: the way's name.
         items: how many.
         source: the queue that is filled before; ``None`` for none.
         target: the queue where they are afterwards; ``None`` where they are only read.
-        other: whom Spark is compared with: ``bare`` or ``threads``.
+        other: the reference for Spark: ``bare`` or ``threads``.
     """
 
     name: str
@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     with place(options.uri, options.database, "spark", memory=True) as here:
-        filled_history(here.client[here.database][_reading(here)], options.read)
+        fill_history(here.client[here.database][_reading(here)], options.read)
         cases = [
             Case("read", options.read, target=None),
             Case("write", options.write),
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         ]
         cases = [case for case in cases if case.name in options.ways]
         try:
-            ways = {case.name: _compared(here, case, options.rounds) for case in cases}
+            ways = {case.name: _compare(here, case, options.rounds) for case in cases}
         finally:
             here.client[here.database][_reading(here)].drop()
         result = {
@@ -84,11 +84,11 @@ def _reading(here: Place) -> str:
     return f"{here.collection}_read"
 
 
-def _compared(here: Place, case: Case, rounds: int) -> dict[str, Any]:
+def _compare(here: Place, case: Case, rounds: int) -> dict[str, Any]:
     taken: dict[str, list[float]] = {"spark": [], case.other: []}
     for turn in range(rounds):
         for side in (case.other, "spark") if turn % 2 else ("spark", case.other):
-            seconds = _taken(here, case, side)
+            seconds = _run_seconds(here, case, side)
             taken[side].append(seconds)
             report.progress(f"{case.name:7} {side:7} {case.items / seconds:9,.0f}/s")
     ratio = round(median(other / own for own, other in zip(taken["spark"], taken[case.other], strict=True)), 2)
@@ -102,16 +102,16 @@ def _compared(here: Place, case: Case, rounds: int) -> dict[str, Any]:
     }
 
 
-def _taken(here: Place, case: Case, side: str) -> float:
-    """Do it once, and return the seconds from the common start to the last end."""
+def _run_seconds(here: Place, case: Case, side: str) -> float:
+    """Run the task once, and return the seconds from the common start to the last end."""
     name = _reading(here) if case.name == "read" else f"{here.collection}_{secrets.token_hex(3)}"
     collection = here.client[here.database][name]
     try:
         if case.source is not None:
-            filled(collection, case.source, case.items)
-        told = consumed(_commands(here, case, side, name))
-        _check(collection, case, told)
-        return float(max(each["ended"] for each in told) - min(each["began"] for each in told))
+            fill(collection, case.source, case.items)
+        results = run_side_by_side(_commands(here, case, side, name))
+        _check(collection, case, results)
+        return float(max(each["ended"] for each in results) - min(each["began"] for each in results))
     finally:
         if case.name != "read":
             collection.drop()
@@ -128,7 +128,7 @@ def _commands(here: Place, case: Case, side: str, collection: str) -> list[list[
 
 
 def _between(here: Place, collection: str) -> str:
-    """Return the ids between the ranges that the Spark reader would read."""
+    """Return the ids that separate the ranges of the Spark reader."""
     where = {"uri": here.uri, "database": here.database, "collection": collection}
     options = ReadOptions.parse({**where, "queue": HISTORY, "view": "history"})
     with scan_at(options.place) as scan:
@@ -136,10 +136,10 @@ def _between(here: Place, collection: str) -> str:
     return ",".join(str(each["$gte"]) for each in ranges if "$gte" in each)
 
 
-def _check(collection: Any, case: Case, told: list[dict[str, Any]]) -> None:
-    """All was done, and only once."""
+def _check(collection: Any, case: Case, results: list[dict[str, Any]]) -> None:
+    """Check that each item was processed exactly once."""
     if case.target is None:
-        done = sum(each["done"] for each in told)
+        done = sum(each["done"] for each in results)
     else:
         done = collection.count_documents({"q": case.target})
     if done != case.items:

@@ -1,6 +1,6 @@
 """``python -m bench.spark_bare WAY URI DATABASE COLLECTION ITEMS PART PARTS IDS``: one process of the bare driver.
 
-``IDS`` are those between the ranges of a read, as a list with commas.
+``IDS`` are the ids between the ranges of a read, separated by commas.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ TABLE = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one process does: ``part`` of ``parts``.
+    """The share of one process: ``part`` of ``parts``.
 
     Attributes:
-        ids: those between the ranges of a read.
+        ids: the ids between the ranges of a read.
     """
 
     items: int
@@ -56,7 +56,7 @@ class Share:
 
 
 def read(collection: Any, share: Share) -> int:
-    """Drain the ranges that the Spark reader would, by raw batches into Arrow tables; every other one is ours."""
+    """Read this process's share of the Spark reader's ranges, by raw batches into Arrow tables."""
     fields = {f"payload.{field}": 1 for field in FIELDS}
     done = 0
     for each in id_ranges(share.ids)[share.part :: share.parts]:
@@ -84,9 +84,9 @@ def write(collection: Any, share: Share) -> int:
 def stream(collection: Any, share: Share) -> int:
     """Claim and move until nothing is left."""
     bare, done = Bare(collection, SOURCE, TARGET, f"bench:{share.part}"), 0
-    while taken := reserve_many(bare, CLAIMED):
-        move_many(bare, HeldMany([each["_id"] for each in taken], taken[0]["token"], []))
-        done += len(taken)
+    while documents := reserve_many(bare, CLAIMED):
+        move_many(bare, HeldMany([each["_id"] for each in documents], documents[0]["token"], []))
+        done += len(documents)
     return done
 
 

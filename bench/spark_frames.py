@@ -1,6 +1,6 @@
-"""``python -m bench spark-frames``: how long items of a frame stage are under way, from their push to their target.
+"""``python -m bench spark-frames``: the time that items take through a frame stage, from the push to the target.
 
-With and without a join with a table, which is where ``spark.sql.shuffle.partitions`` counts.
+It is measured with and without a join with a table, where ``spark.sql.shuffle.partitions`` matters.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         TemporaryDirectory() as folder,
         session(folder) as spark,
     ):
-        found = [
-            _measured(here, spark, f"{folder}/{partitions}-{joined}", options, partitions, joined=joined)
+        rows = [
+            _measure(here, spark, f"{folder}/{partitions}-{joined}", options, partitions, joined=joined)
             for partitions in options.partitions
             for joined in (False, True)
         ]
         machine = report.machine(here.client, write_concern="majority")
-    return {"machine": machine, "settings": {"rounds": options.rounds}, "frames": found}
+    return {"machine": machine, "settings": {"rounds": options.rounds}, "frames": rows}
 
 
-def _measured(
+def _measure(
     here: Place, spark: SparkSession, checkpoint: str, options: argparse.Namespace, partitions: int, *, joined: bool
 ) -> dict[str, Any]:
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
@@ -62,9 +62,11 @@ def _measured(
         first = _under_way(broker, 1)  # of this query; of the first one with Spark's Python processes
         for items in options.items:
             seconds[str(items)] = [_under_way(broker, items) for _ in range(options.rounds)]
-    told = {items: round(median(each), 2) for items, each in seconds.items()}
-    report.progress(f"{partitions:4} partitions, {'joined' if joined else 'plain'}: first {first:.2f} s, then {told}")
-    return {"partitions": partitions, "joined": joined, "first_seconds": round(first, 2), "median_seconds": told}
+    medians = {items: round(median(each), 2) for items, each in seconds.items()}
+    report.progress(
+        f"{partitions:4} partitions, {'joined' if joined else 'plain'}: first {first:.2f} s, then {medians}"
+    )
+    return {"partitions": partitions, "joined": joined, "first_seconds": round(first, 2), "median_seconds": medians}
 
 
 @contextmanager
@@ -86,7 +88,7 @@ def _running(here: Place, spark: SparkSession, checkpoint: str, *, joined: bool)
 
 
 def _under_way(broker: mongoq.Broker, items: int) -> float:
-    """Push so many, and return the seconds until all of them are in the target."""
+    """Push the items, and return the seconds until all of them are in the target."""
     out = broker.queue("out")
     out.purge()
     began = time.monotonic()

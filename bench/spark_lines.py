@@ -41,20 +41,20 @@ def same(payload: Any) -> Any:
 def frames() -> Pipeline:
     """One stage with work for each item: a function on frames of pandas."""
     pipeline = Pipeline("frames", outputs=TARGET)
-    pipeline.batch_stage(SOURCE, to=TARGET, format="pandas", batch=ROWS, concurrency=2)(priced)
+    pipeline.batch_stage(SOURCE, to=TARGET, format="pandas", batch=ROWS, concurrency=2)(add_prices)
     return pipeline
 
 
-def priced(orders: pandas.DataFrame) -> pandas.DataFrame:
-    """Parse, look up, and compute, as a stage that enriches does: some 100 microseconds of Python for each row."""
+def add_prices(orders: pandas.DataFrame) -> pandas.DataFrame:
+    """Parse, look up and compute, as an enriching stage does: about 100 microseconds of Python per row."""
     orders["number"] = orders["customer"].str.extract(r"(\d+)$", expand=False).astype(int)
-    orders["check"] = orders["number"].map(checked)
+    orders["check"] = orders["number"].map(checksum)
     orders["total"] = (orders["price"] * orders["quantity"]).round(2)
     return orders
 
 
-def checked(number: int) -> int:
-    """Return some digits that take long to find."""
+def checksum(number: int) -> int:
+    """Return some digits that take time to compute."""
     digits = number
     for _ in range(ROUNDS):
         digits = (digits * 1_103_515_245 + 12_345) % 2_147_483_648

@@ -1,4 +1,4 @@
-"""``python -m bench spark-memory``: what Spark's processes hold while they read histories of growing size."""
+"""``python -m bench spark-memory``: the memory of Spark's processes while they read histories of growing size."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import psutil
 
 from bench import report
 from bench.benchmark import Benchmark
-from bench.crew import consumed
 from bench.place import Place, place
-from bench.spark_rows import filled_history
+from bench.processes import run_side_by_side
+from bench.spark_rows import fill_history
 
 __all__ = ["BENCHMARK", "Family"]
 
@@ -84,23 +84,25 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _peak(here: Place, items: int) -> dict[str, float]:
-    """Let Spark read a history of so many items."""
+    """Let Spark read a history of ``items`` items."""
     collection = here.client[here.database][f"{here.collection}_{items}"]
     try:
-        filled_history(collection, items)
+        fill_history(collection, items)
         family = Family()
         where = [here.uri, here.database, collection.name, str(items)]
-        [told] = consumed([[sys.executable, "-m", "bench.spark_side", "read", *where]], seconds=LONGEST, watch=family)
+        [result] = run_side_by_side(
+            [[sys.executable, "-m", "bench.spark_side", "read", *where]], seconds=LONGEST, watch=family
+        )
     finally:
         collection.drop()
-    if told["done"] != items:
-        raise RuntimeError(f"{told['done']:,} of {items:,} items were read")
+    if result["done"] != items:
+        raise RuntimeError(f"{result['done']:,} of {items:,} items were read")
     report.progress(f"{items:10,}  " + "  ".join(f"{kind} {size:,.0f} MiB" for kind, size in family.peak.items()))
     return family.peak
 
 
 def _growth(sizes: Sequence[float]) -> float:
-    """Return how much larger the last is than the first."""
+    """Return the ratio of the last peak to the first."""
     return sizes[-1] / sizes[0] if sizes[0] else 0.0
 
 

@@ -18,8 +18,8 @@ __all__ = [
     "TARGET",
     "WARM",
     "document",
-    "filled",
-    "filled_history",
+    "fill",
+    "fill_history",
     "payload",
 ]
 
@@ -49,13 +49,13 @@ def document(queue: str, number: int, now: datetime) -> dict[str, Any]:
     return {"_id": ObjectId(), **head}
 
 
-def filled_history(collection: Any, items: int) -> None:
-    """Fill the history that is read, and a short one to warm up with."""
-    filled(collection, WARM, FEW, processed=True)
-    filled(collection, HISTORY, items, processed=True)
+def fill_history(collection: Any, items: int) -> None:
+    """Fill the history to read, and a short one for the warm-up."""
+    fill(collection, WARM, FEW, processed=True)
+    fill(collection, HISTORY, items, processed=True)
 
 
-def filled(collection: Any, queue: str, items: int, *, processed: bool = False) -> None:
+def fill(collection: Any, queue: str, items: int, *, processed: bool = False) -> None:
     """Fill a queue, or its history, by the bare driver, with the indexes of mongoq."""
     with Broker(collection) as broker:
         broker.ensure_indexes()
@@ -63,11 +63,11 @@ def filled(collection: Any, queue: str, items: int, *, processed: bool = False) 
     for start in range(0, items, BATCH):
         documents = [document(queue, number, now) for number in range(start, min(items, start + BATCH))]
         if processed:
-            documents = [_processed(each, now) for each in documents]
+            documents = [_history_document(each, now) for each in documents]
         collection.insert_many(documents, ordered=False)
 
 
-def _processed(item: dict[str, Any], now: datetime) -> dict[str, Any]:
+def _history_document(item: dict[str, Any], now: datetime) -> dict[str, Any]:
     del item["when"]
-    kept = {"attempts": 1, "settled": ObjectId(), "processed": now, "expires": now + timedelta(days=7)}
-    return {**item, **kept}
+    history_fields = {"attempts": 1, "settled": ObjectId(), "processed": now, "expires": now + timedelta(days=7)}
+    return {**item, **history_fields}

@@ -1,6 +1,6 @@
 """``python -m bench.spark_side WAY URI DATABASE COLLECTION ITEMS``: Spark on two cores, in a process of its own.
 
-What is measured begins when Spark and its Python workers have started, and have read, written or streamed once.
+The measurement begins when Spark and its Python workers have started, and have read, written or streamed once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from pymongo import MongoClient
 
-from bench.crew import ROOT
 from bench.drain import begin
 from bench.hops import LINE
+from bench.processes import ROOT
 from bench.spark_lines import LINES
-from bench.spark_rows import COLUMNS, FEW, HISTORY, SOURCE, TARGET, WARM, filled
+from bench.spark_rows import COLUMNS, FEW, HISTORY, SOURCE, TARGET, WARM, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +65,7 @@ def session(folder: str) -> Iterator[SparkSession]:
 
 
 def read(spark: SparkSession, options: dict[str, str], items: int, folder: str) -> int:
-    """Read the history, its payloads as five columns, and keep nothing of it; return how many rows there were."""
+    """Read the history, payloads as five columns, without keeping rows; return the number of rows."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
@@ -94,7 +94,7 @@ def _rows(spark: SparkSession, items: int) -> DataFrame:
 
 
 def stream(spark: SparkSession, options: dict[str, str], items: int, folder: str) -> int:
-    """Move what is there from one queue to another, as it is."""
+    """Move the items of one queue to another, unchanged."""
     source, target = options.pop("queue", SOURCE), options.pop("to", TARGET)
     frame = (
         spark.readStream.format("mongoq")
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def _warm(spark: SparkSession, way: str, options: dict[str, str], folder: str) -> None:
-    """Let the JVM and the workers do the same with a few others."""
+    """Let the JVM and the workers do the same with a few other items."""
     if way in LINES:
         _warm_line(spark, way, options, folder)
         return
@@ -160,7 +160,7 @@ def _warm_line(spark: SparkSession, way: str, options: dict[str, str], folder: s
     other = f"{options['collection']}_warm"
     with MongoClient[Any](options["uri"]) as client:
         collection = client[options["database"]][other]
-        filled(collection, LINE[0] if way == "hops" else SOURCE, FEW)
+        fill(collection, LINE[0] if way == "hops" else SOURCE, FEW)
         line(way, spark, {**options, "collection": other}, FEW, folder)
         collection.drop()
 

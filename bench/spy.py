@@ -1,4 +1,4 @@
-"""Listening to the commands that are sent: whether both ways send the same, and how the server plans them."""
+"""Listening to commands: whether both ways send the same, and how the server plans them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from bench.measure import Caller
 
-__all__ = ["Spy", "folded", "plan", "sent", "shape"]
+__all__ = ["Spy", "fold", "plan", "sent_commands", "shape"]
 
 SESSION = frozenset({"lsid", "txnNumber", "$clusterTime", "$db", "$readPreference"})
 """What the driver adds to every command by itself."""
@@ -22,7 +22,7 @@ DEFAULTS = frozenset({("upsert", False), ("new", False)})
 
 
 class Spy(CommandListener):
-    """Remembers the commands that a client sends."""
+    """Records the commands that a client sends."""
 
     def __init__(self) -> None:
         self.commands: list[dict[str, Any]] = []
@@ -38,8 +38,8 @@ class Spy(CommandListener):
         pass
 
 
-def sent(spy: Spy, caller: Caller, call: Callable[[Any], Any], subjects: list[Any]) -> list[dict[str, Any]]:
-    """Return the commands of the last of some calls; those before it may check, index and read the clock."""
+def sent_commands(spy: Spy, caller: Caller, call: Callable[[Any], Any], subjects: list[Any]) -> list[dict[str, Any]]:
+    """Return the commands of the last of some calls; the earlier calls may check, create indexes and read the clock."""
     caller.block(call, subjects[:-1])
     spy.commands.clear()
     caller.block(call, subjects[-1:])
@@ -47,7 +47,7 @@ def sent(spy: Spy, caller: Caller, call: Callable[[Any], Any], subjects: list[An
 
 
 def shape(value: Any) -> Any:
-    """Return what two commands must have in common: names, numbers and flags, and the types of the rest."""
+    """Return the parts in which two commands must agree: names, numbers, flags, and the types of other values."""
     if isinstance(value, Mapping):
         return {name: shape(part) for name, part in value.items() if part is not False or (name, part) not in DEFAULTS}
     if isinstance(value, list | tuple):
@@ -55,18 +55,18 @@ def shape(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | None) else type(value).__name__
 
 
-def folded(shape: Any) -> Any:
-    """Return a shape to be read: what a list repeats is shown once, with how often."""
+def fold(shape: Any) -> Any:
+    """Return a readable shape: repeated elements of a list are shown once, with their number."""
     if isinstance(shape, dict):
-        return {name: folded(part) for name, part in shape.items()}
+        return {name: fold(part) for name, part in shape.items()}
     if isinstance(shape, list):
-        runs = [(folded(part), len(list(equal))) for part, equal in groupby(shape)]
+        runs = [(fold(part), len(list(equal))) for part, equal in groupby(shape)]
         return [part if times == 1 else {"times": times, "each": part} for part, times in runs]
     return shape
 
 
 def plan(client: MongoClient[Any], database: str, command: Mapping[str, Any]) -> dict[str, Any]:
-    """Let the server explain a command with figures; it changes nothing."""
+    """Return the server's ``explain`` of a command with execution figures; it changes nothing."""
     asked = {name: value for name, value in command.items() if name != "writeConcern"}
     reply = client[database].command({"explain": asked, "verbosity": "executionStats"})
     figures = reply["executionStats"]

@@ -1,4 +1,4 @@
-"""Listens to a client: how much was done by the commands that count, and when the last of them was."""
+"""A listener to a client that counts changed documents, and keeps the time of the last change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Watched"]
 
 
 class Watched(CommandListener):
-    """Counts what certain commands did: how long somebody looks for more afterwards does not count.
+    """Counts the changes of certain commands; the time that a worker later looks for more items does not count.
 
     Args:
         counts: says of a command that is about to be sent whether it counts.

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         }
         beside = result["burn_down"]["ways"][BESIDE]["per_second"]
         result["peers"] = None if options.no_peers else _peers(here, options, beside)
-    return {**result, "missed": _missed(result)}
+    return {**result, "missed": _below_target(result)}
 
 
 def _peers(here: Place, options: argparse.Namespace, beside: float) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def _peers(here: Place, options: argparse.Namespace, beside: float) -> list[dict
         return peers.measure(here, where, items=options.peer_items, rounds=options.rounds, mongoq=beside)
 
 
-def _missed(result: dict[str, Any]) -> list[str]:
+def _below_target(result: dict[str, Any]) -> list[str]:
     missed = [title for title, each in result["burn_down"]["ways"].items() if not each["reached"]]
     return missed + [f"memory, {way}" for way, each in (result["memory"] or {}).items() if not each["reached"]]
 

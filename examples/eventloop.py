@@ -11,7 +11,7 @@ from typing import Any
 
 import mongoq
 
-__all__ = ["RunOnLoop", "as_coroutine", "started_on_loop"]
+__all__ = ["RunOnLoop", "as_coroutine", "run_on_loop"]
 
 Call = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -25,11 +25,11 @@ class RunOnLoop:
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the run has ended."""
         return self._run.ended
 
     def stop(self) -> None:
-        """End in good order; it does not wait."""
+        """Ask the run to stop in good order; do not wait."""
 
         async def stop() -> None:
             self._run.stop()
@@ -37,17 +37,17 @@ class RunOnLoop:
         self._call(stop())
 
     def wait(self) -> bool:
-        """Wait for its end; raises what has ended it."""
+        """Wait for the end of the run; raise the error that ended it."""
         return bool(self._call(self._run.wait()))
 
     def progress(self) -> mongoq.Progress:
-        """Return how far it has come."""
+        """Return the progress of the run."""
         progress: mongoq.Progress = self._call(self._run.progress())
         return progress
 
 
 @contextmanager
-def started_on_loop(pipeline: mongoq.Pipeline, uri: str, namespace: str, *, grace: float) -> Iterator[RunOnLoop]:
+def run_on_loop(pipeline: mongoq.Pipeline, uri: str, namespace: str, *, grace: float) -> Iterator[RunOnLoop]:
     """Run a pipeline on the ``database.collection`` of a server, over a connection of its own."""
     database, _, collection = namespace.partition(".")
     with _event_loop() as call:
@@ -63,7 +63,7 @@ def started_on_loop(pipeline: mongoq.Pipeline, uri: str, namespace: str, *, grac
 
 @contextmanager
 def _event_loop() -> Iterator[Call]:
-    """Run an event loop meanwhile, and hand out what calls something there and waits for the answer."""
+    """Run an event loop in a thread for the block; yield a function that runs a coroutine there."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="event-loop", daemon=True)
     thread.start()
@@ -77,7 +77,7 @@ def _event_loop() -> Iterator[Call]:
 
 
 def as_coroutine(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a handler as a coroutine function. asyncio calls a plain one in a thread, lest it wait for something."""
+    """Return a handler as a coroutine function. asyncio calls plain ones in a thread, since they may block."""
 
     @wraps(handler)
     async def handle(*arguments: Any, **named: Any) -> Any:

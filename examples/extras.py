@@ -1,4 +1,4 @@
-"""What examples need beside mongoq."""
+"""Packages that the examples need beside mongoq."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ __all__ = ["require_rich"]
 
 
 def require_rich() -> None:
-    """End the program with a line that says what to install, if that is missing."""
+    """End the program with a line that says what to install, if rich is missing."""
     if find_spec("rich") is None:
         sys.exit("rich is not installed: run make setup and .venv/bin/python, or pip install '.[demo]' in the checkout")

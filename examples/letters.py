@@ -32,5 +32,5 @@ def causes(broker: mongoq.Broker, errors: str) -> Counter[Cause]:
 
 def _cause(item: mongoq.Item[object]) -> Cause:
     origin, error = item.origin, item.error
-    told = f"{error.type}: {error.message}" if error else ""
-    return Cause(origin.stage or "", origin.reason, told) if origin else Cause("", "", told)
+    message = f"{error.type}: {error.message}" if error else ""
+    return Cause(origin.stage or "", origin.reason, message) if origin else Cause("", "", message)

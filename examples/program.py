@@ -17,7 +17,7 @@ from examples.flights.data import DataMissing
 from examples.running import WORKERS
 from examples.servers import server
 
-__all__ = ["FAILED", "INTERRUPTED", "OK", "UNUSABLE", "CannotStart", "ended", "parser", "positive"]
+__all__ = ["FAILED", "INTERRUPTED", "OK", "UNUSABLE", "CannotStart", "parser", "positive", "run_program"]
 
 OK, FAILED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
 
@@ -33,18 +33,18 @@ def parser(
     name: str, description: str, *, collection: str, engines: Sequence[str] = WORKERS
 ) -> argparse.ArgumentParser:
     """Return a parser of the options that all have, for ``python -m NAME``; more may be added."""
-    made = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
-    made.add_argument("--rows", type=positive, default=5000, help="flights, spread over the year (5000)")
-    made.add_argument("--threads", type=positive, default=4, help="threads of each stage (4)")
-    made.add_argument("--engine", choices=engines, default="threads", help="what runs the stages (threads)")
-    where = made.add_mutually_exclusive_group()
+    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=description)
+    parser.add_argument("--rows", type=positive, default=5000, help="flights, spread over the year (5000)")
+    parser.add_argument("--threads", type=positive, default=4, help="threads of each stage (4)")
+    parser.add_argument("--engine", choices=engines, default="threads", help="what runs the stages (threads)")
+    where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--uri",
         default=os.environ.get("MONGOQ_URI"),
         help=f"a MongoDB to use, collection {collection!r} (MONGOQ_URI; default: a private one)",
     )
     where.add_argument("--keep", type=Path, metavar="PATH", help="keep the data of the private MongoDB here")
-    return made
+    return parser
 
 
 def positive(text: str) -> int:
@@ -54,7 +54,7 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def ended(work: Work, options: argparse.Namespace) -> int:
+def run_program(work: Work, options: argparse.Namespace) -> int:
     """Work on the server that the options choose, and return the exit code.
 
     0: the work was as it should be. 1: it was not. 2: it could not be done. 130: interrupted.
@@ -81,10 +81,10 @@ def _log_to(console: Console) -> None:
     kinds = set[str]()
 
     def is_new(record: logging.LogRecord) -> bool:
-        known = record.msg in kinds
+        is_known = record.msg in kinds
         kinds.add(record.msg)
         record.exc_info = record.exc_text = None
-        return not known and record.name.startswith(("mongoq", "examples"))
+        return not is_known and record.name.startswith(("mongoq", "examples"))
 
     handler = RichHandler(console=console, show_path=False)
     handler.addFilter(is_new)

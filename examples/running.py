@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import mongoq
-from examples.eventloop import as_coroutine, started_on_loop
+from examples.eventloop import as_coroutine, run_on_loop
 
 __all__ = ["ENGINES", "WORKERS", "Engine", "Line", "Run", "Site", "nothing_in"]
 
@@ -27,25 +27,25 @@ class Run(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the run has ended."""
         ...
 
     def stop(self) -> None:
-        """End in good order; it does not wait."""
+        """Ask the run to stop in good order; do not wait."""
         ...
 
     def wait(self) -> bool:
-        """Wait for its end; raises what has ended it."""
+        """Wait for the end of the run; raise the error that ended it."""
         ...
 
     def progress(self) -> mongoq.Progress:
-        """Return how far it has come."""
+        """Return the progress of the run."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where the pipeline works, and how.
+    """The place and the engine of a pipeline.
 
     Attributes:
         broker: of its queues.
@@ -60,13 +60,13 @@ class Site:
     session: Callable[[], Any] | None = None
 
     def start(self, pipeline: mongoq.Pipeline) -> AbstractContextManager[Run]:
-        """Set a pipeline to work for the length of a block."""
+        """Run a pipeline for the length of a block."""
         return ENGINES[self.engine].start(pipeline, self)
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What runs stages. All make the same of the same items, and each is one entry of ``ENGINES``.
+    """An engine that runs stages. All engines give the same results; each is one entry of ``ENGINES``.
 
     Attributes:
         start: sets a pipeline to work at a site, for the length of a block.
@@ -82,7 +82,7 @@ def _in_threads(pipeline: mongoq.Pipeline, site: Site) -> AbstractContextManager
 
 
 def _on_loop(pipeline: mongoq.Pipeline, site: Site) -> AbstractContextManager[Run]:
-    return started_on_loop(pipeline, site.uri, site.broker.namespace, grace=GRACE)
+    return run_on_loop(pipeline, site.uri, site.broker.namespace, grace=GRACE)
 
 
 def _on_spark(pipeline: mongoq.Pipeline, site: Site) -> AbstractContextManager[Run]:
@@ -113,14 +113,14 @@ class Line(ABC):
     @property
     @abstractmethod
     def loaded(self) -> int:
-        """How many rows were loaded."""
+        """Number of rows loaded."""
 
     @abstractmethod
     def is_drained(self) -> bool:
-        """Say whether nothing is left to do; raises what ended the loading."""
+        """Return whether nothing is left to do; raise the error that ended the loading."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long for the end, and say whether it is reached; raises what ended the loading or the run."""
+        """Wait up to ``seconds``; return whether the end is reached; raise the error that ended loading or run."""
         deadline = time.monotonic() + seconds
         while not (self._run.ended or self.is_drained()):
             left = deadline - time.monotonic()
@@ -131,10 +131,10 @@ class Line(ABC):
         return self._run.wait()
 
     def progress(self) -> mongoq.Progress:
-        """Return how far the stages have come."""
+        """Return the progress of the stages."""
         return self._run.progress()
 
 
 def nothing_in(broker: mongoq.Broker, queues: Iterable[str]) -> bool:
-    """Say whether queues are drained. Looked at in the order in which items meet them, no queue fills up again."""
+    """Return whether the queues are drained. They are read in the pipeline's order, so none fills up again."""
     return all(broker.queue(name).next_when() is None for name in queues)

@@ -13,7 +13,7 @@ __all__ = ["server"]
 
 @contextmanager
 def server(uri: str | None, keep: Path | None = None) -> Iterator[str]:
-    """Give the URI of a server: the one that was told, or that of a private one, which is gone after the block.
+    """Yield the URI of a server: the given one, or that of a private server, which ends with the block.
 
     Args:
         uri: of the server to use; "" and ``None`` for a private one.

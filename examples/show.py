@@ -1,4 +1,4 @@
-"""What people see: the pipeline, progress while it runs, then tables. In a log, a line every few seconds."""
+"""Output for people: the pipeline, progress while it runs, then tables. In a log, a line every few seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import mongoq
 from examples.letters import Cause
 from examples.running import Line
 
-__all__ = ["counted", "letters", "picture", "stages", "table_of", "watch"]
+__all__ = ["format_count", "letters", "picture", "stages", "table_of", "watch"]
 
 REFRESH = 0.5
 LINE_EVERY = 10.0
@@ -58,22 +58,22 @@ def _watch_lines(console: Console, line: Line, total: int) -> None:
         console.print(f"{time.monotonic() - began:5.0f} s  {parts}; {loaded}", highlight=False, soft_wrap=True)
 
 
-def stages(console: Console, found: mongoq.Progress) -> None:
+def stages(console: Console, progress: mongoq.Progress) -> None:
     """Print what each stage did, and how fast."""
     table = table_of("stages", "stage", *COUNTS, "seconds", "per second")
-    for stage in found.stages.values():
-        counts = [counted(getattr(stage, name)) for name in COUNTS]
+    for stage in progress.stages.values():
+        counts = [format_count(getattr(stage, name)) for name in COUNTS]
         table.add_row(stage.stage, *counts, f"{stage.seconds:.1f}", f"{stage.per_second:,.0f}")
     console.print(table)
 
 
-def letters(console: Console, found: Counter[Cause]) -> None:
-    """Print which stages have given up how many flights, and why."""
+def letters(console: Console, letters: Counter[Cause]) -> None:
+    """Print how many flights each stage gave up, and why."""
     table = table_of("dead letters", "stage", "reason", "last error", "flights")
     for column in table.columns[:-1]:
         column.justify = "left"
-    for cause, number in found.most_common():
-        table.add_row(cause.stage, cause.reason, cause.error, counted(number))
+    for cause, number in letters.most_common():
+        table.add_row(cause.stage, cause.reason, cause.error, format_count(number))
     console.print(table)
 
 
@@ -85,6 +85,6 @@ def table_of(title: str, first: str, *others: str) -> Table:
     return table
 
 
-def counted(number: int) -> str:
-    """Write a number; none at all is a dash."""
+def format_count(number: int) -> str:
+    """Format a number; zero is a dash."""
     return f"{number:,}" if number else "–"

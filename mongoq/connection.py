@@ -24,7 +24,6 @@ from mongoq.drivers.connection_string import (
 )
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
 from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, describe_missing_right
-from mongoq.drivers.sessions import take_sessions
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.settings import SettingsFrom, check_source
@@ -176,15 +175,11 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
 def _close(client: MongoClient[Any]) -> None:
     """Close a client; it ends its sessions on the server, with a short timeout in case the server is gone."""
     with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
-        for session in take_sessions(client):
-            session.end_session()
         client.close()
 
 
 async def _close_async(client: AsyncMongoClient[Any]) -> None:
     with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
-        for session in take_sessions(client):
-            await session.end_session()
         await client.close()
 
 

@@ -218,23 +218,20 @@ class DuplicateItem(MongoqError):
 
     def __init__(self, queue: str, key: str | None, item_id: Any, *, id: Any = None, to: str = "") -> None:
         which = "an item" if item_id is None else f"item {item_id}"
-        super().__init__(
-            _duplicate_sentence(id, queue, to)
-            if key is None
-            else f"{which} with key {key!r} is live in queue {queue!r}; leave it at that, or push with "
+        sentence = (
+            f"{which} with key {key!r} is live in queue {queue!r}; leave it at that, or push with "
             "on_duplicate='replace'; a move needs another key, or none"
         )
+        if key is None:
+            sentence = (
+                f"id {id} is taken: queue {queue!r} has it, live, in its history or remembered, from another push than "
+                f"this one to {to!r}; ids are unique in a collection, so give each push an id of its own"
+            )
+        super().__init__(sentence)
         self.queue = queue
         self.key = key
         self.item_id = item_id
         self.id = id
-
-
-def _duplicate_sentence(id: Any, queue: str, to: str) -> str:
-    return (
-        f"id {id} is taken: queue {queue!r} has it, live, in its history or remembered, from another push than this "
-        f"one to {to!r}; ids are unique in a collection, so give each push an id of its own"
-    )
 
 
 class ReservationLost(MongoqError):
@@ -290,6 +287,10 @@ def _loss_sentence(item_id: Any, queue: str, held_by: str | None, until: datetim
     )
 
 
+NAMED = 10
+"""Ids that a message names."""
+
+
 class BatchIncomplete(MongoqError):
     """Some items of a batch failed; the others are done.
 
@@ -308,21 +309,13 @@ class BatchIncomplete(MongoqError):
         self.queue = queue
         self.done = list(done)
         self.failed = dict(failed)
-        super().__init__(_incomplete_sentence(queue, self.done, self.failed))
-
-
-NAMED = 10
-"""Ids that a message names."""
-
-
-def _incomplete_sentence(queue: str, done: list[Any], failed: dict[Any, Exception]) -> str:
-    named = ", ".join(str(id) for id in list(failed)[:NAMED]) + ("…" if len(failed) > NAMED else "")
-    first = next(iter(failed.values()))
-    return (
-        f"{len(failed)} of {len(done) + len(failed)} items of queue {queue!r} failed ({named})"
-        f"{', and the others are done' if done else ''}; look into .failed for each; "
-        f"the first: {type(first).__name__}: {first}"
-    )
+        named = ", ".join(map(str, list(self.failed)[:NAMED])) + ("…" if len(self.failed) > NAMED else "")
+        first = next(iter(self.failed.values()))
+        super().__init__(
+            f"{len(self.failed)} of {len(self.done) + len(self.failed)} items of queue {queue!r} failed ({named})"
+            f"{', and the others are done' if self.done else ''}; look into .failed for each; "
+            f"the first: {type(first).__name__}: {first}"
+        )
 
 
 class ConsumerBusy(MongoqError):
@@ -335,26 +328,16 @@ class ConsumerBusy(MongoqError):
     """
 
     def __init__(self, consumer: str, held_by: str | None, held_until: datetime | None) -> None:
-        super().__init__(_busy_sentence(consumer, held_by, held_until))
+        super().__init__(
+            f"the run of consumer {consumer!r} was ended and what it held was given back, by release_claims or by "
+            f"another query that has ended since; start the query again"
+            if held_by is None
+            else f"consumer {consumer!r} is busy: {held_by} runs a query under this name until {held_until} and "
+            f"longer; stop that query, or choose another name for this one by the option consumer"
+        )
         self.consumer = consumer
         self.held_by = held_by
         self.held_until = held_until
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what it was made of."""
-        return type(self), (self.consumer, self.held_by, self.held_until)
-
-
-def _busy_sentence(consumer: str, held_by: str | None, held_until: datetime | None) -> str:
-    if held_by is None:
-        return (
-            f"the run of consumer {consumer!r} was ended and what it held was given back, by release_claims or by "
-            f"another query that has ended since; start the query again"
-        )
-    return (
-        f"consumer {consumer!r} is busy: {held_by} runs a query under this name until {held_until} and longer; stop "
-        f"that query, or choose another name for this one by the option consumer"
-    )
 
 
 class CollectionUnsuitable(MongoqError):
@@ -374,8 +357,7 @@ class CollectionSharded(CollectionUnsuitable):
 
     def __init__(self, namespace: str) -> None:
         super().__init__(
-            namespace,
-            "is sharded; use an unsharded collection, and several of them to spread the load over shards",
+            namespace, "is sharded; use an unsharded collection, and several of them to spread the load over shards"
         )
 
 
@@ -474,10 +456,6 @@ class GraphInvalid(MongoqError, ValueError):
         self.pipeline = pipeline
         self.faults = tuple(faults)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what it was made of."""
-        return type(self), (self.pipeline, self.faults)
-
 
 class StageStopped(MongoqError):
     """A stage of a pipeline has stopped, since an item has failed for good and there is no error queue to send it to.
@@ -505,10 +483,6 @@ class StageStopped(MongoqError):
         self.stage = stage
         self.queue = queue
         self.item_id = item_id
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what it was made of."""
-        return type(self), (self.stage, self.queue, self.item_id)
 
 
 class BrokerClosed(MongoqError):

@@ -33,14 +33,14 @@ def find_campaigns() -> list[str]:
     files = [
         str(path.relative_to(ROOT)) for path in sorted(TESTS.rglob("test_*.py")) if "mark.prove" in path.read_text()
     ]
-    found = subprocess.run(
+    listing = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", CAMPAIGNS, *files],
         cwd=ROOT,
         check=True,
         capture_output=True,
         text=True,
     )
-    return [line for line in found.stdout.splitlines() if "::" in line]
+    return [line for line in listing.stdout.splitlines() if "::" in line]
 
 
 def cut_batches(campaigns: Sequence[str], jobs: int) -> Iterator[list[str]]:

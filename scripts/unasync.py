@@ -42,15 +42,12 @@ TREES = {
 NAMES = {
     "AsyncBatches": "Batches",
     "AsyncBroker": "Broker",
+    "AsyncContents": "Contents",
     "AsyncDeadQueue": "DeadQueue",
-    "AsyncLooking": "Looking",
-    "AsyncPast": "Past",
     "AsyncQueue": "Queue",
     "AsyncReserved": "Reserved",
     "AsyncRunner": "Runner",
-    "AsyncTopics": "Topics",
     "AsyncTransaction": "Transaction",
-    "AsyncTransactions": "Transactions",
     "AsyncEngine": "Engine",
     "AsyncSourceRunner": "SourceRunner",
     "AsyncJob": "Job",
@@ -221,16 +218,16 @@ def stale(root: Path = ROOT) -> list[str]:
 def write(root: Path = ROOT) -> list[str]:
     """Writes the generated trees, removes what is left over, and returns what was done, a line for each file."""
     expected = generate(root)
-    done = []
+    written_paths = []
     for path, text in expected.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-            done.append(f"wrote: {path.relative_to(root)}")
+            written_paths.append(f"wrote: {path.relative_to(root)}")
     for path in _left_over(root, expected):
         path.unlink()
-        done.append(f"removed: {path.relative_to(root)}")
-    return done
+        written_paths.append(f"removed: {path.relative_to(root)}")
+    return written_paths
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -313,16 +310,16 @@ def _apply_markers(source: str, name: str) -> str:
 
 def _statement_lines(source: str, line: int) -> set[int]:
     """The lines of the innermost statement whose text, or whose head, covers `line`."""
-    found: range | None = None
+    lines: range | None = None
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.stmt):
             continue
         last = node.end_lineno or node.lineno
         body = getattr(node, "body", None)
         head = range(_first_line(node), (max(node.lineno, _first_line(body[0]) - 1) if body else last) + 1)
-        if line in head and (found is None or last - head.start < len(found)):
-            found = range(head.start, last + 1)
-    return set(found or ())
+        if line in head and (lines is None or last - head.start < len(lines)):
+            lines = range(head.start, last + 1)
+    return set(lines or ())
 
 
 def _first_line(node: ast.stmt) -> int:

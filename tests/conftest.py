@@ -22,7 +22,7 @@ import mongoq
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.state import claim_hints
 from tests.proxy import Proxy
-from tests.servers import spare_the_journal
+from tests.servers import drop, empty, spare_the_journal
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark starts its workers with the first python3 on PATH
 # What a JVM of a test compiles hardly ever runs often enough to be worth a second compilation.
@@ -90,11 +90,19 @@ def database(client: MongoClient[Any]) -> Iterator[str]:
     drop(client, name)
 
 
-def drop(client: MongoClient[Any], name: str) -> None:
-    """Drop a database. With collections in it the server would wait for its next journal flush, 0.1 s."""
-    for collection in client[name].list_collection_names():
-        client[name].drop_collection(collection)
-    client.drop_database(name)
+@pytest.fixture(scope="module")
+def module_database(client: MongoClient[Any]) -> Iterator[str]:
+    """The name of a database of this module's own."""
+    name = f"test_{uuid4().hex[:12]}"
+    yield name
+    drop(client, name)
+
+
+@pytest.fixture
+def emptied_database(client: MongoClient[Any], module_database: str) -> Iterator[str]:
+    """The name of a database without documents; to make indexes for each test takes a third of the server's time."""
+    yield module_database
+    empty(client, module_database)
 
 
 @pytest.fixture
@@ -104,9 +112,9 @@ def raw(client: MongoClient[Any], database: str) -> Any:
 
 
 @pytest.fixture
-def broker(uri: str, database: str) -> Iterator[mongoq.Broker]:
-    """A synchronous broker on the server's clock."""
-    with mongoq.connect(uri, database=database) as opened:
+def broker(client: MongoClient[Any], raw: Any) -> Iterator[mongoq.Broker]:
+    """A synchronous broker on the server's clock; to connect takes longer than most tests, so it shares the client."""
+    with mongoq.Broker(raw) as opened:
         yield opened
 
 

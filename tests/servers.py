@@ -7,8 +7,9 @@ from typing import Any
 from pymongo import MongoClient
 
 from mongoq.embedded import EmbeddedServer
+from mongoq.model.indexes import INDEXES
 
-__all__ = ["spare_the_journal"]
+__all__ = ["drop", "empty", "spare_the_journal"]
 
 
 def spare_the_journal(server: EmbeddedServer) -> None:
@@ -21,3 +22,21 @@ def spare_the_journal(server: EmbeddedServer) -> None:
         config = client.admin.command("replSetGetConfig")["config"]
         changed = {"version": config["version"] + 1, "writeConcernMajorityJournalDefault": False}
         client.admin.command("replSetReconfig", {**config, **changed})
+
+
+def drop(client: MongoClient[Any], name: str) -> None:
+    """Drop a database. With collections in it the server would wait for its next journal flush, 0.1 s."""
+    for collection in client[name].list_collection_names():
+        client[name].drop_collection(collection)
+    client.drop_database(name)
+
+
+def empty(client: MongoClient[Any], name: str) -> None:
+    """Empty a database: of its collections remains that of mongoq, if its indexes are those that mongoq makes."""
+    made = {"_id_", *(index.name for index in INDEXES)}
+    for collection in client[name].list_collections():
+        own = client[name][collection["name"]]
+        if collection["name"] == "mongoq" and not collection["options"] and set(own.index_information()) == made:
+            own.delete_many({})
+        else:
+            own.drop()

@@ -34,13 +34,13 @@ class Environment:
 
     def versions(self, *names: str) -> list[str]:
         """Return the versions of packages in it."""
-        found: list[str] = json.loads(_run([str(self.python), "-c", VERSIONS.format(names=names)]))
-        return found
+        versions: list[str] = json.loads(_run([str(self.python), "-c", VERSIONS.format(names=names)]))
+        return versions
 
 
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     if done.returncode:
-        told = (done.stderr.strip() or done.stdout.strip())[-300:]
-        raise PeerUnavailable(f"{' '.join(command[1:4])} … failed: {told}")
+        message = (done.stderr.strip() or done.stdout.strip())[-300:]
+        raise PeerUnavailable(f"{' '.join(command[1:4])} … failed: {message}")
     return done.stdout

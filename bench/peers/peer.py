@@ -1,4 +1,4 @@
-"""The queues that are measured beside mongoq: what each is, how it is driven, and how it is started."""
+"""The queues that are compared with mongoq: how each is driven and started."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EARLY = (
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How to start a process that empties the peer's queue.
+    """The command that starts a process to empty the peer's queue.
 
     Attributes:
         command: takes the URI and the number of items.

@@ -22,7 +22,7 @@ from examples.flights.model import RawRow
 from examples.flights.pipeline import DONE, ERRORS, build, prepare
 from examples.flights.proof import Proof, prove
 from examples.flights.report import Report, read_report
-from examples.flights.running import started
+from examples.flights.running import start_line
 from examples.flights.spark import SharedSession, SparkFailed, shared_session, what_is_missing
 from examples.letters import causes
 from examples.running import ENGINES, Site
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = parser.add_mutually_exclusive_group()
     report.add_argument("--no-spark", action="store_true", help="leave out the report")
     report.add_argument("--png", type=_writable, metavar="PATH", help=f"draw the report here ({PICTURE})")
-    return program.ended(_run, parser.parse_args(arguments))
+    return program.run_program(_run, parser.parse_args(arguments))
 
 
 def _writable(text: str) -> Path:
@@ -89,8 +89,8 @@ def _engine(console: Console, wanted: str) -> str:
 
 def _work(console: Console, site: Site, folder: Path, *, rows: int, threads: int) -> None:
     """Run the first version of the pipeline, then the mended one on what that has failed at, if there is any."""
-    told = f"loading {rows:,} departures; {threads} threads a stage, engine {site.engine}"
-    console.print(told, highlight=False)
+    message = f"loading {rows:,} departures; {threads} threads a stage, engine {site.engine}"
+    console.print(message, highlight=False)
     tables = reference(folder)
     first, mended = (build(tables, broken=broken, engine=site.engine, concurrency=threads) for broken in (True, False))
     common.picture(console, first)
@@ -103,7 +103,7 @@ def _work(console: Console, site: Site, folder: Path, *, rows: int, threads: int
 
 
 def _drain(console: Console, site: Site, pipeline: mongoq.Pipeline, rows: Iterable[RawRow], *, total: int) -> None:
-    with started(pipeline, site, rows) as line:
+    with start_line(pipeline, site, rows) as line:
         common.watch(console, line, total)
         common.stages(console, line.progress())
     common.letters(console, causes(site.broker, ERRORS))
@@ -124,7 +124,7 @@ def _prove(uri: str, database: str, folder: Path, *, rows: int) -> Proof:
 
 
 def _report(console: Console, spark: SharedSession, broker: mongoq.Broker, uri: str, png: Path | None) -> bool:
-    """Show what Spark reads, and say whether it saw all of the history."""
+    """Show Spark's report, and return whether Spark read all of the history."""
     if missing := what_is_missing():
         console.print(f"no Spark report, since {missing}", style="yellow", markup=False, highlight=False)
         return png is None
@@ -132,27 +132,27 @@ def _report(console: Console, spark: SharedSession, broker: mongoq.Broker, uri: 
     database, _, collection = broker.namespace.partition(".")
     try:
         with console.status("Spark reads the history …"), spark.asked() as session:
-            found = read_report(session, uri, database, collection)
+            report = read_report(session, uri, database, collection)
     except SparkFailed as failed:
         console.print(f"the Spark report failed: {failed}", style="red", markup=False, highlight=False)
         return False
-    show.report(console, found)
-    drawn = _draw(console, found, png)
-    console.print(f"Spark read {found.flights:,} of {in_history:,} flights in history", highlight=False)
-    return found.flights == in_history and drawn
+    show.report(console, report)
+    has_picture = _draw(console, report, png)
+    console.print(f"Spark read {report.flights:,} of {in_history:,} flights in history", highlight=False)
+    return report.flights == in_history and has_picture
 
 
-def _draw(console: Console, found: Report, png: Path | None) -> bool:
-    """Draw the report, and say whether it is where it was asked for; not everybody asks."""
+def _draw(console: Console, report: Report, png: Path | None) -> bool:
+    """Draw the report where ``png`` says; return whether it is there, or was not asked for."""
     path = png or PICTURE
     if missing := picture.what_is_missing():
         console.print(f"no picture, since {missing}", style="yellow", markup=False, highlight=False)
         return png is None
     try:
-        picture.draw(found, path)
+        picture.draw(report, path)
     except OSError as error:
-        told = f"no picture, since {path} cannot be written: {error.strerror}"
-        console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        message = f"no picture, since {path} cannot be written: {error.strerror}"
+        console.print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
         return png is None
     show.picture(console, path)
     return True

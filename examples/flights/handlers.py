@@ -85,8 +85,8 @@ def enrich_at_first(flight: Flight, reference: Reference) -> EnrichedFlight:
 
     It does not know BQN, SJU, STT and PSE, which lie in Puerto Rico and on the Virgin Islands.
     """
-    found = {"destination_airport": reference.airports[flight.destination]}
-    return enrich(flight, reference).model_copy(update=found)
+    airports = {"destination_airport": reference.airports[flight.destination]}
+    return enrich(flight, reference).model_copy(update=airports)
 
 
 def finish(_: EnrichedFlight) -> None:

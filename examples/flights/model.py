@@ -1,4 +1,4 @@
-"""What the queues hold: a line of the CSV file, a checked flight, a flight with all that is known of it."""
+"""The payloads of the queues: a line of the CSV file, a checked flight, an enriched flight."""
 
 from __future__ import annotations
 

@@ -54,12 +54,12 @@ def draw(report: Report, path: Path) -> None:
 
 
 def _carriers(axes: Axes, carriers: list[Delays]) -> None:
-    _titled(axes, "late departures by carrier")
+    _set_titles(axes, "late departures by carrier")
     _bars(axes, carriers, [BARS] * len(carriers))
 
 
 def _hours(axes: Axes, hours: list[Delays]) -> None:
-    _titled(axes, "late departures by scheduled hour")
+    _set_titles(axes, "late departures by scheduled hour")
     axes.bar([each.group for each in hours], [each.late * 100 for each in hours], color=BARS)
     axes.set_xlabel("hour of the day in New York", color=MUTED)
     axes.set_ylabel("% late", color=MUTED)
@@ -68,7 +68,7 @@ def _hours(axes: Axes, hours: list[Delays]) -> None:
 
 def _weather(axes: Axes, weather: dict[str, list[Delays]]) -> None:
     """Draw the classes of one kind of weather in one colour."""
-    _titled(axes, "late departures by weather")
+    _set_titles(axes, "late departures by weather")
     rows = [
         (color, replace(each, group=f"{kind}: {each.group}"))
         for color, (kind, classes) in zip(GROUPS, weather.items(), strict=True)
@@ -92,7 +92,7 @@ def _bars(axes: Axes, groups: list[Delays], colors: list[str]) -> None:
 
 def _stages(axes: Axes, stages: list[StageTimes]) -> None:
     """Draw a line from the median to the 95th percentile of the time that items waited, and ran."""
-    _titled(axes, "time in a stage: median to 95th percentile")
+    _set_titles(axes, "time in a stage: median to 95th percentile")
     names = list[str]()
     for stage in stages:
         for times, what, color in (stage.waiting, "waiting", WAITING), (stage.running, "running", RUNNING):
@@ -123,11 +123,11 @@ def _span(axes: Axes, row: int, times: Times, color: str) -> None:
     low, high = max(times.median, SHORTEST), max(times.most, SHORTEST)
     axes.plot([low, high], [row, row], color=color, linewidth=5, alpha=0.5, solid_capstyle="round")
     axes.plot([low], [row], marker="o", color=color)
-    told = f"{times.median:,.0f} to {times.most:,.0f}"
-    axes.annotate(told, (high, row), (8, 0), textcoords="offset points", va="center", fontsize=8, color=MUTED)
+    label = f"{times.median:,.0f} to {times.most:,.0f}"
+    axes.annotate(label, (high, row), (8, 0), textcoords="offset points", va="center", fontsize=8, color=MUTED)
 
 
-def _titled(axes: Axes, title: str) -> None:
+def _set_titles(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -21,7 +21,7 @@ CHUNK = 1000
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Where the rows are.
+    """The places of the rows.
 
     Attributes:
         pushed: how many rows were to be loaded.

@@ -60,7 +60,7 @@ class Delays:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What Spark found.
+    """The report that Spark computes.
 
     Attributes:
         flights: how many are in the history.

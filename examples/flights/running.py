@@ -13,14 +13,14 @@ from examples.flights.model import RawRow
 from examples.flights.pipeline import QUEUES, push
 from examples.running import Line, Run, Site, nothing_in
 
-__all__ = ["LoadedLine", "started"]
+__all__ = ["LoadedLine", "start_line"]
 
 CHUNK = 250
 """Rows that are loaded by one command."""
 
 
 class LoadedLine(Line):
-    """A loader and a pipeline at work, made by ``started``."""
+    """A loader and a pipeline at work, made by ``start_line``."""
 
     def __init__(self, broker: mongoq.Broker, run: Run, rows: Iterable[RawRow], pool: ThreadPoolExecutor) -> None:
         super().__init__(run)
@@ -31,7 +31,7 @@ class LoadedLine(Line):
 
     @property
     def loaded(self) -> int:
-        """How many rows were loaded."""
+        """Number of rows loaded."""
         return self._loaded
 
     def _load(self, rows: Iterable[RawRow]) -> None:
@@ -40,11 +40,11 @@ class LoadedLine(Line):
             self._loaded += len(chunk)
 
     def leave(self) -> None:
-        """Load no more."""
+        """Stop loading."""
         self._left.set()
 
     def is_drained(self) -> bool:
-        """Say whether all is loaded, and nothing is left of it to do; raises what ended the loader."""
+        """Return whether everything is loaded and processed; raise the error that ended the loader."""
         if not self._loading.done():
             return False
         self._loading.result()
@@ -52,7 +52,7 @@ class LoadedLine(Line):
 
 
 @contextmanager
-def started(pipeline: mongoq.Pipeline, site: Site, rows: Iterable[RawRow] = ()) -> Iterator[LoadedLine]:
+def start_line(pipeline: mongoq.Pipeline, site: Site, rows: Iterable[RawRow] = ()) -> Iterator[LoadedLine]:
     """Set the pipeline to work on what its queues hold, and on rows that are loaded meanwhile.
 
     At the end of the block both are stopped, with no item in their hands.

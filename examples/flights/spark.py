@@ -1,4 +1,4 @@
-"""A Spark session for all that asks for one: it says nothing, listens to nobody else, and leaves nothing behind."""
+"""A shared Spark session: silent, reachable on loopback only, and gone with its JVM after the block."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class SharedSession:
     def session(self) -> SparkSession:
         """Return the session."""
         if self._session is None:
-            with _stderr_into(self._log), _uninterrupted():
-                self._session = _started(self._folder)
+            with _stderr_into(self._log), _hold_interrupts():
+                self._session = _start(self._folder)
                 self._stack.callback(_stop, self._session, self._log)
             self._session.sparkContext.setLogLevel("ERROR")
             mongoq.spark.register(self._session)
@@ -75,25 +75,25 @@ class SharedSession:
 
 @contextmanager
 def shared_session() -> Iterator[SharedSession]:
-    """Give a session to whoever asks for it in the block; Spark has ended behind it, if it was ever started."""
+    """Yield a session that starts on first use; Spark, if it was started, has ended after the block."""
     with TemporaryDirectory(prefix="flights-spark-") as folder, ExitStack() as stack:
         yield SharedSession(Path(folder), stack)
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    """Say whether an error came of stopping Spark in the middle of a query, in other words of an interruption."""
+    """Return whether an error comes from stopping Spark in the middle of a query, so from an interruption."""
     before = error.__context__
     return before is not None and (isinstance(before, KeyboardInterrupt) or _was_interrupted(before))
 
 
 def _in_short(error: str, log: str) -> str:
     """Leave out the stack frames, which are indented, and of the log all but its errors."""
-    told = [line for line in error.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    lines = [line for line in error.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
     logged = [line for line in log.splitlines() if "ERROR" in line or "Error" in line]
-    return "\n".join([*told[:4], *logged[-4:]])
+    return "\n".join([*lines[:4], *logged[-4:]])
 
 
-def _started(folder: Path) -> SparkSession:
+def _start(folder: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
     warnings.filterwarnings(
@@ -127,8 +127,8 @@ def _search_path() -> list[str]:
 def _stop(spark: SparkSession, log: Path) -> None:
     """Stop the session and wait for its JVM, which otherwise lives until this process has ended.
 
-    One that is gone already, or answers no more since a query was interrupted, is no failure of what it was for; nor
-    is what threads of PySpark say when the JVM hangs up on them.
+    A session that has already ended, or no longer answers after an interrupted query, is no failure of the demo. Nor
+    are errors of PySpark's threads when the JVM closes their connections.
     """
     context: Any = spark.sparkContext
     gateway = context._gateway  # noqa: SLF001  # there is no public way to its process
@@ -149,19 +149,19 @@ def _stop(spark: SparkSession, log: Path) -> None:
 def _stderr_into(log: Path) -> Iterator[None]:
     """Send what is written to stderr into a file. A JVM started in the block keeps writing there."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr_copy = os.dup(2)
     try:
         with log.open("ab") as file:
             os.dup2(file.fileno(), 2)
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr_copy, 2)
+        os.close(stderr_copy)
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _hold_interrupts() -> Iterator[None]:
     """Hold an interrupt back until the end of the block: PySpark, interrupted as it starts, leaves a JVM behind."""
     held: list[int] = []
     signals = signal.SIGINT, signal.SIGTERM

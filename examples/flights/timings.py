@@ -1,4 +1,4 @@
-"""How long items were in each stage, and how fast they left it, as their trails tell.
+"""The time of items in each stage, and the throughput of each stage, from their trails.
 
 A hop says when a worker took the item (``taken``) and when it settled it (``settled``). The hop before says when the
 item came to the queue: it waited from then on until it was taken. Nothing tells when items came to the first queue, nor
@@ -34,7 +34,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """What trails tell of a stage.
+    """The times of one stage, from trails.
 
     Attributes:
         stage: its name.
@@ -57,7 +57,7 @@ def stage_times(trails: DataFrame) -> list[StageTimes]:
 
     gap = F.when(F.col("gap") <= PAUSE, F.col("gap"))
     sums = _hops(trails).groupBy("stage")
-    found = sums.agg(
+    totals = sums.agg(
         F.count("*").alias("items"),
         (F.count(gap) * 1000 / F.sum(gap)).alias("per_second"),
         F.percentile("waiting", [0.5, 0.95]).alias("waiting"),
@@ -66,7 +66,7 @@ def stage_times(trails: DataFrame) -> list[StageTimes]:
     )
     return [
         StageTimes(row["stage"], row["items"], row["per_second"], _times(row["waiting"]), Times(*row["running"]))
-        for row in found.orderBy("place", "stage").collect()
+        for row in totals.orderBy("place", "stage").collect()
     ]
 
 
@@ -101,5 +101,5 @@ def _milliseconds(moment: Column) -> Column:
     return F.unix_millis(moment)
 
 
-def _times(found: Any) -> Times | None:
-    return None if found is None else Times(*found)
+def _times(totals: Any) -> Times | None:
+    return None if totals is None else Times(*totals)

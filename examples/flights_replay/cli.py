@@ -17,9 +17,9 @@ from examples.flights.data import data_folder, raw_rows, reference
 from examples.flights.model import RawRow
 from examples.flights.spark import SharedSession, SparkFailed, shared_session, what_is_missing
 from examples.flights_replay.pipeline import KENNEDY, build, push
-from examples.flights_replay.place import COLLECTION, DEPARTURES, Place, opened
+from examples.flights_replay.place import COLLECTION, DEPARTURES, Place, open_place
 from examples.flights_replay.replay import Period, send_back, wrong_weather
-from examples.show import counted, table_of
+from examples.show import format_count, table_of
 
 __all__ = ["main"]
 
@@ -29,7 +29,7 @@ ALL_OF_THE_YEAR = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What Spark has sent back.
+    """The counts of what Spark sent back.
 
     Attributes:
         picked: flights that it has found wrong.
@@ -42,13 +42,13 @@ class Sent:
 
     @property
     def once(self) -> bool:
-        """Whether each was pushed once."""
+        """Whether each item was pushed once."""
         return self.pushed == (self.picked, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The departures stored, by airport: all, and those with wrong weather before the replay and after."""
+    """The stored departures by airport: all, and the wrong ones before and after the replay."""
 
     flights: Counter[str]
     before: Counter[str]
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     named = f"with collections {COLLECTION!r} and {DEPARTURES!r}, which must not be there yet"
     parser.add_argument("--uri", help=f"a MongoDB to use, {named} (default: a private one)")
     parser.set_defaults(keep=None)
-    return program.ended(_run, parser.parse_args(arguments))
+    return program.run_program(_run, parser.parse_args(arguments))
 
 
 def _read_day(text: str) -> date:
@@ -87,7 +87,7 @@ def _run(console: Console, uri: str, options: argparse.Namespace) -> bool:
     folder = data_folder()
     before, day = _two_days(folder, options.day, options.rows)
     tables = reference(folder)
-    with shared_session() as spark, opened(uri) as place:
+    with shared_session() as spark, open_place(uri) as place:
         mended, faulty = (build(tables, place.departures, broken=broken) for broken in (False, True))
         earlier = _through(place, mended, before)
         since = place.now()
@@ -96,7 +96,7 @@ def _run(console: Console, uri: str, options: argparse.Namespace) -> bool:
         console.print(f"{earlier:,} flights of the day before, {flights:,} of {options.day}", highlight=False)
         _show_fix(console, faulty, mended)
         wrong = place.wrong(tables)
-        sent = _sent_back(console, spark, place, mended, period, label=f"weather of {options.day}")
+        sent = _send_back(console, spark, place, mended, period, label=f"weather of {options.day}")
         if sent is None:
             return False
         found = Found(place.flights(), wrong, place.wrong(tables))
@@ -124,7 +124,7 @@ def _through(place: Place, pipeline: mongoq.Pipeline, rows: Sequence[RawRow]) ->
     return pushed
 
 
-def _sent_back(
+def _send_back(
     console: Console, spark: SharedSession, place: Place, mended: mongoq.Pipeline, period: Period, *, label: str
 ) -> Sent | None:
     """Send back what is wrong, twice, run it, and send it a third time; ``None`` if Spark has failed."""
@@ -152,11 +152,13 @@ def _show_fix(console: Console, faulty: mongoq.Pipeline, mended: mongoq.Pipeline
 def _show_found(console: Console, found: Found, sent: Sent) -> None:
     table = table_of("weather of another airport", "from", "flights", "before", "after")
     for origin, number in sorted(found.flights.items()):
-        table.add_row(origin, counted(number), counted(found.before[origin]), counted(found.after[origin]))
+        table.add_row(
+            origin, format_count(number), format_count(found.before[origin]), format_count(found.after[origin])
+        )
     console.print(table)
     console.print(f"Spark picked {sent.picked:,} flights: those of the day, but not from {KENNEDY}", highlight=False)
     first, second, third = sent.pushed
-    told = f"sent back: {first:,} pushed; sent again: {second:,}; sent again when they were done: {third:,}"
-    console.print(told, highlight=False)
+    message = f"sent back: {first:,} pushed; sent again: {second:,}; sent again when they were done: {third:,}"
+    console.print(message, highlight=False)
     flights, before, after = (counts.total() for counts in (found.flights, found.before, found.after))
     console.print(f"{before:,} wrong before, {after:,} after, of {flights:,} departures", style="bold", highlight=False)

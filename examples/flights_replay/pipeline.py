@@ -40,7 +40,7 @@ def enrich_from_kennedy(flight: Flight, reference: Reference) -> EnrichedFlight:
 
 
 def store(flight: EnrichedFlight, *, departures: Departures) -> None:
-    """Write a flight under its own key: whatever is run again replaces what it wrote before, and adds nothing."""
+    """Write a flight under its own key: a repeated run replaces its document and adds none."""
     departures.replace_one({"_id": key_of(flight)}, flight.model_dump(), upsert=True)
 
 

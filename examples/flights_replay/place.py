@@ -1,4 +1,4 @@
-"""Where the queues are, and what came of them: departures, and which of them are wrong."""
+"""The place of the queues and of their result: departures, and the wrong ones among them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from examples.flights.model import EnrichedFlight, Reference, Weather
 from examples.flights_replay.pipeline import CHECKED, Departures
 from examples.program import CannotStart
 
-__all__ = ["COLLECTION", "DEPARTURES", "Place", "opened"]
+__all__ = ["COLLECTION", "DEPARTURES", "Place", "open_place"]
 
 COLLECTION = "flights_replay"
 DEPARTURES = "flights_replay_departures"
@@ -54,12 +54,12 @@ class Place:
 
     def flights(self) -> Counter[str]:
         """Count the departures stored, by airport."""
-        return Counter(stored["origin"] for stored in self.departures.find({}, {"origin": 1}))
+        return Counter(document["origin"] for document in self.departures.find({}, {"origin": 1}))
 
     def wrong(self, tables: Reference) -> Counter[str]:
-        """Count those by airport whose weather is not what the table has for their own airport and hour."""
-        stored = map(EnrichedFlight.model_validate, self.departures.find())
-        return Counter(each.origin for each in stored if each.weather != _own_weather(each, tables))
+        """Count by airport the departures whose weather is not the table's for their own airport and hour."""
+        flights = map(EnrichedFlight.model_validate, self.departures.find())
+        return Counter(each.origin for each in flights if each.weather != _own_weather(each, tables))
 
 
 def _own_weather(flight: EnrichedFlight, tables: Reference) -> Weather | None:
@@ -67,7 +67,7 @@ def _own_weather(flight: EnrichedFlight, tables: Reference) -> Weather | None:
 
 
 @contextmanager
-def opened(uri: str) -> Iterator[Place]:
+def open_place(uri: str) -> Iterator[Place]:
     """Connect to a server on which this example has not run; raises ``CannotStart`` if it has."""
     with (
         mongoq.connect(uri, collection=COLLECTION) as broker,

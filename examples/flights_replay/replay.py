@@ -1,4 +1,4 @@
-"""What Spark does about it: read a period of history, pick what is wrong, and write it back to the queue.
+"""The replay by Spark: read a period of history, select the wrong flights, write them back to the queue.
 
 All three steps are safe to do again. The period is over, so that the history in it is the same whenever it is read, and
 holds no copy that comes of the replay. The id of each copy is made of that of its original, the queue and the label: a

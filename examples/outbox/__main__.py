@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the example; 0 when it went as told, 2 when there is no server, or one without transactions."""
+    """Run the example; return 0 when it went as described, 2 without a server or without transactions."""
     parser = argparse.ArgumentParser(prog="python -m examples.outbox", description="The transactional outbox.")
     parser.add_argument("--uri", help="a MongoDB to use: collections 'outbox' and 'orders' (default: a private one)")
     options = parser.parse_args(arguments)

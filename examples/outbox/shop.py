@@ -1,4 +1,4 @@
-"""A shop: a collection of orders, and a queue of those to be shipped."""
+"""A shop: a collection of orders, and a queue of orders to ship."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Shop:
         with self._outbox.reserved() as item:
             if item is None:
                 return
-            held = item
+            reserved = item
 
             def shipped(tx: mongoq.Transaction) -> None:
                 change = {"$set": {"state": "shipped"}}
-                self._orders.update_one({"_id": held.payload["order"]}, change, session=tx.session)
-                self._outbox.commit(held, session=tx.session)
+                self._orders.update_one({"_id": reserved.payload["order"]}, change, session=tx.session)
+                self._outbox.commit(reserved, session=tx.session)
                 if broken:
                     raise ConnectionError("no printer")
 

@@ -21,7 +21,7 @@ from examples.punctuality.pipeline import LEASE, build
 from examples.punctuality.proof import facts_of, prove
 from examples.punctuality.queues import ERRORS
 from examples.punctuality.report import read_report
-from examples.punctuality.running import started
+from examples.punctuality.running import start_line
 from examples.running import Site
 
 __all__ = ["main"]
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         help=f"how long what a killed process held stays with it ({LEASE.total_seconds():.0f})",
     )
-    return program.ended(_run, parser.parse_args(arguments))
+    return program.run_program(_run, parser.parse_args(arguments))
 
 
 def _run(console: Console, uri: str, options: argparse.Namespace) -> bool:
@@ -61,15 +61,15 @@ def _run(console: Console, uri: str, options: argparse.Namespace) -> bool:
     with MongoClient[dict[str, Any]](uri) as client:
         items = client[database][collection]
         show.report(console, read_report(items))
-        found = prove(items, facts_of(folder, options.rows))
-    show.source(console, progress, found.rows)
-    show.proof(console, found)
-    return found.holds
+        proof = prove(items, facts_of(folder, options.rows))
+    show.source(console, progress, proof.rows)
+    show.proof(console, proof)
+    return proof.holds
 
 
 def _work(console: Console, site: Site, folder: Path, options: argparse.Namespace) -> mongoq.Progress:
-    told = f"{options.rows:,} flights, late or on time; {options.threads} threads a stage, engine {site.engine}"
-    console.print(told, highlight=False)
+    message = f"{options.rows:,} flights, late or on time; {options.threads} threads a stage, engine {site.engine}"
+    console.print(message, highlight=False)
     pipeline = build(
         folder,
         options.rows,
@@ -79,7 +79,7 @@ def _work(console: Console, site: Site, folder: Path, options: argparse.Namespac
         lease=timedelta(seconds=options.lease),
     )
     common.picture(console, pipeline)
-    with started(pipeline, site) as line:
+    with start_line(pipeline, site) as line:
         common.watch(console, line, options.rows)
         progress = line.progress()
     common.stages(console, progress)

@@ -1,4 +1,4 @@
-"""What the queues hold. All that comes of a row has its number, by which the join finds what belongs together."""
+"""The payloads of the queues. Each has the number of its row, by which the join pairs items."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NumberedFlight(Flight):
 
 
 class Question(BaseModel):
-    """How was the weather at this airport, in the hour that begins then?"""
+    """A question: the weather at this airport, in the hour that begins then."""
 
     number: int
     airport: str

@@ -35,7 +35,7 @@ TOO_LATE = 16
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a queue holds.
+    """The contents of a queue.
 
     Attributes:
         queue: its name.
@@ -55,13 +55,13 @@ class Count:
 
     @property
     def holds(self) -> bool:
-        """Whether exactly the rows are there that have to be, each once."""
+        """Whether the queue holds exactly the expected rows, each once."""
         return self.found == self.expected and not (self.twice or self.wrong or self.missing)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Where everything is.
+    """The places of all rows.
 
     Attributes:
         rows: how many there are in the file.
@@ -75,40 +75,40 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether all is where it has to be, and nothing anywhere else."""
+        """Whether every row is where it has to be, and nothing is anywhere else."""
         return not self.elsewhere and all(count.holds for count in self.counts)
 
 
 def prove(collection: Collection[Document], facts: Facts) -> Proof:
     """Compare what a collection holds with what the files say."""
-    found: dict[str, Counter[int]] = {queue: Counter() for queue in facts}
+    counts: dict[str, Counter[int]] = {queue: Counter() for queue in facts}
     wrong, elsewhere = Counter[str](), collection.count_documents(JOINS)
     for item in collection.find(ITEMS, dict.fromkeys(FIELDS, 1)):
-        queue, number, fact = _told(item)
+        queue, number, fact = _read_item(item)
         if queue not in facts:
             elsewhere += 1
             continue
-        found[queue][number] += 1
+        counts[queue][number] += 1
         wrong[queue] += facts[queue].get(number) != fact
     rows = sum(len(facts[queue]) for queue in (*DEPARTURES, ERRORS))
-    return Proof(rows, tuple(_count(queue, facts[queue], found[queue], wrong[queue]) for queue in facts), elsewhere)
+    return Proof(rows, tuple(_count(queue, facts[queue], counts[queue], wrong[queue]) for queue in facts), elsewhere)
 
 
-def _told(item: Document) -> tuple[str, int, Fact]:
-    """Return the queue that holds an item, which row it comes from, and what it says."""
+def _read_item(item: Document) -> tuple[str, int, Fact]:
+    """Return the queue of an item, the number of its row, and its delay and rain."""
     payload = item["payload"] if isinstance(item["payload"], dict) else {}  # a pair of a join is a list
     queue = "history" if "processed" in item else item["q"]
     return queue, payload.get("number", 0), (payload.get("delay"), payload.get("rain"))
 
 
-def _count(queue: str, facts: dict[int, Fact], found: Counter[int], wrong: int) -> Count:
+def _count(queue: str, facts: dict[int, Fact], counts: Counter[int], wrong: int) -> Count:
     return Count(
         queue,
         expected=len(facts),
-        found=found.total(),
-        twice=found.total() - len(found),
+        found=counts.total(),
+        twice=counts.total() - len(counts),
         wrong=wrong,
-        missing=len(facts.keys() - found.keys()),
+        missing=len(facts.keys() - counts.keys()),
     )
 
 
@@ -127,7 +127,7 @@ def facts_of(folder: Path, rows: int) -> Facts:
 
 
 def _places(row: RawRow) -> Iterator[tuple[str, int | None]]:
-    """Yield the queues that a row has to end in, with the delay there. In this file, who has no time never departed."""
+    """Yield the queues where a row must end, with the delay there. A row without a time never departed."""
     if row["dep_time"] == "NA":
         yield ERRORS, None
         return

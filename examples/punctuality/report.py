@@ -24,7 +24,7 @@ Found = Counter[tuple[str, bool | None]]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many there are, and how many of them are late."""
+    """The number of movements, and of the late ones."""
 
     all: int
     late: int
@@ -52,14 +52,14 @@ class Group:
 def read_report(collection: Collection[dict[str, Any]]) -> list[Group]:
     """Count what is late and what is on time, in each kind of weather and in all."""
     groups = collection.aggregate(PIPELINE)
-    found: Found = Counter({(group["_id"]["queue"], group["_id"]["rain"]): group["n"] for group in groups})
-    return [*(_group(name, found, (rain,)) for rain, name in NAMES.items()), _group(ALL, found, tuple(NAMES))]
+    counts: Found = Counter({(group["_id"]["queue"], group["_id"]["rain"]): group["n"] for group in groups})
+    return [*(_group(name, counts, (rain,)) for rain, name in NAMES.items()), _group(ALL, counts, tuple(NAMES))]
 
 
-def _group(name: str, found: Found, weathers: tuple[bool | None, ...]) -> Group:
-    return Group(name, _share(DEPARTURES, found, weathers), _share(ARRIVALS, found, weathers))
+def _group(name: str, counts: Found, weathers: tuple[bool | None, ...]) -> Group:
+    return Group(name, _share(DEPARTURES, counts, weathers), _share(ARRIVALS, counts, weathers))
 
 
-def _share(queues: Sorted, found: Found, weathers: tuple[bool | None, ...]) -> Share:
-    late, on_time = (sum(found[queue, rain] for rain in weathers) for queue in queues)
+def _share(queues: Sorted, counts: Found, weathers: tuple[bool | None, ...]) -> Share:
+    late, on_time = (sum(counts[queue, rain] for rain in weathers) for queue in queues)
     return Share(late + on_time, late)

@@ -1,4 +1,4 @@
-"""What people see of the source, of the report and of the proof."""
+"""Output for people: the source, the report and the proof."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from examples.punctuality.pipeline import SOURCE
 from examples.punctuality.proof import Proof
 from examples.punctuality.queues import DEPARTURES, ERRORS
 from examples.punctuality.report import Group, Share
-from examples.show import counted, table_of
+from examples.show import format_count, table_of
 
 __all__ = ["proof", "report", "source"]
 
 
-def source(console: Console, found: mongoq.Progress, rows: int) -> None:
+def source(console: Console, progress: mongoq.Progress, rows: int) -> None:
     """Print how many of the rows this run has read; runs before it have read the others."""
-    read = found.sources[SOURCE].pushed
+    read = progress.sources[SOURCE].pushed
     before = f", and {rows - read:,} were read before" if read < rows else ""
     console.print(f"the source has read {read:,} rows{before}", highlight=False)
 
@@ -37,19 +37,19 @@ def report(console: Console, groups: Sequence[Group]) -> None:
 
 
 def _cells(share: Share) -> tuple[str, str, str]:
-    return counted(share.all), counted(share.late), str(share)
+    return format_count(share.all), format_count(share.late), str(share)
 
 
-def proof(console: Console, found: Proof) -> None:
-    """Print what has to be in each queue and what is, and whether that proves that nothing was lost or doubled."""
+def proof(console: Console, proof: Proof) -> None:
+    """Print the expected and actual contents of each queue, and whether they prove that nothing was lost or doubled."""
     table = table_of("proof", "queue", "by the file", "found", "twice", "wrong", "missing")
-    for one in found.counts:
+    for one in proof.counts:
         numbers = one.expected, one.found, one.twice, one.wrong, one.missing
-        table.add_row(one.queue, *map(counted, numbers))
+        table.add_row(one.queue, *map(format_count, numbers))
     console.print(table)
-    verdict, style = ("proven", "bold green") if found.holds else ("NOT PROVEN", "bold red")
-    counts = {one.queue: one.found for one in found.counts}
+    verdict, style = ("proven", "bold green") if proof.holds else ("NOT PROVEN", "bold red")
+    counts = {one.queue: one.found for one in proof.counts}
     late, on_time, dead = counts[DEPARTURES.late], counts[DEPARTURES.on_time], counts[ERRORS]
-    sign = "=" if found.rows == late + on_time + dead else "≠"
-    sums = f"{found.rows:,} rows {sign} {late:,} departed late + {on_time:,} on time + {dead:,} dead"
-    console.print(f"{verdict}: {sums}; {found.elsewhere:,} elsewhere", style=style, highlight=False, soft_wrap=True)
+    sign = "=" if proof.rows == late + on_time + dead else "≠"
+    sums = f"{proof.rows:,} rows {sign} {late:,} departed late + {on_time:,} on time + {dead:,} dead"
+    console.print(f"{verdict}: {sums}; {proof.elsewhere:,} elsewhere", style=style, highlight=False, soft_wrap=True)

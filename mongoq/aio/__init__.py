@@ -3,9 +3,8 @@
 ``scripts/unasync.py`` generates ``mongoq.sync`` from the asyncio classes.
 """
 
+from mongoq.aio.blocks import AsyncReserved, AsyncTransaction
 from mongoq.aio.broker import AsyncBroker
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
-from mongoq.aio.reserved import AsyncReserved
-from mongoq.aio.transaction import AsyncTransaction
 
 __all__ = ["AsyncBroker", "AsyncDeadQueue", "AsyncQueue", "AsyncReserved", "AsyncTransaction"]

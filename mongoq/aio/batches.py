@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from bson import ObjectId
 
-from mongoq.drivers.aio.driver import AioDriver
+from mongoq.drivers.aio.driver import AsyncRunner
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
@@ -16,19 +16,16 @@ from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.push import push_many
-from mongoq.protocol.settle import move_many, settle_many
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.settle import move, settle
+from mongoq.protocol.state.context import QueueContext, context_of
 
 __all__ = ["AsyncBatches"]
 
 M = TypeVar("M")
 
 
-class AsyncBatches(Generic[M]):
+class AsyncBatches(AsyncRunner[QueueContext[M]]):
     """The part of ``AsyncQueue`` that handles many items in few commands."""
-
-    _driver: AioDriver
-    _context: QueueContext[M]
 
     async def push_many(
         self,
@@ -90,7 +87,7 @@ class AsyncBatches(Generic[M]):
             once=once,
             session=session,
         )
-        return await self._driver.run(pushing if session is None else run_within(self._context, session, pushing))
+        return await self._run_flow(pushing if session is None else run_within(self._context, session, pushing))
 
     async def reserve_many(
         self,
@@ -119,9 +116,7 @@ class AsyncBatches(Generic[M]):
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the first raw item that
                 does not fit, reserved. The other items were given back unused.
         """
-        return await self._driver.run(
-            reserve_many.reserve_many(self._context, n, lease=lease, wait=wait, on_invalid=on_invalid)
-        )
+        return await self._run(reserve_many.reserve_many, n, lease=lease, wait=wait, on_invalid=on_invalid)
 
     async def commit_many(self, items: Iterable[Item[Any]]) -> None:
         """Settle items as done (``bulkWrite`` with one ``delete`` of many for each token; with history ``update``).
@@ -140,7 +135,7 @@ class AsyncBatches(Generic[M]):
         A cancelled call may still settle all or some of them; a call that ends by a crash or a network error may, too.
         Items that are not settled are eligible again when their leases end.
         """
-        await self._driver.run(settle_many.commit_many(self._context, items))
+        await self._run(settle.commit_many, items)
 
     async def rollback_many(
         self, items: Iterable[Item[Any]], *, delay: Duration = 0, error: BaseException | str | None = None
@@ -155,7 +150,7 @@ class AsyncBatches(Generic[M]):
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        await self._driver.run(settle_many.rollback_many(self._context, items, delay=delay, error=error))
+        await self._run(settle.rollback_many, items, delay=delay, error=error)
 
     async def release_many(self, items: Iterable[Item[Any]]) -> None:
         """Hand items back unused: to their places in the order, attempts not counted (``bulkWrite`` of ``update``).
@@ -163,7 +158,7 @@ class AsyncBatches(Generic[M]):
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        await self._driver.run(settle_many.release_many(self._context, items))
+        await self._run(settle.release_many, items)
 
     async def extend_many(self, items: Iterable[Item[M]], *, lease: Duration | None = None) -> list[Item[M]]:
         """Restart the leases with this length, and return the items with new ends (``bulkWrite`` of ``update``).
@@ -177,7 +172,7 @@ class AsyncBatches(Generic[M]):
             BatchIncomplete: some leases could not be extended; the leases of its ``done`` were.
             ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        return await self._driver.run(settle_many.extend_many(self._context, items, lease=lease))
+        return await self._run(settle.extend_many, items, lease=lease)
 
     async def move_many(self, moves: Iterable[tuple[Item[Any], Move]]) -> None:
         """Hand items on to other queues, each in one ``update`` (``bulkWrite``): none is ever in both or in neither.
@@ -195,9 +190,4 @@ class AsyncBatches(Generic[M]):
                 as ``moves[3].priority``, and nothing was sent.
             ItemForeign, ReservationLost: as for ``commit_many``.
         """
-        await self._driver.run(move_many.move_many(self._context, moves, _resolve_target))
-
-
-def _resolve_target(to: Any) -> Any:
-    # A handle brings its model, which checks the payload.
-    return to._context if isinstance(to, AsyncBatches) else to
+        await self._run(move.move_many, moves, context_of)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from bson import ObjectId
 from pydantic import TypeAdapter
 
+from mongoq.aio.blocks import AsyncTransaction
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
-from mongoq.aio.runner import AsyncRunner
-from mongoq.aio.topics import AsyncTopics
-from mongoq.aio.transaction import AsyncTransactions
-from mongoq.drivers.aio.driver import AioDriver
+from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
 from mongoq.drivers.backend import open_backend
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
@@ -25,22 +24,24 @@ from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin
-from mongoq.protocol import admin as drop
-from mongoq.protocol.base import bootstrap
+from mongoq.protocol.base import bootstrap, transaction
+from mongoq.protocol.base.retry import TransactionRetries
 from mongoq.protocol.coordination import heartbeats, streams
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history import read, stats
 from mongoq.protocol.history.stats import QueueStats
-from mongoq.protocol.settle.move import graveyard
+from mongoq.protocol.push import bindings as binding
+from mongoq.protocol.settle.bury import graveyard
 from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["AsyncBroker"]
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 
-class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Local):
+class AsyncBroker(AsyncRunner[BrokerContext], Local):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect_async`` makes one from a URI. On a collection of your own:
@@ -93,15 +94,12 @@ class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Lo
         source = check_source(settings)
         backend = open_backend(collection, asynchronous=AioDriver.asynchronous)
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
-        self._driver = AioDriver(backend, own_clock)
-        self._context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
-        self._context.settings_from = source
-        if not backend.serverless and (AioDriver.shares if group_commit is None else group_commit):
-            self._context.batchers = Batchers()
-            self._driver.use_batchers(self._context.batchers)
+        context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
+        context.settings_from = source
+        if not backend.serverless and (AioDriver.asynchronous if group_commit is None else group_commit):
+            context.batchers = Batchers()
         # At intervals: write the counters, and let control documents of idle queues expire.
-        self._driver.flush_counters(self._context.counters, lambda: admin.upkeep(self._context))
-        self._driver.use_registry(self._context.registry)
+        super().__init__(AioDriver(backend, context, partial(admin.upkeep, context)), context)
         self._on_close = on_close
 
     def __repr__(self) -> str:
@@ -190,7 +188,7 @@ class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Lo
 
         Two ``aggregate`` commands, each answered from an index in time proportional to the number of queues.
         """
-        return await self._driver.run(read.queues(self._context))
+        return await self._run(read.queues)
 
     async def stats(self) -> dict[str, QueueStats]:
         """Return event counts and the present number of items of each queue, by the queue's name.
@@ -204,7 +202,7 @@ class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Lo
 
         A few commands, for any number of queues.
         """
-        return await self._driver.run(stats.stats(self._context))
+        return await self._run(stats.stats)
 
     async def drop_queue(self, name: str, *, force: bool = False) -> int:
         """Delete all stored data of a queue: its history, remembered ids, counters, settings, pause and marks.
@@ -229,7 +227,7 @@ class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Lo
             QueueNameInvalid: no queue can have this name.
             ArgumentInvalid: ``force`` is no bool.
         """
-        return await self._driver.run(drop.drop(self._context, name, force=force))
+        return await self._run(admin.drop, name, force=force)
 
     async def trail(self, id: ObjectId) -> tuple[Hop, ...] | None:
         """Return the settlements of an item by stages of pipelines, oldest first, from any queue (``find``).
@@ -240,14 +238,14 @@ class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Lo
         Raises:
             ArgumentInvalid: ``id`` is no ``ObjectId``.
         """
-        return await self._driver.run(read.trail(self._context, id))
+        return await self._run(read.trail, id)
 
     async def workers(self) -> list[WorkerRecord]:
         """Return the last heartbeats of the workers of this collection (``find``).
 
         Workers that ended regularly are not included; a worker that was killed is, for some minutes, as not ``alive``.
         """
-        return await self._driver.run(heartbeats.workers(self._context))
+        return await self._run(heartbeats.workers)
 
     async def release_claims(self, consumer: str) -> int:
         """Give back at once all items that a stream of Spark holds under this name; return how many.
@@ -266,7 +264,106 @@ class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Lo
         Raises:
             ArgumentInvalid: no consumer can have this name.
         """
-        return await self._driver.run(streams.release_consumer(self._context, consumer))
+        return await self._run(streams.release_consumer, consumer)
+
+    def transaction(self) -> AsyncTransaction:
+        """Return a block with writes that happen together or not at all: ``async with broker.transaction() as tx``.
+
+        ```python
+        async with broker.transaction() as tx:
+            await orders.insert_one(order, session=tx.session)
+            await queue.push(order["_id"], session=tx.session)
+        ```
+
+        It reads a snapshot and is committed to the majority at the end of the block (``commitTransaction``). An
+        exception that leaves the block aborts it (``abortTransaction``) and is raised further; a cancellation does the
+        same. A process that dies within the block leaves nothing; the server releases the documents of the transaction
+        after ``transactionLifetimeLimitSeconds``, 60 by default. Keep the block short: other callers wait for the items
+        that it settles.
+
+        When the reply to the commit is lost, the broker asks for it again, for up to two minutes. A cancelled commit
+        goes on.
+
+        Raises:
+            TransactionsUnavailable: the server is no replica set; nothing was written.
+            ArgumentInvalid: another transaction of this broker runs in this thread or task.
+
+        Errors of the driver are raised unchanged. After one with the label ``TransientTransactionError``, such as a
+        write conflict, nothing has happened and the whole may be tried again, as ``run_transaction`` does; after one
+        with ``UnknownTransactionCommitResult``, the transaction may have happened.
+        """
+        return AsyncTransaction(self._driver, self._context)
+
+    async def run_transaction(self, function: Callable[[AsyncTransaction], Awaitable[T]]) -> T:
+        """Call ``function(tx)`` in a transaction, commit it, and return the result of the function.
+
+        A transaction that met a write conflict, or lost its server, is aborted and run again as a whole, with growing
+        pauses, for up to two minutes. So the function may be called several times, and should have no effects except
+        through ``tx.session``. It must not catch the driver's errors: they have aborted the transaction.
+
+        Args:
+            function: called with the transaction, and awaited.
+
+        Raises:
+            TransactionsUnavailable: the server is no replica set; nothing was written.
+            ArgumentInvalid: another transaction of this broker runs in this thread or task.
+
+        Any other exception of the function aborts the transaction and is raised unchanged. Errors of the driver are as
+        for ``transaction``.
+        """
+        retries = TransactionRetries()
+        while True:
+            try:
+                async with self.transaction() as tx:
+                    result = function(tx)
+                    transaction.check_awaitable(result)  # async only
+                    return transaction.check_result(await result)
+            except Exception as error:
+                pause = retries.pause(error)
+                # Not an error to retry, or the two minutes are over.
+                if pause is None:
+                    raise
+            await self._run_flow(pause.__iter__())
+
+    async def bind(self, topic: str, *queues: str) -> tuple[str, ...]:
+        """Bind queues to a topic, so that its pushes go to them instead, and return all queues bound to it now.
+
+        From then on ``push`` and ``push_many`` to ``topic`` put a copy into each bound queue and none into the queue of
+        that name, in one transaction: into all of them, or into none. The binding is stored with the collection
+        (``findAndModify`` of one control document). This broker uses it at once, and every other producer within a
+        second. Until then their pushes go where they went before. Items in the queue ``topic`` stay there, and so do
+        items that a move or a replay brings. Queues that are bound already stay bound.
+
+        Args:
+            topic: a queue name.
+            queues: the names of the queues, in the order in which the copies are written.
+
+        Raises:
+            TransactionsUnavailable: the server is no replica set; nothing was written.
+            QueueNameInvalid: one of the names cannot be stored.
+            ArgumentInvalid: no queue is named, one is bound to itself, is a topic itself, or the topic is bound to
+                another topic; or one of the names is that of a dead queue. Nothing was changed.
+        """
+        return await self._run(binding.bind, topic, queues)
+
+    async def unbind(self, topic: str, *queues: str) -> tuple[str, ...]:
+        """Undo the binding of these queues, or of all if none is named, and return the remaining bound queues.
+
+        Without any bound queue, the topic is an ordinary queue again. This broker uses the change at once, and every
+        other producer within a second (``findAndModify`` of one control document). Items in the queues stay there.
+
+        Args:
+            topic: a queue name.
+            queues: the names of the queues; a queue that is not bound is ignored.
+
+        Raises:
+            QueueNameInvalid: one of the names cannot be stored.
+        """
+        return await self._run(binding.unbind, topic, queues)
+
+    async def bindings(self) -> dict[str, tuple[str, ...]]:
+        """Return the queues bound to each topic, in the order they were bound (``find`` of one control document)."""
+        return await self._run(binding.bindings)
 
     async def ensure_indexes(self) -> None:
         """Create the indexes and the schema document; the first write does this by itself.
@@ -278,7 +375,7 @@ class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Lo
             CollectionSharded: mongoq needs an unsharded collection.
             SchemaTooNew: a later mongoq has written the collection.
         """
-        await self._driver.run(bootstrap.ensure_indexes(self._context))
+        await self._run(bootstrap.ensure_indexes)
 
     async def ping(self) -> timedelta:
         """Check that the server answers and the collection is suitable, and return the time of one round trip.
@@ -288,9 +385,9 @@ class AsyncBroker(AsyncRunner[BrokerContext], AsyncTransactions, AsyncTopics, Lo
             SchemaTooNew: a later mongoq has written the collection.
         """
         # Before the measurement, which covers only one round trip.
-        await self._driver.run(bootstrap.check_collection(self._context))
+        await self._run(bootstrap.check_collection)
         started = time.perf_counter()
-        await self._driver.run(bootstrap.hello(self._context))
+        await self._run(bootstrap.hello)
         return timedelta(seconds=time.perf_counter() - started)
 
     async def close(self) -> None:

@@ -10,14 +10,12 @@ from typing import Any, Self, TypeVar
 from bson import ObjectId
 
 from mongoq.aio.batches import AsyncBatches
-from mongoq.aio.looking import AsyncLooking
-from mongoq.aio.past import AsyncPast
-from mongoq.aio.reserved import AsyncReserved
-from mongoq.aio.runner import AsyncRunner
-from mongoq.drivers.aio.driver import AioDriver
+from mongoq.aio.blocks import AsyncReserved
+from mongoq.aio.contents import AsyncContents
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
+from mongoq.model.outcomes import Move
 from mongoq.model.process import Local
 from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol import admin, group_commit
@@ -26,16 +24,16 @@ from mongoq.protocol.claim import pop
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
-from mongoq.protocol.push.keyed import OnDuplicate
-from mongoq.protocol.settle import move, settle
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.push.insert import OnDuplicate
+from mongoq.protocol.settle import bury, move, settle
+from mongoq.protocol.state.context import context_of
 
 __all__ = ["AsyncDeadQueue", "AsyncQueue"]
 
 M = TypeVar("M")
 
 
-class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], AsyncLooking[M], Local):
+class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
     """A handle of one queue, made by ``broker.queue(name)``; cheap, without I/O, safe to share between tasks.
 
     ``M`` is the type of the payloads: the ``model`` of the handle, else ``Any``.
@@ -45,10 +43,6 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
         "it belongs to its broker and its process; another process, or a function that Spark runs, makes a broker of "
         "its own from the URI and takes the queue from that by its name; items can be pickled"
     )
-
-    def __init__(self, driver: AioDriver, context: QueueContext[M]) -> None:
-        self._driver = driver
-        self._context = context
 
     def __repr__(self) -> str:
         """Return the names of the queue and its collection."""
@@ -75,7 +69,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
         Raises:
             ArgumentInvalid: this queue has none: it is one itself, or was opened with ``dead=None``.
         """
-        return AsyncDeadQueue(self._driver, move.dead_context(self._context))
+        return AsyncDeadQueue(self._driver, bury.dead_context(self._context))
 
     def _with(self, **changes: Any) -> Self:
         """Return a handle of the same queue whose context has other settings or marks."""
@@ -144,7 +138,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
             on_duplicate=on_duplicate,
             session=session,
         )
-        return await self._driver.run(pushing if session is None else run_within(self._context, session, pushing))
+        return await self._run_flow(pushing if session is None else run_within(self._context, session, pushing))
 
     async def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Remove the first eligible item and return it, or ``None``: at most once, no settling (``findAndModify``).
@@ -161,7 +155,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
         Raises:
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item.
         """
-        return await self._driver.run(pop.pop(self._context, on_invalid=on_invalid))
+        return await self._run(pop.pop, on_invalid=on_invalid)
 
     async def reserve(
         self,
@@ -190,9 +184,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item, reserved,
                 which can be settled.
         """
-        return await self._driver.run(
-            group_commit.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid)
-        )
+        return await self._run(group_commit.reserve, lease=lease, wait=wait, on_invalid=on_invalid)
 
     def reserved(
         self,
@@ -245,11 +237,8 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
-        given = payload is not KEEP
-        committing = group_commit.commit(
-            self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
-        )
-        await self._driver.run(committing if session is None else run_within(self._context, session, committing, item))
+        committing = group_commit.commit(self._context, item, payload=payload, patch=patch, session=session)
+        await self._run_flow(committing if session is None else run_within(self._context, session, committing, item))
 
     async def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; without retries left, bury it at once (one ``update``).
@@ -263,7 +252,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        await self._driver.run(group_commit.rollback(self._context, item, delay=delay, error=error))
+        await self._run(group_commit.rollback, item, delay=delay, error=error)
 
     async def release(self, item: Item[Any]) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
@@ -272,7 +261,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        await self._driver.run(settle.release(self._context, item))
+        await self._run(settle.release, item)
 
     async def extend(self, item: Item[M], *, lease: Duration | None = None) -> Item[M]:
         """Extend the lease to this length from now on, and return the item with its new end (``update``).
@@ -287,7 +276,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        until = await self._driver.run(group_commit.extend(self._context, item, lease=lease))
+        until = await self._run(group_commit.extend, item, lease=lease)
         # Items are frozen, so the new end of the lease is in a new one.
         return item.held_until(until)
 
@@ -336,19 +325,12 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
         moving = group_commit.move(
             self._context,
             item,
-            move.destination(self._context, to._context if isinstance(to, AsyncQueue) else to),
-            payload=payload,
-            replace_payload=payload is not KEEP,
-            patch=patch,
-            delay=delay,
-            when=when,
-            priority=priority,
-            headers=headers,
-            replace_headers=headers is not KEEP,
+            move.destination(self._context, context_of(to)),
+            Move(to, payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers),
             key=key,
             session=session,
         )
-        await self._driver.run(moving if session is None else run_within(self._context, session, moving, item))
+        await self._run_flow(moving if session is None else run_within(self._context, session, moving, item))
 
     async def bury(
         self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None
@@ -365,7 +347,7 @@ class AsyncQueue(AsyncRunner[QueueContext[M]], AsyncBatches[M], AsyncPast[M], As
             ItemForeign: the item belongs to another queue or broker.
             ArgumentInvalid: this queue has no dead queue: it is one itself, or was opened with ``dead=None``.
         """
-        await self._driver.run(move.bury(self._context, item, reason=reason, error=error))
+        await self._run(bury.bury, item, reason=reason, error=error)
 
 
 class AsyncDeadQueue(AsyncQueue[Any]):
@@ -407,9 +389,8 @@ class AsyncDeadQueue(AsyncQueue[Any]):
 
         A crash in between leaves the rest here: call it again.
         """
-        target = to._context if isinstance(to, AsyncQueue) else to
         chosen = selection(self._context, ids=ids, where=where, stage=stage)
-        return await self._driver.run(revive(self._context, chosen, to=target, hop=hop, limit=limit))
+        return await self._run(revive, chosen, to=context_of(to), hop=hop, limit=limit)
 
     async def purge(
         self,
@@ -436,4 +417,4 @@ class AsyncDeadQueue(AsyncQueue[Any]):
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        return await self._driver.run(admin.purge(self._context, state, ids=ids, where=where, limit=limit, stage=stage))
+        return await self._run(admin.purge, state, ids=ids, where=where, limit=limit, stage=stage)

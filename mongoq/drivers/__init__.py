@@ -1,9 +1,10 @@
 """Drivers: run flows by calling a MongoDB driver, for threads and for asyncio.
 
-Start with ``aio.driver``: it runs a flow from its first request to its result. ``threads`` is generated from ``aio`` by
-``scripts/unasync.py``. What differs by nature is written by hand for each: ``performer_*`` performs the requests of one
-caller, with tasks and cancellations or with threads and signals; ``group_commit_*`` lets callers share commands.
+Start with ``aio.driver``: it runs a flow from its first request to its result; brokers and queues inherit its runner.
+``threads`` is generated from ``aio`` by ``scripts/unasync.py``. What differs by nature is written by hand for each:
+``performer_*`` performs the requests of one caller, with tasks and cancellations or with threads and signals;
+``group_commit_*`` lets callers share commands.
 
-``backend`` knows PyMongo, Motor and mongomock; ``raw_commands`` and ``sessions`` send commands without the driver's own
-retries; ``sleep`` lets waiters rest; ``errors`` explains a server's refusals.
+``backend`` knows PyMongo, Motor and mongomock; ``raw_commands`` builds commands for which the server keeps no record;
+``sessions`` keeps track of transactions; ``sleep`` lets waiters rest; ``errors`` explains a server's refusals.
 """

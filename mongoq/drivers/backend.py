@@ -30,7 +30,7 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 
 from mongoq.drivers import raw_commands
-from mongoq.drivers.sessions import NumberedSession, SessionPool, Sessions, get_numbers
+from mongoq.drivers.sessions import Sessions
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.codec import Options, codec_options
 from mongoq.protocol.flow import (
@@ -83,9 +83,7 @@ def log_reply(command: Command[Any], reply: Any, undo_log: UndoLog) -> Any:
 class ResetInChild(Protocol):
     """Object whose state a forked child must not use."""
 
-    def forget(self) -> None:
-        """Reset the state in the child."""
-        ...
+    def forget(self) -> None: ...
 
 
 _objects: WeakSet[ResetInChild] = WeakSet()
@@ -125,10 +123,8 @@ class Backend:
         client: client of the collection, for its topology; ``None`` for mongomock.
         options: codec options of values.
         undecoded: codec options of replies that stay raw bytes.
-        asynchronous: True if methods return awaitables.
         serverless: True for mongomock, which keeps Python objects and takes no raw BSON.
         namespace: ``database.collection``.
-        numbers: sessions for writes that mongoq numbers itself; ``None`` if the driver's own layer does so.
     """
 
     targets: Mapping[Target, Any]
@@ -136,10 +132,8 @@ class Backend:
     client: Any
     options: Options
     undecoded: Options
-    asynchronous: bool
     serverless: bool
     namespace: str
-    numbers: SessionPool | None = None
 
     def is_cut_off(self) -> bool:
         """Return whether the client sees no server that takes writes."""
@@ -147,51 +141,31 @@ class Backend:
 
     def call(self, command: Command[Any]) -> Any:
         """Call the driver's method that sends a command, and return its result."""
+        return getattr(self.targets[command.target], command.method)(**self.arguments(command))
+
+    def arguments(self, command: Command[Any]) -> Mapping[str, Any]:
+        """Return the arguments of the driver's method, in the form that this backend takes."""
         arguments = command.arguments
-        if self.serverless or command.method == "bulk_write":
-            arguments = self.arguments(command.method, arguments)
-        if command.session is not None:
-            arguments = {**arguments, "session": command.session}
-        return getattr(self.targets[command.target], command.method)(**arguments)
+        if command.method == "bulk_write":
+            statements = [STATEMENTS[kind](**statement) for kind, statement in arguments["requests"]]
+            arguments = {**arguments, "requests": statements}
+        elif self.serverless:
+            arguments = _decode(arguments, self.options)
+        return arguments if command.session is None else {**arguments, "session": command.session}
 
     def is_raw_command(self, command: Command[Any]) -> bool:
         """Return whether a command is sent by ``call_raw`` (``mongoq.drivers.raw_commands``)."""
         return command.resolved and not self.serverless and raw_commands.is_raw_command(command)
 
-    def call_raw(self, command: Command[Any], leased: NumberedSession | None) -> Any:
-        """Send a command document, for a reply that ``raw_commands.parse_reply`` understands.
-
-        It uses the session ``leased``, with its number unless the flow itself resolves a lost reply.
-        """
+    def call_raw(self, command: Command[Any]) -> Any:
+        """Send a command document, for a reply that ``raw_commands.parse_reply`` understands."""
         document = raw_commands.build_command(command, self.targets["collection"].name)
         options = self.undecoded if command.target == "bytes" else self.options
-        if leased is None:  # the driver makes a session for each command, which takes longer
-            return self.targets["database"].command(document, codec_options=options)
-        if not command.resolved:
-            document["txnNumber"] = leased.number
-        return self.targets["database"].command(document, codec_options=options, session=leased.session)
-
-    def lend(self) -> NumberedSession | None:
-        """Lend a session for a command (``mongoq.drivers.sessions``)."""
-        return None if self.numbers is None else self.numbers.lend(self.client)
-
-    def lend_for_write(self, command: Command[Any]) -> NumberedSession | None:
-        """Lend a session and a number for a write by ``call_raw``; ``None`` if the driver's own method sends it."""
-        if self.numbers is not None and raw_commands.is_single_write(command):
-            return self.numbers.lend(self.client)
-        return None
+        return self.targets["database"].command(document, codec_options=options)
 
     def kill_command(self, cursor: int) -> Command[Any]:
-        """Return the command that closes a cursor."""
         kill = {"killCursors": self.targets["collection"].name, "cursors": [cursor]}
         return Command("command", {"command": kill}, target="database")
-
-    def arguments(self, method: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments in the form that this backend takes."""
-        if method == "bulk_write":
-            statements = [STATEMENTS[kind](**arguments) for kind, arguments in given["requests"]]
-            return {**given, "requests": statements}
-        return _decode(given, self.options) if self.serverless else given
 
 
 def _decode(value: Any, options: Options) -> Any:
@@ -238,10 +212,8 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
         client=client,
         options=options,
         undecoded=undecoded,
-        asynchronous=asynchronous,
         serverless=serverless,
         namespace=f"{own.database.name}.{own.name}",
-        numbers=None if serverless or kind == "motor" else get_numbers(client),
     )
 
 

@@ -18,24 +18,19 @@ __all__ = ["LOGIN_REFUSED", "UNAUTHORIZED_CODE", "FailoverNotice", "describe_mis
 
 LOGIN_REFUSED = frozenset({11, 17, 18, 334, 8000})
 """What a server answers to credentials that it does not take, or to a mechanism that it does not have."""
-READS = {
-    "find": "find",
+READS = frozenset(
+    {"find", "aggregate", "count", "getMore", "listCollections", "listIndexes", "collStats", "killCursors"}
+)
+"""Commands whose actions the role ``read`` holds."""
+ACTIONS = {
     "aggregate": "find",
     "count": "find",
     "getMore": "find",
-    "listCollections": "listCollections",
-    "listIndexes": "listIndexes",
-    "collStats": "collStats",
-    "killCursors": "killCursors",
-}
-WRITES = {
-    "insert": "insert",
-    "update": "update",
     "delete": "remove",
     "findAndModify": "update",
     "createIndexes": "createIndex",
 }
-"""The action that each command needs, by the server's names; the role ``read`` holds those of the first."""
+"""The server's names of the actions that commands need, where they differ from those of the commands."""
 OURS = "; mongoq: "
 REFUSAL = re.compile(r'not authorized on (\S+) to execute command \{ (\w+): (?:"([^"]*)")?')
 
@@ -47,7 +42,7 @@ def describe_missing_right(error: Exception) -> str:
         return "demands that its clients log in: give user and password (mongodb://user:password@host) in the URI"
     database, command, collection = refusal.groups()
     place = f"{database}.{collection}" if collection else database
-    action = {**READS, **WRITES}.get(command, command)
+    action = ACTIONS.get(command, command)
     role = "read" if command in READS else "readWrite"
     return (
         f"knows the user, who may not run {command!r} on {place}: grant the action {action!r} on {place}, or the role "

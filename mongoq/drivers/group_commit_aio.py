@@ -34,7 +34,6 @@ class AioGroupCommit:
         self._performer = performer
         self._run = run
         batchers.divides = True
-        batchers.caller, batchers.go_on = identify_caller, self.go_on
 
     def share(self, shared: Shared[Any]) -> Waiter:
         """Add a caller to the next batch, and return the future of its part.
@@ -46,16 +45,9 @@ class AioGroupCommit:
         batcher: Batcher = shared.batcher
         waiter: Waiter = self._performer.loop.create_future()
         shared.waiter = waiter
-        batcher.enter(shared, identify_caller)
-        if batcher.batches_in_flight < batcher.max_in_flight:
-            self._start_task(batcher)
-        return waiter
-
-    def go_on(self, batcher: Batcher) -> None:
-        """Send the callers that arrived while a caller sent for itself; callers cancelled since are dropped."""
-        while batcher.waiting and batcher.waiting[0].waiter.done():
-            batcher.waiting.popleft()
+        batcher.waiting.append(shared)
         self._start_task(batcher)
+        return waiter
 
     def _start_task(self, batcher: Batcher) -> None:
         """Have the next batch sent by a task, in a context of its own: a caller's timeouts are not the others'."""
@@ -64,10 +56,9 @@ class AioGroupCommit:
             task = self._performer.start_task(self._send_batches(batcher), Context())
             task.add_done_callback(partial(self._finish_task, batcher))
 
-    def _finish_task(self, batcher: Batcher, task: asyncio.Task[bool]) -> None:
+    def _finish_task(self, batcher: Batcher, task: asyncio.Task[None]) -> None:
         """Send late arrivals; after a cancelled task (end of the driver or the loop), fail the waiting callers."""
-        if task.cancelled() or task.exception() is not None or not task.result():
-            batcher.batches_in_flight -= 1
+        batcher.batches_in_flight -= 1
         if task.cancelled():
             _fail_waiting(batcher.waiting)
             batcher.waiting.clear()
@@ -80,20 +71,14 @@ class AioGroupCommit:
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._hand_on(shared, waiter.result())
 
-    async def _send_batches(self, batcher: Batcher) -> bool:
-        """Send batches until no caller waits; callers that arrive meanwhile form the next batch.
-
-        Returns whether the batcher has recorded the end already: a lone caller that goes on may then send by itself.
-        """
+    async def _send_batches(self, batcher: Batcher) -> None:
+        """Send batches until no caller waits; callers that arrive meanwhile form the next batch."""
         batch: list[Shared[Any]] = []
         try:
             while batch := batcher.next_batch(asyncio.Future.done):
                 if batcher.waiting:
                     self._start_task(batcher)
                 answers = await self._send_batch(batcher, batch)
-                over = batcher.last is not None and len(batch) == 1 and not batcher.waiting
-                if over:
-                    batcher.batches_in_flight -= 1
                 for shared, answer in zip(batch, answers, strict=True):
                     waiter: Waiter = shared.waiter
                     if waiter.done():
@@ -102,13 +87,10 @@ class AioGroupCommit:
                         waiter.set_exception(answer)
                     else:
                         waiter.set_result(answer)
-                if over:
-                    return True
                 if len(batch) == 1:
                     await asyncio.sleep(0)  # a lone caller who goes on at once has come back by then
         finally:
             _fail_waiting(batch)  # nobody, unless this task was cancelled
-        return False
 
     async def _send_batch(self, batcher: Batcher, batch: list[Shared[Any]]) -> list[Any]:
         try:
@@ -128,11 +110,6 @@ class AioGroupCommit:
                 heir.waiter.set_result(answer)
             else:
                 self._performer.undo(shared, answer)
-
-
-def identify_caller() -> int:
-    """Tell the running task from others; the task itself would be kept."""
-    return id(asyncio.current_task())
 
 
 def _fail_waiting(waiting: Iterable[Shared[Any]]) -> None:

@@ -92,7 +92,7 @@ class ThreadGroupCommit:
         batcher: Batcher = shared.batcher
         waiter = shared.waiter = _Waiter()
         with self._lock:
-            batcher.enter(shared, threading.get_ident)
+            batcher.waiting.append(shared)
             if batcher.is_free:
                 batcher.batches_in_flight += 1
                 waiter.is_leader = True

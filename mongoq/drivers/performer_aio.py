@@ -7,15 +7,17 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import Context
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mongoq.drivers import sleep
-from mongoq.drivers.aio.sender import AioSender
 from mongoq.drivers.backend import OwnRequest, UndoLog, classify_error, log_reply
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.errors import BrokerClosed
 from mongoq.protocol.flow import Begin, Begun, Beside, Command, Flow, ReplyLost, Rest, Shared, Wait
+
+if TYPE_CHECKING:
+    from mongoq.drivers.aio.driver import AioSender
 
 __all__ = ["AioPerformer"]
 
@@ -28,7 +30,6 @@ class AioPerformer:
 
     Commands run in tasks of the driver: cancelling one inside PyMongo drops its connection, and a command that was
     sent may have happened. A cancelled caller leaves at once; its command ends, and items that it took are given back.
-    Only a command that takes nothing, and that is not shared, may run in the caller's own task (``here``).
 
     All callers belong to one event loop: so do the client's connections, and a future must not be set from the thread
     of another loop.
@@ -46,7 +47,6 @@ class AioPerformer:
         self._run = run
         self._tasks: set[asyncio.Task[Any]] = set()
         self._side_tasks: set[asyncio.Task[Any]] = set()
-        self._caller_commands: set[asyncio.Future[None]] = set()
         self._session_commands: dict[int, asyncio.Task[Any]] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
         self.closed = False
@@ -71,7 +71,7 @@ class AioPerformer:
             if request.session is not None and task not in self._side_tasks:
                 return self._send_in_session(request)
             # A task of the driver is not cancelled with a caller.
-            if request.here or task in self._tasks:
+            if task in self._tasks:
                 return self._send_in_this_task(request, undo_log)
             return self._send_in_new_task(request, undo_log)
         if isinstance(request, Begin):
@@ -126,15 +126,7 @@ class AioPerformer:
         waiter.cancel()
 
     async def _send_in_this_task(self, command: Command[Any], undo_log: UndoLog) -> Any:
-        """Send a command from the running task; a cancellation drops the connection."""
-        under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._caller_commands.add(under_way)
-        try:
-            reply = await self._sender.send(command)
-        finally:
-            self._caller_commands.discard(under_way)
-            under_way.cancel()
-        return log_reply(command, reply, undo_log)
+        return log_reply(command, await self._sender.send(command), undo_log)
 
     async def _send_in_session(self, command: Command[Any]) -> Any:
         """Send a command of a session, one at a time per session. A cancelled caller waits for its command to end.
@@ -206,12 +198,11 @@ class AioPerformer:
     async def wait_for_commands(self, is_cut_off: Callable[[], bool]) -> None:
         """Wait for the running commands; without a server that takes writes, cancel those that take too long."""
         await asyncio.sleep(0)  # callers that were cancelled a moment ago have not run since
-        while under_way := _filter_this_loop(self._tasks | self._caller_commands):
+        while under_way := _filter_this_loop(self._tasks):
             _, late = await asyncio.wait(under_way, timeout=FLUSH_TIMEOUT_SECONDS)
             if late and is_cut_off():
                 for each in late:
                     each.cancel()
-                self._caller_commands.clear()  # PyMongo fails these commands when the client closes
             await asyncio.sleep(0)
 
 

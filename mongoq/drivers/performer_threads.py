@@ -9,15 +9,17 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mongoq.drivers import sleep
 from mongoq.drivers.backend import OwnRequest, UndoLog, log_reply
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.signals import DeferredSignals
-from mongoq.drivers.threads.sender import ThreadSender
 from mongoq.errors import BrokerClosed
 from mongoq.protocol.flow import Begin, Begun, Beside, Command, Flow, Rest, Shared, Wait
+
+if TYPE_CHECKING:
+    from mongoq.drivers.threads.driver import ThreadSender
 
 __all__ = ["ThreadPerformer"]
 

@@ -1,8 +1,7 @@
 """Raw commands: writes sent as command documents, without the driver's layer for retryable writes.
 
-For a retry the server keeps a record of each write, in a write of its own, and the driver's layer takes longer than
-all code of mongoq. A flow that resolves a lost reply by itself needs neither. Other writes have the record, under a
-number of mongoq's own (``mongoq.drivers.sessions``).
+For a retry the server keeps a record of each write, in a write of its own. A flow that resolves a lost reply by itself
+needs no record. Other writes go by the driver's methods, which send them again once.
 """
 
 from __future__ import annotations
@@ -14,14 +13,10 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteConcernError,
 
 from mongoq.protocol.flow import Command
 
-__all__ = ["DUPLICATE_CODE", "Outcome", "build_command", "is_raw_command", "is_single_write", "parse_reply"]
+__all__ = ["DUPLICATE_CODE", "Outcome", "build_command", "is_raw_command", "parse_reply"]
 
 DUPLICATE_CODE = 11000
 MAJORITY = {"w": "majority"}
-SINGLE_WRITES = frozenset(
-    {"insert_one", "insert_many", "update_one", "delete_one", "find_one_and_update", "find_one_and_delete"}
-)
-SENT_ARGUMENTS = frozenset({"document", "documents", "ordered", "filter", "update", "sort"})
 COUNT_FIELDS = {"bulk_write": "nMatched", "insert_many": "nInserted"}
 """Field of ``BulkWriteError`` with the number of statements that happened, unless they are deletes."""
 
@@ -41,11 +36,6 @@ def is_raw_command(command: Command[Any]) -> bool:
         return True
     kinds = {kind[:6] for kind, _ in command.arguments["requests"]}
     return len(kinds) == 1
-
-
-def is_single_write(command: Command[Any]) -> bool:
-    """Return whether a write can be sent raw with a number: one document each, and no argument that would be lost."""
-    return command.method in SINGLE_WRITES and command.session is None and command.arguments.keys() <= SENT_ARGUMENTS
 
 
 def build_command(command: Command[Any], collection: str) -> dict[str, Any]:
@@ -126,18 +116,12 @@ def _find_and_update(collection: str, arguments: Mapping[str, Any]) -> dict[str,
     return {**_find_and_modify(collection, arguments), "update": arguments["update"], "new": False}
 
 
-def _find_and_delete(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {**_find_and_modify(collection, arguments), "remove": True}
-
-
 _BUILDERS: Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
     "update_one": lambda collection, one: _update(collection, [_update_statement(one, many=False)]),
     "update_many": lambda collection, one: _update(collection, [_update_statement(one, many=True)]),
     "delete_one": lambda collection, one: _delete(collection, [_delete_statement(one, many=False)]),
     "delete_many": lambda collection, one: _delete(collection, [_delete_statement(one, many=True)]),
     "find_one_and_update": _find_and_update,
-    "find_one_and_delete": _find_and_delete,
-    "insert_one": lambda collection, one: _insert(collection, [one["document"]]),
     "insert_many": lambda collection, many: _insert(collection, many["documents"], ordered=many["ordered"]),
     "bulk_write": _bulk,
 }

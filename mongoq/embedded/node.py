@@ -1,9 +1,15 @@
-"""One mongod in one directory, from the binary to the port it listens on."""
+"""One mongod in one directory, from the binary to the port it listens on.
+
+Data, log and keys of a server are all in its directory, and one owner at a time has it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +18,6 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from mongoq.embedded.binary import explain, is_directory_in_use
-from mongoq.embedded.directory import Directory
 from mongoq.embedded.process import Process
 from mongoq.errors import ArgumentInvalid, EmbeddedServerUnavailable
 
@@ -20,6 +25,100 @@ __all__ = ["Log", "Node", "Options"]
 
 _LEAST_CACHE_MB = 256  # mongod refuses less
 _OPLOG_MB = 512  # the default is 5 % of the free disk, too much for a demo
+
+
+# Record locks do not exclude other users in the same process, so the locks of this process are kept here as well. The
+# pid is part of the key: a forked child inherits this table, but not the locks.
+_held: dict[tuple[int, str], Directory] = {}
+
+
+class Directory:
+    """A temporary directory of mode 0700, or a given directory that is locked for this process.
+
+    The lock is a record lock: the system releases it when its process ends in any way, and a forked child does not
+    inherit it. The lock file ``mongoq.lock`` stays and holds the pid of the last owner.
+
+    Attributes:
+        path: absolute path.
+        temporary: True if it is removed at the end (by the watchdog, which outlives a killed owner).
+
+    Raises:
+        EmbeddedServerUnavailable: another server has the directory, or it cannot be made or written.
+    """
+
+    def __init__(self, given: Path | None) -> None:
+        self.temporary = given is None
+        self._lock: int | None = None
+        if given is None:
+            self.path = Path(tempfile.mkdtemp(prefix="mongoq-")).absolute()
+            return
+        self.path = given.absolute()
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise EmbeddedServerUnavailable(
+                f"the directory {self.path} cannot be made ({error.strerror}); name another path"
+            ) from error
+        self._key = (os.getpid(), str(self.path.resolve()))
+        if _held.setdefault(self._key, self) is not self:
+            raise self._in_use(os.getpid())
+        try:
+            self._acquire()
+        except BaseException:
+            self.release()
+            raise
+
+    @property
+    def log(self) -> Path:
+        """File for the output of mongod."""
+        return self.path / "mongod.log"
+
+    @property
+    def key(self) -> Path:
+        """File with the key that makes its reader a trusted member, and so an administrator."""
+        return self.path / "mongod.key"
+
+    def write_key(self) -> str:
+        """Write a new key, which only this user can read, and return it."""
+        key = secrets.token_hex(64)
+        self.key.unlink(missing_ok=True)
+        self.key.touch(mode=0o600)
+        self.key.write_text(key, encoding="ascii")
+        return key
+
+    def release(self) -> None:
+        """Release the directory for other servers, or remove a temporary one. Does nothing the second time."""
+        if self.temporary:
+            shutil.rmtree(self.path, ignore_errors=True)  # removed already, unless the watchdog was killed
+            return
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        if _held.get(self._key) is self:
+            del _held[self._key]
+
+    def _acquire(self) -> None:
+        import fcntl  # not available on Windows, where this package must still be importable
+
+        path = self.path / "mongoq.lock"
+        try:
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise EmbeddedServerUnavailable(
+                f"the directory {self.path} cannot be written ({error.strerror}); name another path"
+            ) from error
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise self._in_use(os.read(self._lock, 20).decode(errors="replace") or "?") from error
+        os.truncate(self._lock, 0)
+        os.write(self._lock, str(os.getpid()).encode())
+
+    def _in_use(self, pid: int | str) -> EmbeddedServerUnavailable:
+        return EmbeddedServerUnavailable(
+            f"the directory {self.path} is in use by the embedded server of process {pid}; "
+            "stop that one, or take another path"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +286,6 @@ class Node:
         return self._directory.path
 
     @property
-    def temporary(self) -> bool:
-        """True if the directory is removed with the server."""
-        return self._directory.temporary
-
-    @property
     def pid(self) -> int | None:
         """Pid of mongod, ``None`` when it does not run."""
         return self._process.pid if self._process is not None and self._process.running else None
@@ -209,13 +303,13 @@ class Node:
         in_use = ""
         while True:
             process = self._process = Process(
-                command, directory=self.path, log=self._directory.log, temporary=self.temporary
+                command, directory=self.path, log=self._directory.log, temporary=self._directory.temporary
             )
             self.port = self._listening_port(process, deadline)
             if self.port:
                 return
             held = is_directory_in_use(process.failure, self._log.tail())
-            if self.temporary or not held or time.monotonic() >= patience:
+            if self._directory.temporary or not held or time.monotonic() >= patience:
                 raise EmbeddedServerUnavailable(in_use or self.last_words())
             # This process has the lock, so the mongod that holds the data has lost its owner and is about to end. A
             # temporary directory has no other user, and is removed by the watchdog that has just ended.

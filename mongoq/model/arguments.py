@@ -98,13 +98,13 @@ def _seconds(value: Any, argument: str) -> timedelta:
         raise ArgumentInvalid(argument, f"cannot be {sign}: {value!r}") from None
 
 
-def wait_seconds(value: Any, argument: str = "wait") -> float:
+def wait_seconds(value: Any) -> float:
     """Return the time to wait, in seconds: 0 for ``None``, and ``math.inf`` is allowed."""
     if value is None:
         return 0.0
     if isinstance(value, float) and value == math.inf:
         return value
-    return duration(value, argument).total_seconds()
+    return duration(value, "wait").total_seconds()
 
 
 def moment(value: Any, argument: str) -> datetime:
@@ -125,10 +125,10 @@ def moment(value: Any, argument: str) -> datetime:
     return utc.replace(microsecond=utc.microsecond // 1000 * 1000)
 
 
-def priority(value: Any, argument: str = "priority") -> int:
+def priority(value: Any) -> int:
     """Return a priority: an int from -100 (first) to 100 (last)."""
     if isinstance(value, bool) or not isinstance(value, int) or value not in PRIORITIES:
-        raise ArgumentInvalid(argument, f"an int from -100 (first) to 100 (last), not {value!r}")
+        raise ArgumentInvalid("priority", f"an int from -100 (first) to 100 (last), not {value!r}")
     return int(value)
 
 

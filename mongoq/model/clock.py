@@ -164,12 +164,8 @@ class ServerClock:
 
     def now(self) -> datetime:
         """Return the server's time; raises ``RuntimeError`` when it was never measured."""
-        reckoning, local = self._reckoning or self._reckoned(), self.local()
-        # This runs at every command: calls of ``milliseconds``, ``max`` and ``time_of`` would cost more than the rest.
-        milliseconds = reckoning.milliseconds(local) if reckoning.ahead else (local + reckoning.offset) * 1000
-        if milliseconds > self._last:  # noqa: PLR1730
-            self._last = milliseconds
-        return datetime.fromtimestamp(int(self._last) / 1000, UTC)
+        self._last = max(self._last, self._reckoned().milliseconds(self.local()))
+        return time_of(int(self._last))
 
     def stamp(self) -> datetime:
         """Return ``now`` minus the uncertainty of both ends, so that a consumer woken by a push finds the item."""
@@ -177,11 +173,9 @@ class ServerClock:
 
     def now_milliseconds(self) -> int:
         """Return ``stamp`` in milliseconds since 1970."""
-        reckoning, local = self._reckoning or self._reckoned(), self.local()
-        milliseconds = reckoning.milliseconds(local) if reckoning.ahead else (local + reckoning.offset) * 1000
-        early = milliseconds - 2000 * reckoning.uncertainty
-        if early > self._last_stamp:  # noqa: PLR1730
-            self._last_stamp = early
+        reckoning = self._reckoned()
+        early = reckoning.milliseconds(self.local()) - 2000 * reckoning.uncertainty
+        self._last_stamp = max(self._last_stamp, early)
         return int(self._last_stamp)
 
     def _reckoned(self) -> _Reckoning:

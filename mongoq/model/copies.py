@@ -16,8 +16,7 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.clock import EPOCH, MILLISECOND, milliseconds
 from mongoq.model.encoding.codec import Encoding, codec_options
-from mongoq.model.envelope import new_envelope, origin_document
-from mongoq.model.item import Document, Item
+from mongoq.model.item import Document
 
 __all__ = [
     "COPY_MARK",
@@ -27,7 +26,6 @@ __all__ = [
     "CopyStencil",
     "ReplayOrder",
     "Replayed",
-    "copy_envelope",
     "is_publication",
     "make_bound_copy",
     "make_copy_id",
@@ -56,14 +54,7 @@ def is_publication(origin: Document) -> bool:
 
 def make_bound_copy(envelope: Document, queue: str, at: datetime) -> dict[str, Any]:
     """Return the copy for a bound queue of an envelope that was pushed to a topic."""
-    origin = {
-        "queue": envelope["q"],
-        "id": envelope["_id"],
-        "reason": PUBLISHED,
-        "attempts": 0,
-        "key": None,
-        "at": at,
-    }
+    origin = {"queue": envelope["q"], "id": envelope["_id"], "reason": PUBLISHED, "attempts": 0, "key": None, "at": at}
     return {**envelope, "_id": make_copy_id(envelope["_id"], queue), "q": queue, "origin": origin}
 
 
@@ -103,38 +94,8 @@ def _milliseconds(date: Any) -> int:
     return int(date if isinstance(date, DatetimeMS) else DatetimeMS(date))
 
 
-def copy_envelope(
-    original: Item[Any],
-    payload: Any,
-    *,
-    queue: str,
-    id: ObjectId,
-    when: datetime,
-    priority: int,
-    once: datetime,
-    label: str,
-    at: datetime,
-) -> dict[str, Any]:
-    """Return the envelope of a copy: new except for payload, priority and headers, with an ``origin``.
-
-    The key is not used again, because a newer item may have it by now.
-    """
-    envelope = new_envelope(
-        queue, payload, id=id, when=when, priority=priority, headers=original.headers or None, once=once
-    )
-    reason = f"replayed: {label}" if label else "replayed"
-    envelope["origin"] = origin_document(original, reason=reason, attempts=original.attempts, at=at)
-    envelope[COPY_MARK] = original.queue
-    return envelope
-
-
 class CopyStencil:
-    """Makes copies that differ only in ids, documents and times; all other parts are encoded once.
-
-    Args:
-        encoding: encodes the parts.
-        envelope: envelope of one copy, made by ``copy_envelope``.
-    """
+    """Makes copies that differ from one envelope only in ids, documents and times; all other parts are encoded once."""
 
     def __init__(self, encoding: Encoding, envelope: dict[str, Any]) -> None:
         id, original, payload = ObjectId(), ObjectId(), encoding.raw({"": ObjectId()})

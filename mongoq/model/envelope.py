@@ -142,7 +142,7 @@ def splice(document: bytes, wrapped: bytes) -> bytes:
     return b"".join((size.to_bytes(4, "little"), document[4:-1], wrapped[4:]))
 
 
-def error_document(error: Any, at: datetime, argument: str = "error") -> dict[str, Any] | None:
+def error_document(error: Any, at: datetime) -> dict[str, Any] | None:
     """Return the ``error`` field for an exception or a text, bounded in bytes; ``None`` for ``None``.
 
     An exception without a readable text is stored with its type.
@@ -156,7 +156,7 @@ def error_document(error: Any, at: datetime, argument: str = "error") -> dict[st
         return {**failure, "traceback": trace} if trace else failure
     if isinstance(error, str):
         return {"type": "", "message": shorten(plain(error, ERROR_BYTES + 1), ERROR_BYTES), "at": at}
-    raise ArgumentInvalid(argument, f"an exception or a string, not {name_of(error)}")
+    raise ArgumentInvalid("error", f"an exception or a string, not {name_of(error)}")
 
 
 def _trace(error: BaseException) -> str:

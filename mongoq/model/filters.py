@@ -12,10 +12,10 @@ from typing import Any
 
 from bson import Regex
 
-from mongoq.errors import FilterInvalid, PayloadInvalid, PayloadTooLarge
+from mongoq.errors import FilterInvalid, PatchInvalid, PayloadInvalid, PayloadTooLarge
 from mongoq.model.encoding.codec import Encoding
 
-__all__ = ["LOGICAL", "OPERATORS", "where_filter"]
+__all__ = ["LOGICAL", "OPERATORS", "check_path", "where_filter"]
 
 LOGICAL = ("$and", "$or", "$nor")
 """Operators that combine filters."""
@@ -37,7 +37,7 @@ _LITERAL_HINT = "to compare with a document that has such keys, write {'$eq': {.
 _PATTERN_HINT = "write {'$regex': 'text', '$options': 'i'} to match a pattern"
 
 
-def where_filter(where: Any, encoding: Encoding, argument: str = "where") -> dict[str, Any]:
+def where_filter(where: Any, encoding: Encoding) -> dict[str, Any]:
     """Return the filter on envelopes that means the same as ``where`` means on payloads.
 
     Args:
@@ -46,18 +46,17 @@ def where_filter(where: Any, encoding: Encoding, argument: str = "where") -> dic
             operators without a path, such as ``{"$gt": 3}``, apply to the payload itself. Paths and operators mean the
             same as in MongoDB.
         encoding: converts values to BSON.
-        argument: the name to use in errors.
 
     Raises:
         FilterInvalid: an operator off the safe list, a path that leaves the payload, or a value that cannot be
             compared; the message names where.
     """
     if not isinstance(where, Mapping) or not where:
-        raise FilterInvalid(argument, "a non-empty document of paths and values such as {'customer': 'Ada'}")
-    filter = _Builder(encoding).query(where, argument, "payload", 1)
+        raise FilterInvalid("where", "a non-empty document of paths and values such as {'customer': 'Ada'}")
+    filter = _Builder(encoding).query(where, "where", "payload", 1)
     size = encoding.size(filter)
     if size > FILTER_LIMIT:
-        raise FilterInvalid(argument, f"{size:,} bytes as BSON, and {FILTER_LIMIT:,} is the limit")
+        raise FilterInvalid("where", f"{size:,} bytes as BSON, and {FILTER_LIMIT:,} is the limit")
     return filter
 
 
@@ -82,8 +81,8 @@ class _Builder:
             if isinstance(key, str) and key.startswith("$"):
                 filter[key] = self._branches(key, value, at, root, depth)
             else:
-                path = _path(key, at, root)
-                filter[path] = self.condition(value, f"{at}.{key}", depth)
+                path = check_path(key, at, FilterInvalid)
+                filter[f"{root}.{path}" if root else path] = self.condition(value, f"{at}.{key}", depth)
         return filter
 
     def _branches(self, key: str, value: Any, at: str, root: str, depth: int) -> list[dict[str, Any]]:
@@ -167,27 +166,24 @@ def _check_depth(at: str, depth: int) -> None:
         raise FilterInvalid(at, f"nested deeper than {NESTING_LIMIT} levels")
 
 
-def _path(path: Any, at: str, root: str) -> str:
+def check_path(path: Any, at: str, invalid: type[FilterInvalid | PatchInvalid]) -> str:
+    """Return a path that does not leave the payload; raise ``invalid`` for any other value."""
     if not isinstance(path, str) or not path:
-        raise FilterInvalid(at, f"a path within the payload is a non-empty string, not {path!r}")
+        raise invalid(at, f"a path within the payload is a non-empty string, not {path!r}")
     for step in path.split("."):
         if not step:
-            raise FilterInvalid(at, f"path {path!r} has an empty step, which would leave the payload")
+            raise invalid(at, f"path {path!r} has an empty step, which would leave the payload")
         if step.startswith("$") or "\0" in step:
-            raise FilterInvalid(at, f"path {path!r} has a step that the server would not take as a name: {step!r}")
-    _utf8(path, at)
-    return f"{root}.{path}" if root else path
+            raise invalid(at, f"path {path!r} has a step that the server would not take as a name: {step!r}")
+    _utf8(path, at, invalid)
+    return path
 
 
-def _utf8(value: str, at: str) -> bytes:
+def _utf8(value: str, at: str, invalid: type[FilterInvalid | PatchInvalid] = FilterInvalid) -> bytes:
     try:
         return value.encode()
     except UnicodeError:
-        raise FilterInvalid(at, "a string with lone surrogates, which UTF-8 cannot hold") from None
-
-
-def _equal(builder: _Builder, value: Any, at: str, _depth: int) -> Any:
-    return builder.literal(value, at)
+        raise invalid(at, "a string with lone surrogates, which UTF-8 cannot hold") from None
 
 
 def _exists(_builder: _Builder, value: Any, at: str, _depth: int) -> bool:
@@ -236,7 +232,7 @@ def _remainder(_builder: _Builder, value: Any, at: str, _depth: int) -> list[int
 
 
 OPERATORS: dict[str, Callable[[_Builder, Any, str, int], Any]] = {
-    "$eq": _equal,
+    "$eq": lambda builder, value, at, _depth: builder.literal(value, at),
     **dict.fromkeys(("$ne", "$gt", "$gte", "$lt", "$lte"), _Builder.build_comparison),
     **dict.fromkeys(("$in", "$nin", "$all"), _Builder.build_list),
     "$exists": _exists,

@@ -10,7 +10,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 from bson import ObjectId
 
-from mongoq.model.encoding.ids import bytes_of
 from mongoq.model.trail import ClaimedPayload, Hop, hops_counted, trail_of
 
 __all__ = [
@@ -102,10 +101,8 @@ def id_key(id: Any) -> Any:
 
 
 def id_keys(ids: Sequence[Any]) -> list[Any]:
-    """Return the keys of many ids, in half the time if all are ObjectIds."""
-    if {ObjectId}.issuperset(map(type, ids)):
-        return list(map(bytes_of, ids))
-    return list(map(id_key, ids))
+    """Return the keys of many ids."""
+    return [id_key(id) for id in ids]
 
 
 def reservation_key(item: Any) -> Any:
@@ -168,7 +165,8 @@ class Item(Generic[M]):
     @property
     def due(self) -> datetime | None:
         """Time at which it became, or becomes, eligible; ``None`` when the envelope no longer contains it."""
-        return self._document.get("when") if self._due is None and not self._reserved else self._due
+        document = self._document
+        return document.get("when") if self._due is None and not document.get("reserved") else self._due
 
     @property
     def lease_until(self) -> datetime | None:
@@ -274,10 +272,6 @@ class Item(Generic[M]):
         """Its payload as it was claimed, where a stage records payloads; else ``None``."""
         return self._kept
 
-    @property
-    def _reserved(self) -> bool:
-        return bool(self._document.get("reserved"))
-
     def stored(self, field: str, default: Any = None) -> Any:
         """Return a field of its envelope as it is stored, or the default where the field is missing."""
         return self._document.get(field, default)
@@ -290,11 +284,8 @@ class Item(Generic[M]):
 
     def held_until(self, lease_until: datetime) -> Item[M]:
         """Return this item with another end of its lease."""
-        # A batch makes thousands of items; calling the class takes half as long again.
-        held: Item[M] = object.__new__(Item)
-        held._document = {**self._document, "when": lease_until}
-        held._payload, held._now, held._due = self._payload, self._now, self._due
-        held._namespace, held._kept, held._size = self._namespace, self._kept, self._size
+        held = with_stored(self, "when", lease_until)
+        held._size = self._size
         return held
 
     def __eq__(self, other: object) -> bool:
@@ -321,14 +312,11 @@ class Item(Generic[M]):
 
 
 def items_of(documents: Iterable[Document], now: datetime, namespace: str, dues: Iterable[datetime]) -> list[Item[Any]]:
-    """Return the items in many envelopes, in two thirds of the time: the class is not called for each."""
-    made: list[Item[Any]] = []
-    for document, due in zip(documents, dues, strict=True):
-        item: Item[Any] = object.__new__(Item)
-        item._document, item._payload, item._kept, item._size = document, document.get("payload"), None, 0
-        item._now, item._namespace, item._due = now, namespace, due
-        made.append(item)
-    return made
+    """Return the items in many envelopes, given the times at which each was due."""
+    return [
+        Item(document, document.get("payload"), now, namespace, due)
+        for document, due in zip(documents, dues, strict=True)
+    ]
 
 
 def is_held_in(item: Item[Any], namespace: str, queue: str) -> bool:

@@ -11,22 +11,11 @@ from typing import Any
 
 from mongoq.errors import PatchInvalid
 from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding
+from mongoq.model.filters import check_path
 
 __all__ = ["OPERATORS", "padding", "patch_update"]
 
-OPERATORS = (
-    "$set",
-    "$unset",
-    "$inc",
-    "$mul",
-    "$min",
-    "$max",
-    "$push",
-    "$addToSet",
-    "$pullAll",
-    "$pop",
-    "$rename",
-)
+OPERATORS = ("$set", "$unset", "$inc", "$mul", "$min", "$max", "$push", "$addToSet", "$pullAll", "$pop", "$rename")
 """The safe list: operators that a patch may use."""
 _LITERAL_APPEND = ("$push", "$addToSet")
 """Operators that need ``$each`` around a value, so that the server appends it literally."""
@@ -36,28 +25,27 @@ NULL_BYTES = 12
 """Bytes of one null that the server adds to an array, at most."""
 
 
-def patch_update(patch: Any, encoding: Encoding, argument: str = "patch") -> dict[str, dict[str, Any]]:
+def patch_update(patch: Any, encoding: Encoding) -> dict[str, dict[str, Any]]:
     """Return the update operators of a patch, with every path prefixed by ``payload.``.
 
     Args:
         patch: a document of operators such as ``{"$set": {"carrier.name": "Delta"}, "$inc": {"hops": 1}}``.
         encoding: converts values to BSON.
-        argument: the name to use in errors.
 
     Raises:
         PatchInvalid: an operator off the safe list, a path that leaves the payload, or an operand of the wrong type.
         PayloadInvalid: a value that BSON cannot give back equal.
     """
     if not isinstance(patch, Mapping) or not patch:
-        raise PatchInvalid(argument, "a non-empty document of update operators such as {'$set': {...}}")
+        raise PatchInvalid("patch", "a non-empty document of update operators such as {'$set': {...}}")
     update = {}
     for operator, fields in patch.items():
         if operator not in OPERATORS:
-            raise PatchInvalid(argument, f"{operator!r} is not one of {', '.join(OPERATORS)}")
+            raise PatchInvalid("patch", f"{operator!r} is not one of {', '.join(OPERATORS)}")
         if not isinstance(fields, Mapping) or not fields:
-            raise PatchInvalid(f"{argument}.{operator}", "a non-empty document of paths and values")
+            raise PatchInvalid(f"patch.{operator}", "a non-empty document of paths and values")
         update[operator] = {
-            _path(path, argument): _operand(operator, value, f"{argument}.{operator}.{path}", encoding)
+            _path(path, "patch"): _operand(operator, value, f"patch.{operator}.{path}", encoding)
             for path, value in fields.items()
         }
     return update
@@ -70,14 +58,7 @@ def padding(update: Mapping[str, Mapping[str, Any]]) -> int:
 
 
 def _path(path: Any, argument: str) -> str:
-    if not isinstance(path, str) or not path:
-        raise PatchInvalid(argument, f"a path within the payload is a non-empty string, not {path!r}")
-    for step in path.split("."):
-        if not step:
-            raise PatchInvalid(argument, f"path {path!r} has an empty step, which would leave the payload")
-        if step.startswith("$") or "\0" in step:
-            raise PatchInvalid(argument, f"path {path!r} has a step that the server would not take as a name: {step!r}")
-    return f"payload.{path}"
+    return f"payload.{check_path(path, argument, PatchInvalid)}"
 
 
 def _operand(operator: str, value: Any, where: str, encoding: Encoding) -> Any:

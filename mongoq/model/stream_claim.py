@@ -42,15 +42,15 @@ def entry_time(document: Mapping[str, Any]) -> Any:
     return pushed if document.get("attempts") else max(pushed, when)
 
 
-def consumer_name(value: Any, argument: str = "consumer") -> str:
+def consumer_name(value: Any) -> str:
     """Return the name of a stream's consumer: not empty, at most 120 bytes, without NUL."""
-    name = text(value, argument, NAME_BYTES)
+    name = text(value, "consumer", NAME_BYTES)
     if not name.strip() or "\0" in name:
-        raise ArgumentInvalid(argument, "a name that is not empty and holds no NUL")
+        raise ArgumentInvalid("consumer", "a name that is not empty and holds no NUL")
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ArgumentInvalid(argument, "a name cannot hold lone surrogates") from None
+        raise ArgumentInvalid("consumer", "a name cannot hold lone surrogates") from None
     return name
 
 

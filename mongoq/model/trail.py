@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import text
 from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding
 
@@ -18,11 +19,11 @@ __all__ = [
     "ClaimedPayload",
     "Hop",
     "StageMark",
-    "hop_before",
     "hops_counted",
     "is_countable",
     "keep_payload",
     "most_hops",
+    "payload_at",
     "trail_of",
     "without_payloads",
 ]
@@ -116,9 +117,19 @@ def trail_of(stored: Any) -> tuple[Hop, ...]:
     return tuple(_hop(entry) for entry in _entries(stored))
 
 
-def hop_before(stored: Any, queue: str) -> Hop | None:
-    """Return the latest hop out of a queue, or ``None``."""
-    return next((_hop(entry) for entry in reversed(_entries(stored)) if entry["queue"] == queue), None)
+def payload_at(trail: Any, queue: str) -> Any:
+    """Return the payload that an item had when it last left a queue; raises ``ArgumentInvalid`` where none was kept."""
+    # The latest hop: an item may have gone round a loop.
+    hop = next((_hop(entry) for entry in reversed(_entries(trail)) if entry["queue"] == queue), None)
+    if hop is None:
+        raise ArgumentInvalid("hop", f"its trail does not lead through queue {queue!r}")
+    if hop.joined:
+        raise ArgumentInvalid("hop", f"it was joined with others behind {queue!r}; those would be lost")
+    if not hop.kept:
+        raise ArgumentInvalid(
+            "hop", "its payload there was too large to be kept" if hop.large else "its payload there was not kept"
+        )
+    return hop.payload
 
 
 def _entries(stored: Any) -> list[Mapping[str, Any]]:

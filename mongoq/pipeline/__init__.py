@@ -1,13 +1,13 @@
 """Pipelines: graphs of queues and of the stages between them.
 
-``pipeline`` has the class that users declare stages on: start there. ``declare`` has further decorators, ``graph`` the
-plain data, ``checks`` its faults, ``render`` its diagrams, ``recipe`` pipelines from files. ``start`` begins a run:
-``run`` runs it in this process, ``on_spark`` in Spark's executors. ``frames`` turns batches into pandas or Arrow
-frames.
+``pipeline`` has the class that users declare stages on, and start runs by: start there. ``declare`` has the
+decorators, ``graph`` the plain data, ``checks`` its faults, ``render`` its diagrams, ``recipe`` pipelines from files.
+``run`` runs a pipeline in this process, ``on_spark`` in Spark's executors. ``frames`` turns batches into pandas or
+Arrow frames.
 """
 
 from mongoq.pipeline.graph.comparison import Difference
-from mongoq.pipeline.graph.routes import Waiting
+from mongoq.pipeline.graph.graph import Waiting
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.pipeline.run.progress import Progress, SourceProgress, StageProgress
 from mongoq.pipeline.run.run import AsyncRun, Run

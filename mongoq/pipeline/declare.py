@@ -1,23 +1,19 @@
-"""Declarations of a pipeline: sources, joins, and stages on frames."""
+"""Declarations of a pipeline's stages: by item, by batch, by frame, and joins."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, only_given
-from mongoq.pipeline.graph.graph import BATCH, ITEMS, LEASE, Frame, Graph, Join, OnNone, Source, Stage
+from mongoq.pipeline.graph.graph import ITEMS, Delivery, Frame, Join, OnNone, Stage
 from mongoq.pipeline.graph.handlers import decorator_names, handler_name, names
-from mongoq.pipeline.graph.routes import Waiting, queues_of, waiting
-from mongoq.sync import Broker
 from mongoq.worker.consumer import OnTimeout
 
-__all__ = ["FRAME", "Declarations"]
+__all__ = ["FRAME", "Declarations", "H", "Names"]
 
 H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
@@ -27,80 +23,153 @@ FRAME = 1_000
 
 
 class Declarations:
-    """Base of ``Pipeline``: what is declared, and how sources, joins and stages on frames are."""
+    """Base of ``Pipeline``: the decorators that declare stages."""
 
-    _whole: Graph
-    _stages: list[Stage]
-    _sources: list[Source]
+    def __init__(self) -> None:
+        self._stages: list[Stage] = []
 
-    @property
-    def name(self) -> str:
-        """Name of the pipeline in messages."""
-        return self._whole.name  # type: ignore[no-any-return]  # checked later
-
-    @property
-    def graph(self) -> Graph:
-        """Stages and sources declared so far, as plain data."""
-        # A new graph at each call: declarations may follow, and a graph is immutable.
-        whole = self._whole
-        return replace(whole, stages=tuple(self._stages), sources=tuple(self._sources))
-
-    def _add(self, handler: Callable[..., Any], *, name: str | None, **told: Any) -> None:
-        self._stages.append(Stage(name=handler_name(handler) if name is None else name, handler=handler, **told))
-
-    def source(
-        self,
-        *,
-        to: str,
-        name: str | None = None,
-        batch: int = BATCH,
-        every: Duration | None = None,
-        lease: Duration = LEASE,
-    ) -> Callable[[H], H]:
-        """Declare a source: a generator function that yields ``Record``; the function is returned unchanged.
-
-        The run calls it with the stored position of the last record, ``None`` the first time. Records are pushed in
-        batches; one transaction holds a batch and the position of its last record (``update``, ``insert``), so a
-        replica set is needed. When a process is killed, its committed batches stay, and the next process continues
-        behind them: no record is lost or pushed twice. One process at a time runs the source; others wait until it or
-        its lease ends.
-
-        The source stops when it raises an error or yields a record that cannot be pushed; earlier records are pushed.
-
-        Args:
-            to: the queue that items go to. If it is a topic, copies go to all queues bound to it. The payloads have to
-                fit the model of the stages that take items from it, if these stages have one common model.
-            name: unique within the pipeline; default the name of the function. The position is stored under this name.
-            batch: records of one transaction, at most 10,000. A batch is smaller when records come slowly or are more
-                than 8 MiB.
-            every: pause between the end of a call and the next call, which gets the position stored by then; a
-                ``timedelta`` or seconds. ``None``: one call in this run. A ``drain`` calls it once.
-            lease: how long the source stays with a process that has died, a ``timedelta`` or seconds. The lease is
-                extended while the source runs.
-        """
+    def _declare(self, *, name: str | None, **fields: Any) -> Callable[[H], H]:
+        """Return the decorator that adds a stage with these fields."""
 
         def declare(handler: H) -> H:
-            own = handler_name(handler) if name is None else name
-            self._sources.append(Source(own, to, handler, batch, every, lease))
+            self._stages.append(Stage(name=handler_name(handler) if name is None else name, handler=handler, **fields))
             return handler
 
         return declare
 
-    def waiting(self, broker: Broker) -> Iterator[Waiting]:
-        """Iterate over the items that wait for their partners, join by join, earliest timeout first.
+    def stage(
+        self,
+        source: Names,
+        *,
+        to: Names,
+        name: str | None = None,
+        model: Any = None,
+        where: Mapping[str, Any] | None = None,
+        otherwise: Drop | Move | None = None,
+        delivery: Delivery = "exactly-once",
+        none: OnNone = "error",
+        errors: str | Default | None = DEFAULT,
+        shared: bool = False,
+        concurrency: int | Default = DEFAULT,
+        prefetch: int | Default | None = DEFAULT,
+        prefetch_bytes: int | Default | None = DEFAULT,
+        lease: Duration | Default | None = DEFAULT,
+        retry: RetryPolicy | Default | None = DEFAULT,
+        max_retries: int | Default | None = DEFAULT,
+        success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
+        max_time: Duration | Default | None = DEFAULT,
+        on_timeout: OnTimeout | Default = DEFAULT,
+        batch: int | Default | None = DEFAULT,
+        probe: bool | Default = DEFAULT,
+    ) -> Callable[[H], H]:
+        """Declare a stage, whose handler is the decorated function; the function is returned unchanged.
 
-        The items are read in pages by key (``find``), like ``queue.history``. Any process may call this, also while the
-        pipeline does not run.
+        The handler is called with the payload, or with the payload and the job, and returns the new payload, or an
+        outcome: ``Move`` to one of its targets, ``Drop``, ``Retry``, ``Dead``.
+
+        Args:
+            source: the queue that the stage takes items from, or several: it takes items from any of them.
+            to: the queue that items go to, or several, of which the handler chooses one with ``Move``.
+            name: unique within the pipeline; default the name of the handler.
+            model: the type of the payloads, for pydantic; by default the handler gets payloads as they are stored.
+            where: a filter on payloads, such as ``{"cancelled": False}``; the handler gets matching items only.
+            otherwise: outcome of the other items: ``Drop()``, or ``Move`` to another queue, payload unchanged.
+            delivery: ``"exactly-once"``: an item leaves by one fenced update, after the handler has run.
+                ``"at-most-once"``: it leaves before the run.
+            none: meaning of a returned ``None``: ``"error"``, or ``"drop"``.
+            errors: the queue for items that have failed here for good; ``None``: the stage stops. Default the
+                pipeline's.
+            shared: other stages take items from the same queues on purpose; each of these stages has to set it.
+            concurrency: runs at the same time for each queue, at most.
+            prefetch: further items of each queue that are reserved and wait for a run, at most.
+            prefetch_bytes: the stage reserves no more items of a queue while the items it holds have this many bytes;
+                default 64 MiB, ``None`` for no limit.
+            lease: how long an item stays reserved when the process dies, a ``timedelta`` or seconds.
+            retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
+            max_retries: further runs of an item after its first; ``None`` for no limit.
+            success_on: exceptions that count as success.
+            max_time: the stack of a handler that runs longer is logged, once; a ``timedelta`` or seconds.
+            on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
+            batch: the handler takes a list of up to this many payloads, and returns a list with an entry for each.
+            probe: while the handler keeps failing, one item at a time is tried.
         """
-        for stage, queue in queues_of(self.graph):
-            for item in broker.queue(queue).history(state=None):
-                yield waiting(stage, item)
+        return self._declare(
+            name=name,
+            sources=names(source),
+            targets=names(to) or (to,),  # an empty tuple would make it a sink, so it stays a fault
+            model=model,
+            where=where,
+            otherwise=otherwise,
+            delivery=delivery,
+            none=none,
+            errors=errors,
+            shared=shared,
+            options=only_given(
+                concurrency=concurrency,
+                prefetch=prefetch,
+                prefetch_bytes=prefetch_bytes,
+                lease=lease,
+                retry=retry,
+                max_retries=max_retries,
+                success_on=success_on,
+                max_time=max_time,
+                on_timeout=on_timeout,
+                batch=batch,
+                probe=probe,
+            ),
+        )
 
-    async def waiting_async(self, broker: AsyncBroker) -> AsyncIterator[Waiting]:
-        """Iterate as ``waiting`` does, with asyncio: ``async for one in pipeline.waiting_async(broker)``."""
-        for stage, queue in queues_of(self.graph):
-            async for item in broker.queue(queue).history(state=None):
-                yield waiting(stage, item)
+    def sink(
+        self,
+        source: Names,
+        *,
+        name: str | None = None,
+        model: Any = None,
+        where: Mapping[str, Any] | None = None,
+        otherwise: Drop | Move | None = None,
+        delivery: Delivery = "exactly-once",
+        errors: str | Default | None = DEFAULT,
+        shared: bool = False,
+        concurrency: int | Default = DEFAULT,
+        prefetch: int | Default | None = DEFAULT,
+        prefetch_bytes: int | Default | None = DEFAULT,
+        lease: Duration | Default | None = DEFAULT,
+        retry: RetryPolicy | Default | None = DEFAULT,
+        max_retries: int | Default | None = DEFAULT,
+        success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
+        max_time: Duration | Default | None = DEFAULT,
+        on_timeout: OnTimeout | Default = DEFAULT,
+        batch: int | Default | None = DEFAULT,
+        probe: bool | Default = DEFAULT,
+    ) -> Callable[[H], H]:
+        """Declare a stage where items end: any returned value means success, and the item is done.
+
+        The arguments are those of ``stage``, without ``to`` and ``none``.
+        """
+        return self._declare(
+            name=name,
+            sources=decorator_names(source, "sink"),
+            targets=(),
+            model=model,
+            where=where,
+            otherwise=otherwise,
+            delivery=delivery,
+            errors=errors,
+            shared=shared,
+            options=only_given(
+                concurrency=concurrency,
+                prefetch=prefetch,
+                prefetch_bytes=prefetch_bytes,
+                lease=lease,
+                retry=retry,
+                max_retries=max_retries,
+                success_on=success_on,
+                max_time=max_time,
+                on_timeout=on_timeout,
+                batch=batch,
+                probe=probe,
+            ),
+        )
 
     def join(
         self,
@@ -175,36 +244,28 @@ class Declarations:
                 the job if it takes two arguments; it returns a list with an entry for each pair.
             probe: while the handler keeps failing, one item at a time is tried.
         """
-        options = only_given(
-            concurrency=concurrency,
-            prefetch=prefetch,
-            prefetch_bytes=prefetch_bytes,
-            lease=lease,
-            retry=retry,
-            max_retries=max_retries,
-            success_on=success_on,
-            max_time=max_time,
-            on_timeout=on_timeout,
-            batch=batch,
-            probe=probe,
+        return self._declare(
+            name=name,
+            sources=names(sources),
+            targets=names(to),
+            model=model,
+            none=none,
+            errors=errors,
+            join=Join(on, timeout, missing, late),
+            options=only_given(
+                concurrency=concurrency,
+                prefetch=prefetch,
+                prefetch_bytes=prefetch_bytes,
+                lease=lease,
+                retry=retry,
+                max_retries=max_retries,
+                success_on=success_on,
+                max_time=max_time,
+                on_timeout=on_timeout,
+                batch=batch,
+                probe=probe,
+            ),
         )
-        how = Join(on, timeout, missing, late)
-
-        def declare(handler: H) -> H:
-            self._add(
-                handler,
-                name=name,
-                sources=names(sources),
-                targets=names(to),
-                model=model,
-                none=none,
-                errors=errors,
-                join=how,
-                options=options,
-            )
-            return handler
-
-        return declare
 
     def batch_stage(
         self,
@@ -279,38 +340,31 @@ class Declarations:
             on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
             probe: while the handler keeps failing, one item at a time is tried.
         """
-        options = only_given(
-            concurrency=concurrency,
-            prefetch=prefetch,
-            prefetch_bytes=prefetch_bytes,
-            lease=lease,
-            retry=retry,
-            max_retries=max_retries,
-            success_on=success_on,
-            max_time=max_time,
-            on_timeout=on_timeout,
-            batch=batch,
-            probe=probe,
+        return self._declare(
+            name=name,
+            sources=names(source),
+            targets=names(to),
+            model=model,
+            where=where,
+            otherwise=otherwise,
+            none=none,
+            errors=errors,
+            shared=shared,
+            format=format,
+            options=only_given(
+                concurrency=concurrency,
+                prefetch=prefetch,
+                prefetch_bytes=prefetch_bytes,
+                lease=lease,
+                retry=retry,
+                max_retries=max_retries,
+                success_on=success_on,
+                max_time=max_time,
+                on_timeout=on_timeout,
+                batch=batch,
+                probe=probe,
+            ),
         )
-
-        def declare(handler: H) -> H:
-            self._add(
-                handler,
-                name=name,
-                sources=names(source),
-                targets=names(to),
-                model=model,
-                where=where,
-                otherwise=otherwise,
-                none=none,
-                errors=errors,
-                shared=shared,
-                format=format,
-                options=options,
-            )
-            return handler
-
-        return declare
 
     def frame_stage(
         self,
@@ -363,22 +417,12 @@ class Declarations:
             retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
             max_retries: further runs of an item after its first; ``None`` for no limit.
         """
-        options = only_given(lease=lease, retry=retry, max_retries=max_retries)
-        frame = Frame(schema, items, partitions)
-
-        sources = decorator_names(source, "frame_stage")
-
-        def declare(handler: H) -> H:
-            self._add(
-                handler,
-                name=name,
-                sources=sources,
-                targets=names(to),
-                errors=errors,
-                shared=shared,
-                frame=frame,
-                options=options,
-            )
-            return handler
-
-        return declare
+        return self._declare(
+            name=name,
+            sources=decorator_names(source, "frame_stage"),
+            targets=names(to),
+            errors=errors,
+            shared=shared,
+            frame=Frame(schema, items, partitions),
+            options=only_given(lease=lease, retry=retry, max_retries=max_retries),
+        )

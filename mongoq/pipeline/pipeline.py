@@ -1,31 +1,42 @@
-"""The pipeline: declares stages and checks, describes and compares them before anything runs."""
+"""The pipeline: declares stages and checks, describes, compares and runs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from os import PathLike
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration
-from mongoq.model.outcomes import Drop, Move
-from mongoq.model.policy import RetryPolicy
-from mongoq.model.settings import DEFAULT, Default, only_given
+from mongoq.aio import AsyncBroker
+from mongoq.connection import COLLECTION
+from mongoq.errors import ArgumentInvalid, GraphInvalid
+from mongoq.model.arguments import Duration, duration
+from mongoq.pipeline.checks.graph import faults
+from mongoq.pipeline.declare import Declarations, H, Names
 from mongoq.pipeline.graph.comparison import Difference, differences
-from mongoq.pipeline.graph.graph import Delivery, Graph, OnNone, Source, Stage, Trail
-from mongoq.pipeline.graph.handlers import decorator_names, names, quote_if_odd
+from mongoq.pipeline.graph.graph import BATCH, LEASE, Graph, Source, Trail, Waiting
+from mongoq.pipeline.graph.handlers import handler_name, names, quote_if_odd
 from mongoq.pipeline.recipe.recipe import graph_of
 from mongoq.pipeline.render import description, mermaid
-from mongoq.pipeline.start import Starting
-from mongoq.worker.consumer import OnTimeout
+from mongoq.pipeline.run.progress import Progress, show_progress, show_progress_async
+from mongoq.pipeline.run.run import AsyncRun, Run, StartingAsync
+from mongoq.sync import Broker
+from mongoq.worker.signals import check_signals, stop_on_signals
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mongoq.pipeline.on_spark.run import SparkRun
 
 __all__ = ["Pipeline"]
 
-H = TypeVar("H", bound=Callable[..., Any])
-Names = str | Sequence[str]
+GRACE = 25
+HEARTBEAT = 5
 
 
-class Pipeline(Starting):
+class Pipeline(Declarations):
     """Stages, each of which takes items from queues and sends them on to others, and sources, which make items.
 
     ```python
@@ -61,6 +72,7 @@ class Pipeline(Starting):
         outputs: Names = (),
         trail: Trail = False,
     ) -> None:
+        super().__init__()
         self._whole = Graph(
             name=name,
             stages=(),
@@ -69,7 +81,6 @@ class Pipeline(Starting):
             outputs=names(outputs),
             trail=trail,
         )
-        self._stages: list[Stage] = []
         self._sources: list[Source] = []
 
     def __repr__(self) -> str:
@@ -77,152 +88,52 @@ class Pipeline(Starting):
         stages = ", ".join(quote_if_odd(stage.name) for stage in self._stages)
         return f"<{type(self).__name__} {self.name!r} of {stages or 'no stages'}>"
 
-    def stage(
-        self,
-        source: Names,
-        *,
-        to: Names,
-        name: str | None = None,
-        model: Any = None,
-        where: Mapping[str, Any] | None = None,
-        otherwise: Drop | Move | None = None,
-        delivery: Delivery = "exactly-once",
-        none: OnNone = "error",
-        errors: str | Default | None = DEFAULT,
-        shared: bool = False,
-        concurrency: int | Default = DEFAULT,
-        prefetch: int | Default | None = DEFAULT,
-        prefetch_bytes: int | Default | None = DEFAULT,
-        lease: Duration | Default | None = DEFAULT,
-        retry: RetryPolicy | Default | None = DEFAULT,
-        max_retries: int | Default | None = DEFAULT,
-        success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
-        max_time: Duration | Default | None = DEFAULT,
-        on_timeout: OnTimeout | Default = DEFAULT,
-        batch: int | Default | None = DEFAULT,
-        probe: bool | Default = DEFAULT,
-    ) -> Callable[[H], H]:
-        """Declare a stage, whose handler is the decorated function; the function is returned unchanged.
+    @property
+    def name(self) -> str:
+        """Name of the pipeline in messages."""
+        return self._whole.name  # type: ignore[no-any-return]  # checked later
 
-        The handler is called with the payload, or with the payload and the job, and returns the new payload, or an
-        outcome: ``Move`` to one of its targets, ``Drop``, ``Retry``, ``Dead``.
+    @property
+    def graph(self) -> Graph:
+        """Stages and sources declared so far, as plain data."""
+        # A new graph at each call: declarations may follow, and a graph is immutable.
+        whole = self._whole
+        return replace(whole, stages=tuple(self._stages), sources=tuple(self._sources))
+
+    def source(
+        self,
+        *,
+        to: str,
+        name: str | None = None,
+        batch: int = BATCH,
+        every: Duration | None = None,
+        lease: Duration = LEASE,
+    ) -> Callable[[H], H]:
+        """Declare a source: a generator function that yields ``Record``; the function is returned unchanged.
+
+        The run calls it with the stored position of the last record, ``None`` the first time. Records are pushed in
+        batches; one transaction holds a batch and the position of its last record (``update``, ``insert``), so a
+        replica set is needed. When a process is killed, its committed batches stay, and the next process continues
+        behind them: no record is lost or pushed twice. One process at a time runs the source; others wait until it or
+        its lease ends.
+
+        The source stops when it raises an error or yields a record that cannot be pushed; earlier records are pushed.
 
         Args:
-            source: the queue that the stage takes items from, or several: it takes items from any of them.
-            to: the queue that items go to, or several, of which the handler chooses one with ``Move``.
-            name: unique within the pipeline; default the name of the handler.
-            model: the type of the payloads, for pydantic; by default the handler gets payloads as they are stored.
-            where: a filter on payloads, such as ``{"cancelled": False}``; the handler gets matching items only.
-            otherwise: outcome of the other items: ``Drop()``, or ``Move`` to another queue, payload unchanged.
-            delivery: ``"exactly-once"``: an item leaves by one fenced update, after the handler has run.
-                ``"at-most-once"``: it leaves before the run.
-            none: meaning of a returned ``None``: ``"error"``, or ``"drop"``.
-            errors: the queue for items that have failed here for good; ``None``: the stage stops. Default the
-                pipeline's.
-            shared: other stages take items from the same queues on purpose; each of these stages has to set it.
-            concurrency: runs at the same time for each queue, at most.
-            prefetch: further items of each queue that are reserved and wait for a run, at most.
-            prefetch_bytes: the stage reserves no more items of a queue while the items it holds have this many bytes;
-                default 64 MiB, ``None`` for no limit.
-            lease: how long an item stays reserved when the process dies, a ``timedelta`` or seconds.
-            retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
-            max_retries: further runs of an item after its first; ``None`` for no limit.
-            success_on: exceptions that count as success.
-            max_time: the stack of a handler that runs longer is logged, once; a ``timedelta`` or seconds.
-            on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
-            batch: the handler takes a list of up to this many payloads, and returns a list with an entry for each.
-            probe: while the handler keeps failing, one item at a time is tried.
+            to: the queue that items go to. If it is a topic, copies go to all queues bound to it. The payloads have to
+                fit the model of the stages that take items from it, if these stages have one common model.
+            name: unique within the pipeline; default the name of the function. The position is stored under this name.
+            batch: records of one transaction, at most 10,000. A batch is smaller when records come slowly or are more
+                than 8 MiB.
+            every: pause between the end of a call and the next call, which gets the position stored by then; a
+                ``timedelta`` or seconds. ``None``: one call in this run. A ``drain`` calls it once.
+            lease: how long the source stays with a process that has died, a ``timedelta`` or seconds. The lease is
+                extended while the source runs.
         """
-        options = only_given(
-            concurrency=concurrency,
-            prefetch=prefetch,
-            prefetch_bytes=prefetch_bytes,
-            lease=lease,
-            retry=retry,
-            max_retries=max_retries,
-            success_on=success_on,
-            max_time=max_time,
-            on_timeout=on_timeout,
-            batch=batch,
-            probe=probe,
-        )
 
         def declare(handler: H) -> H:
-            self._add(
-                handler,
-                name=name,
-                sources=names(source),
-                targets=names(to) or (to,),  # an empty tuple would make it a sink, so it stays a fault
-                model=model,
-                where=where,
-                otherwise=otherwise,
-                delivery=delivery,
-                none=none,
-                errors=errors,
-                shared=shared,
-                options=options,
-            )
-            return handler
-
-        return declare
-
-    def sink(
-        self,
-        source: Names,
-        *,
-        name: str | None = None,
-        model: Any = None,
-        where: Mapping[str, Any] | None = None,
-        otherwise: Drop | Move | None = None,
-        delivery: Delivery = "exactly-once",
-        errors: str | Default | None = DEFAULT,
-        shared: bool = False,
-        concurrency: int | Default = DEFAULT,
-        prefetch: int | Default | None = DEFAULT,
-        prefetch_bytes: int | Default | None = DEFAULT,
-        lease: Duration | Default | None = DEFAULT,
-        retry: RetryPolicy | Default | None = DEFAULT,
-        max_retries: int | Default | None = DEFAULT,
-        success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
-        max_time: Duration | Default | None = DEFAULT,
-        on_timeout: OnTimeout | Default = DEFAULT,
-        batch: int | Default | None = DEFAULT,
-        probe: bool | Default = DEFAULT,
-    ) -> Callable[[H], H]:
-        """Declare a stage where items end: any returned value means success, and the item is done.
-
-        The arguments are those of ``stage``, without ``to`` and ``none``.
-        """
-        options = only_given(
-            concurrency=concurrency,
-            prefetch=prefetch,
-            prefetch_bytes=prefetch_bytes,
-            lease=lease,
-            retry=retry,
-            max_retries=max_retries,
-            success_on=success_on,
-            max_time=max_time,
-            on_timeout=on_timeout,
-            batch=batch,
-            probe=probe,
-        )
-
-        sources = decorator_names(source, "sink")
-
-        def declare(handler: H) -> H:
-            self._add(
-                handler,
-                name=name,
-                sources=sources,
-                targets=(),
-                model=model,
-                where=where,
-                otherwise=otherwise,
-                delivery=delivery,
-                errors=errors,
-                shared=shared,
-                options=options,
-            )
+            own = handler_name(handler) if name is None else name
+            self._sources.append(Source(own, to, handler, batch, every, lease))
             return handler
 
         return declare
@@ -271,3 +182,240 @@ class Pipeline(Starting):
         pipeline = cls(graph.name)
         pipeline._whole, pipeline._stages, pipeline._sources = graph, list(graph.stages), list(graph.sources)
         return pipeline
+
+    def check(self) -> None:
+        """Raise an error if the pipeline has faults; asks no server.
+
+        Raises:
+            GraphInvalid: the pipeline has faults; the error lists all of them.
+        """
+        found = faults(self.graph)
+        if found:
+            raise GraphInvalid(self.name, found)
+
+    def start(
+        self,
+        broker: Broker,
+        *,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
+    ) -> Run:
+        """Start the stages in threads of this process, and return the run at once.
+
+        Several processes may run the same pipeline. When one is killed, its items come back when their leases end.
+
+        Args:
+            broker: the ``Broker`` of the queues.
+            stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
+            grace: how long handlers may go on after the run was asked to stop, a ``timedelta`` or seconds.
+            heartbeat: interval of the run's heartbeats (``broker.workers()``), a ``timedelta`` or seconds.
+            signals: react to SIGTERM and SIGINT while a caller waits for the run, as ``Worker.run`` does; ``False``:
+                leave signals alone, for example in the process of a web server, which calls ``run.stop``.
+
+        Raises:
+            GraphInvalid: the pipeline has faults, or a handler is a coroutine function; all faults at once.
+            FilterInvalid: the server refuses a ``where``.
+            ArgumentInvalid: another argument is invalid; the error names it.
+
+        While no server answers, the call waits for one, and logs it. Other errors of the server are raised.
+        """
+        return self._make_run(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)._start(drain=False)
+
+    def drain(
+        self,
+        broker: Broker,
+        *,
+        progress: bool = False,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
+    ) -> Progress:
+        """Run the stages until nothing is ready, scheduled or reserved in any of their queues; returns the progress.
+
+        SIGTERM or Ctrl-C in the main thread ends the run earlier, in good order; then ``interrupted`` of the progress
+        is true.
+
+        Args:
+            broker: the ``Broker`` of the queues.
+            progress: show a table on the terminal meanwhile; needs the extra ``progress``.
+            stages: as for ``start``; the run does not wait for queues of other stages.
+            grace: as for ``start``.
+            heartbeat: as for ``start``.
+            signals: as for ``start``.
+
+        Raises:
+            StageStopped: a stage has stopped by itself; the others have drained their queues.
+            ModuleNotFoundError: ``progress`` needs rich, which is not installed.
+
+        And the errors of ``start``.
+        """
+        _check_progress(progress)
+        run = self._make_run(broker, stages, grace=grace, heartbeat=heartbeat, signals=signals)
+        # Signals first: one that comes while the threads start must stop the run as well.
+        with stop_on_signals(run._hear, signals=signals), run._start(drain=True):
+            if progress:
+                show_progress(self.graph.name, run)
+            run.wait()
+            return run.progress()
+
+    def _make_run(
+        self, broker: Broker, stages: Sequence[str] | None, *, grace: Duration, heartbeat: Duration, signals: bool
+    ) -> Run:
+        self.check()
+        _check_broker(broker, Broker, AsyncBroker, "start_async and drain_async")
+        check_signals(signals)
+        return Run(self.graph.only(stages), broker, **_lengths(grace, heartbeat), signals=signals)
+
+    def run_on_spark(
+        self,
+        spark: SparkSession,
+        uri: str,
+        *,
+        database: str | None = None,
+        collection: str = COLLECTION,
+        checkpoint: str | PathLike[str] | None = None,
+        available_now: bool = False,
+        trigger: Duration | None = None,
+        tasks: int | None = None,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
+    ) -> SparkRun:
+        """Start the stages in the executors of a Spark session, and return the run at once.
+
+        Tasks of a few seconds work on the stages as workers do; each item leaves its queue by the same fenced update. A
+        run that is killed and started again goes on with the items in the queues. Items that a killed process held come
+        back when their leases end. Frame stages are streaming queries, and continue from their checkpoints.
+
+        Args:
+            spark: the session; its executors need mongoq, and the modules of the handlers.
+            uri: a MongoDB connection string that executors can reach; it is sent to them, and never shown.
+            database: the database; default the one in the URI, else ``mongoq``.
+            collection: the collection that holds the queues.
+            checkpoint: a folder that Spark can write to, and that is kept over restarts; only frame stages need it.
+            available_now: end when nothing is ready, scheduled or reserved in any of their queues, as ``drain`` does.
+            trigger: work in rounds: the interval between the beginnings of two rounds, a ``timedelta`` or seconds. A
+                round lasts until nothing is ready, and Spark's slots are free between rounds. By default the run works
+                whenever something is ready.
+            tasks: number of tasks at the same time; by default the number of the session's cores.
+            stages: the names of the stages and sources to run; by default all. Others may run elsewhere.
+            grace: how long handlers and sources may go on after the run was asked to stop, a ``timedelta`` or seconds.
+            heartbeat: interval of each task's heartbeats (``broker.workers()``), a ``timedelta`` or seconds.
+            signals: as for ``start``.
+
+        Raises:
+            GraphInvalid: the pipeline has faults, a handler is a coroutine function, or cannot be sent to the
+                executors; all faults at once.
+            ExecutorsUnready: an executor cannot work on the pipeline; the error names what is missing there.
+            SparkUnavailable: pyspark or pyarrow is not installed.
+            FilterInvalid: the server refuses a ``where``.
+            ArgumentInvalid: another argument is invalid; the error names it.
+
+        And the errors of ``connect``.
+        """
+        # Imported here: pipelines without Spark must not need pyspark.
+        from mongoq.spark import check_packages
+        from mongoq.spark.raw_options import Location
+
+        self.check()
+        check_signals(signals)
+        check_packages()  # raises SparkUnavailable, before anything of Spark is imported
+        from mongoq.pipeline.on_spark.run import SparkRun
+
+        return SparkRun(
+            self.graph.only(stages),
+            spark,
+            Location(uri, database, collection),
+            checkpoint=checkpoint,
+            available_now=available_now,
+            trigger=trigger,
+            tasks=tasks,
+            grace=grace,
+            heartbeat=heartbeat,
+            signals=signals,
+        )
+
+    def start_async(
+        self,
+        broker: AsyncBroker,
+        *,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
+    ) -> StartingAsync:
+        """Start as ``start`` does, with asyncio: ``async with pipeline.start_async(broker) as run``, or ``await`` it.
+
+        Handlers may be coroutine functions; plain functions run in threads.
+        """
+        make = partial(self._make_async_run, broker, stages, drain=False, grace=grace, heartbeat=heartbeat)
+        return StartingAsync(partial(make, signals=signals))
+
+    async def drain_async(
+        self,
+        broker: AsyncBroker,
+        *,
+        progress: bool = False,
+        stages: Sequence[str] | None = None,
+        grace: Duration = GRACE,
+        heartbeat: Duration = HEARTBEAT,
+        signals: bool = True,
+    ) -> Progress:
+        """Run as ``drain`` does, with asyncio."""
+        _check_progress(progress)
+        make = self._make_async_run(broker, stages, drain=True, signals=signals, grace=grace, heartbeat=heartbeat)
+        async with await make as run:
+            if progress:
+                await show_progress_async(self.graph.name, run)
+            await run.wait()
+            return await run.progress()
+
+    async def _make_async_run(
+        self, broker: AsyncBroker, stages: Sequence[str] | None, *, drain: bool, signals: bool, **lengths: Duration
+    ) -> AsyncRun:
+        self.check()
+        _check_broker(broker, AsyncBroker, Broker, "start and drain")
+        check_signals(signals)
+        graph = self.graph.only(stages)
+        return await AsyncRun.start(graph, broker, drain=drain, signals=signals, **_lengths(**lengths))
+
+    def waiting(self, broker: Broker) -> Iterator[Waiting]:
+        """Iterate over the items that wait for their partners, join by join, earliest timeout first.
+
+        The items are read in pages by key (``find``), like ``queue.history``. Any process may call this, also while the
+        pipeline does not run.
+        """
+        graph = self.graph
+        for stage in graph.joins:
+            for item in broker.queue(graph.waiting_queue(stage)).history(state=None):
+                yield Waiting.of(stage, item)
+
+    async def waiting_async(self, broker: AsyncBroker) -> AsyncIterator[Waiting]:
+        """Iterate as ``waiting`` does, with asyncio: ``async for one in pipeline.waiting_async(broker)``."""
+        graph = self.graph
+        for stage in graph.joins:
+            async for item in broker.queue(graph.waiting_queue(stage)).history(state=None):
+                yield Waiting.of(stage, item)
+
+
+def _check_broker(broker: Any, kind: type[Any], other: type[Any], methods: str) -> None:
+    if isinstance(broker, other):
+        raise ArgumentInvalid("broker", f"{kind.__name__}, not {other.__name__}, which goes with {methods}")
+    if not isinstance(broker, kind):
+        raise ArgumentInvalid("broker", f"{kind.__name__}, not {type(broker).__name__}")
+    if broker._context.serverless:
+        hint = "virtual.worker(pipeline).run_until_idle() of mongoq.testing runs a pipeline without one"
+        raise ArgumentInvalid("broker", f"a pipeline needs a server to run; {hint}")
+
+
+def _check_progress(progress: Any) -> None:
+    if not isinstance(progress, bool):
+        raise ArgumentInvalid("progress", f"a bool, not {type(progress).__name__}")
+
+
+def _lengths(grace: Duration, heartbeat: Duration) -> dict[str, timedelta]:
+    return {"grace": duration(grace, "grace"), "heartbeat": duration(heartbeat, "heartbeat", zero=False)}

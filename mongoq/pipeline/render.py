@@ -10,7 +10,6 @@ from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name, quote_if_odd
-from mongoq.pipeline.graph.routes import comes_back_to, in_words, queues, ways
 
 __all__ = ["description", "mermaid"]
 
@@ -19,7 +18,7 @@ WIDTH = 11
 
 def description(graph: Graph) -> str:
     """Return the description of a pipeline as text."""
-    graph = in_words(graph)
+    graph = graph.in_words()
     parts = [_lines(f"pipeline {quote_if_odd(graph.name)}", _whole(graph))]
     parts += [_lines(f"source {quote_if_odd(source.name)}", _source(source)) for source in graph.sources]
     parts += [_lines(f"stage {quote_if_odd(stage.name)}", _stage(graph, stage)) for stage in graph.stages]
@@ -34,7 +33,7 @@ def _whole(graph: Graph) -> Iterator[tuple[str, str]]:
     entries = graph.entries
     # Without declared inputs, a queue of failures looks like an entry: a stage reads it, and no handler writes it.
     if graph.inputs is None:
-        failures = {way.queue for way in ways(graph) if way.kind == "errors"}
+        failures = {route.queue for route in graph.routes if route.kind == "errors"}
         entries = tuple(queue for queue in entries if queue not in failures)
     yield "in", _join_names(entries)
     yield "out", _join_names(graph.outputs)
@@ -61,7 +60,7 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
         yield from _join(stage.join)
     if stage.frame is not None:
         yield from _frame(stage.frame)
-    back = comes_back_to(graph, stage)
+    back = graph.find_loops(stage)
     if back:
         yield "loop", f"its items may come back to {_join_names(back)}"
     errors = graph.errors_of(stage)
@@ -139,17 +138,17 @@ LITERAL = re.compile(r"[^\w ./:+-]")
 
 def mermaid(graph: Graph) -> str:
     """Return the text of the flowchart. A node keeps its id when other nodes are added or removed."""
-    graph = in_words(graph)
+    graph = graph.in_words()
     lines = ["flowchart LR"]
-    lines += [f'    {_id("queue", queue)}(["{_label(queue)}"])' for queue in queues(graph)]
+    lines += [f'    {_id("queue", queue)}(["{_label(queue)}"])' for queue in graph.queues]
     lines += [f'    {_id("stage", stage.name)}["{_label(stage.name)}"]' for stage in graph.stages]
     lines += [f'    {_id("source", source.name)}[("{_label(source.name)}")]' for source in graph.sources]
     lines += [f"    {_id('source', source.name)} --> {_id('queue', source.target)}" for source in graph.sources]
     for stage in graph.stages:
         lines += [f"    {_id('queue', source)} --> {_id('stage', stage.name)}" for source in stage.sources]
-    for way in ways(graph):
-        arrow = "-->" if way.kind == "to" else f"-. {way.kind} .->"
-        lines.append(f"    {_id('stage', way.stage.name)} {arrow} {_id('queue', way.queue)}")
+    for route in graph.routes:
+        arrow = "-->" if route.kind == "to" else f"-. {route.kind} .->"
+        lines.append(f"    {_id('stage', route.stage.name)} {arrow} {_id('queue', route.queue)}")
     return "\n".join(lines)
 
 

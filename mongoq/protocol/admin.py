@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from mongoq.model.indexes import BEGINNING
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import find_few, find_one
+from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE, ensure_ready
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.coordination.heartbeats import workers
@@ -32,7 +32,7 @@ from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
 from mongoq.protocol.history import read
 from mongoq.protocol.history.pages import Range, history_range, is_refused_filter, refusal
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
-from mongoq.protocol.history.stats import HORIZON, MOST, flush, prefix_filter
+from mongoq.protocol.history.stats import HORIZON, MOST, flush
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["drop", "purge", "sweep", "upkeep"]
@@ -163,30 +163,6 @@ NOT_PAUSED = {"$in": [None, False]}
 """Condition of a queue that is not paused; ``None`` also matches a missing field."""
 
 
-@dataclass(frozen=True, slots=True)
-class ControlDocuments:
-    """The control documents of queues, by the names of the queues.
-
-    Attributes:
-        settings: documents of queues that have settings, or are paused.
-        counters: documents of queues that were counted.
-        marks: marks at the end of a priority, by their ``_id``.
-    """
-
-    settings: Documents
-    counters: Documents
-    marks: Documents
-
-    def dead_queues(self, held: Iterable[str]) -> Iterator[str]:
-        """Yield the dead queues of all queues that hold an item or have a document: they may receive letters."""
-        for name in {*held, *self.settings, *self.counters}:
-            yield name + DEAD_SUFFIX
-        for document in self.settings.values():
-            settings = document.get("settings")
-            if isinstance(settings, Mapping) and isinstance(settings.get("dead"), str):
-                yield settings["dead"]
-
-
 def upkeep(broker: BrokerContext) -> Flow[None]:
     """Write this process's counts, and sweep when it is time."""
     yield from flush(broker)
@@ -209,19 +185,26 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
     # The lease is not over: the upsert found no document and tried to insert the same ``_id``.
     except Duplicate:
         return False
-    found = ControlDocuments(
-        (yield from _documents(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))),
-        (yield from _documents(broker, COUNTERS_PREFIX, ("expires",))),
-        (yield from _documents(broker, END_PREFIX, ("q", "expires"))),
-    )
+    settings = yield from _documents(broker, CONTROL_PREFIX, ("settings.dead", "paused", "idle", "expires"))
+    counters = yield from _documents(broker, COUNTERS_PREFIX, ("expires",))
+    marks = yield from _documents(broker, END_PREFIX, ("q", "expires"))
     # Read after the documents: a push in between is either seen here, or its process removes the notes.
     held = set((yield from queues(broker)))
-    in_use = held.union(found.dead_queues(held), (yield from _bound(broker)), (yield from _find_consumed(broker, now)))
-    yield from _sweep_settings(found.settings, in_use, now)
-    yield from _sweep_others(COUNTERS_PREFIX, found.counters, held, now)
-    idle = {id: document for id, document in found.marks.items() if document.get("q") not in held}
-    yield from _sweep_others(END_PREFIX, found.marks, found.marks.keys() - idle.keys(), now)
+    # A queue that holds an item or has a document may send letters to its dead queue.
+    dead = {name + DEAD_SUFFIX for name in {*held, *settings, *counters}} | set(_stored_dead_queues(settings))
+    in_use = held.union(dead, (yield from _bound(broker)), (yield from _find_consumed(broker, now)))
+    yield from _sweep_settings(settings, in_use, now)
+    yield from _sweep_others(COUNTERS_PREFIX, counters, held, now)
+    kept = {id for id, document in marks.items() if document.get("q") in held}
+    yield from _sweep_others(END_PREFIX, marks, kept, now)
     return True
+
+
+def _stored_dead_queues(settings: Documents) -> Iterator[str]:
+    for document in settings.values():
+        stored = document.get("settings")
+        if isinstance(stored, Mapping) and isinstance(stored.get("dead"), str):
+            yield stored["dead"]
 
 
 def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> Flow[dict[str, Mapping[str, Any]]]:
@@ -267,11 +250,8 @@ def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> Flo
     yield from _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + FUSE}})
 
 
-def _sweep_others(
-    prefix: str, found: Mapping[str, Mapping[str, Any]], kept: Iterable[str], now: datetime
-) -> Flow[None]:
+def _sweep_others(prefix: str, found: Documents, kept: set[str], now: datetime) -> Flow[None]:
     """Give counters and marks of empty queues a date, and remove it from others; losing them does no harm."""
-    kept = set(kept)
     dated = [name for name in found if name in kept and "expires" in found[name]]
     undated = [name for name in found if name not in kept and "expires" not in found[name]]
     yield from _update(prefix, dated, {}, {"$unset": {"expires": ""}})

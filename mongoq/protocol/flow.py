@@ -94,8 +94,17 @@ Target = Literal["collection", "bytes", "history", "database", "sessions"]
 """
 
 
+class _Performable(Generic[T]):
+    """A request of a flow: ``yield from`` performs it and returns what the driver sends back."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Flow[T]:
+        return (yield self)  # type: ignore[no-any-return,misc]
+
+
 @dataclass(slots=True)
-class Command(Generic[T]):
+class Command(_Performable[T]):
     """One call of a method of the collection or its database; one command to the server.
 
     Attributes:
@@ -108,7 +117,6 @@ class Command(Generic[T]):
         target: the object whose method is called.
         session: the driver's session of the transaction, if any.
         resolved: the flow handles a lost reply itself, so the command may be sent without the driver's retry.
-        here: the command takes nothing and may be cancelled with its caller: the caller's own task sends it.
     """
 
     method: str
@@ -118,26 +126,17 @@ class Command(Generic[T]):
     target: Target = "collection"
     session: Any = None
     resolved: bool = False
-    here: bool = False
-
-    def __iter__(self) -> Flow[T]:
-        """Perform this command: ``reply = yield from command``."""
-        return (yield self)  # type: ignore[no-any-return]  # the driver sends what ``parse`` made
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(_Performable[None]):
     """Pause for ``seconds``; a cancelled caller is cancelled here."""
 
     seconds: float
 
-    def __iter__(self) -> Flow[None]:
-        """Perform this wait."""
-        yield self
-
 
 @dataclass(slots=True, eq=False)
-class Shared(Generic[T]):
+class Shared(_Performable[T]):
     """One caller's part of a command that callers share (``mongoq.protocol.state.batcher``).
 
     Attributes:
@@ -154,25 +153,17 @@ class Shared(Generic[T]):
     undo: Callable[[Any], Command[Any] | None] | None = None
     waiter: Any = None
 
-    def __iter__(self) -> Flow[T]:
-        """Perform this part: ``answer = yield from shared``."""
-        return (yield self)  # type: ignore[no-any-return]  # the answer of the batcher's flow
-
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(_Performable[None]):
     """Sleep until the event is set, for ``seconds`` at most; a cancelled caller is cancelled here."""
 
     event: WakeEvent
     seconds: float
 
-    def __iter__(self) -> Flow[None]:
-        """Perform this rest."""
-        yield self
-
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(_Performable[None]):
     """Run another flow in the background, in a thread or task of the driver; its result and errors are dropped.
 
     Attributes:
@@ -183,13 +174,9 @@ class Beside:
     flow: Callable[[], Flow[None]]
     over: Callable[[], object]
 
-    def __iter__(self) -> Flow[None]:
-        """Start the other flow: it has begun, or will in a moment."""
-        yield self
-
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(_Performable["Begun"]):
     """Send a command without waiting for its reply; the answer is a ``Begun``, by which to wait later.
 
     When the flow ends before that, the command still runs to its end: its reply is dropped, and nothing that it took is
@@ -198,13 +185,9 @@ class Begin:
 
     command: Command[Any]
 
-    def __iter__(self) -> Flow[Begun]:
-        """Send the command: ``begun = yield from Begin(command)``."""
-        return (yield self)  # type: ignore[no-any-return]  # what the driver makes
-
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(_Performable[Any]):
     """A command in flight, to be awaited for its result or its error.
 
     Attributes:
@@ -215,17 +198,13 @@ class Begun:
     command: Command[Any]
     reply: Any
 
-    def __iter__(self) -> Flow[Any]:
-        """Wait: ``reply = yield from begun``."""
-        return (yield self)
-
 
 Request = Command[Any] | Shared[Any] | Wait | Rest | Beside | Begin | Begun
 Flow = Generator[Request, Any, T]
 
 
 SENDS = 4
-"""Attempts of a command that is sent without the driver's retry, and of a numbered write; the first one included."""
+"""Attempts of a command that is sent without the driver's retry; the first one included."""
 
 
 def has_matched(reply: Any) -> bool:

@@ -16,7 +16,9 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import error_document
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Move
 from mongoq.model.raw import RawBatch, all_held
+from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
 from mongoq.protocol.claim import reserve as claim
 from mongoq.protocol.claim.reserve import NotYet
@@ -25,9 +27,9 @@ from mongoq.protocol.flow import Command, Flow, Shared, own_error
 from mongoq.protocol.push.push import push
 from mongoq.protocol.settle import move as moves
 from mongoq.protocol.settle import settle
-from mongoq.protocol.settle.bulk import BulkResult, Settlement, run_bulk, run_bulk_alike
-from mongoq.protocol.settle.move_many import make_move
-from mongoq.protocol.settle.settle_many import Batch, are_committed_alike, make_commit, make_extension, make_rollback
+from mongoq.protocol.settle.bulk import BulkResult, run_bulk, run_bulk_alike
+from mongoq.protocol.settle.settle import are_committed_alike, make_commit, make_extension, make_rollback
+from mongoq.protocol.settle.settlement import Batch, Settlement, settle_one
 from mongoq.protocol.state.batcher import copies
 from mongoq.protocol.state.context import QueueContext
 
@@ -36,28 +38,21 @@ __all__ = ["commit", "extend", "move", "push", "reserve", "rollback"]
 M = TypeVar("M")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Way:
-    """The two ways to settle an item: ``within`` in a batch, ``alone`` by a command of its own."""
-
-    within: Callable[[QueueContext[Any], Item[Any], Batch], Settlement]
-    alone: Callable[[QueueContext[Any], Item[Any]], Flow[Any]]
-
-
-_COMMIT = _Way(make_commit, partial(settle.commit, begun=True))
+MakeSettlement = Callable[[QueueContext[Any], Item[Any], Batch], Settlement]
 
 
 @dataclass(slots=True, eq=False)
 class _Settling:
-    """One caller's part of a batch: an item that is ready to be settled, and the way to settle it."""
+    """One caller's part of a batch: an item that is ready to be settled, and the maker of its settlement."""
 
     context: QueueContext[Any]
     item: Item[Any]
-    way: _Way
+    make: MakeSettlement
 
     def alone(self) -> Flow[Any]:
         """Settle the item by a command of its own."""
-        return self.way.alone(self.context, self.item)
+        settlement = self.make(self.context, self.item, Batch(self.context.broker.clock))
+        return settle_one(self.context, self.item, settlement)
 
 
 def reserve(
@@ -70,7 +65,7 @@ def reserve(
 
 def _share_claim(context: QueueContext[Any], lease: timedelta) -> Shared[Item[Any] | None]:
     assert context.broker.batchers is not None
-    batcher = context.broker.batchers.batcher(("reserve", context.name), _claim_for_all, max_in_flight=2, shares=3)
+    batcher = context.broker.batchers.batcher(("reserve", context.name), _claim_for_all, max_in_flight=2)
     # Positional arguments: keyword arguments would take twice as long.
     return Shared(batcher, (context, lease), lease, _undo_claim)
 
@@ -90,14 +85,15 @@ def _claim_for_all(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[l
     return [*items, *[NotYet() if items else None] * (len(entries) - len(items))]
 
 
-def _share_settlement(context: QueueContext[Any], item: Item[Any], way: _Way) -> Flow[Any]:
+def _share_settlement(context: QueueContext[Any], item: Item[Any], make: MakeSettlement) -> Flow[Any]:
     yield from begin_settle(context, item)
+    settling = _Settling(context, item, make)
     # Near the end of its lease the answer must be exact, so the item goes alone; other callers need not wait for it.
     if ends_by(item, context.state.calm_at + LEASE_MARGIN):
-        return (yield from way.alone(context, item))
+        return (yield from settling.alone())
     assert context.broker.batchers is not None
-    batcher = context.broker.batchers.batcher(("settle", context.name), _settle_for_all, shares=3)
-    return (yield Shared(batcher, _Settling(context, item, way)))
+    batcher = context.broker.batchers.batcher(("settle", context.name), _settle_for_all)
+    return (yield Shared(batcher, settling))
 
 
 def _settle_for_all(entries: list[_Settling]) -> Flow[list[Any]]:
@@ -118,13 +114,13 @@ def _settle_for_all(entries: list[_Settling]) -> Flow[list[Any]]:
     wanted: dict[Any, tuple[Item[Any], Settlement]] = {}
     for key, entry in first.items():
         try:
-            wanted[key] = entry.item, entry.way.within(entry.context, entry.item, batch)
+            wanted[key] = entry.item, entry.make(entry.context, entry.item, batch)
         except Exception as error:
             # The error concerns this caller only; the rest of the batch goes on.
             told[entry] = error
     tally = yield from run_bulk(context, list(wanted.values()))
     for key, (_, settlement) in wanted.items():
-        told[first[key]] = _answer(tally, key, settlement.told)
+        told[first[key]] = _answer(tally, key, settlement.answer)
     for entry in entries:
         if entry not in told:
             try:
@@ -135,7 +131,7 @@ def _settle_for_all(entries: list[_Settling]) -> Flow[list[Any]]:
 
 
 def _commits(context: QueueContext[Any], settling: _Settling) -> bool:
-    return settling.way is _COMMIT and settling.context is context
+    return settling.make is make_commit and settling.context is context
 
 
 def _find_common_facts(context: QueueContext[Any], items: list[Item[Any]]) -> RawBatch | None:
@@ -144,25 +140,24 @@ def _find_common_facts(context: QueueContext[Any], items: list[Item[Any]]) -> Ra
     return held if held is not None and are_committed_alike(context, items, held) else None
 
 
-def _answer(tally: BulkResult, key: Any, told: Any = None) -> Any:
+def _answer(tally: BulkResult, key: Any, answer: Any = None) -> Any:
     """Return the answer for the caller that settles the item with this key."""
     failure = tally.failed.get(key)
-    return copies(failure, 1)[0] if failure else tally.answers.get(key, told)
+    return copies(failure, 1)[0] if failure else answer
 
 
 def commit(
     context: QueueContext[Any],
     item: Item[Any],
     *,
-    payload: Any = None,
-    replace_payload: bool = False,
+    payload: Any = KEEP,
     patch: Any = None,
     session: Any = None,
 ) -> Flow[None]:
     """Settle an item as done; with a payload or a patch, by a command of its own."""
-    if context.broker.batchers is None or replace_payload or patch is not None or session is not None:
-        return settle.commit(context, item, payload=payload, replace_payload=replace_payload, patch=patch)
-    return _share_settlement(context, item, _COMMIT)
+    if context.broker.batchers is None or payload is not KEEP or patch is not None or session is not None:
+        return settle.commit(context, item, payload=payload, patch=patch)
+    return _share_settlement(context, item, make_commit)
 
 
 def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
@@ -172,8 +167,7 @@ def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, er
     length = duration(delay, "delay")
     # Called for its check only: it raises when ``error`` is not an error.
     error_document(error, BEGINNING)
-    alone = partial(settle.rollback, delay=delay, error=error, begun=True)
-    return _share_settlement(context, item, _Way(partial(make_rollback, length=length, error=error), alone))
+    return _share_settlement(context, item, partial(make_rollback, length=length, error=error))
 
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[Any]:
@@ -181,22 +175,20 @@ def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | Non
     if context.broker.batchers is None:
         return settle.extend(context, item, lease=lease)
     length = None if lease is None else duration(lease, "lease", zero=False)
-
-    def within(context: QueueContext[Any], _: Item[Any], batch: Batch) -> Settlement:
-        return make_extension(context, batch, lease=length)
-
-    return _share_settlement(context, item, _Way(within, partial(settle.extend, lease=lease, begun=True)))
+    return _share_settlement(context, item, partial(make_extension, lease=length))
 
 
 def move(
-    context: QueueContext[Any], item: Item[Any], to: moves.Destination, *, session: Any, **told: Any
+    context: QueueContext[Any],
+    item: Item[Any],
+    to: moves.Destination,
+    options: Move,
+    *,
+    key: str | None = None,
+    session: Any = None,
 ) -> Flow[None]:
     """Hand an item on to another queue; with a key for that queue, by a command of its own."""
-    handed = moves.check_move(context, to, **told)
-    if context.broker.batchers is None or "key" in handed.changes or session is not None:
-        return moves.hand_on(context, item, handed)
-
-    def within(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
-        return make_move(context, item, (handed, handed.payload), batch)
-
-    return _share_settlement(context, item, _Way(within, partial(moves.send_move, handed=handed)))
+    if context.broker.batchers is None or key is not None or session is not None:
+        return moves.move(context, item, to, options, key=key)
+    handed = moves.check_move(context, to, options)
+    return _share_settlement(context, item, partial(moves.make_move, told=(handed, handed.payload)))

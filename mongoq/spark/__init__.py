@@ -18,6 +18,11 @@ is installed from a wheel; otherwise call ``register``.
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -30,7 +35,6 @@ from mongoq.spark.errors import (
     RowsLost,
     SparkUnavailable,
 )
-from mongoq.spark.interpreter import JAVA, find_interpreter, find_problem, java_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +58,14 @@ PYTHON = (
 )
 OLDEST = (4, 2)
 """Oldest PySpark version that has everything the format uses."""
+JAVA = 17
+"""Oldest Java version that Spark 4 supports."""
+VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+"""Version in Java's output; up to Java 8 it was written 1.8."""
+PATIENCE_SECONDS = 60.0
+"""Seconds to wait for Java, which takes about a tenth of a second, and for the imports of a Python."""
+PROBE = "import sys, mongoq, pymongo, pyarrow; print('%d.%d' % sys.version_info[:2])"
+"""Imports of tasks; Spark itself adds PySpark to the path."""
 
 
 def check() -> None:
@@ -122,10 +134,11 @@ def check_packages() -> None:
     for package in ("pyspark", "pyarrow"):
         if find_spec(package) is None:
             raise SparkUnavailable(package)
-    if told := _version("pyspark"):
-        parts = told.split(".")
+    if installed := _version("pyspark"):
+        parts = installed.split(".")
         if tuple(int(part) for part in parts[:2] if part.isdigit()) < OLDEST:
-            raise SparkUnavailable("pyspark", f"{told} is too old, mongoq needs {'.'.join(map(str, OLDEST))} or later")
+            oldest = ".".join(map(str, OLDEST))
+            raise SparkUnavailable("pyspark", f"{installed} is too old, mongoq needs {oldest} or later")
 
 
 def _version(package: str) -> str | None:
@@ -134,3 +147,56 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def java_version() -> int | None:
+    """Return the major version of the Java that Spark would start, or ``None`` if there is none that runs.
+
+    Spark uses the Java of ``JAVA_HOME``, else the first on ``PATH``.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")  # noqa: PTH118  # either is a string
+    if java is None:
+        return None
+    try:
+        result = _run(java, "-version")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # Java writes its version to stderr; both outputs are searched.
+    found = VERSION.search(result.stderr + result.stdout)
+    return int(found[1]) if found else None
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+
+
+def find_interpreter() -> str:
+    """Return the Python as Spark names it: that of the context, if there is one, ``PYSPARK_PYTHON``, or ``python3``.
+
+    ``spark-submit`` sets the variable from ``spark.pyspark.python``. Spark searches for the name on the search path.
+    """
+    # Without an import: a check before Spark starts must not load PySpark.
+    module = sys.modules.get("pyspark.core.context")
+    context = None if module is None else module.SparkContext._active_spark_context
+    named = os.environ.get("PYSPARK_PYTHON") if context is None else context.pythonExec
+    return named or "python3"
+
+
+def find_problem(interpreter: str) -> str | None:
+    """Import the packages of tasks in a Python, started as Spark starts it; returns the problem, or ``None``."""
+    # The name is searched here as Spark searches it, on the search path.
+    path = shutil.which(interpreter)
+    if path is None:
+        return "is not there"
+    try:
+        result = _run(path, "-c", PROBE)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"does not run: {error}"
+    if result.returncode != 0:
+        lines = result.stderr.strip().splitlines()
+        return f"cannot import what tasks need: {lines[-1] if lines else 'it says nothing'}"
+    # Spark refuses tasks whose Python has another minor version than the driver's.
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    other = result.stdout.strip()
+    return None if other == own else f"is Python {other}, and the driver is {own}: Spark wants the same for both"

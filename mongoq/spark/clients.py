@@ -1,23 +1,30 @@
-"""Connections of Spark's Python processes to MongoDB: scans, and one broker for the lifetime of the process.
+"""Spark's Python processes: their connections to MongoDB, and their garbage collector.
 
-Spark reuses its Python workers, so each keeps its client over the batches.
+Spark reuses its Python workers, so each keeps one broker over the batches.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 from mongoq.connection import connect
 from mongoq.spark.raw_options import Location
 from mongoq.spark.scan import Scan
 from mongoq.sync import Broker
 
-__all__ = ["PLAN_PATIENCE", "TASK_PATIENCE", "broker_at", "scan_at"]
+__all__ = ["PLAN_PATIENCE", "TASK_PATIENCE", "broker_at", "pause_gc", "pause_while_making", "scan_at"]
 
 PLAN_PATIENCE = 5.0
 TASK_PATIENCE = 30.0
 """Seconds that a task waits for a server: an election takes about twelve."""
+
+T = TypeVar("T")
+NOTHING = object()
 
 _brokers: dict[tuple[int, Location], Broker] = {}
 _lock = threading.Lock()
@@ -26,11 +33,8 @@ _lock = threading.Lock()
 def broker_at(place: Location, *, patience: float = TASK_PATIENCE) -> Broker:
     """Return this process's broker for a location, connected and checked; it lasts as long as the process.
 
-    A forked process makes its own broker. ``patience`` in seconds counts for the first call only.
-
-    Raises:
-        ArgumentInvalid, ServerUnavailable, AuthenticationFailed, CollectionSharded, SchemaTooNew: as
-            ``mongoq.connect``.
+    A forked process makes its own broker. ``patience`` in seconds counts for the first call only. Raises the errors of
+    ``mongoq.connect``.
     """
     # The pid is part of the key: a forked process inherits this table, but must not use the parent's connections.
     key = os.getpid(), place
@@ -41,11 +45,33 @@ def broker_at(place: Location, *, patience: float = TASK_PATIENCE) -> Broker:
 
 
 def scan_at(place: Location, *, patience: float = PLAN_PATIENCE, preference: str | None = None) -> Scan:
-    """Return a scan of a location; its ``with`` block closes it.
-
-    Args:
-        place: location of the queues.
-        patience: seconds to wait for a server.
-        preference: name of a read preference; ``None``: the URI's.
-    """
+    """Return a scan of a location; its ``with`` block closes it. A preference replaces the URI's read preference."""
     return Scan(place.uri, place.database, place.collection, patience=patience, preference=preference)
+
+
+@contextmanager
+def pause_gc() -> Iterator[None]:
+    """Pause the cyclic collector inside a block, which makes many objects without cycles; one that was off stays off.
+
+    Used only in Spark's Python workers, which run no other code meanwhile.
+    """
+    # The collector scans the young objects each time that a number of them was made, and the rows of a read are all
+    # young: the scans take more than half of the time of a read. Objects without cycles are freed all the same.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def pause_while_making(values: Iterator[T]) -> Iterator[T]:
+    """Yield values, each made while the collector pauses; it runs again while the consumer handles the value."""
+    while True:
+        # Only around next: the code that takes the values runs with the collector.
+        with pause_gc():
+            value = next(values, NOTHING)
+        if value is NOTHING:
+            return
+        yield value  # type: ignore[misc]  # the end was checked above

@@ -114,14 +114,14 @@ class ExecutorsUnready(MongoqError):
     """
 
     def __init__(self, pipeline: str, problem: Exception | str) -> None:
-        told = problem if isinstance(problem, str) else in_short(problem)
+        text = problem if isinstance(problem, str) else in_short(problem)
         super().__init__(
-            f"the executors cannot work on pipeline {pipeline!r}: {told}; they need mongoq-driver[spark] in the Python "
+            f"the executors cannot work on pipeline {pipeline!r}: {text}; they need mongoq-driver[spark] in the Python "
             f"that PYSPARK_PYTHON names (else Spark runs the first python3 on the path), the modules of the handlers "
             f"(installed there, or shipped by --py-files or sparkContext.addPyFile), and a way to the server"
         )
         self.pipeline = pipeline
-        self.problem = told
+        self.problem = text
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arguments: the message is made of them."""
@@ -136,5 +136,5 @@ def in_short(error: BaseException) -> str:
     for line in lines[frames[-1] + 1 :] if frames else ():
         if line.strip() and not line.startswith((" ", "\t")):
             return line.strip()
-    told = (line.strip().removeprefix(": ") for line in lines if not line.startswith(CALLING))
-    return next(filter(None, told), type(error).__name__)
+    texts = (line.strip().removeprefix(": ") for line in lines if not line.startswith(CALLING))
+    return next(filter(None, texts), type(error).__name__)

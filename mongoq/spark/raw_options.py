@@ -8,10 +8,13 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from mongoq.errors import ArgumentInvalid
 
-__all__ = ["PATH", "PLACE", "Location", "RawOptions", "json_list"]
+__all__ = ["PATH", "PLACE", "Location", "RawOptions"]
+
+T = TypeVar("T")
 
 DEFAULT_COLLECTION = "mongoq"
 PLACE = ("uri", "database", "collection")
@@ -72,8 +75,7 @@ class RawOptions:
         # The same name by path and by option is no conflict.
         if self.options.setdefault(meaning, path) != path:
             other = f"the option {meaning} {self.options[meaning]!r}"
-            problem = f"{path!r} and {other} name both the queue; give one of them"
-            raise ArgumentInvalid(PATH, problem)
+            raise ArgumentInvalid(PATH, f"{path!r} and {other} name both the queue; give one of them")
 
     def value(self, name: str) -> str | None:
         """Return the value of an option, or ``None``."""
@@ -86,6 +88,13 @@ class RawOptions:
             raise ArgumentInvalid(name, "this option is empty")
         return value
 
+    def required(self, name: str, meaning: str) -> str:
+        """Return the value of an option that must be given."""
+        value = self.value(name)
+        if value is None:
+            raise ArgumentInvalid(name, f"this option is missing: {meaning}")
+        return value
+
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
         """Return one of several words, spelled as in ``choices``; users may write it in any case."""
         value = self.value(name)
@@ -95,9 +104,9 @@ class RawOptions:
             raise ArgumentInvalid(name, f"one of {', '.join(choices)}, not {value!r}")
         return word
 
-    def truth(self, name: str, *, default: bool) -> bool:
-        """Return the value of an option that is ``true`` or ``false``."""
-        return TRUTHS[self.choice(name, TRUTHS, str(default).lower())]
+    def truth(self, name: str, *, default: T) -> bool | T:
+        """Return the value of an option that is ``true`` or ``false``, or the default."""
+        return default if self.value(name) is None else TRUTHS[self.choice(name, TRUTHS, "")]
 
     def whole(self, name: str, *, most: int | None = None) -> int | None:
         """Return a whole number of at least 1, or ``None``."""
@@ -113,9 +122,17 @@ class RawOptions:
         return number
 
     def names(self, name: str, example: str) -> tuple[str, ...]:
-        """Return a list of names as JSON, without repetitions; empty if the option is missing."""
+        """Return a list of names as JSON, without repetitions, such as ``example``; empty if the option is missing."""
         value = self.value(name)
-        return () if value is None else json_list(value, name, example)
+        if value is None:
+            return ()
+        try:
+            names = json.loads(value)
+        except (ValueError, RecursionError):
+            names = None
+        if not isinstance(names, list) or not names or not all(isinstance(each, str) for each in names):
+            raise ArgumentInvalid(name, f"a list of names as JSON, such as {example}, not {value[:60]!r}")
+        return tuple(dict.fromkeys(names))
 
     def seconds(self, name: str, *, zero: bool = False) -> float | None:
         """Return a number of seconds above zero, or from zero up."""
@@ -146,18 +163,3 @@ class RawOptions:
                 name, f"a time in ISO 8601 with an offset, such as 2026-11-20T08:30:00Z, not {value!r}"
             )
         return utc
-
-
-def json_list(text: str, option: str, example: str) -> tuple[str, ...]:
-    """Return the strings of a JSON list, without repetitions.
-
-    Raises:
-        ArgumentInvalid: the text is no list, is empty, or holds other values; ``example`` shows a correct one.
-    """
-    try:
-        names = json.loads(text)
-    except (ValueError, RecursionError):
-        names = None
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise ArgumentInvalid(option, f"a list of names as JSON, such as {example}, not {text[:60]!r}")
-    return tuple(dict.fromkeys(names))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from types import TracebackType
 from typing import Any, NoReturn, Self, cast
 
 from bson import ObjectId
@@ -77,7 +76,12 @@ class Scan:
         patience: float = SELECTION_SECONDS,
         preference: str | None = None,
     ) -> None:
-        self._client, self._uri = _client(uri, patience), uri
+        options: dict[str, Any] = {"tz_aware": True}
+        # An option in the URI is the user's choice and wins.
+        if not has_option(uri, SELECTION_OPTION):
+            options[SELECTION_OPTION] = patience * 1000
+        self._client: MongoClient[dict[str, Any]] = make_client(MongoClient, uri, **options)
+        self._uri = uri
         self._indexes: Mapping[str, Any] | None = None
         try:
             self._collection = _collection(self._client, database, collection, preference)
@@ -88,9 +92,7 @@ class Scan:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -103,7 +105,11 @@ class Scan:
         try:
             yield
         except ConnectionFailure as error:
-            servers = list_hosts(self._client, self._uri) + self._wanted_server()
+            servers = list_hosts(self._client, self._uri)
+            mode: str = self._collection.read_preference.mongos_mode
+            # The kind of server that was needed, if not the primary: other servers may be available.
+            if mode != "primary":
+                servers += f" for readPreference {mode!r}"
             raise ServerUnavailable(
                 f"no usable MongoDB server answered at {servers}: start it, or correct the option uri "
                 f"({list_connection_errors(self._client, error, self._uri)}){advise_escaping(self._uri)}"
@@ -112,11 +118,6 @@ class Scan:
             raise ArgumentInvalid("uri", explain_refusal(error, self._uri)) from None
         except OperationFailure as error:
             self._raise_refusal(error)
-
-    def _wanted_server(self) -> str:
-        """Return the kind of server that was needed, if not the primary: other servers may be available."""
-        mode: str = self._collection.read_preference.mongos_mode
-        return "" if mode == "primary" else f" for readPreference {mode!r}"
 
     def _raise_refusal(self, error: OperationFailure) -> NoReturn:
         if error.code in LOGIN_REFUSED:
@@ -149,8 +150,7 @@ class Scan:
     def _ask_now(self) -> datetime:
         preference = self._collection.read_preference
         reply = self._collection.database.command("hello", codec_options=codec_options(), read_preference=preference)
-        moment: datetime = reply["localTime"]
-        return moment
+        return cast("datetime", reply["localTime"])
 
     def size(self) -> int:
         """Return the approximate number of documents in the collection, from its metadata."""
@@ -168,8 +168,7 @@ class Scan:
 
     def count(self, filter: Filter, hint: str | None) -> int:
         """Count the matching documents: ``aggregate`` of ``$match`` and ``$group``."""
-        options: dict[str, Any] = {} if hint is None else {"hint": hint}
-        return self._collection.count_documents(filter, **options)
+        return self._collection.count_documents(filter, **_hinted(hint))
 
     def date(self, filter: Filter, field: str, *, place: int, hint: str | None) -> datetime | None:
         """Return the date at a position in the order of a field, the first at 0; ``None`` beyond the last.
@@ -177,11 +176,8 @@ class Scan:
         ``find`` with ``skip`` walks over the keys of the index.
         """
         keys = {field: 1, "_id": 0}
-        cursor = self._collection.find(filter, keys, hint=hint, sort=[(field, 1), ("_id", 1)], skip=place, limit=1)
-        for document in cursor:
-            date: datetime = document[field]
-            return date
-        return None
+        document = self._collection.find_one(filter, keys, hint=hint, sort=[(field, 1), ("_id", 1)], skip=place)
+        return None if document is None else cast("datetime", document[field])
 
     def names(self, filter: Filter) -> list[str]:
         """Return the queues of the matching documents, each once: ``distinct``."""
@@ -214,10 +210,10 @@ class Scan:
 
     def _of_keys(self, filter: Filter, hint: str | None, stage: dict[str, Any]) -> Iterator[Document]:
         """Run a stage on the ids of the matching documents (``aggregate``); the index alone has them."""
+        object_ids = {"$and": [filter, {"_id": {"$type": "objectId"}}]}
         # Projected to _id, so that the index alone answers and no document is fetched.
-        pipeline: list[Filter] = [{"$match": _object_ids(filter)}, {"$project": {"_id": 1}}, stage]
-        options: dict[str, Any] = {} if hint is None else {"hint": hint}
-        return self._collection.aggregate(pipeline, allowDiskUse=True, **options)
+        pipeline: list[Filter] = [{"$match": object_ids}, {"$project": {"_id": 1}}, stage]
+        return self._collection.aggregate(pipeline, allowDiskUse=True, **_hinted(hint))
 
     def batches(
         self, filter: Filter, projection: Mapping[str, Any] | None, *, hint: str | None, rows: int, naive: bool = False
@@ -247,29 +243,21 @@ class Scan:
     def _end(
         self, filter: Filter, projection: Mapping[str, Any] | None, order: Sequence[tuple[str, int]], limit: int
     ) -> Iterator[Document]:
-        taken = 0
+        size = 0
         with self._collection.find_raw_batches(
             filter, projection, sort=order, limit=limit, batch_size=END_ROWS, allow_disk_use=True
         ) as cursor:
             for raw in cast("Iterator[bytes]", cursor):
                 for part in split_reply(raw) if raw else ():
                     yield from decode(part, naive=False)
-                taken += len(raw)
-                if taken >= END:
+                size += len(raw)
+                if size >= END:
                     return
 
 
-def _object_ids(filter: Filter) -> Filter:
-    return {"$and": [filter, {"_id": {"$type": "objectId"}}]}
-
-
-def _client(uri: str, patience: float) -> MongoClient[dict[str, Any]]:
-    options: dict[str, Any] = {"tz_aware": True}
-    # An option in the URI is the user's choice and wins.
-    if not has_option(uri, SELECTION_OPTION):
-        options[SELECTION_OPTION] = patience * 1000
-    client: MongoClient[dict[str, Any]] = make_client(MongoClient, uri, **options)
-    return client
+def _hinted(hint: str | None) -> dict[str, Any]:
+    # The driver refuses None as a hint of these commands.
+    return {} if hint is None else {"hint": hint}
 
 
 def _preference(client: MongoClient[dict[str, Any]], name: str) -> Any:

@@ -4,9 +4,8 @@
 ``scripts/unasync.py`` generates ``mongoq.sync`` from the asyncio classes.
 """
 
+from mongoq.sync.blocks import Reserved, Transaction
 from mongoq.sync.broker import Broker
 from mongoq.sync.queue import DeadQueue, Queue
-from mongoq.sync.reserved import Reserved
-from mongoq.sync.transaction import Transaction
 
 __all__ = ["Broker", "DeadQueue", "Queue", "Reserved", "Transaction"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from bson import ObjectId
 
-from mongoq.drivers.threads.driver import ThreadDriver
+from mongoq.drivers.threads.driver import Runner
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
@@ -17,19 +17,16 @@ from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.push import push_many
-from mongoq.protocol.settle import move_many, settle_many
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.settle import move, settle
+from mongoq.protocol.state.context import QueueContext, context_of
 
 __all__ = ["Batches"]
 
 M = TypeVar("M")
 
 
-class Batches(Generic[M]):
+class Batches(Runner[QueueContext[M]]):
     """The part of ``Queue`` that handles many items in few commands."""
-
-    _driver: ThreadDriver
-    _context: QueueContext[M]
 
     def push_many(
         self,
@@ -91,7 +88,7 @@ class Batches(Generic[M]):
             once=once,
             session=session,
         )
-        return self._driver.run(pushing if session is None else run_within(self._context, session, pushing))
+        return self._run_flow(pushing if session is None else run_within(self._context, session, pushing))
 
     def reserve_many(
         self,
@@ -120,9 +117,7 @@ class Batches(Generic[M]):
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the first raw item that
                 does not fit, reserved. The other items were given back unused.
         """
-        return self._driver.run(
-            reserve_many.reserve_many(self._context, n, lease=lease, wait=wait, on_invalid=on_invalid)
-        )
+        return self._run(reserve_many.reserve_many, n, lease=lease, wait=wait, on_invalid=on_invalid)
 
     def commit_many(self, items: Iterable[Item[Any]]) -> None:
         """Settle items as done (``bulkWrite`` with one ``delete`` of many for each token; with history ``update``).
@@ -141,7 +136,7 @@ class Batches(Generic[M]):
         A cancelled call may still settle all or some of them; a call that ends by a crash or a network error may, too.
         Items that are not settled are eligible again when their leases end.
         """
-        self._driver.run(settle_many.commit_many(self._context, items))
+        self._run(settle.commit_many, items)
 
     def rollback_many(
         self, items: Iterable[Item[Any]], *, delay: Duration = 0, error: BaseException | str | None = None
@@ -156,7 +151,7 @@ class Batches(Generic[M]):
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        self._driver.run(settle_many.rollback_many(self._context, items, delay=delay, error=error))
+        self._run(settle.rollback_many, items, delay=delay, error=error)
 
     def release_many(self, items: Iterable[Item[Any]]) -> None:
         """Hand items back unused: to their places in the order, attempts not counted (``bulkWrite`` of ``update``).
@@ -164,7 +159,7 @@ class Batches(Generic[M]):
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        self._driver.run(settle_many.release_many(self._context, items))
+        self._run(settle.release_many, items)
 
     def extend_many(self, items: Iterable[Item[M]], *, lease: Duration | None = None) -> list[Item[M]]:
         """Restart the leases with this length, and return the items with new ends (``bulkWrite`` of ``update``).
@@ -178,7 +173,7 @@ class Batches(Generic[M]):
             BatchIncomplete: some leases could not be extended; the leases of its ``done`` were.
             ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        return self._driver.run(settle_many.extend_many(self._context, items, lease=lease))
+        return self._run(settle.extend_many, items, lease=lease)
 
     def move_many(self, moves: Iterable[tuple[Item[Any], Move]]) -> None:
         """Hand items on to other queues, each in one ``update`` (``bulkWrite``): none is ever in both or in neither.
@@ -196,9 +191,4 @@ class Batches(Generic[M]):
                 as ``moves[3].priority``, and nothing was sent.
             ItemForeign, ReservationLost: as for ``commit_many``.
         """
-        self._driver.run(move_many.move_many(self._context, moves, _resolve_target))
-
-
-def _resolve_target(to: Any) -> Any:
-    # A handle brings its model, which checks the payload.
-    return to._context if isinstance(to, Batches) else to
+        self._run(move.move_many, moves, context_of)

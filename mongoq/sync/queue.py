@@ -10,10 +10,10 @@ from typing import Any, Self, TypeVar
 
 from bson import ObjectId
 
-from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
+from mongoq.model.outcomes import Move
 from mongoq.model.process import Local
 from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol import admin, group_commit
@@ -22,21 +22,19 @@ from mongoq.protocol.claim import pop
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.history.dead_letters import revive, selection
 from mongoq.protocol.history.read import Selection
-from mongoq.protocol.push.keyed import OnDuplicate
-from mongoq.protocol.settle import move, settle
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.push.insert import OnDuplicate
+from mongoq.protocol.settle import bury, move, settle
+from mongoq.protocol.state.context import context_of
 from mongoq.sync.batches import Batches
-from mongoq.sync.looking import Looking
-from mongoq.sync.past import Past
-from mongoq.sync.reserved import Reserved
-from mongoq.sync.runner import Runner
+from mongoq.sync.blocks import Reserved
+from mongoq.sync.contents import Contents
 
 __all__ = ["DeadQueue", "Queue"]
 
 M = TypeVar("M")
 
 
-class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
+class Queue(Batches[M], Contents[M], Local):
     """A handle of one queue, made by ``broker.queue(name)``; cheap, without I/O, safe to share between tasks.
 
     ``M`` is the type of the payloads: the ``model`` of the handle, else ``Any``.
@@ -46,10 +44,6 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
         "it belongs to its broker and its process; another process, or a function that Spark runs, makes a broker of "
         "its own from the URI and takes the queue from that by its name; items can be pickled"
     )
-
-    def __init__(self, driver: ThreadDriver, context: QueueContext[M]) -> None:
-        self._driver = driver
-        self._context = context
 
     def __repr__(self) -> str:
         """Return the names of the queue and its collection."""
@@ -76,7 +70,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
         Raises:
             ArgumentInvalid: this queue has none: it is one itself, or was opened with ``dead=None``.
         """
-        return DeadQueue(self._driver, move.dead_context(self._context))
+        return DeadQueue(self._driver, bury.dead_context(self._context))
 
     def _with(self, **changes: Any) -> Self:
         """Return a handle of the same queue whose context has other settings or marks."""
@@ -145,7 +139,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             on_duplicate=on_duplicate,
             session=session,
         )
-        return self._driver.run(pushing if session is None else run_within(self._context, session, pushing))
+        return self._run_flow(pushing if session is None else run_within(self._context, session, pushing))
 
     def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Remove the first eligible item and return it, or ``None``: at most once, no settling (``findAndModify``).
@@ -162,7 +156,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
         Raises:
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item.
         """
-        return self._driver.run(pop.pop(self._context, on_invalid=on_invalid))
+        return self._run(pop.pop, on_invalid=on_invalid)
 
     def reserve(
         self,
@@ -191,7 +185,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             PayloadInvalid: with ``on_invalid="raise"``, and from a dead queue; its ``item`` is the raw item, reserved,
                 which can be settled.
         """
-        return self._driver.run(group_commit.reserve(self._context, lease=lease, wait=wait, on_invalid=on_invalid))
+        return self._run(group_commit.reserve, lease=lease, wait=wait, on_invalid=on_invalid)
 
     def reserved(
         self,
@@ -244,11 +238,8 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
-        given = payload is not KEEP
-        committing = group_commit.commit(
-            self._context, item, payload=payload, replace_payload=given, patch=patch, session=session
-        )
-        self._driver.run(committing if session is None else run_within(self._context, session, committing, item))
+        committing = group_commit.commit(self._context, item, payload=payload, patch=patch, session=session)
+        self._run_flow(committing if session is None else run_within(self._context, session, committing, item))
 
     def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; without retries left, bury it at once (one ``update``).
@@ -262,7 +253,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        self._driver.run(group_commit.rollback(self._context, item, delay=delay, error=error))
+        self._run(group_commit.rollback, item, delay=delay, error=error)
 
     def release(self, item: Item[Any]) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
@@ -271,7 +262,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        self._driver.run(settle.release(self._context, item))
+        self._run(settle.release, item)
 
     def extend(self, item: Item[M], *, lease: Duration | None = None) -> Item[M]:
         """Extend the lease to this length from now on, and return the item with its new end (``update``).
@@ -286,7 +277,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        until = self._driver.run(group_commit.extend(self._context, item, lease=lease))
+        until = self._run(group_commit.extend, item, lease=lease)
         # Items are frozen, so the new end of the lease is in a new one.
         return item.held_until(until)
 
@@ -335,19 +326,12 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
         moving = group_commit.move(
             self._context,
             item,
-            move.destination(self._context, to._context if isinstance(to, Queue) else to),
-            payload=payload,
-            replace_payload=payload is not KEEP,
-            patch=patch,
-            delay=delay,
-            when=when,
-            priority=priority,
-            headers=headers,
-            replace_headers=headers is not KEEP,
+            move.destination(self._context, context_of(to)),
+            Move(to, payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers),
             key=key,
             session=session,
         )
-        self._driver.run(moving if session is None else run_within(self._context, session, moving, item))
+        self._run_flow(moving if session is None else run_within(self._context, session, moving, item))
 
     def bury(self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None) -> None:
         """Move an item to the dead queue, with its origin: queue, reason, attempts and key (one ``update``).
@@ -362,7 +346,7 @@ class Queue(Runner[QueueContext[M]], Batches[M], Past[M], Looking[M], Local):
             ItemForeign: the item belongs to another queue or broker.
             ArgumentInvalid: this queue has no dead queue: it is one itself, or was opened with ``dead=None``.
         """
-        self._driver.run(move.bury(self._context, item, reason=reason, error=error))
+        self._run(bury.bury, item, reason=reason, error=error)
 
 
 class DeadQueue(Queue[Any]):
@@ -404,9 +388,8 @@ class DeadQueue(Queue[Any]):
 
         A crash in between leaves the rest here: call it again.
         """
-        target = to._context if isinstance(to, Queue) else to
         chosen = selection(self._context, ids=ids, where=where, stage=stage)
-        return self._driver.run(revive(self._context, chosen, to=target, hop=hop, limit=limit))
+        return self._run(revive, chosen, to=context_of(to), hop=hop, limit=limit)
 
     def purge(
         self,
@@ -433,4 +416,4 @@ class DeadQueue(Queue[Any]):
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        return self._driver.run(admin.purge(self._context, state, ids=ids, where=where, limit=limit, stage=stage))
+        return self._run(admin.purge, state, ids=ids, where=where, limit=limit, stage=stage)

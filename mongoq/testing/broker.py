@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
-from bson import ObjectId
-
-from mongoq.aio import AsyncBroker, AsyncQueue
+from mongoq.aio import AsyncBroker
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration
 from mongoq.model.clock import VirtualClock
-from mongoq.model.item import Item
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.sync import Broker, Queue
-from mongoq.testing.loop import PrivateLoop, VirtualDriver
-from mongoq.testing.server import VirtualServer
+from mongoq.sync import Broker
+from mongoq.testing.server import VirtualServer, VirtualTime
 from mongoq.testing.worker import AsyncVirtualWorker, VirtualWorker
 from mongoq.worker import AsyncWorker, Worker
 
 __all__ = ["AsyncVirtualBroker", "VirtualBroker"]
 
 
-class VirtualBroker(Broker):
+class VirtualBroker(VirtualTime, Broker):
     """A ``Broker`` without a server, for tests of handlers: everything happens in memory, in the caller's thread.
 
     ```python
@@ -52,7 +46,7 @@ class VirtualBroker(Broker):
         own = clock or VirtualClock()
         super().__init__(_collection(), clock=own)
         self._driver._counter_flush = None  # it is a thread; stats() adds up the counters without it
-        self._server = VirtualServer(self._driver, self._context, own, PrivateLoop(), {})
+        self._server = VirtualServer(self._driver, self._context, own)
 
     @property
     def clock(self) -> VirtualClock:
@@ -72,33 +66,6 @@ class VirtualBroker(Broker):
         """
         return VirtualWorker(self, production)
 
-    def advance(self, by: Duration) -> datetime:
-        """Move the clock on, so that delays, retries and leases come due, and return the new time.
-
-        Inside a handler it extends the leases of the running items, as a worker would, and sets ``job.lost`` when one
-        of them is lost.
-
-        Args:
-            by: a ``timedelta`` or seconds.
-
-        Raises:
-            ArgumentInvalid: ``by`` is no duration.
-        """
-        return self._server.advance(by)
-
-    def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
-        """Make items that wait for a retry ready now, without moving the clock, and return their number.
-
-        Args:
-            target: an item or its id, which may also wait for the delay of its push; or a queue, a handle or its name:
-                all its items that wait after a run.
-
-        Raises:
-            ArgumentInvalid: the item does not wait: it is ready, reserved, settled or gone.
-            QueueNameInvalid: ``target`` is none of these.
-        """
-        return self._server.force_retry(target)
-
     def close(self) -> None:
         """Refuse further commands. Idempotent; the items of the queues are gone with the broker."""
         super().close()
@@ -115,7 +82,7 @@ def _collection() -> Any:
     return client["virtual"]["mongoq"]
 
 
-class AsyncVirtualBroker(AsyncBroker):
+class AsyncVirtualBroker(VirtualTime, AsyncBroker):
     """An ``AsyncBroker`` without a server: ``VirtualBroker`` for code that awaits its queues.
 
     It belongs to no event loop, so a plain test may make it. A test may push by the ``VirtualBroker`` and a handler may
@@ -138,14 +105,15 @@ class AsyncVirtualBroker(AsyncBroker):
         if virtual is not None and not isinstance(virtual, VirtualBroker):
             raise ArgumentInvalid("virtual", f"a VirtualBroker, not {type(virtual).__name__}")
         self._virtual = virtual or VirtualBroker()
-        self._driver = VirtualDriver(self._virtual._driver)
+        self._server = self._virtual._server
+        self._driver = self._server.driver
         self._context = self._virtual._context
         self._on_close = None
 
     @property
     def clock(self) -> VirtualClock:
         """Clock of the broker: ``virtual.clock.now()``."""
-        return self._virtual.clock
+        return self._server.clock
 
     def worker(self, production: Worker | AsyncWorker | Pipeline | None = None) -> AsyncVirtualWorker:
         """Return a worker that runs handlers on request, as ``VirtualBroker.worker`` does, in the test's event loop.
@@ -155,23 +123,6 @@ class AsyncVirtualBroker(AsyncBroker):
             GraphInvalid: the pipeline has faults; all faults at once.
         """
         return AsyncVirtualWorker(self, production)
-
-    def advance(self, by: Duration) -> datetime:
-        """Move the clock on, and return the new time, as ``VirtualBroker.advance`` does; nothing to await.
-
-        Raises:
-            ArgumentInvalid: ``by`` is no duration.
-        """
-        return self._virtual.advance(by)
-
-    def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
-        """Make items that wait for a retry ready now, as ``VirtualBroker.force_retry`` does; nothing to await.
-
-        Raises:
-            ArgumentInvalid: the item does not wait: it is ready, reserved, settled or gone.
-            QueueNameInvalid: ``target`` is neither an item nor a queue.
-        """
-        return self._virtual.force_retry(target)
 
     async def close(self) -> None:
         """Refuse further commands. Idempotent."""

@@ -1,91 +1,189 @@
-"""Stand-in for the server: a collection in memory, a clock moved by hand, and the runs under way."""
+"""Stand-in for the server: a collection in memory, a clock moved by hand, an event loop, and the runs under way."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import asyncio
+import weakref
+from collections.abc import Coroutine, Iterable
+from contextvars import copy_context
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from bson import ObjectId
 
 from mongoq.aio import AsyncQueue
-from mongoq.drivers.threads.driver import ThreadDriver
+from mongoq.drivers.aio.driver import AioDriver
+from mongoq.drivers.sessions import Sessions
+from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.arguments import Duration, duration, queue_name
 from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Item
-from mongoq.protocol.flow import Command
+from mongoq.protocol.flow import Command, Flow, number_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync import Queue
-from mongoq.testing.loop import PrivateLoop
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
 
-__all__ = ["VirtualServer"]
+__all__ = ["VirtualServer", "VirtualTime"]
+
+T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
-class VirtualServer:
+class VirtualDriver(AioDriver):
+    """Runs flows by the driver for threads, in the caller's task: commands in memory end at once, so nothing waits."""
+
+    def __init__(self, threads: ThreadDriver) -> None:
+        # Not the parent's __init__: this driver has no client, no loop and no counters of its own.
+        self._threads = threads
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end."""
+        return self._threads.run(flow)
+
+    async def run_shielded(self, flow: Flow[T]) -> T:
+        """Run a flow to its end; no task can cancel it, because it never waits."""
+        return self._threads.run(flow)
+
+    @property
+    def sessions(self) -> Sessions:
+        """Sessions of the driver for threads; any use raises an error."""
+        return self._threads.sessions
+
+
+class PrivateLoop:
+    """One loop for all runs, made at the first run, so that objects that a handler keeps between runs stay usable."""
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+
+    def check(self, consumers: Iterable[Consumer]) -> None:
+        """Refuse to run coroutine functions in a thread where another loop runs.
+
+        Raises:
+            ArgumentInvalid: a handler is a coroutine function; the message says what to use.
+        """
+        if asyncio._get_running_loop() is None:
+            return
+        for one in consumers:
+            if one.asynchronous:
+                raise ArgumentInvalid(
+                    "worker",
+                    f"the handler of {one.name!r} is a coroutine function, and the test runs in an event loop already; "
+                    "await the worker of an AsyncVirtualBroker there",
+                )
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end, in the context of the caller."""
+        if self._runner is None:
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # no other loop is taken for it
+            # A broker that is never closed would leave its loop open, and Python would warn about it.
+            weakref.finalize(self, _let_go, self._runner, self._runner.get_loop())
+        return self._runner.run(coroutine, context=copy_context())
+
+    def close(self) -> None:
+        """End the loop. Idempotent."""
+        if self._runner is not None:
+            self._runner.close()
+
+
+def _let_go(runner: asyncio.Runner, loop: asyncio.AbstractEventLoop) -> None:
+    """End the loop of a collected broker; another loop may be running in this thread. Idempotent."""
+    if asyncio._get_running_loop() is None:
+        runner.close()
+    else:
+        loop.close()  # without its remaining tasks: a loop cannot run inside another one
+
+
+class VirtualServer(Runner[BrokerContext]):
     """State that the virtual brokers of one collection share with their workers.
 
     Attributes:
-        driver: performs every command at once, in the caller's thread.
-        context: context of the broker.
         clock: clock that stands still until the test moves it.
+        driver: driver of handles that are awaited.
         loop: event loop for coroutine functions that plain tests run.
         running: runs under way: one, unless handlers run handlers or tasks of a test run several.
     """
 
-    driver: ThreadDriver
-    context: BrokerContext
-    clock: VirtualClock
-    loop: PrivateLoop
-    running: dict[HandlerCall, Consumer]
+    def __init__(self, threads: ThreadDriver, context: BrokerContext, clock: VirtualClock) -> None:
+        super().__init__(threads, context)
+        self.clock = clock
+        self.driver = VirtualDriver(threads)
+        self.loop = PrivateLoop()
+        self.running: dict[HandlerCall, Consumer] = {}
 
-    def bound(self, context: QueueContext[Any]) -> QueueContext[Any]:
-        """Return the same queue bound to this broker, with the same model and options."""
-        return context if context.broker is self.context else replace(context, broker=self.context)
+    def queue(self, context: QueueContext[Any]) -> Queue[Any]:
+        """Return a handle of the same queue here, with the same model and options."""
+        return Queue(self._driver, self._bind(context))
+
+    def async_queue(self, context: QueueContext[Any]) -> AsyncQueue[Any]:
+        """Return a handle of the same queue here that is awaited, with the same model and options."""
+        return AsyncQueue(self.driver, self._bind(context))
+
+    def _bind(self, context: QueueContext[Any]) -> QueueContext[Any]:
+        return context if context.broker is self._context else replace(context, broker=self._context)
 
     def resolve_target(self, to: Any) -> Any:
         """Return the destination of a ``Move``: a queue's name as it is, or a handle's queue here."""
-        return self.bound(to._context) if isinstance(to, Queue | AsyncQueue) else to
+        return self._bind(to._context) if isinstance(to, Queue | AsyncQueue) else to
 
-    # --- time ------------------------------------------------------------------------------------
+    def extend_leases(self) -> None:
+        """Extend the leases of the running items, as a worker would have done before the clock jumped."""
+        for run, consumer in list(self.running.items()):
+            try:
+                self.queue(consumer.queue._context).extend_many(run.items, lease=consumer.lease)
+            except BatchIncomplete:
+                if run.job is not None:
+                    run.job.lost.set()
+
+    def make_ready(self, filter: dict[str, Any]) -> int:
+        """Make waiting items ready now, and return their number."""
+        return self._run(_make_ready, filter)
+
+
+def _make_ready(broker: BrokerContext, filter: dict[str, Any]) -> Flow[int]:
+    now = broker.clock.now()
+    waiting = {**filter, "when": {"$gt": now}, "reserved": {"$ne": True}}
+    return (yield from Command("update_many", {"filter": waiting, "update": {"$set": {"when": now}}}, number_matched))
+
+
+class VirtualTime:
+    """The part of virtual brokers and workers by which a test lets items come due."""
+
+    _server: VirtualServer
 
     def advance(self, by: Duration) -> datetime:
-        """Move the clock on; running items keep their leases, as with a worker."""
-        length = duration(by, "by")
-        now = self.clock.advance(length)
-        for run, consumer in list(self.running.items()):
-            self._keep(run, consumer)
+        """Move the clock on, so that delays, retries and leases come due, and return the new time; nothing to await.
+
+        Inside a handler it extends the leases of the running items, as a worker would, and sets ``job.lost`` when one
+        of them is lost.
+
+        Args:
+            by: a ``timedelta`` or seconds.
+
+        Raises:
+            ArgumentInvalid: ``by`` is no duration.
+        """
+        now = self._server.clock.advance(duration(by, "by"))
+        self._server.extend_leases()
         return now
 
-    def _keep(self, run: HandlerCall, consumer: Consumer) -> None:
-        queue = Queue(self.driver, consumer.queue._context)
-        try:
-            # A worker would have extended these leases before they ended: the clock jumps, so it is done afterwards.
-            queue.extend_many(run.items, lease=consumer.lease)
-        except BatchIncomplete:
-            if run.job is not None:
-                run.job.lost.set()
+    def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
+        """Make items that wait for a retry ready now, without moving the clock, and return their number.
 
-    def force_retry(self, target: Any) -> int:
-        """Make a waiting item ready now, or all retries of a queue; returns the number of items."""
+        Args:
+            target: an item or its id, which may also wait for the delay of its push; or a queue, a handle or its name:
+                all its items that wait after a run.
+
+        Raises:
+            ArgumentInvalid: the item does not wait: it is ready, reserved, settled or gone.
+            QueueNameInvalid: ``target`` is neither an item nor a queue.
+        """
         if not isinstance(target, Item | ObjectId):
             name = target.name if isinstance(target, Queue | AsyncQueue) else queue_name(target, "target")
-            return self._make_ready({"q": name, "attempts": {"$gt": 0}})
+            return self._server.make_ready({"q": name, "attempts": {"$gt": 0}})
         id = target.id if isinstance(target, Item) else target
-        if not self._make_ready({"_id": id}):
+        if not self._server.make_ready({"_id": id}):
             raise ArgumentInvalid("target", f"item {id} waits for nothing: it is ready, reserved, settled or gone")
         return 1
-
-    def _make_ready(self, filter: dict[str, Any]) -> int:
-        now = self.clock.now()
-        waiting = {**filter, "when": {"$gt": now}, "reserved": {"$ne": True}}
-        update = {"$set": {"when": now}}
-        command: Command[int] = Command("update_many", {"filter": waiting, "update": update}, _number)
-        return self.driver.run(command.__iter__())
-
-
-def _number(reply: Any) -> int:
-    return int(reply.matched_count)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
 
-from mongoq.aio import AsyncQueue
 from mongoq.errors import VIRTUAL, MongoqError, ReservationLost, StageStopped, TransactionsUnavailable
 from mongoq.model.arguments import duration
 from mongoq.model.encoding.error_text import printable
@@ -19,8 +18,6 @@ from mongoq.model.outcomes import Failed, Move, Release, ResolvedOutcome, name_e
 from mongoq.protocol.claim.filtering import is_kept
 from mongoq.protocol.history import read
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes, apply_outcomes_at_most_once, commit_before_run
-from mongoq.sync import Queue
-from mongoq.testing.loop import VirtualDriver
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
@@ -109,14 +106,15 @@ class VirtualStation:
     def __init__(self, consumer: Consumer, server: VirtualServer) -> None:
         self.consumer = consumer
         self._server = server
-        self._context = consumer.queue._context
-        self._queue = Queue(server.driver, consumer.claims or self._context)
+        self._queue = server.queue(consumer.queue._context)
+        self._context = self._queue._context
+        self._claims = self._queue if consumer.claims is None else server.queue(consumer.claims)
 
     def steps(self, n: int | None) -> Steps:
         """Run ready items: up to ``n``, by default the batch of the consumer; an empty list if none is ready."""
-        claimed = self._claimed(n or self.consumer.batch or 1)
-        items = [item for item in claimed if self._keeps(item)]
-        screened = [self._screened(item) for item in claimed if item not in items]
+        claimed = self._claim(n or self.consumer.batch or 1)
+        items = [item for item in claimed if self._is_accepted(item)]
+        screened = [self._make_screened(item) for item in claimed if item not in items]
         if not items:
             return screened
         run = HandlerCall(items, time.monotonic())
@@ -130,24 +128,24 @@ class VirtualStation:
         finally:
             del self._server.running[run]
 
-    def _claimed(self, n: int) -> list[Item[Any]]:
+    def _claim(self, n: int) -> list[Item[Any]]:
         if n > 1:
-            return self._queue.reserve_many(n, lease=self.consumer.lease)
-        item = self._queue.reserve(lease=self.consumer.lease)
+            return self._claims.reserve_many(n, lease=self.consumer.lease)
+        item = self._claims.reserve(lease=self.consumer.lease)
         return [] if item is None else [item]
 
-    def _keeps(self, item: Item[Any]) -> bool:
+    def _is_accepted(self, item: Item[Any]) -> bool:
         """Return whether the item's stage takes it; otherwise the item is settled now."""
         screen = self.consumer.item_filter
-        return screen is None or self._server.driver.run(is_kept(self._context, screen, item))
+        return screen is None or self._queue._run(is_kept, screen, item)
 
-    def _screened(self, item: Item[Any]) -> Result:
+    def _make_screened(self, item: Item[Any]) -> Result:
         rest = self.consumer.item_filter and self.consumer.item_filter.rest
         return Result(item, "screened", to=_target_of(rest))
 
     def _give_back(self, items: Sequence[Item[Any]]) -> None:
         back = [(item, Release()) for item in items]
-        self._server.driver.run(apply_outcomes(self._context, back, self._server.resolve_target))
+        self._queue._run(apply_outcomes, back, self._server.resolve_target)
 
     # --- the run ---------------------------------------------------------------------------------
 
@@ -158,15 +156,15 @@ class VirtualStation:
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         refused = consumer.resolver.refusal(consumer, items)
         if refused is None and consumer.pops:
-            self._server.driver.run(commit_before_run(self._context, items))
+            self._queue._run(commit_before_run, items)
             items = [self._context.preserve_payload(item) for item in items]
         run.context = RunContext.current()
         try:
-            if refused is not None:
-                outcomes = refused
-            else:
-                returned = (yield self._awaited(run, payload)) if consumer.asynchronous else self._called(run, payload)
-                outcomes = run.context.call(consumer.resolver.outcomes, consumer, items, returned)
+            if refused is None and consumer.asynchronous:
+                returned = yield self._await_handler(run, payload)
+            elif refused is None:
+                returned = self._call_handler(run, payload)
+            outcomes = refused or run.context.call(consumer.resolver.outcomes, consumer, items, returned)
         except FAILURES as error:
             if (lacking := _transaction_of(error)) is not None:
                 raise lacking from None
@@ -180,18 +178,18 @@ class VirtualStation:
             if not isinstance(outcome, Release)
         ]
 
-    def _called(self, run: HandlerCall, payload: Any) -> Any:
+    def _call_handler(self, run: HandlerCall, payload: Any) -> Any:
         if self.consumer.takes_job:
             run.job = Job(self._queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
         return run.context.call(self.consumer.handler, *self._arguments(run, payload))
 
-    async def _awaited(self, run: HandlerCall, payload: Any) -> Any:
+    async def _await_handler(self, run: HandlerCall, payload: Any) -> Any:
         if self.consumer.takes_job:  # the job's event belongs to the running loop
-            queue = AsyncQueue(VirtualDriver(self._server.driver), self._context)
+            queue = self._server.async_queue(self._context)
             run.job = AsyncJob(queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
-        return await run.context.step(self._handled(self._arguments(run, payload)))
+        return await run.context.step(self._invoke(self._arguments(run, payload)))
 
-    async def _handled(self, arguments: tuple[Any, ...]) -> Any:
+    async def _invoke(self, arguments: tuple[Any, ...]) -> Any:
         return await self.consumer.handler(*arguments)
 
     def _arguments(self, run: HandlerCall, payload: Any) -> tuple[Any, ...]:
@@ -202,8 +200,7 @@ class VirtualStation:
     def _settle(self, item: Item[Any], outcome: ResolvedOutcome, entry: Any, error: BaseException | None) -> Result:
         """Settle an item, and return its result; an impossible outcome becomes a failure."""
         apply = apply_outcomes_at_most_once if self.consumer.pops else apply_outcomes
-        flow = apply(self._context, [(item, outcome)], self._server.resolve_target)
-        refusal = self._server.driver.run(flow).get(id_key(item.id))
+        refusal = self._queue._run(apply, [(item, outcome)], self._server.resolve_target).get(id_key(item.id))
         if refusal is None:
             return self._make_result(item, outcome, entry, error)
         if _transaction_of(refusal) is not None:
@@ -232,7 +229,7 @@ class VirtualStation:
         """Return the result of a failed run: ``"retry"`` or ``"dead"``, as the stored item shows."""
         untyped = replace(self._context, codec=self._context.broker.untyped)
         # Without a model: the payload may not fit it, and only the existence of the item counts.
-        if self._server.driver.run(read.get(untyped, item.id)) is None:
+        if self._server.queue(untyped)._run(read.get, item.id) is None:
             return Result(item, "dead", entry, outcome.error, to=self._context.settings.dead)
         return Result(item, "retry", entry, outcome.error, delay=duration(outcome.delay, "delay"))
 

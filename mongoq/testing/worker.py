@@ -1,20 +1,25 @@
-"""The virtual workers: consumers of production, run by hand."""
+"""The virtual workers: consumers of production, run by hand.
+
+A run is a generator of steps, which the worker for plain tests and the one for tests in an event loop both drive.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bson import ObjectId
-
 from mongoq.aio import AsyncQueue
-from mongoq.model.arguments import Duration
-from mongoq.model.item import Item
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import count
 from mongoq.pipeline.pipeline import Pipeline
+from mongoq.pipeline.run.consumers import machinery
 from mongoq.sync import Queue
-from mongoq.testing.running import adopt_consumers, driven, run_steps_async, until_idle, up_to
-from mongoq.testing.station import Result, Steps
+from mongoq.testing.server import PrivateLoop, VirtualServer, VirtualTime
+from mongoq.testing.station import NeverIdle, Result, Steps, VirtualStation
 from mongoq.worker import AsyncWorker, Worker
+from mongoq.worker.consumer import Consumer
 
 if TYPE_CHECKING:
     from mongoq.testing.broker import AsyncVirtualBroker, VirtualBroker
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncVirtualWorker", "VirtualWorker"]
 
 
-class VirtualWorker(Worker):
+class VirtualWorker(VirtualTime, Worker):
     """A ``Worker`` that runs an item on request and returns its result; made by ``VirtualBroker.worker``.
 
     ``consumer`` registers handlers with the same options and checks as in production. Handlers may be plain functions
@@ -42,16 +47,16 @@ class VirtualWorker(Worker):
         super().__init__(broker)
         self._server = broker._server
         if production is not None:
-            self._consumers.update(adopt_consumers(production, self._server, broker))
+            self._consumers.update(_adopt_consumers(production, self._server, broker))
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
-            queue = Queue(self._server.driver, self._server.bound(queue._context))
+            queue = self._server.queue(queue._context)
         return super()._handle(queue, lease, max_retries)
 
-    def _driven(self, steps: Steps) -> list[Result]:
+    def _run_steps(self, steps: Steps) -> list[Result]:
         self._server.loop.check(self._consumers.values())
-        return driven(steps, self._server.loop)
+        return _drive(steps, self._server.loop)
 
     def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
         """Run the next ready item of a queue, and return its result; ``None`` when no item is ready.
@@ -65,7 +70,7 @@ class VirtualWorker(Worker):
             ArgumentInvalid: the queue has no consumer; or a handler is a coroutine function, and the test runs in an
                 event loop already: await the worker of an ``AsyncVirtualBroker`` there.
         """
-        results = self._driven(up_to(1, queue, self._consumers, self._server))
+        results = self._run_steps(_run_up_to(1, queue, self._consumers, self._server))
         return results[0] if results else None
 
     def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
@@ -77,7 +82,7 @@ class VirtualWorker(Worker):
         Raises:
             ArgumentInvalid: as for ``run_one``.
         """
-        return self._driven(up_to(None, queue, self._consumers, self._server))
+        return self._run_steps(_run_up_to(None, queue, self._consumers, self._server))
 
     def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
         """Run all queues that have consumers until nothing is ready in any; returns the results of the items, in order.
@@ -92,27 +97,10 @@ class VirtualWorker(Worker):
             NeverIdle: there is more to run; the error holds the results so far.
             ArgumentInvalid: ``limit`` is no whole number of at least 1; or as for ``run_one``.
         """
-        return self._driven(until_idle(limit, self._consumers, self._server))
-
-    def advance(self, by: Duration) -> datetime:
-        """Move the broker's clock on, as ``VirtualBroker.advance``.
-
-        Raises:
-            ArgumentInvalid: ``by`` is no duration.
-        """
-        return self._server.advance(by)
-
-    def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
-        """Make items that wait for a retry ready now, as ``VirtualBroker.force_retry``.
-
-        Raises:
-            ArgumentInvalid: the item does not wait: it is ready, reserved, settled or gone.
-            QueueNameInvalid: ``target`` is neither an item nor a queue.
-        """
-        return self._server.force_retry(target)
+        return self._run_steps(_run_until_idle(limit, self._consumers, self._server))
 
 
-class AsyncVirtualWorker(AsyncWorker):
+class AsyncVirtualWorker(VirtualTime, AsyncWorker):
     """``VirtualWorker`` for tests that run in an event loop; made by ``AsyncVirtualBroker.worker``.
 
     Coroutine functions run in the test's own loop, plain functions in the loop's thread.
@@ -120,13 +108,13 @@ class AsyncVirtualWorker(AsyncWorker):
 
     def __init__(self, broker: AsyncVirtualBroker, production: Worker | AsyncWorker | Pipeline | None = None) -> None:
         super().__init__(broker)
-        self._server = broker._virtual._server
+        self._server = broker._server
         if production is not None:
-            self._consumers.update(adopt_consumers(production, self._server, broker))
+            self._consumers.update(_adopt_consumers(production, self._server, broker))
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
-            queue = AsyncQueue(self._broker._driver, self._server.bound(queue._context))
+            queue = self._server.async_queue(queue._context)
         return super()._handle(queue, lease, max_retries)
 
     async def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
@@ -135,7 +123,7 @@ class AsyncVirtualWorker(AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        results = await run_steps_async(up_to(1, queue, self._consumers, self._server))
+        results = await _drive_async(_run_up_to(1, queue, self._consumers, self._server))
         return results[0] if results else None
 
     async def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
@@ -144,7 +132,7 @@ class AsyncVirtualWorker(AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        return await run_steps_async(up_to(None, queue, self._consumers, self._server))
+        return await _drive_async(_run_up_to(None, queue, self._consumers, self._server))
 
     async def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
         """Run all queues that have consumers until nothing is ready, as ``VirtualWorker.run_until_idle`` does.
@@ -153,21 +141,99 @@ class AsyncVirtualWorker(AsyncWorker):
             NeverIdle: there is more to run; the error holds the results so far.
             ArgumentInvalid: ``limit`` is no whole number of at least 1.
         """
-        return await run_steps_async(until_idle(limit, self._consumers, self._server))
+        return await _drive_async(_run_until_idle(limit, self._consumers, self._server))
 
-    def advance(self, by: Duration) -> datetime:
-        """Move the broker's clock on, as ``VirtualBroker.advance``.
 
-        Raises:
-            ArgumentInvalid: ``by`` is no duration.
-        """
-        return self._server.advance(by)
+def _adopt_consumers(production: Any, server: VirtualServer, broker: Any) -> dict[str, Consumer]:
+    """Return the consumers of a production worker or a pipeline, bound to the queues of the same names here."""
+    if isinstance(production, Pipeline):
+        production.check()
+        _check_sources(production)
+        return _key_by_queue(machinery(production.graph, broker, coroutines=True)[0])
+    if not isinstance(production, Worker | AsyncWorker):
+        raise ArgumentInvalid("production", f"a Worker, an AsyncWorker or a Pipeline, not {type(production).__name__}")
+    return {name: replace(one, queue=server.queue(one.queue._context)) for name, one in production._consumers.items()}
 
-    def force_retry(self, target: Item[Any] | ObjectId | str | Queue[Any] | AsyncQueue[Any]) -> int:
-        """Make items that wait for a retry ready now, as ``VirtualBroker.force_retry``.
 
-        Raises:
-            ArgumentInvalid: the item does not wait: it is ready, reserved, settled or gone.
-            QueueNameInvalid: ``target`` is neither an item nor a queue.
-        """
-        return self._server.force_retry(target)
+def _check_sources(pipeline: Pipeline) -> None:
+    sources = [f"source {source.name!r}" for source in pipeline.graph.sources]
+    if sources:
+        hint = "call the generator in the test, and push what it yields to a pipeline without"
+        problem = f"pipeline {pipeline.name!r} has {', '.join(sources)}, which needs a server with transactions; {hint}"
+        raise ArgumentInvalid("production", problem)
+
+
+def _key_by_queue(own: Iterable[Consumer]) -> dict[str, Consumer]:
+    """Return consumers by queue; a second consumer of a queue has the key of queue and stage."""
+    found: dict[str, Consumer] = {}
+    for one in own:
+        found[one.name if one.name not in found else f"{one.name} ({one.stage})"] = one
+    return found
+
+
+def _run_up_to(n: int | None, queue: Any, consumers: Mapping[str, Consumer], server: VirtualServer) -> Steps:
+    """Run up to ``n`` items of a queue, or a batch."""
+    name = queue.name if isinstance(queue, Queue | AsyncQueue) else queue
+    if name not in consumers:
+        there = ", ".join(map(repr, consumers)) or "none"
+        raise ArgumentInvalid("queue", f"{name!r} has no consumer in this worker; there is {there}")
+    return (yield from VirtualStation(consumers[name], server).steps(n))
+
+
+def _run_until_idle(limit: Any, consumers: Mapping[str, Consumer], server: VirtualServer) -> Steps:
+    """Run queue by queue, and again from the first as long as an item has run."""
+    most = count(limit, "limit")
+    stations = [VirtualStation(one, server) for one in consumers.values()]
+    results: list[Result] = []
+    runs = before = 0
+    while True:
+        for station in stations:
+            # Each queue until it is empty, so that results come in an order that tests can rely on.
+            while came := (yield from station.steps(None)):
+                results += came
+                runs += 1
+                if runs > most:
+                    raise NeverIdle(most, results)
+        if runs == before:
+            return results
+        before = runs
+
+
+def _drive(steps: Steps, loop: PrivateLoop) -> list[Result]:
+    """Run all steps in a plain test."""
+    try:
+        coroutine = next(steps)
+        while True:
+            try:
+                reply = loop.run(coroutine)
+            except BaseException as error:
+                coroutine = steps.throw(error)
+            else:
+                coroutine = steps.send(reply)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+async def _drive_async(steps: Steps) -> list[Result]:
+    """Run all steps in a test that runs in an event loop; a cancelled test releases its running items."""
+    try:
+        coroutine = next(steps)
+        while True:
+            try:
+                reply = await coroutine
+            except BaseException as error:
+                # A handler may raise CancelledError by itself; that fails its run and does not end the test.
+                if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                    steps.close()
+                    raise
+                coroutine = steps.throw(error)
+            else:
+                coroutine = steps.send(reply)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def _is_cancelled() -> bool:
+    """Return whether the test is cancelled, and not only the handler by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

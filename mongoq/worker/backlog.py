@@ -13,7 +13,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Release, ResolvedOutcome
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.settle.apply_outcomes import ItemOutcome
-from mongoq.protocol.settle.extend_leases import ExtendedItems
+from mongoq.protocol.settle.by_token import ExtendedItems
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.fetch_limits import ByteLimit, CircuitBreaker, PrefetchSizer
 from mongoq.worker.handler_call import HandlerCall
@@ -37,7 +37,6 @@ class SettledCounts:
         self.last: float | None = None
 
     def add(self, endings: Iterable[str]) -> None:
-        """Count the results of some items."""
         self.last = time.monotonic()
         self.first = self.first or self.last
         self.endings.update(endings)
@@ -87,7 +86,6 @@ class Backlog:
 
     @property
     def held(self) -> int:
-        """Number of items held."""
         return self._leases.items
 
     @property
@@ -180,6 +178,7 @@ class Backlog:
         with self._lock:
             waiting = self._waiting
             if not waiting or self.closed:
+                # Within the lock: ``add`` and ``wake`` come before or after both, so no item is left without a runner.
                 event.was_set = False
                 self.idle[event] = None
                 return None
@@ -281,7 +280,6 @@ class Backlog:
             self.fetch_event.set()
 
     def release_waiting(self) -> None:
-        """Release the waiting items."""
         with self._lock:
             self._release_waiting()
         self.settle_event.set()
@@ -316,7 +314,6 @@ class Backlog:
         self.outcomes += [(item, Release()) for item in items]
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether a lease has to be extended now."""
         with self._lock:
             return self._leases.is_due(now)
 
@@ -326,7 +323,6 @@ class Backlog:
             return self._leases.due(now)
 
     def set_lease_end(self, lease: Lease, until: datetime) -> None:
-        """Record the new end of a lease."""
         with self._lock:
             lease.until, lease.is_extended = until, True
 
@@ -336,8 +332,8 @@ class Backlog:
             for item in items:
                 self._leases.split(item)
 
-    def lose(self, token: Any, key: Any) -> HandlerCall | Item[Any] | None:
-        """Record the loss of an item to another worker; returns its call, or the item if it waited.
+    def lose(self, token: Any, key: Any) -> tuple[Item[Any], HandlerCall | None] | None:
+        """Record the loss of an item to another worker; returns the item, with its call unless it waited.
 
         Returns ``None`` for an item that is being, or was, settled or taken out of its queue: that command reports the
         loss.
@@ -350,9 +346,9 @@ class Backlog:
                 if not run.pops and any(one is item for one in run.items):
                     run.lost.add(key)
                     self._leases.drop(item)
-                    return run
+                    return item, run
             if any(one is item for one in self._waiting):
                 self._waiting.remove(item)
                 self._leases.drop(item)
-                return item
+                return item, None
             return None

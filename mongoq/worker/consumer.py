@@ -24,6 +24,7 @@ __all__ = [
     "OnTimeout",
     "SettleGroup",
     "any_handler",
+    "check_range",
     "consumer",
 ]
 
@@ -67,22 +68,13 @@ PREFETCH_BYTES = 64 * 1024 * 1024
 class Consumer:
     """Options of one consumer, checked and fixed at registration; durations are ``timedelta``.
 
+    ``AsyncWorker.consumer`` describes those that users give; here are the others.
+
     Attributes:
         queue: queue handle, with the codec of its payloads.
         handler: function called with the payload, or a list of payloads; and with the job if it takes two arguments.
         asynchronous: True if the handler is a coroutine function.
         takes_job: True if the handler takes the job as well.
-        concurrency: maximum number of concurrent calls.
-        prefetch: maximum number of items that wait for a run; ``None``: the worker finds it from the handler's speed.
-        prefetch_bytes: bytes of held items from which nothing more is claimed; ``None`` for no limit.
-        lease: length of a reservation, ``None`` for the queue's; the worker extends it while the handler runs.
-        retry: policy for the delay of a failed item.
-        success_on: exceptions that count as success.
-        max_time: duration after which a call is logged once with its stack.
-        on_timeout: further effect of ``max_time``: ``"log"``: none; ``"release"``: the worker stops extending the
-            leases; ``"cancel"``: it cancels the task as well.
-        batch: maximum number of items per call; ``None`` for one item, without a list.
-        probe: True for a circuit breaker: while the handler keeps failing, one item at a time is tried.
         stage: name of the pipeline stage, ``None`` outside of pipelines.
         item_filter: filter of the items, and the outcome of the others; ``None`` to take all.
         resolver: maps the result of a call to outcomes.
@@ -117,18 +109,12 @@ class Consumer:
 
     @property
     def name(self) -> str:
-        """Name of the queue."""
         return self.queue.name  # type: ignore[no-any-return]
 
     @property
     def context(self) -> QueueContext[Any]:
         """The queue, with the consumer's own settings."""
         return self.queue._context  # type: ignore[no-any-return]
-
-    @property
-    def driver(self) -> Any:
-        """Driver that runs the commands of the queue."""
-        return self.queue._driver
 
     @property
     def lease_length(self) -> timedelta:
@@ -182,13 +168,13 @@ def consumer(
         handler=handler,
         asynchronous=asynchronous,
         takes_job=takes_job,
-        concurrency=_check_range(concurrency, "concurrency", 1, MAX_CONCURRENCY),
-        prefetch=None if prefetch is None else _check_range(prefetch, "prefetch", 0, MAX_ITEMS),
+        concurrency=check_range(concurrency, "concurrency", 1, MAX_CONCURRENCY),
+        prefetch=None if prefetch is None else check_range(prefetch, "prefetch", 0, MAX_ITEMS),
         lease=None if lease is None else duration(lease, "lease", zero=False),
         retry=Exponential() if retry is None else retry,
         success_on=_exceptions(success_on),
         max_time=limit,
-        batch=None if batch is None else _check_range(batch, "batch", 1, MAX_ITEMS),
+        batch=None if batch is None else check_range(batch, "batch", 1, MAX_ITEMS),
         probe=probe,
         on_timeout=on_timeout,
         prefetch_bytes=None if prefetch_bytes is None else count(prefetch_bytes, "prefetch_bytes"),
@@ -209,7 +195,7 @@ def _check_timeout(on_timeout: Any, limit: timedelta | None, handler: Any, *, as
         raise ArgumentInvalid("on_timeout", f"{_name(handler)} is a plain function, and {hint}")
 
 
-def _check_range(value: Any, argument: str, least: int, most: int) -> int:
+def check_range(value: Any, argument: str, least: int, most: int) -> int:
     number = count(value, argument, least=least)
     if number > most:
         raise ArgumentInvalid(argument, f"{most:,} at most, not {number:,}")

@@ -136,19 +136,13 @@ class AioExecutor:
         for tasks in (self._tasks, self._runners) if calls_handlers else (self._tasks,):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        task.add_done_callback(partial(self._start_again, work, name, calls_handlers=calls_handlers))
 
-    def _start_again(
-        self,
-        work: Callable[[], Coroutine[Any, Any, None]],
-        name: str,
-        task: asyncio.Task[None],
-        *,
-        calls_handlers: bool,
-    ) -> None:
-        """Start a loop again if its task was cancelled before its first step: ``_guard`` had not begun."""
-        if task.cancelled() and not self._closing:
-            self.start(work, name, calls_handlers=calls_handlers)
+        def start_again(task: asyncio.Task[None]) -> None:
+            # The task was cancelled before its first step: ``_guard`` had not begun.
+            if task.cancelled() and not self._closing:
+                self.start(work, name, calls_handlers=calls_handlers)
+
+        task.add_done_callback(start_again)
 
     def abandon(self) -> None:
         """Cancel the tasks that call handlers."""
@@ -198,16 +192,15 @@ class AioExecutor:
 
     async def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:
         """Call the handler and return its result; a plain function runs in a thread."""
+        if run.job is not None and not consumer.asynchronous:
+            run.job = JobInThread(run.job, current_token())
+        arguments = (payload,) if run.job is None else (payload, run.job)
         if consumer.asynchronous:
             run.where = asyncio.current_task()
-            arguments = (payload,) if run.job is None else (payload, run.job)
             try:
                 return await run.context.step(_await_handler(consumer.handler, arguments))
             finally:
                 await self._clear_cancellation()
-        if run.job is not None:
-            run.job = JobInThread(run.job, current_token())
-        arguments = (payload,) if run.job is None else (payload, run.job)
         returned, error = await self._threads.run(partial(_run_in_thread, run, consumer.handler, arguments))
         if error is not None:
             raise error
@@ -231,6 +224,7 @@ class AioExecutor:
         """Wait up to ``seconds`` for all tasks to end, then cancel the rest; tasks that resist are left behind."""
         self._closing = True
         self._threads.close()
+        # Tasks that are cancelled after their time get one more second to clean up.
         for patience in (seconds, 1.0):
             deadline = self._loop.time() + patience
             while self._tasks and (left := deadline - self._loop.time()) > 0:

@@ -52,11 +52,9 @@ class ThreadExecutor:
             self._on_failure(error)
 
     def set_event(self, event: WakeEvent) -> None:
-        """Set a wake event from any thread."""
         event.set()
 
     def signals(self, stop: Callable[[], None], *, wanted: bool) -> AbstractContextManager[None]:
-        """Call ``stop`` on SIGTERM and SIGINT for the length of a block; only on the main thread."""
         return stop_on_signals(stop, signals=wanted)
 
     def cancel(self, run: HandlerCall) -> None:
@@ -68,11 +66,9 @@ class ThreadExecutor:
         event.was_set = False
 
     def shield(self, work: Callable[[], None]) -> None:
-        """Run work; a thread is never cancelled."""
         work()
 
     def call(self, consumer: Consumer, run: HandlerCall, payload: Any) -> Any:
-        """Call the handler and return its result."""
         run.where = threading.get_ident()
         arguments = (payload,) if run.job is None else (payload, run.job)
         return run.context.call(consumer.handler, *arguments)

@@ -49,7 +49,7 @@ class HandlerSettlements:
 
     def __init__(self, consumer: Consumer) -> None:
         self._unsettled = consumer.context.broker.unsettled
-        self._driver = consumer.driver
+        self._sessions = consumer.queue._sessions
         self._settled: set[Any] = set()
 
     def __contains__(self, item: Item[Any]) -> bool:
@@ -66,7 +66,7 @@ class HandlerSettlements:
         if run.pops:
             return
         for key in map(reservation_key, run.items):
-            tentative = self._driver.sessions.take_tentative(key)
+            tentative = self._sessions.take_tentative(key)
             if key not in self._unsettled or (tentative is not None and tentative.committed is not False):
                 self._settled.add(key)
             self._unsettled.discard(key)
@@ -74,7 +74,7 @@ class HandlerSettlements:
     def record_loss(self, item: Item[Any]) -> bool:
         """Return whether a running handler has settled its lost item, or is about to in a transaction."""
         key = reservation_key(item)
-        if key in self._unsettled and not self._driver.sessions.has_tentative(key):
+        if key in self._unsettled and not self._sessions.has_tentative(key):
             return False
         self._settled.add(key)
         return True

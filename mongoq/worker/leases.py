@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from mongoq.model.item import Item, id_key
-from mongoq.protocol.settle.extend_leases import ExtendedItems
+from mongoq.protocol.settle.by_token import ExtendedItems
 
 __all__ = ["Lease", "Leases"]
 
@@ -56,6 +56,7 @@ class Leases:
         """Add claimed items, each to the lease of its token."""
         lease, token = None, None
         for item in items:
+            # The items of one claim share the object of their token, so that one lookup serves all of them.
             if lease is None or item.token is not token:
                 token = item.token
                 lease = self._lease(item, length)

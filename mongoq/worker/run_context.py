@@ -35,11 +35,9 @@ class RunContext:
 
     @classmethod
     def current(cls) -> RunContext:
-        """Return a copy of the caller's context."""
         return cls(copy_context(), os.getpid())
 
     def copy(self) -> RunContext:
-        """Return a copy for one run."""
         return RunContext(self._context.copy(), self._process)
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -92,7 +90,6 @@ class Steps(Generator[Any, Any, T]):
         return self._context.take_step(self._coroutine.send, None)
 
     def send(self, value: Any) -> Any:
-        """Take the next step."""
         return self._context.take_step(self._coroutine.send, value)
 
     def throw(self, kind: Any, value: Any = None, _: Any = None) -> Any:

@@ -17,15 +17,15 @@ from typing import Any
 
 from mongoq.drivers.sleep import rest, rest_aio
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, count, duration
+from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken
 from mongoq.protocol.coordination.records import Yielded, encode_record
 from mongoq.protocol.flow import WakeEvent
-from mongoq.protocol.state.context import QueueContext
+from mongoq.worker.consumer import check_range
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.run_context import RunContext
 
-__all__ = ["POLL_SECONDS", "SourcePlan", "SourceReader", "source_plan"]
+__all__ = ["SourcePlan", "SourceReader", "source_plan"]
 
 logger = logging.getLogger("mongoq.source")
 
@@ -37,208 +37,6 @@ MAX_BATCHES_AHEAD = 2
 """Batches that a generator may be ahead of the pushes."""
 POLL_SECONDS = 60.0
 """Seconds after which a waiting generator checks for room again, even without a wake-up."""
-
-
-class SourceReader:
-    """Reads a plain generator in its own thread, from start to end.
-
-    The thread waits when it is too far ahead of the pushes. Buffered records are not in the queue: when the process
-    dies, the next one calls the source with the position of the last pushed record.
-
-    Attributes:
-        ended: True after the generator was closed; it yields nothing more.
-        failure: error that ended the generator: its own, or that of a record that cannot be pushed; else ``None``.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        handler: Callable[..., Any],
-        position: Any,
-        context: QueueContext[Any],
-        *,
-        batch: int,
-        notify: Callable[[], None],
-    ) -> None:
-        self._name = name
-        self._handler = handler
-        self._position = position
-        self._context = context
-        self._batch = batch
-        self._notify = notify
-        self._records: deque[Yielded] = deque()
-        # Two totals instead of one difference: each is written by one thread alone, so no lock is needed.
-        self._read_bytes = self._taken_bytes = 0
-        self._since = 0.0
-        self._room_event = WakeEvent()
-        self._closed = self._reported_full = False
-        self._began_in: RunContext | None = None
-        self.ended = False
-        self.failure: BaseException | None = None
-
-    # --- records to push -------------------------------------------------------------------------
-
-    @property
-    def over(self) -> bool:
-        """True when the generator has ended and all its records were taken."""
-        return self.ended and not self._records
-
-    def wait(self) -> float | None:
-        """Return the seconds until a batch is due; ``None`` without records."""
-        if not self._records:
-            return None
-        if self._is_ahead_by(1) or self.ended or self._closed:
-            return 0.0
-        return max(0.0, self._since + MAX_RECORD_AGE_SECONDS - time.monotonic())
-
-    def take(self) -> list[Yielded]:
-        """Remove and return the oldest records, at most one batch."""
-        taken: list[Yielded] = []
-        size = 0
-        while self._records and len(taken) < self._batch and size < MAX_BATCH_BYTES:
-            record = self._records.popleft()
-            taken.append(record)
-            size += len(record.wrapped)
-        self._taken_bytes += size
-        self._since = time.monotonic()
-        self._room_event.set()
-        return taken
-
-    def _is_ahead_by(self, batches: int) -> bool:
-        size = self._read_bytes - self._taken_bytes
-        return len(self._records) >= self._batch * batches or size >= MAX_BATCH_BYTES * batches
-
-    # --- the generator ---------------------------------------------------------------------------
-
-    def start(self, context: RunContext) -> None:
-        """Start reading, in this context."""
-        self._began_in = context
-        work = partial(context.call, self._read)
-        threading.Thread(target=work, name=f"mongoq-read-{self._name}", daemon=True).start()
-
-    def close(self) -> None:
-        """Have the generator closed at its current yield; later records are ignored."""
-        self._closed = True
-        self._room_event.set()
-
-    def _read(self) -> None:
-        generator = None
-        try:
-            generator = self._handler(self._position)
-            for record in generator:
-                if not self._add(record):
-                    break
-                while self._is_ahead():
-                    rest(self._room_event, POLL_SECONDS)
-                    self._room_event.was_set = False
-                if self._is_closed():
-                    break
-        except BaseException as error:
-            self._record_failure(error)
-        try:
-            if generator is not None:
-                generator.close()
-        except BaseException as error:
-            self._log_close_error(error)
-        self._end()
-
-    def _add(self, record: Any) -> bool:
-        """Check and encode a record and add it, unless the reader was closed; returns whether to go on.
-
-        Raises ``ArgumentInvalid`` for a record that cannot be pushed.
-        """
-        self._check_process()
-        if self._closed:
-            return False
-        checked = encode_record(self._context, record)
-        if not self._records:
-            self._since = time.monotonic()
-        self._read_bytes += len(checked.wrapped)
-        self._records.append(checked)
-        full = self._is_ahead_by(1)
-        if (full and not self._reported_full) or len(self._records) == 1:
-            self._notify()
-        self._reported_full = full
-        return True
-
-    def _is_closed(self) -> bool:
-        return self._closed
-
-    def _is_ahead(self) -> bool:
-        return not self._closed and self._is_ahead_by(MAX_BATCHES_AHEAD)
-
-    def _check_process(self, error: BaseException | None = None) -> None:
-        """End a child process that the generator has forked: no runner takes its records there."""
-        if self._began_in is not None:
-            self._began_in.check(error)
-
-    def _record_failure(self, error: BaseException) -> None:
-        self._check_process(error)
-        if self._closed:
-            logger.debug("source %r raised an error after it was told to end: %s", self._name, spoken(error))
-        else:
-            self.failure = error
-
-    def _log_close_error(self, error: BaseException) -> None:
-        logger.warning("source %r raised an error when its generator was closed: %s", self._name, spoken(error))
-
-    def _end(self) -> None:
-        self.ended = True
-        with suppress(RuntimeError):  # the event loop has ended, so no runner waits
-            self._notify()
-
-
-class AsyncSourceReader(SourceReader):
-    """Reads an async generator in its own task; ``close`` cancels the task at its current await."""
-
-    _task: asyncio.Task[None] | None = None
-    _closing = False
-
-    def start(self, context: RunContext) -> None:
-        """Start reading, in this context."""
-        self._began_in = context
-        self._task = asyncio.create_task(self._begin(context), name=f"mongoq-read-{self._name}")
-        self._task.add_done_callback(self._finish_task)
-
-    def _finish_task(self, task: asyncio.Task[None]) -> None:
-        """Record the end of the task; start again if it was cancelled before its first step."""
-        if task.cancelled() and not self._closed and self._began_in is not None:
-            self.start(self._began_in)
-        else:
-            self._end()
-
-    async def _begin(self, context: RunContext) -> None:
-        await context.step(self._read_all())
-
-    def close(self) -> None:
-        """Have the generator closed at its current await; later records are ignored."""
-        first = not self._closed
-        super().close()
-        if first and not self._closing and self._task is not None:
-            self._task.cancel()
-
-    async def _read_all(self) -> None:
-        generator: Any = None
-        try:
-            generator = self._handler(self._position)
-            async for record in generator:
-                if not self._add(record):
-                    break
-                while self._is_ahead():
-                    await rest_aio(self._room_event, POLL_SECONDS)
-                    self._room_event.was_set = False
-                if self._is_closed():
-                    break
-        except BaseException as error:
-            self._record_failure(error)
-        self._closing = True
-        try:
-            if generator is not None:
-                await generator.aclose()
-        except BaseException as error:
-            self._log_close_error(error)
-
-
 MAX_BATCH = 10_000
 """Maximum number of records in a batch."""
 MIN_LEASE = timedelta(milliseconds=100)
@@ -271,8 +69,7 @@ class SourcePlan:
 
     def open_reader(self, position: Any, notify: Callable[[], None]) -> SourceReader:
         """Return a reader of one call of the handler, not started; it calls ``notify`` when its state changes."""
-        kind = AsyncSourceReader if self.asynchronous else SourceReader
-        return kind(self.name, self.handler, position, self.queue._context, batch=self.batch, notify=notify)
+        return (AsyncSourceReader if self.asynchronous else SourceReader)(self, position, notify)
 
 
 def source_plan(
@@ -293,17 +90,10 @@ def source_plan(
         queue=queue,
         handler=handler,
         asynchronous=_check_handler(handler, coroutines=coroutines),
-        batch=_batch(batch),
+        batch=check_range(batch, "batch", 1, MAX_BATCH),
         every=None if every is None else duration(every, "every", zero=False),
         lease=_lease(lease),
     )
-
-
-def _batch(value: Any) -> int:
-    number = count(value, "batch")
-    if number > MAX_BATCH:
-        raise ArgumentInvalid("batch", f"{MAX_BATCH:,} at most, not {number:,}")
-    return number
 
 
 def _lease(value: Any) -> timedelta:
@@ -337,3 +127,180 @@ def _takes_position(handler: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+class SourceReader:
+    """Reads a plain generator in its own thread, from start to end.
+
+    The thread waits when it is too far ahead of the pushes. Buffered records are not in the queue: when the process
+    dies, the next one calls the source with the position of the last pushed record.
+
+    Attributes:
+        ended: True after the generator was closed; it yields nothing more.
+        failure: error that ended the generator: its own, or that of a record that cannot be pushed; else ``None``.
+    """
+
+    def __init__(self, plan: SourcePlan, position: Any, notify: Callable[[], None]) -> None:
+        self._plan = plan
+        self._position = position
+        self._notify = notify
+        self._records: deque[Yielded] = deque()
+        # Two totals instead of one difference: each is written by one thread alone, so no lock is needed.
+        self._read_bytes = self._taken_bytes = 0
+        self._since = 0.0
+        self._room_event = WakeEvent()
+        self._closed = self._reported_full = False
+        self._began_in: RunContext | None = None
+        self.ended = False
+        self.failure: BaseException | None = None
+
+    # --- records to push -------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """True when the generator has ended and all its records were taken."""
+        return self.ended and not self._records
+
+    def wait(self) -> float | None:
+        """Return the seconds until a batch is due; ``None`` without records."""
+        if not self._records:
+            return None
+        if self._is_ahead_by(1) or self.ended or self._closed:
+            return 0.0
+        return max(0.0, self._since + MAX_RECORD_AGE_SECONDS - time.monotonic())
+
+    def take(self) -> list[Yielded]:
+        """Remove and return the oldest records, at most one batch."""
+        taken: list[Yielded] = []
+        size = 0
+        while self._records and len(taken) < self._plan.batch and size < MAX_BATCH_BYTES:
+            record = self._records.popleft()
+            taken.append(record)
+            size += len(record.wrapped)
+        self._taken_bytes += size
+        self._since = time.monotonic()
+        self._room_event.set()
+        return taken
+
+    def _is_ahead_by(self, batches: int) -> bool:
+        size = self._read_bytes - self._taken_bytes
+        return len(self._records) >= self._plan.batch * batches or size >= MAX_BATCH_BYTES * batches
+
+    # --- the generator ---------------------------------------------------------------------------
+
+    def start(self, context: RunContext) -> None:
+        self._began_in = context
+        work = partial(context.call, self._read)
+        threading.Thread(target=work, name=f"mongoq-read-{self._plan.name}", daemon=True).start()
+
+    def close(self) -> None:
+        """Have the generator closed at its current yield; later records are ignored."""
+        self._closed = True
+        self._room_event.set()
+
+    def _read(self) -> None:
+        generator = None
+        try:
+            generator = self._plan.handler(self._position)
+            for record in generator:
+                self._add(record)
+                while self._is_ahead():
+                    rest(self._room_event, POLL_SECONDS)
+                    self._room_event.was_set = False
+                if self._closed:
+                    break
+        except BaseException as error:
+            self._record_failure(error)
+        try:
+            if generator is not None:
+                generator.close()
+        except BaseException as error:
+            self._log_close_error(error)
+        self._end()
+
+    def _add(self, record: Any) -> None:
+        """Check, encode and add a record, unless the reader was closed; ``ArgumentInvalid`` if it cannot be pushed."""
+        self._check_process()
+        if self._closed:
+            return
+        checked = encode_record(self._plan.queue._context, record)
+        if not self._records:
+            self._since = time.monotonic()
+        self._read_bytes += len(checked.wrapped)
+        self._records.append(checked)
+        full = self._is_ahead_by(1)
+        if (full and not self._reported_full) or len(self._records) == 1:
+            self._notify()
+        self._reported_full = full
+
+    def _is_ahead(self) -> bool:
+        return not self._closed and self._is_ahead_by(MAX_BATCHES_AHEAD)
+
+    def _check_process(self, error: BaseException | None = None) -> None:
+        """End a child process that the generator has forked: no runner takes its records there."""
+        if self._began_in is not None:
+            self._began_in.check(error)
+
+    def _record_failure(self, error: BaseException) -> None:
+        self._check_process(error)
+        if self._closed:
+            logger.debug("source %r raised an error after it was told to end: %s", self._plan.name, spoken(error))
+        else:
+            self.failure = error
+
+    def _log_close_error(self, error: BaseException) -> None:
+        logger.warning("source %r raised an error when its generator was closed: %s", self._plan.name, spoken(error))
+
+    def _end(self) -> None:
+        self.ended = True
+        with suppress(RuntimeError):  # the event loop has ended, so no runner waits
+            self._notify()
+
+
+class AsyncSourceReader(SourceReader):
+    """Reads an async generator in its own task; ``close`` cancels the task at its current await."""
+
+    _task: asyncio.Task[None] | None = None
+    _closing = False
+
+    def start(self, context: RunContext) -> None:
+        self._began_in = context
+        self._task = asyncio.create_task(self._begin(context), name=f"mongoq-read-{self._plan.name}")
+        self._task.add_done_callback(self._finish_task)
+
+    def _finish_task(self, task: asyncio.Task[None]) -> None:
+        """Record the end of the task; start again if it was cancelled before its first step."""
+        if task.cancelled() and not self._closed and self._began_in is not None:
+            self.start(self._began_in)
+        else:
+            self._end()
+
+    async def _begin(self, context: RunContext) -> None:
+        await context.step(self._read_all())
+
+    def close(self) -> None:
+        """Have the generator closed at its current await; later records are ignored."""
+        first = not self._closed
+        super().close()
+        if first and not self._closing and self._task is not None:
+            self._task.cancel()
+
+    async def _read_all(self) -> None:
+        generator: Any = None
+        try:
+            generator = self._plan.handler(self._position)
+            async for record in generator:
+                self._add(record)
+                while self._is_ahead():
+                    await rest_aio(self._room_event, POLL_SECONDS)
+                    self._room_event.was_set = False
+                if self._closed:
+                    break
+        except BaseException as error:
+            self._record_failure(error)
+        self._closing = True
+        try:
+            if generator is not None:
+                await generator.aclose()
+        except BaseException as error:
+            self._log_close_error(error)

@@ -1,11 +1,16 @@
-"""Time limit of a consumer: finds calls that have run for longer than ``max_time``, and gives them up."""
+"""Time limit of a consumer: calls beyond ``max_time`` are logged with their stacks by a watchdog, and given up."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
+import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from mongoq.model.item import Item
@@ -15,9 +20,12 @@ from mongoq.worker.consumer import Consumer
 from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerCall
 
-__all__ = ["TimeLimit"]
+__all__ = ["TimeLimit", "Watchdog"]
 
 logger = logging.getLogger("mongoq.worker")
+
+Overdue = Callable[[], Iterable[tuple[str, HandlerCall]]]
+MAX_FRAMES = 100
 
 
 @dataclass(eq=False, repr=False)
@@ -71,3 +79,67 @@ class TimeLimit:
         if cancelled:
             self.cancel(run)
         return True
+
+
+class Watchdog:
+    """Looks for calls beyond their ``max_time``.
+
+    It has its own thread, so that it also finds a handler that blocks the event loop.
+    """
+
+    def __init__(self, overdue: Overdue, every: float) -> None:
+        self._overdue = overdue
+        self._every = every
+        self._ended = threading.Event()
+        self._loop_thread = threading.get_ident()
+
+    def start(self) -> None:
+        threading.Thread(target=self._watch, name="mongoq-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._every):
+            for queue, run in self._overdue():
+                seconds = time.monotonic() - run.started
+                logger.error(
+                    "the handler of queue %r has run for %.1f s with item %s, and is here:\n%s",
+                    queue,
+                    seconds,
+                    run.items[0].id,
+                    stack_of(run.where, self._loop_thread),
+                )
+
+
+def stack_of(where: Any, home: int) -> str:
+    """Return the stack of a thread, by its id, or of a task; ``home`` is the id of the event loop's thread."""
+    frames = sys._current_frames()
+    if not isinstance(where, asyncio.Task):
+        frame = frames.get(where)
+        return "".join(traceback.format_stack(frame)) if frame is not None else "(it has just ended)\n"
+    awaited = list(_follow_awaits(where.get_coro()))
+    if not awaited:
+        return "(it has just ended)\n"
+    frame = frames.get(home)
+    if frame is not None and _is_in(awaited[-1], frame):  # the task runs at this moment, and blocks the event loop
+        return "".join(traceback.format_stack(frame))
+    return "".join(traceback.StackSummary.extract((one, one.f_lineno) for one in awaited).format())
+
+
+def _is_in(wanted: FrameType, frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame is wanted:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _follow_awaits(coroutine: Any) -> Iterable[FrameType]:
+    """Yield the frames of a coroutine and of the coroutines that it awaits."""
+    for _ in range(MAX_FRAMES):
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            return
+        yield frame
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)

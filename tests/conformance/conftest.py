@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -51,9 +51,21 @@ Each is expected to fail, and strictly so: a gap that closes is noticed.
 SHELLS = ("aio", "sync", "motor", "mongomock")
 
 
+@pytest.fixture(scope="module")
+async def clients(anyio_backend: str, uri: str) -> AsyncIterator[dict[str, Any]]:
+    """The asyncio clients of a module, by kind of shell; its tests share one event loop."""
+    async with opened("aio", uri) as aio, opened("motor", uri) as motor:
+        yield {"aio": aio, "motor": motor}
+
+
+@pytest.fixture
+def database(emptied_database: str) -> str:
+    return emptied_database
+
+
 @pytest.fixture(params=SHELLS)
 async def shell(
-    request: pytest.FixtureRequest, uri: str, client: MongoClient[Any], database: str
+    request: pytest.FixtureRequest, clients: dict[str, Any], client: MongoClient[Any], database: str
 ) -> AsyncIterator[Shell]:
     """A broker of each kind on a clock that the test moves."""
     kind = request.param
@@ -61,27 +73,15 @@ async def shell(
         if kind == who and request.node.name.startswith(test):
             request.applymarker(pytest.mark.xfail(reason=why, strict=True))
     clock = mongoq.VirtualClock(datetime.now(UTC))
-    async with _opened(kind, uri, client, database, clock) as opened:
-        yield opened
+    server: Any = mongomock.MongoClient(tz_aware=True) if kind == "mongomock" else client
+    raw = server[database]["mongoq"]
+    async with AsyncExitStack() as brokers:
 
+        def connected() -> Any:
+            if kind in clients:
+                broker = mongoq.AsyncBroker(clients[kind][database]["mongoq"], clock=clock)
+                brokers.push_async_callback(broker.close)
+                return broker
+            return Awaited(brokers.enter_context(mongoq.Broker(raw, clock=clock)))
 
-@asynccontextmanager
-async def _opened(
-    kind: str, uri: str, client: MongoClient[Any], database: str, clock: mongoq.VirtualClock
-) -> AsyncIterator[Shell]:
-    raw = client[database]["mongoq"]
-    if kind in ("aio", "motor"):
-        async with opened(kind, uri) as own:
-            collection = own[database]["mongoq"]
-            async with mongoq.AsyncBroker(collection, clock=clock) as broker:
-                yield Shell(kind, broker, raw, clock, lambda: mongoq.AsyncBroker(collection, clock=clock))
-        return
-    collection = raw if kind == "sync" else mongomock.MongoClient(tz_aware=True)[database]["mongoq"]
-    with mongoq.Broker(collection, clock=clock) as sync_broker:
-        yield Shell(
-            kind,
-            Awaited(sync_broker),
-            collection,
-            clock,
-            lambda: Awaited(mongoq.Broker(collection, clock=clock)),
-        )
+        yield Shell(kind, connected(), raw, clock, connected)

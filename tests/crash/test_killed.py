@@ -49,7 +49,13 @@ ONE_NODE_THREADS, _, _, THREE_NODES_ASYNCIO = campaigns(
 )
 
 
-@pytest.mark.parametrize("campaign", [ONE_NODE_THREADS, THREE_NODES_ASYNCIO])
+@pytest.mark.prove
+@pytest.mark.parametrize("campaign", [THREE_NODES_ASYNCIO])
+def test_a_killed_primary_loses_nothing_and_doubles_nothing(campaign: Campaign, memory: Path, tmp_path: Path) -> None:
+    prove(campaign, memory, tmp_path)
+
+
+@pytest.mark.parametrize("campaign", [ONE_NODE_THREADS])
 def test_killed_processes_and_servers_lose_nothing_and_double_nothing(
     campaign: Campaign, memory: Path, tmp_path: Path
 ) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import pytest
 
-from examples.flights.spark import what_is_missing
 from tests.waiting import PATIENCE
 
 __all__ = ["ON_SPARK", "Launch", "launching", "needs_spark", "output_of", "wait_for"]
@@ -67,8 +66,7 @@ def _descendants(mark: str) -> list[psutil.Process]:
     return processes
 
 
-_missing = what_is_missing()
-ON_SPARK = (pytest.mark.slow, pytest.mark.spark, pytest.mark.skipif(_missing is not None, reason=_missing or ""))
+ON_SPARK = (pytest.mark.slow, pytest.mark.spark)
 """Marks of a test whose program starts Spark: it is slow, and skipped where that cannot be."""
 
 

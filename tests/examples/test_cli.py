@@ -81,6 +81,7 @@ def test_the_whole_demo_says_the_same_by_every_engine(start: Start, tmp_path: Pa
     assert re.search(r"delays by hour *\n.*\n.*\n.*\n│ 0[56] +│", reports[0])
 
 
+@pytest.mark.prove
 def test_a_second_run_doubles_nothing(start: Start, collection: Any, own_uri: str) -> None:
     arguments = "--rows", 300, "--no-spark", "--uri", own_uri
     first = output_of(start(*arguments))
@@ -92,7 +93,7 @@ def test_a_second_run_doubles_nothing(start: Start, collection: Any, own_uri: st
     assert "the fix:" not in second, "there is nothing to replay"
 
 
-@pytest.mark.parametrize("engine", WORKERS)
+@pytest.mark.parametrize("engine", ["threads", pytest.param("asyncio", marks=pytest.mark.prove)])
 def test_what_failed_is_replayed_after_the_fix(start: Start, collection: Any, own_uri: str, engine: str) -> None:
     output = output_of(start("--rows", 300, "--no-spark", "--uri", own_uri, "--engine", engine))
     before, after = output.split("the fix: ")
@@ -140,7 +141,7 @@ def test_a_killed_run_is_finished_by_the_next(start: Start, collection: Any, own
     ("signum", "engine"),
     [
         (signal.SIGINT, "threads"),
-        (signal.SIGTERM, "asyncio"),
+        pytest.param(signal.SIGTERM, "asyncio", marks=pytest.mark.prove),
         pytest.param(signal.SIGINT, "asyncio", marks=pytest.mark.prove),
         pytest.param(signal.SIGTERM, "threads", marks=pytest.mark.prove),
         pytest.param(signal.SIGINT, "spark", marks=(*ON_SPARK, pytest.mark.prove)),
@@ -247,7 +248,7 @@ def test_kept_data_is_there_again(start: Start, tmp_path: Path) -> None:
     assert proven(output_of(start(*arguments))) == proven(output_of(start(*arguments)))
 
 
-@pytest.mark.parametrize("java", ["", "/nowhere"])
+@pytest.mark.parametrize("java", ["", pytest.param("/nowhere", marks=pytest.mark.prove)])
 def test_without_java_all_but_the_report_is_done(start: Start, own_uri: str, tmp_path: Path, java: str) -> None:
     output = output_of(start("--rows", 50, "--uri", own_uri, PATH=str(tmp_path), JAVA_HOME=java))
     assert proven(output)[0] == 50
@@ -281,7 +282,7 @@ def test_what_is_missing_is_reported_to_the_letter(
         raise DataMissing
 
     monkeypatch.setattr(program.signal, "signal", lambda *_: None)
-    assert program.ended(work, argparse.Namespace(uri=own_uri, keep=None)) == program.UNUSABLE
+    assert program.run_program(work, argparse.Namespace(uri=own_uri, keep=None)) == program.UNUSABLE
     assert "pip install 'mongoq-driver[demo]', or make setup" in " ".join(capsys.readouterr().out.split())
 
 

@@ -17,7 +17,7 @@ from examples.flights.data import data_folder, raw_rows, reference
 from examples.flights.model import RawRow, Reference
 from examples.flights_replay import cli
 from examples.flights_replay.pipeline import CHECKED, DONE, ERRORS, KENNEDY, build, push
-from examples.flights_replay.place import COLLECTION, DEPARTURES, Place, opened
+from examples.flights_replay.place import COLLECTION, DEPARTURES, Place, open_place
 from examples.program import CannotStart
 from tests.examples.launching import Launch, needs_spark, output_of
 
@@ -38,7 +38,7 @@ def rows() -> list[RawRow]:
 
 @pytest.fixture
 def place(own_uri: str) -> Iterable[Place]:
-    with opened(own_uri) as place:
+    with open_place(own_uri) as place:
         yield place
 
 
@@ -128,7 +128,7 @@ def test_the_mended_version_puts_right_what_it_is_given_again_and_stores_it_in_t
 def test_what_is_there_of_another_run_is_not_mixed_up_with_this_one(launch: Launch, own_uri: str) -> None:
     with mongoq.connect(own_uri, collection=COLLECTION) as broker:
         broker.queue(CHECKED).push({})
-    with pytest.raises(CannotStart, match="of another run: drop them"), opened(own_uri):
+    with pytest.raises(CannotStart, match="of another run: drop them"), open_place(own_uri):
         pass
 
 

@@ -28,7 +28,7 @@ from examples.punctuality.pipeline import JUDGE, NAME, build, numbered_rows
 from examples.punctuality.proof import Facts, Proof, facts_of, prove
 from examples.punctuality.queues import ARRIVALS, DEPARTURES, ERRORS, FLIGHTS, OUTPUTS, QUESTIONS, RAW
 from examples.punctuality.report import read_report
-from examples.punctuality.running import started
+from examples.punctuality.running import start_line
 from examples.running import WORKERS, Site
 from tests.examples.launching import Launch, output_of, wait_for
 from tests.waiting import PATIENCE
@@ -74,7 +74,7 @@ def weather() -> WeatherTable:
 
 def run(site: Site) -> mongoq.Progress:
     work = build(FOLDER, ROWS, weather(), engine=site.engine, lease=timedelta(seconds=1.5))
-    with started(work, site) as line:
+    with start_line(work, site) as line:
         while not line.wait(PATIENCE):
             pytest.fail("the line does not come to its end")
         return line.progress()
@@ -252,8 +252,9 @@ def soon_forgotten(client: MongoClient[Any]) -> Iterator[None]:
     client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=60)
 
 
+@pytest.mark.prove
 @pytest.mark.usefixtures("soon_forgotten")
-@pytest.mark.parametrize("engine, queue", [pytest.param("threads", RAW, marks=pytest.mark.prove), ("asyncio", WAITING)])
+@pytest.mark.parametrize("engine, queue", [("threads", RAW), ("asyncio", WAITING)])
 def test_a_killed_run_is_finished_by_the_next(start: Start, raw: Any, own_uri: str, engine: str, queue: str) -> None:
     collection = raw.database["punctuality_400"]
     arguments = "--rows", 400, "--uri", own_uri, "--engine", engine, "--lease", 1

@@ -20,7 +20,7 @@ from examples.flights.letters import letters_of, replay_enrich
 from examples.flights.model import EnrichedFlight, Flight, RawRow, Reference
 from examples.flights.pipeline import CHECKED, DONE, ERRORS, RAW, prepare, push
 from examples.flights.proof import Proof, prove
-from examples.flights.running import started
+from examples.flights.running import start_line
 from examples.letters import Cause, causes
 from examples.running import WORKERS, Site
 from tests.waiting import PATIENCE
@@ -61,7 +61,7 @@ def build(tables: Reference, *, broken: bool = False, engine: str = "threads") -
 
 
 def run(site: Site, work: mongoq.Pipeline, rows: Iterable[RawRow] = ()) -> mongoq.Progress:
-    with started(work, site, rows) as line:
+    with start_line(work, site, rows) as line:
         while not line.wait(PATIENCE):
             pytest.fail("the line does not come to its end")
         return line.progress()
@@ -157,6 +157,7 @@ def test_the_fix_is_all_that_is_different(tables: Reference) -> None:
     assert first.compare(build(tables, broken=True, engine="asyncio")) == []
 
 
+@pytest.mark.prove
 def test_every_engine_makes_the_same_of_the_same_rows(
     raw: Any, rows: list[RawRow], tables: Reference, broker: mongoq.Broker, uri: str
 ) -> None:
@@ -328,7 +329,7 @@ def test_a_line_that_is_left_early_holds_nothing_and_goes_on_later(
     each_site: Site, raw: Any, rows: list[RawRow], tables: Reference
 ) -> None:
     work = build(tables, engine=each_site.engine)
-    with started(work, each_site, rows) as line:
+    with start_line(work, each_site, rows) as line:
         while line.progress().stages["validate"].settled < 20:
             line.wait(0.01)
     assert raw.count_documents({"reserved": True}) == 0
@@ -341,7 +342,7 @@ def test_letters_of_a_run_that_was_left_are_replayed_by_a_later_one(
     site: Site, raw: Any, rows: list[RawRow], tables: Reference
 ) -> None:
     failing, dead = to_nowhere(rows), never_departed(rows)
-    with started(build(tables, broken=True), site, rows) as line:
+    with start_line(build(tables, broken=True), site, rows) as line:
         while not line.progress().stages["enrich"].dead:
             line.wait(0.01)
     before = set(letters_of(site.broker, "enrich"))
@@ -349,7 +350,7 @@ def test_letters_of_a_run_that_was_left_are_replayed_by_a_later_one(
     assert set(letters_of(site.broker, "enrich")) == failing > set()
     assert before <= failing
     replay_enrich(site.broker)
-    with started(build(tables), site) as line:
+    with start_line(build(tables), site) as line:
         line.wait(0)
     run(site, build(tables))
     assert causes(site.broker, ERRORS) == {Cause("validate", "never departed", ""): dead}

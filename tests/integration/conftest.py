@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pymongo.common
 import pytest
 from pymongo import MongoClient
 
@@ -41,3 +42,9 @@ def proxy(uri: str) -> Iterator[Proxy]:
     """A proxy before the server, which loses messages on demand."""
     with Proxy(uri) as running:
         yield running
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error clients look for the server again at once."""
+    monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)

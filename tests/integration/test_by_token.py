@@ -11,6 +11,7 @@ from bson import ObjectId
 
 import mongoq
 from mongoq.errors import DuplicateItem
+from mongoq.model.outcomes import Move
 from mongoq.model.settings import queue_options
 from mongoq.protocol.push.push_many import Push, PushOptions, push_each
 from mongoq.protocol.settle import by_token as held_items
@@ -32,16 +33,8 @@ def settle(broker: mongoq.Broker, *items: FencedItem) -> SettledByToken:
 
 def moved_to(broker: mongoq.Broker, name: str, **options: Any) -> Any:
     context = context_of(broker, name)
-    arguments = {"delay": None, "when": None, "priority": None, "headers": None, "key": None, **options}
-    return check_move(
-        context,
-        Destination(name, context.codec),
-        payload=None,
-        replace_payload=False,
-        patch=None,
-        replace_headers=False,
-        **arguments,
-    )
+    key = options.pop("key", None)
+    return check_move(context, Destination(name, context.codec), Move(name, **options), key=key)
 
 
 def wrapped(payload: Any) -> bytes:

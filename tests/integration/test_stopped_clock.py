@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import pymongo.common
 import pytest
 from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
-from mongoq.drivers.sessions import SENDS
 from mongoq.model.clock import ServerClock
 from tests.proxy import Kind, Proxy
 from tests.shells import Awaited
@@ -95,22 +93,20 @@ class Pair:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an error clients look for the server again at once."""
-    monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.005)
+def database(emptied_database: str) -> str:
+    return emptied_database
 
 
 @pytest.fixture(params=SHELLS)
 async def pair(
-    request: pytest.FixtureRequest, proxy: Proxy, uri: str, database: str, impatient: None
+    request: pytest.FixtureRequest, proxy: Proxy, raw: Any, database: str, impatient: None
 ) -> AsyncIterator[Pair]:
     shell: str = request.param
     address = proxy.uri_with(serverMonitoringMode="poll", retryWrites="false" if "without" in shell else "true")
     later = mongoq.VirtualClock(START)
     later.advance(LEASE + 1)
-    with MongoClient[Any](uri) as beside:
-        other_broker = mongoq.Broker(beside[database]["mongoq"], clock=later)
-        stopped = mongoq.VirtualClock(START)
+    stopped = mongoq.VirtualClock(START)
+    with mongoq.Broker(raw, clock=later) as other_broker:
         if shell.startswith("sync"):
             with (
                 MongoClient[Any](address) as client,
@@ -123,7 +119,6 @@ async def pair(
                 mongoq.AsyncBroker(own[database]["mongoq"], clock=stopped) as aio,
             ):
                 yield Pair(shell, proxy, aio, other_broker)
-        other_broker.close()
 
 
 def lost_of(error: BaseException) -> list[Any]:
@@ -201,7 +196,7 @@ async def test_of_a_command_for_many_what_is_gone_is_uncertain(pair: Pair, case:
 
 async def test_a_holder_whose_replies_are_all_lost_gets_that_error(pair: Pair) -> None:
     queue, items = await pair.reserved(CASES[0])
-    pair.proxy.lose("reply", "delete", times=SENDS if pair.retries else 1)
+    pair.proxy.lose("reply", "delete", times=2 if pair.retries else 1)  # the driver sends it twice
     with pytest.raises(mongoq.ReservationLost) as caught:
         await queue.commit(items[0])
     assert not caught.value.certain

@@ -10,7 +10,7 @@ import pytest
 from bson import Int64, ObjectId
 
 import mongoq
-from mongoq.protocol.coordination import stream_claims, streams
+from mongoq.protocol.coordination import streams
 from mongoq.protocol.settle import by_token
 from mongoq.protocol.settle.by_token import read_held_documents
 from tests.integration.streaming import LEASE, QUEUE, RUN, Make, Process, is_run
@@ -158,7 +158,7 @@ def test_what_came_after_a_time_is_left_there(process: Process, clock: mongoq.Vi
 
 
 def test_a_claim_of_many_goes_in_several_commands(process: Process, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_claims, "IDS", 3)
+    monkeypatch.setattr(streams, "IDS", 3)
     monkeypatch.setattr(by_token, "IDS", 3)
     ids = process.queue.push_many(range(10))
     assert list(process.claim(8).ids) == ids[:8]
@@ -373,7 +373,7 @@ def test_an_item_that_lapsed_too_often_gets_a_batch_of_its_own_and_is_then_burie
 def test_an_item_that_must_be_alone_is_put_behind_the_others_of_a_claim(
     make: Make, clock: mongoq.VirtualClock, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_claims, "IDS", 2)
+    monkeypatch.setattr(streams, "IDS", 2)
     process = make(max_retries=0)
     process.queue.resume()
     suspects = process.queue.push_many(range(2))

@@ -297,6 +297,7 @@ def test_pushes_go_to_all_of_one_moment_while_bindings_come_and_go(
 WRITES = ["insert", "update", "commitTransaction", "abortTransaction"]
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("kind", ["request", "reply"])
 @pytest.mark.parametrize(
@@ -306,7 +307,7 @@ WRITES = ["insert", "update", "commitTransaction", "abortTransaction"]
 def test_whatever_is_lost_there_is_one_copy_in_each_queue(
     uri: str, database: str, raw: Any, *, times: int, kind: Kind, command: str, batch: bool
 ) -> None:
-    with Proxy(uri) as proxy, mongoq.connect(proxy.uri, database=database) as broker:
+    with Proxy(uri) as proxy, mongoq.connect(proxy.uri_with(serverMonitoringMode="poll"), database=database) as broker:
         broker.bind("orders", *QUEUES)
         queue, id = broker.queue("orders"), ObjectId()
         queue.push("first")
@@ -323,11 +324,12 @@ def test_whatever_is_lost_there_is_one_copy_in_each_queue(
         assert there(raw) == {"first": ["billing", "shipping"], "x": ["billing", "shipping"]}
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", ["request", "reply"])
 @pytest.mark.parametrize("command", ["insert", "findAndModify"])
 @pytest.mark.parametrize("times", [1, 2])
 def test_and_in_a_single_queue(uri: str, database: str, raw: Any, *, times: int, kind: Kind, command: str) -> None:
-    with Proxy(uri) as proxy, mongoq.connect(proxy.uri, database=database) as broker:
+    with Proxy(uri) as proxy, mongoq.connect(proxy.uri_with(serverMonitoringMode="poll"), database=database) as broker:
         broker.bind("orders", "billing")
         queue = broker.queue("orders")
         queue.push("first")

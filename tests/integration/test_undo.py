@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 import mongoq
-from mongoq.drivers.aio.sender import AioSender
+from mongoq.drivers.aio.driver import AioSender
 from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.protocol.flow import Command
 from tests.proxy import Proxy
@@ -49,15 +49,15 @@ async def test_a_batch_whose_caller_is_cancelled_and_whose_reply_is_lost_is_give
     async with mongoq.connect_async(proxy.uri, database=database) as broker:
         queue = broker.queue("orders")
         await queue.push_many(range(5))
-        send_raw = AioSender._send_raw
+        send = AioSender.send
 
         async def leave_first(sender: AioSender, command: Command[Any]) -> Any:
             if command.method == "update_many" and not claim.done():
                 claim.cancel()
                 await asyncio.sleep(0)
-            return await send_raw(sender, command)
+            return await send(sender, command)
 
-        monkeypatch.setattr(AioSender, "_send_raw", leave_first)
+        monkeypatch.setattr(AioSender, "send", leave_first)
         proxy.lose("reply", "update")
         claim = asyncio.create_task(queue.reserve_many(5, lease=600))
         with pytest.raises(asyncio.CancelledError):

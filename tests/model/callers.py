@@ -12,6 +12,7 @@ from typing import Any
 from bson import ObjectId
 
 import mongoq
+from mongoq.model.outcomes import Move
 from mongoq.protocol.claim import pop, reserve
 from mongoq.protocol.history import replay
 from mongoq.protocol.push import push, push_many
@@ -170,6 +171,4 @@ def hand_on(by: Caller, name: str, to: str) -> Generator[Any, Any, None]:
     context = by.queue(name)
     item = yield from reserve.reserve(context, lease=None, wait=None, on_invalid="bury")
     if item is not None:
-        options: dict[str, Any] = dict.fromkeys(("payload", "patch", "delay", "when", "priority", "headers"), None)
-        where = move.destination(context, to)
-        yield from move.move(context, item, where, replace_payload=False, replace_headers=False, **options)
+        yield from move.move(context, item, move.destination(context, to), Move(to))

@@ -27,7 +27,7 @@ SEED = int(os.environ.get("MONGOQ_SEED", "20261121"))
 
 EXAMPLES = int(os.environ.get("MONGOQ_EXAMPLES", "5000"))
 PARTS = 5
-SAMPLE = 40
+SAMPLE = 25
 """Histories of each part where not all of them run."""
 
 INIT = ObjectId.__init__
@@ -51,7 +51,7 @@ def _run(raw: Any, monkeypatch: pytest.MonkeyPatch, examples: int, *, seed: int 
     @hypothesis.seed(seed)
     def queues() -> Queues:
         monkeypatch.setattr(ObjectId, "__init__", _counted())
-        monkeypatch.setattr(ids, "_count_up", lambda number: [ObjectId().binary for _ in range(number)])
+        monkeypatch.setattr(ids._counter, "make", lambda number: [ObjectId().binary for _ in range(number)])
         return Queues(raw)
 
     factory: Any = queues

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.pipeline.graph.routes import pairs_queue
 from mongoq.testing import VirtualBroker
 from tests.proxy import Proxy
 from tests.waiting import PATIENCE
 
 ENGINES = ("threads", "asyncio", "virtual")
 QUICK = mongoq.Fixed(0.02)
+
+
+@pytest.fixture
+def database(emptied_database: str) -> str:
+    return emptied_database
 
 
 class Site:
@@ -48,7 +52,7 @@ class Site:
         assert isinstance(self.broker, VirtualBroker)
         worker = self.broker.worker(pipeline)
         sources = [source for stage in pipeline.graph.stages for source in stage.sources]
-        sources += [pairs_queue(pipeline.graph, stage) for stage in pipeline.graph.stages if stage.join is not None]
+        sources += [pipeline.graph.pairs_queue(stage) for stage in pipeline.graph.joins]
         while True:
             worker.run_until_idle(limit=10_000)
             dates = [when for source in sources if (when := self.queue(source).next_when())]

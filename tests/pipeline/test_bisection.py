@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mongoq.pipeline.graph.graph import Graph, Stage
-from mongoq.pipeline.on_spark.frames.failures import Bisection
-from mongoq.pipeline.on_spark.frames.part import consumer_of
+from mongoq.pipeline.on_spark.frame_batch import Bisection
+from mongoq.pipeline.on_spark.frame_settler import consumer_of
 
 
 def tried(size: int, guilty: Collection[int]) -> tuple[set[int], set[int], set[int], int]:

@@ -16,7 +16,7 @@ import mongoq
 from mongoq.model.outcomes import Outcome
 from mongoq.pipeline.run.outcome_resolver import StageOutcomeResolver
 from mongoq.worker.threads import engine
-from mongoq.worker.threads.fetcher import Fetcher
+from mongoq.worker.threads.consumer_loop import Fetcher
 from tests.pipeline.conftest import QUICK, Site
 from tests.waiting import PATIENCE, until
 

@@ -13,7 +13,7 @@ from bson import Decimal128, Int64, ObjectId
 from pydantic import BaseModel
 
 import mongoq
-from mongoq.pipeline.run.consumers import consumers
+from mongoq.pipeline.run.consumers import machinery
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from mongoq.protocol.state.context import context_of
 from mongoq.testing import VirtualBroker
@@ -452,7 +452,7 @@ def test_one_that_is_lost_takes_nobody_with_it(site: Site) -> None:
     raw.update_one({"_id": items[3].id}, {"$set": {"token": ObjectId()}})
     raw.delete_one({"_id": items[7].id})
     arrivals = [
-        consumer for consumer in consumers(pipeline.graph, site.broker, coroutines=False) if consumer.name == "b"
+        consumer for consumer in machinery(pipeline.graph, site.broker, coroutines=False)[0] if consumer.name == "b"
     ]
     [consumer] = arrivals
     verdicts = consumer.resolver.outcomes(consumer, items, None)

@@ -10,7 +10,6 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.pipeline.graph.routes import pairs_queue, waiting_queue
 from tests.pipeline.stations import Flight, Numbered
 
 
@@ -186,10 +185,10 @@ def test_a_fork_that_nothing_declares_is_refused_by_a_standalone_server_when_it_
 
 def test_no_two_joins_share_their_queues_whatever_they_are_called() -> None:
     def queues(name: str, stage: str) -> set[str]:
-        declared = mongoq.Pipeline(name, errors="errors", outputs="out")
-        declared.join(["a", "b"], to="out", on="id", name=stage)(together)
-        [join] = declared.graph.stages
-        return {waiting_queue(declared.graph, join), pairs_queue(declared.graph, join)}
+        pipeline = mongoq.Pipeline(name, errors="errors", outputs="out")
+        pipeline.join(["a", "b"], to="out", on="id", name=stage)(together)
+        [join] = pipeline.graph.stages
+        return {pipeline.graph.waiting_queue(join), pipeline.graph.pairs_queue(join)}
 
     assert queues("shop", "settle") == {"shop.settle.waiting", "shop.settle.joined"}
     pairs = [queues("a.b", "c"), queues("a", "b.c"), queues("a%2Eb", "c"), queues("a/b", "c"), queues("a", "b/c")]

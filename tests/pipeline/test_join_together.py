@@ -10,7 +10,7 @@ from bson import ObjectId
 
 import mongoq
 from mongoq.model.item import Item, id_key, with_stored
-from mongoq.pipeline.run.consumers import consumers
+from mongoq.pipeline.run.consumers import machinery
 from mongoq.protocol.join.match import PATIENCE
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes_of_queues
 from mongoq.protocol.settle.exchange import PutOff
@@ -41,7 +41,7 @@ class Meeting:
         self.queues = queues or ("a", "b")
         join = self.pipeline.join(self.queues, to="out", on="id", name="both", **options)
         join(lambda *payloads: mongoq.Move("out", payload=[*payloads]))
-        declared = consumers(self.pipeline.graph, broker, coroutines=False)
+        declared = machinery(self.pipeline.graph, broker, coroutines=False)[0]
         self.consumers: dict[str, Consumer] = {consumer.name: consumer for consumer in declared}
         self.coming = {queue: Coming() for queue in self.queues}
 

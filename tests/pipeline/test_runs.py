@@ -193,19 +193,20 @@ def test_a_drain_tells_whether_it_was_interrupted(
     broker: mongoq.Broker, number: signal.Signals, signals: list[int]
 ) -> None:
     pipeline = mongoq.Pipeline("line", errors="errors")
-    interrupted = threading.Event()
+    interrupted, over = threading.Event(), threading.Event()
 
     @pipeline.sink("raw", prefetch=0)
     def load(n: int) -> None:
         if not interrupted.is_set():
             interrupted.set()
             os.kill(os.getpid(), number)
-        time.sleep(0.05)  # 400 of them last longer than any stop
+        over.wait(0.05)  # 400 of them last longer than any stop
 
     broker.queue("raw").push_many(range(400))
     result = pipeline.drain(broker)
     assert (result.ended, result.interrupted, signals) == (True, True, [number])
     assert broker.queue("raw").size() > 0
+    over.set()
     result = pipeline.drain(broker)
     assert (result.ended, result.interrupted, signals) == (True, False, [number])
     assert broker.queue("raw").size() == 0

@@ -18,7 +18,6 @@ from pymongo.collection import Collection
 
 from mongoq.embedded import EmbeddedServer
 from mongoq.model.indexes import INDEXES
-from tests.servers import spare_the_journal
 
 pytest.importorskip("pyspark", reason="mongoq-driver[spark] is not installed")
 
@@ -34,21 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))  # one session, of one process
+            if "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group("spark"))  # one session, of one process
             item.add_marker(pytest.mark.filterwarnings(PANDAS))
-
-
-@pytest.fixture(scope="session")
-def server(memory: Path) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(memory / "spark") as server:
-        spare_the_journal(server)
-        yield server
-
-
-@pytest.fixture(scope="session")
-def client(server: EmbeddedServer) -> Iterator[MongoClient[dict[str, Any]]]:
-    with MongoClient(server.uri, tz_aware=True, uuidRepresentation="standard") as client:
-        yield client
 
 
 @pytest.fixture(scope="session")

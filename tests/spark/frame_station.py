@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import mongoq
-from mongoq.pipeline.on_spark.frames.batches import FrameBatches
-from mongoq.pipeline.on_spark.frames.query import FrameQuery
+from mongoq.pipeline.on_spark.frame_batch import FrameBatches
+from mongoq.pipeline.on_spark.frame_query import FrameQuery
 from mongoq.spark.raw_options import Location
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from mongoq.pipeline.on_spark.frames.query import MAX_RESTARTS, SLOW_START
+from mongoq.pipeline.on_spark.frame_query import MAX_RESTARTS, SLOW_START
 
 __all__ = ["start_query"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import DayTimeIntervalType, StructField, StructType
 
 from mongoq.spark import clients
-from mongoq.spark.types.arrow import arrow_field
+from mongoq.spark.types.column import arrow_field
 from mongoq.spark.write.column_roles import ColumnRoles
 from mongoq.spark.write.write_options import WriteOptions
 from mongoq.spark.write.write_rows import Task, WrittenRows, write

@@ -39,9 +39,9 @@ from pyspark.sql.types import (
 from mongoq.drivers.documents import decode
 from mongoq.model.encoding.codec import codec_options
 from mongoq.spark import ColumnMismatch
+from mongoq.spark.read.infer_schema import ObservedValues
 from mongoq.spark.read.schema import Columns, default_schema
 from mongoq.spark.types.convert import JSON_MARK
-from mongoq.spark.types.infer_types import ObservedValues
 from mongoq.spark.types.json_text import json_text
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

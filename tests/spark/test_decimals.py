@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.types import DecimalType
 
-from mongoq.spark.types.arrow import decimal_array
+from mongoq.spark.types.column import decimal_array
 
 NO_COEFFICIENT = (10**34 | (6176 - 32) << 113).to_bytes(16, "little")
 """One more than 34 digits hold, times ``10 ** -32``; its sign and all above its exponent are zero."""

@@ -132,7 +132,7 @@ def test_spark_says_so_before_a_task_starts(store: Any, load: Any) -> None:
 
 def test_looking_costs_a_few_keys(store: Any) -> None:
     from mongoq.spark.read import views
-    from mongoq.spark.read.queue_selection import QueueSelection
+    from mongoq.spark.read.views import QueueSelection
     from mongoq.spark.scan import Scan
 
     store.add_many(2_000, queue="other")

@@ -150,15 +150,11 @@ def test_corrupt_costs_the_whole_payload_only_where_it_is_filled(reader: Any) ->
     assert Columns(schema, "PERMISSIVE").projection() == {"_id": 1, "payload": 1}
 
 
-def test_who_settles_items_learns_which_were_left_out() -> None:
+def test_what_does_not_fit_is_left_out_or_becomes_null() -> None:
     documents: list[dict[str, Any]] = [{"_id": n, "payload": {"n": n if n % 2 else "x"}} for n in range(5)]
     schema = StructType.fromDDL("n int")
-    rows = Columns(schema, "DROPMALFORMED").rows(documents, NOW)
-    assert [document["_id"] for document in rows.left_out] == [0, 2, 4]
-    assert rows.batch.to_pydict() == {"n": [1, 3]}
-    rows = Columns(schema, "PERMISSIVE").rows(documents, NOW)
-    assert rows.left_out == []
-    assert rows.batch.to_pydict() == {"n": [None, 1, None, 3, None]}
+    assert Columns(schema, "DROPMALFORMED").batch(documents, NOW).to_pydict() == {"n": [1, 3]}
+    assert Columns(schema, "PERMISSIVE").batch(documents, NOW).to_pydict() == {"n": [None, 1, None, 3, None]}
 
 
 def test_a_foreign_value_in_the_envelope_follows_the_mode(store: Any, rows: Any) -> None:

@@ -9,8 +9,8 @@ from pymongo import MongoClient
 
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, QueueNameInvalid, ServerUnavailable
 from mongoq.spark.raw_options import VARIABLES, Location
-from mongoq.spark.read.queue_selection import QueueSelection
 from mongoq.spark.read.read_options import ReadOptions
+from mongoq.spark.read.views import QueueSelection
 from mongoq.spark.stream.stream_options import HistoryStreamOptions, QueueStreamOptions
 from mongoq.spark.write.write_options import WriteOptions
 

@@ -210,8 +210,7 @@ def test_spark_gets_each_partition_and_item_once(store: Any, load: Any) -> None:
 
 
 def test_planning_looks_at_keys_only(store: Any) -> None:
-    from mongoq.spark.read.queue_selection import QueueSelection
-    from mongoq.spark.read.views import Period, view_of
+    from mongoq.spark.read.views import Period, QueueSelection, view_of
 
     store.add_many(50)
     store.add_many(50, when=None, processed=store.now)

@@ -389,7 +389,7 @@ def test_large_items_come_in_smaller_batches(store: Any, reader: Any) -> None:
 
 ENDING = """
 import time
-from mongoq.spark.stream.lease_keeper import at_the_end
+from mongoq.spark.stream.queue_run import at_the_end
 at_the_end(lambda: print("given back", flush=True))
 print("ready", flush=True)
 time.sleep(600)

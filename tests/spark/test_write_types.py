@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.read.schema import Columns
-from mongoq.spark.types.arrow import arrow_field, arrow_type
+from mongoq.spark.types.column import arrow_field, arrow_type
 from mongoq.spark.types.values import Unfit, values_of
 from mongoq.spark.write.payloads import ENCODING, AsDocument, AsValue, Refusal
 

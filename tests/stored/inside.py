@@ -17,7 +17,7 @@ from bson import ObjectId
 import mongoq
 from mongoq.protocol import admin
 from mongoq.protocol.base import first_due
-from mongoq.protocol.coordination import document_lease, heartbeats, stream_claims, streams
+from mongoq.protocol.coordination import document_lease, heartbeats, streams
 from mongoq.protocol.history import stats
 from mongoq.protocol.state import claim_hints
 from tests.integration.streaming import Process
@@ -93,11 +93,11 @@ class Reader(Process):
 
     def note(self, text: str) -> None:
         consumer, token = self.run.consumer, self.run.claim.token
-        self.perform(stream_claims.write_note(self.broker._context, consumer, token, text))
+        self.perform(streams.write_note(self.broker._context, consumer, token, text))
 
     def noted(self) -> str | None:
         consumer, token = self.run.consumer, self.run.claim.token
-        return self.broker._driver.run(stream_claims.read_notes(self.broker._context, consumer, token)).note
+        return self.broker._driver.run(streams.read_notes(self.broker._context, consumer, token)).note
 
     def die_in_claim(self, collection: Any, n: int) -> None:
         """Claim as many items as that, and die when they are reserved and their ids are not written yet."""

@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandListener
 
 import mongoq
-from mongoq.protocol.claim.worker_claims import claim_exclusive
+from mongoq.protocol.claim.reserve_many import claim_exclusive
 from tests.worker.test_leases import stolen
 
 LEASE = timedelta(seconds=0.6)

@@ -202,8 +202,8 @@ def test_a_lost_item_is_reported_to_its_run_and_never_settled() -> None:
     run = backlog.next_call(WakeEvent())
     assert run is not None
     keys = [(item.token, id_key(item.id)) for item in items]
-    assert backlog.lose(*keys[1]) is run
-    assert backlog.lose(*keys[2]) is items[2], "it waited"
+    assert backlog.lose(*keys[1]) == (items[1], run)
+    assert backlog.lose(*keys[2]) == (items[2], None), "it waited"
     assert backlog.next_call(WakeEvent()) is None
     backlog.finish(run, [Done(), Done()])
     assert payloads(backlog.take_outcomes()) == [0]

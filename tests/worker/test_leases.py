@@ -16,7 +16,7 @@ from pymongo.monitoring import CommandListener
 
 import mongoq
 from mongoq.model.item import id_key
-from mongoq.protocol.settle.extend_leases import ExtendedItems, extend_leases
+from mongoq.protocol.settle.by_token import ExtendedItems, extend_leases
 from tests.waiting import until
 from tests.worker.conftest import Desk
 
@@ -28,7 +28,7 @@ def test_a_lease_is_extended_for_as_long_as_the_handler_runs(desk: Desk, queue: 
 
     async def handle(payload: int) -> None:
         runs[payload] += 1
-        await asyncio.sleep(4)
+        await asyncio.sleep(2.5)
 
     desk.consume("orders", handle, concurrency=3, lease=1.5, prefetch=3)
     running = desk.start()

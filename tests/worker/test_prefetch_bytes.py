@@ -12,7 +12,7 @@ from bson import ObjectId
 import mongoq
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Done
-from mongoq.protocol.claim.worker_claims import claim_batch
+from mongoq.protocol.claim.reserve_many import claim_batch
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.fetch_limits import ByteLimit
 from tests.worker.conftest import Desk

@@ -1,57 +1,96 @@
-"""Driver: runs the flows of a broker on its backend."""
+"""Driver: runs the flows of a broker on its backend.
+
+The driver's sender sends single commands; brokers and queues inherit the runner, by which all flows are run.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect  # async only
 import logging
 
 # sync only: import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import pymongo
 
-from mongoq.drivers import sleep
-from mongoq.drivers.aio.sender import AioSender
-from mongoq.drivers.backend import Backend, UndoLog
+from mongoq.drivers import raw_commands, sleep
+from mongoq.drivers.backend import Backend, UndoLog, classify_error
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_aio import AioGroupCommit
 from mongoq.drivers.performer_aio import AioPerformer
 from mongoq.drivers.sessions import Sessions
 from mongoq.errors import BrokerClosed
-from mongoq.model.clock import Clock
-from mongoq.model.process import Counters
-from mongoq.protocol.flow import Flow, Interruption, Request, Shared, hands_over
-from mongoq.protocol.state.batcher import Batchers
-from mongoq.protocol.state.waiter_registry import WaiterRegistry
+from mongoq.protocol.flow import SENDS, Command, Flow, Interruption, ReplyLost, Request, Shared, hands_over
+from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["AioDriver"]
+__all__ = ["AioDriver", "AioSender", "AsyncRunner"]  # async only
+# sync only: __all__ = ["Runner", "ThreadDriver", "ThreadSender"]
 
+C = TypeVar("C")
 T = TypeVar("T")
+P = ParamSpec("P")
 logger = logging.getLogger("mongoq.drive")
+
+
+class AioSender:
+    """Sends commands to a backend, raw or by the driver's method."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def send(self, command: Command[Any]) -> Any:
+        """Send a command and return its reply, not parsed."""
+        if self._backend.is_raw_command(command):
+            return raw_commands.parse_reply(command, await self._backend.call_raw(command))
+        reply = self._backend.call(command)
+        if inspect.isawaitable(reply):  # async only: cursors are not, nor are some replies of sessions
+            reply = await reply
+        if command.method in ("find", "aggregate"):
+            return await reply.to_list(None)  # async only
+            # sync only: return list(reply)
+        return reply
+
+    async def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
+        """Give back the items that a command took for a failed call; the fence makes a resend safe."""
+        back = command.undo(reply) if command.undo is not None else None
+        for sends in range(SENDS if back is not None else 0):
+            try:
+                await self.send(back)  # type: ignore[arg-type]  # it is one
+            except Exception as error:
+                if isinstance(classify_error(error), ReplyLost) and sends < SENDS - 1:
+                    continue
+                logger.warning("an item that a failed call had taken could not be given back: %r", error)
+            return
 
 
 class AioDriver:
     """Runs flows: performs each request, and sends the reply or the error into the flow.
 
-    Items that a command took are given back when its flow fails.
+    Items that a command took are given back when its flow fails. ``flush`` makes the flow that writes the counters, at
+    intervals and at close.
     """
 
-    asynchronous = shares = True  # async only
-    # sync only: asynchronous = shares = False
+    asynchronous = True  # async only
+    # sync only: asynchronous = False
     caller = staticmethod(asyncio.current_task)  # async only
     # sync only: caller = staticmethod(threading.get_ident)
     _group_commit: AioGroupCommit
 
-    def __init__(self, backend: Backend, clock: Clock) -> None:
+    def __init__(self, backend: Backend, context: BrokerContext, flush: Callable[[], Flow[None]]) -> None:
         self._backend = backend
-        self._failover = FailoverNotice(backend, clock)
+        self._failover = FailoverNotice(backend, context.clock)
         self._sender = AioSender(backend)
         self._performer = AioPerformer(self._sender, self._failover, self.run)
-        self._counter_flush: CounterFlush | None = None
-        self._registry: WaiterRegistry | None = None
+        self._registry = context.registry
+        sleep.limit_stream(self._registry, backend.client)
+        write = partial(self._write_counters, flush)
+        self._counter_flush: CounterFlush | None = CounterFlush(context.counters, write, self._performer.start_later)
+        if context.batchers is not None:
+            self._group_commit = AioGroupCommit(context.batchers, self._performer, self.run)
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
@@ -116,17 +155,7 @@ class AioDriver:
 
     @property
     def sessions(self) -> Sessions:
-        """Sessions of the client."""
         return self._backend.sessions
-
-    def use_batchers(self, batchers: Batchers) -> None:
-        """Send the requests that callers share through these batchers."""
-        self._group_commit = AioGroupCommit(batchers, self._performer, self.run)
-
-    def flush_counters(self, counters: Counters, flush: Callable[[], Flow[None]]) -> None:
-        """Write counters at intervals and at close, by the flow that ``flush`` makes."""
-        write = partial(self._write_counters, flush)
-        self._counter_flush = CounterFlush(counters, write, self._performer.start_later)
 
     async def _write_counters(self, flush: Callable[[], Flow[None]]) -> None:
         """Write the counters; counts that cannot be written stay for the next time."""
@@ -134,11 +163,6 @@ class AioDriver:
             await self.run_within(FLUSH_TIMEOUT_SECONDS, flush())
         except Exception as error:
             logger.debug("counters could not be written: %r", error)
-
-    def use_registry(self, registry: WaiterRegistry) -> None:
-        """Wake the waiters of this registry at close, and adapt its change stream to the client."""
-        self._registry = registry
-        sleep.limit_stream(registry, self._backend.client)
 
     async def close(self) -> None:
         """Write the counters, and refuse further commands, of waiting calls as well. Idempotent.
@@ -148,16 +172,16 @@ class AioDriver:
         if self._counter_flush is not None and not self._performer.closed:
             self._counter_flush.stop()
             await self._counter_flush.write()
-        if self._registry is not None and not self._performer.closed:
-            await self._close_change_stream(self._registry)
+        if not self._performer.closed:
+            await self._close_change_stream()
         self._performer.close()
-        if self._registry is not None:
-            self._registry.wake()
+        # Only now: the next command of a caller that wakes up is refused, which ends its wait with ``BrokerClosed``.
+        self._registry.wake()
         await self._performer.wait_for_commands(self._backend.is_cut_off)  # async only
 
-    async def _close_change_stream(self, registry: WaiterRegistry) -> None:
+    async def _close_change_stream(self) -> None:
         """Close the change stream: its reader would wait for the next answer of the server."""
-        cursor = registry.close()
+        cursor = self._registry.close()
         if cursor is None:
             return
         try:
@@ -165,3 +189,29 @@ class AioDriver:
                 await self._sender.send(self._backend.kill_command(cursor))
         except Exception as error:
             logger.debug("the change stream could not be closed: %r", error)
+
+
+class AsyncRunner(Generic[C]):
+    """Base of brokers and queues: runs flows. Workers, pipelines and Spark send all their commands by its methods."""
+
+    def __init__(self, driver: AioDriver, context: C) -> None:
+        self._driver = driver
+        self._context = context
+
+    async def _run(self, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs) -> T:
+        """Run a flow of the protocol with this context as its first argument, and return its result."""
+        return await self._driver.run(flow(self._context, *args, **options))
+
+    async def _run_within(
+        self, seconds: float, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs
+    ) -> T:
+        """Run a flow as ``_run`` does, with a limit for all its commands together, waiting for a server included."""
+        return await self._driver.run_within(seconds, flow(self._context, *args, **options))
+
+    async def _run_flow(self, flow: Flow[T]) -> T:
+        """Run a flow that has its context already, such as one for several queues."""
+        return await self._driver.run(flow)
+
+    @property
+    def _sessions(self) -> Sessions:
+        return self._driver.sessions

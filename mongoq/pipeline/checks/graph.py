@@ -11,127 +11,11 @@ from unicodedata import category
 from mongoq.errors import QueueNameInvalid
 from mongoq.model.arguments import queue_name
 from mongoq.model.outcomes import Move
-from mongoq.pipeline.checks.joins import join_queue_faults
-from mongoq.pipeline.checks.stages import source_faults, stage_faults
+from mongoq.pipeline.checks.stages import join_queue_faults, source_faults, stage_faults
 from mongoq.pipeline.checks.types import type_faults
-from mongoq.pipeline.graph.graph import Graph, Stage
-from mongoq.pipeline.graph.routes import find_reachable, of_strings, ways
+from mongoq.pipeline.graph.graph import Graph, Source, Stage
 
 __all__ = ["faults"]
-
-
-def route_faults(graph: Graph) -> list[str]:
-    """Return the faults of the routes of items; queue names that are not strings are ignored."""
-    if not (graph.stages or graph.sources):
-        return ["pipeline: it has no stages; declare one with @pipeline.stage(…) or @pipeline.sink(…)"]
-    plan = _Plan.of(of_strings(graph))
-    found = [*_of_lists(graph), *_of_targets(plan), *_of_the_rest(plan), *_of_readers(plan), *_of_ends(plan)]
-    # With an invalid name among the inputs, stages behind it would be reported as unreachable too.
-    if graph.inputs == plan.graph.inputs:
-        found += _of_unreached(plan)
-    return found
-
-
-@dataclass(frozen=True)
-class _Plan:
-    graph: Graph
-    readers: dict[str, list[Stage]]
-    ends: set[str]
-
-    @classmethod
-    def of(cls, graph: Graph) -> _Plan:
-        readers: dict[str, list[Stage]] = {}
-        for stage in graph.stages:
-            for source in dict.fromkeys(stage.sources):
-                readers.setdefault(source, []).append(stage)
-        named = [graph.errors, *(graph.errors_of(stage) for stage in graph.stages)]
-        return cls(graph, readers, {queue for queue in (*named, *graph.outputs) if queue is not None})
-
-    def leads_on(self, queue: str) -> bool:
-        """Return whether a stage reads the queue, or a reader outside the pipeline is declared for it."""
-        return queue in self.readers or queue in self.ends
-
-
-def _of_lists(graph: Graph) -> Iterator[str]:
-    for stage in graph.stages:
-        if not stage.sources:
-            yield f"{_stage(stage)}: it takes items from no queue; name one"
-        for argument, names in (("source", stage.sources), ("to", stage.targets)):
-            times = Counter(name for name in names if isinstance(name, str))
-            twice = [name for name, number in times.items() if number > 1]
-            yield from (f"{_stage(stage)}: {argument}: {name!r:.150} is given twice; name it once" for name in twice)
-
-
-def _of_targets(plan: _Plan) -> Iterator[str]:
-    for source in plan.graph.sources:
-        if isinstance(source.target, str) and not plan.leads_on(source.target):
-            yield (
-                f"source {source.name!r:.150}: to: no stage takes items from {source.target!r:.150}; declare one, or "
-                f"name the queue in outputs= of the pipeline"
-            )
-    for stage in plan.graph.stages:
-        for queue in stage.targets:
-            if not plan.leads_on(queue):
-                yield (
-                    f"{_stage(stage)}: to: no stage takes items from {queue!r:.150}; declare one, or name the queue in "
-                    f"outputs= of the pipeline"
-                )
-
-
-def _of_the_rest(plan: _Plan) -> Iterator[str]:
-    """Yield the faults of ``otherwise`` moves, which take the items that do not match a filter."""
-    for stage in plan.graph.stages:
-        if not isinstance(stage.otherwise, Move):
-            continue
-        queue = stage.otherwise.to
-        if queue not in stage.targets and not plan.leads_on(queue):
-            yield (
-                f"{_stage(stage)}: otherwise: {queue!r:.150} is not one of its targets, and no stage takes items from "
-                f"it; declare a stage, or name the queue in outputs= of the pipeline"
-            )
-        if queue in stage.sources:
-            yield (
-                f"{_stage(stage)}: otherwise: what does not fit would come back to {queue!r:.150} for ever; move it to "
-                f"another queue, or Drop() it"
-            )
-
-
-def _of_readers(plan: _Plan) -> Iterator[str]:
-    for queue, stages in plan.readers.items():
-        if len(stages) > 1 and not all(stage.shared is True for stage in stages):
-            names = ", ".join(f"{stage.name!r:.150}" for stage in stages)
-            joins = any(stage.join is not None for stage in stages)
-            remedy = "a join shares its queues with nobody: give each a queue of its own"
-            if not joins:
-                remedy = "give each shared=True if that is meant, or a queue of its own"
-            told = f"stages {names} take items from it, and each item goes to one of them"
-            yield f"queue {queue!r:.150}: {told}; {remedy}"
-
-
-def _of_ends(plan: _Plan) -> Iterator[str]:
-    for queue in plan.graph.inputs or ():
-        if queue not in plan.readers:
-            yield f"pipeline: inputs: no stage takes items from {queue!r:.150}; declare one, or leave the queue out"
-    sent = {*(way.queue for way in ways(plan.graph)), *plan.graph.fed}
-    for queue in plan.graph.outputs:
-        if queue not in sent:
-            yield f"pipeline: outputs: no stage sends items to {queue!r:.150}; name it in to=, or leave the queue out"
-
-
-def _of_unreached(plan: _Plan) -> Iterator[str]:
-    seen = find_reachable(plan.graph, [*plan.graph.entries, *plan.graph.fed])
-    for stage in plan.graph.stages:
-        if stage.sources and seen.isdisjoint(stage.sources):
-            names = ", ".join(f"{source!r:.150}" for source in stage.sources)
-            yield (
-                f"{_stage(stage)}: no item ever comes to {names}; send some there from another stage, or name the "
-                f"queue that they come in by in inputs= of the pipeline"
-            )
-
-
-def _stage(stage: Stage) -> str:
-    return f"stage {stage.name!r:.150}"
-
 
 NAME_BYTES = 120
 UNFIT = ("Cc", "Cs", "Zl", "Zp")
@@ -140,12 +24,14 @@ UNFIT = ("Cc", "Cs", "Zl", "Zp")
 
 def faults(graph: Graph) -> list[str]:
     """Return the faults of a graph, each once; an empty list if the graph is valid."""
-    found = [*_of_names(graph), *_of_queue_names(graph), *_of_the_whole(graph)]
+    found = [*_of_names(graph), *_of_queue_names(graph)]
+    trail: Any = graph.trail
+    if not (isinstance(trail, bool) or trail == "payloads"):
+        found.append(f"pipeline: trail: True, False or 'payloads', not {trail!r:.60}")
     for source in graph.sources:
-        found += [f"source {source.name!r:.150}: {fault}" for fault in source_faults(source)]
+        found += [f"{_title(source)}: {fault}" for fault in source_faults(source)]
     for stage in graph.stages:
-        own = (*stage_faults(graph, stage), *type_faults(graph, stage))
-        found += [f"stage {stage.name!r:.150}: {fault}" for fault in own]
+        found += [f"{_title(stage)}: {fault}" for fault in (*stage_faults(graph, stage), *type_faults(graph, stage))]
     found += join_queue_faults(graph)
     found += route_faults(graph)
     # Two checks may find the same fault; dict.fromkeys keeps the first one and the order.
@@ -154,10 +40,9 @@ def faults(graph: Graph) -> list[str]:
 
 def _of_names(graph: Graph) -> Iterator[str]:
     yield from (f"pipeline {graph.name!r:.150}: {fault}" for fault in _unfit(graph.name))
-    for stage in graph.stages:
-        yield from (f"stage {stage.name!r:.150}: {fault}" for fault in _unfit(stage.name))
-    for source in graph.sources:
-        yield from (f"source {source.name!r:.150}: {fault}" for fault in _unfit(source.name))
+    parts: list[Stage | Source] = [*graph.stages, *graph.sources]
+    for part in parts:
+        yield from (f"{_title(part)}: {fault}" for fault in _unfit(part.name))
     yield from _of_equal_names(graph)
 
 
@@ -190,9 +75,9 @@ def _of_queue_names(graph: Graph) -> Iterator[str]:
     told: list[tuple[str, str, Any]] = [("pipeline", "inputs", queue) for queue in graph.inputs or ()]
     told += [("pipeline", "outputs", queue) for queue in graph.outputs]
     told += [("pipeline", "errors", graph.errors)] if graph.errors is not None else []
-    told += [(f"source {source.name!r:.150}", "to", source.target) for source in graph.sources]
+    told += [(_title(source), "to", source.target) for source in graph.sources]
     for stage in graph.stages:
-        subject = f"stage {stage.name!r:.150}"
+        subject = _title(stage)
         told += [(subject, "source", queue) for queue in stage.sources]
         told += [(subject, "to", queue) for queue in stage.targets]
         told += [(subject, "errors", stage.errors)] if isinstance(stage.errors, str) else []
@@ -206,7 +91,109 @@ def _of_queue_names(graph: Graph) -> Iterator[str]:
             yield f"{subject}: {invalid}"
 
 
-def _of_the_whole(graph: Graph) -> Iterator[str]:
-    trail: Any = graph.trail
-    if not (isinstance(trail, bool) or trail == "payloads"):
-        yield f"pipeline: trail: True, False or 'payloads', not {trail!r:.60}"
+def _title(part: Stage | Source) -> str:
+    return f"{'stage' if isinstance(part, Stage) else 'source'} {part.name!r:.150}"
+
+
+def route_faults(graph: Graph) -> list[str]:
+    """Return the faults of the routes of items; queue names that are not strings are ignored."""
+    if not (graph.stages or graph.sources):
+        return ["pipeline: it has no stages; declare one with @pipeline.stage(…) or @pipeline.sink(…)"]
+    plan = _Plan.of(graph.of_strings())
+    found = [*_of_lists(graph), *_of_targets(plan), *_of_otherwise(plan), *_of_readers(plan), *_of_ends(plan)]
+    # With an invalid name among the inputs, stages behind it would be reported as unreachable too.
+    if graph.inputs == plan.graph.inputs:
+        found += _of_unreached(plan)
+    return found
+
+
+@dataclass(frozen=True)
+class _Plan:
+    graph: Graph
+    readers: dict[str, list[Stage]]
+    ends: set[str]
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Plan:
+        readers: dict[str, list[Stage]] = {}
+        for stage in graph.stages:
+            for source in dict.fromkeys(stage.sources):
+                readers.setdefault(source, []).append(stage)
+        named = [graph.errors, *(graph.errors_of(stage) for stage in graph.stages)]
+        return cls(graph, readers, {queue for queue in (*named, *graph.outputs) if queue is not None})
+
+    def leads_on(self, queue: str) -> bool:
+        """Return whether a stage reads the queue, or a reader outside the pipeline is declared for it."""
+        return queue in self.readers or queue in self.ends
+
+
+def _of_lists(graph: Graph) -> Iterator[str]:
+    for stage in graph.stages:
+        if not stage.sources:
+            yield f"{_title(stage)}: it takes items from no queue; name one"
+        for argument, names in (("source", stage.sources), ("to", stage.targets)):
+            times = Counter(name for name in names if isinstance(name, str))
+            twice = [name for name, number in times.items() if number > 1]
+            yield from (f"{_title(stage)}: {argument}: {name!r:.150} is given twice; name it once" for name in twice)
+
+
+def _of_targets(plan: _Plan) -> Iterator[str]:
+    sent: list[tuple[Stage | Source, str]] = [(source, source.target) for source in plan.graph.sources]
+    sent += [(stage, target) for stage in plan.graph.stages for target in stage.targets]
+    for part, queue in sent:
+        if not plan.leads_on(queue):
+            yield (
+                f"{_title(part)}: to: no stage takes items from {queue!r:.150}; declare one, or name the queue in "
+                f"outputs= of the pipeline"
+            )
+
+
+def _of_otherwise(plan: _Plan) -> Iterator[str]:
+    """Yield the faults of ``otherwise`` moves, which take the items that do not match a filter."""
+    for stage in plan.graph.stages:
+        if not isinstance(stage.otherwise, Move):
+            continue
+        queue = stage.otherwise.to
+        if queue not in stage.targets and not plan.leads_on(queue):
+            yield (
+                f"{_title(stage)}: otherwise: {queue!r:.150} is not one of its targets, and no stage takes items from "
+                f"it; declare a stage, or name the queue in outputs= of the pipeline"
+            )
+        if queue in stage.sources:
+            yield (
+                f"{_title(stage)}: otherwise: what does not fit would come back to {queue!r:.150} for ever; move it to "
+                f"another queue, or Drop() it"
+            )
+
+
+def _of_readers(plan: _Plan) -> Iterator[str]:
+    for queue, stages in plan.readers.items():
+        if len(stages) > 1 and not all(stage.shared is True for stage in stages):
+            names = ", ".join(f"{stage.name!r:.150}" for stage in stages)
+            joins = any(stage.join is not None for stage in stages)
+            remedy = "a join shares its queues with nobody: give each a queue of its own"
+            if not joins:
+                remedy = "give each shared=True if that is meant, or a queue of its own"
+            told = f"stages {names} take items from it, and each item goes to one of them"
+            yield f"queue {queue!r:.150}: {told}; {remedy}"
+
+
+def _of_ends(plan: _Plan) -> Iterator[str]:
+    for queue in plan.graph.inputs or ():
+        if queue not in plan.readers:
+            yield f"pipeline: inputs: no stage takes items from {queue!r:.150}; declare one, or leave the queue out"
+    sent = {*(route.queue for route in plan.graph.routes), *plan.graph.fed}
+    for queue in plan.graph.outputs:
+        if queue not in sent:
+            yield f"pipeline: outputs: no stage sends items to {queue!r:.150}; name it in to=, or leave the queue out"
+
+
+def _of_unreached(plan: _Plan) -> Iterator[str]:
+    seen = plan.graph.find_reachable([*plan.graph.entries, *plan.graph.fed])
+    for stage in plan.graph.stages:
+        if stage.sources and seen.isdisjoint(stage.sources):
+            names = ", ".join(f"{source!r:.150}" for source in stage.sources)
+            yield (
+                f"{_title(stage)}: no item ever comes to {names}; send some there from another stage, or name the "
+                f"queue that they come in by in inputs= of the pipeline"
+            )

@@ -1,32 +1,43 @@
-"""Checks of one stage or source on its own: its values, filter, model and options."""
+"""Checks of one stage, join or source on its own: its values, filter, model and options."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, QueueNameInvalid
 from mongoq.model.arguments import count, duration, priority, queue_name
 from mongoq.model.encoding.codec import Codec, Encoding, codec_options
 from mongoq.model.filters import where_filter
 from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.settings import KEEP, Default, check_options
 from mongoq.model.stream_claim import MOST
-from mongoq.pipeline.checks.joins import join_faults
+from mongoq.pipeline.checks.types import may_hold
 from mongoq.pipeline.frames.handler import FORMATS, frames_of, kind_name
-from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Source, Stage
+from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import argument_type, classes, in_a_line, return_type
-from mongoq.pipeline.run.consumers import DEFAULTS
+from mongoq.pipeline.run.consumers import DEFAULTS, takes_job
 from mongoq.protocol.push.push import check_due, check_headers
 from mongoq.worker.consumer import any_handler, consumer
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.sources import source_plan
 
-__all__ = ["source_faults", "stage_faults"]
+__all__ = ["join_queue_faults", "source_faults", "stage_faults"]
 
 FINE: dict[str, Any] = {"batch": BATCH, "every": None, "lease": LEASE, "coroutines": True}
 """Valid options of a source, to check one value at a time. Async generators are valid: asyncio may run them."""
+ENCODING = Encoding(codec_options())
+DELIVERIES = ("exactly-once", "at-most-once")
+ON_NONE = ("error", "drop")
+CONSUMER: dict[str, Any] = {**DEFAULTS, "coroutines": True}
+"""Default options of a consumer, to check one at a time. Coroutine functions are valid: asyncio may run them."""
+SHORTEST_LEASE = 1
+"""Shortest lease in seconds: a stream extends a lease several times within its length."""
+OPTIONS = ("lease", "retry", "max_retries")
+MISSING = ("error", "pass")
+LATE = ("error", "wait", "drop")
 
 
 def source_faults(source: Source) -> Iterator[str]:
@@ -34,21 +45,11 @@ def source_faults(source: Source) -> Iterator[str]:
     told: dict[str, Any] = {"batch": source.batch, "every": source.every, "lease": source.lease}
     # Each value is checked alone, beside valid ones: source_plan raises at the first fault, and all are reported.
     for handler, options in [(source.handler, FINE), *((_nothing, FINE | {key: told[key]}) for key in told)]:
-        try:
-            source_plan("", "", None, handler, **options)
-        except ArgumentInvalid as invalid:
-            yield in_a_line(invalid)
+        yield from _yield_fault(partial(source_plan, "", "", None, handler, **options))
 
 
 def _nothing(_position: Any) -> Iterator[Any]:
     yield from ()
-
-
-ENCODING = Encoding(codec_options())
-DELIVERIES = ("exactly-once", "at-most-once")
-ON_NONE = ("error", "drop")
-CONSUMER: dict[str, Any] = {**DEFAULTS, "coroutines": True}
-"""Default options of a consumer, to check one at a time. Coroutine functions are valid: asyncio may run them."""
 
 
 def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
@@ -56,11 +57,11 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     yield from _of_values(stage)
     yield from _of_errors(graph, stage)
     yield from _of_the_filter(stage)
-    yield from _of_the_rest(stage)
+    yield from _of_otherwise(stage)
     if stage.format is not None:
         yield from format_faults(stage)
     if stage.join is not None:
-        yield from join_faults(graph, stage)
+        yield from join_faults(stage, stage.join)
     elif stage.frame is not None:
         yield from frame_faults(stage, stage.frame)
     else:
@@ -69,7 +70,7 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
         yield from _yield_fault(lambda: consumer(None, stage.handler, **CONSUMER))
     yield from _timeout_faults(stage)
     for option, value in stage.options.items():
-        yield from _yield_fault(lambda option=option, value=value: _check_option(option, value))  # type: ignore[misc]
+        yield from _yield_fault(partial(_check_option, option, value))
 
 
 def _yield_fault(check: Callable[[], Any]) -> Iterator[str]:
@@ -138,7 +139,7 @@ def _of_the_filter(stage: Stage) -> Iterator[str]:
         yield "where: say what becomes of the other items, with otherwise=Drop() or otherwise=Move(queue)"
 
 
-def _of_the_rest(stage: Stage) -> Iterator[str]:
+def _of_otherwise(stage: Stage) -> Iterator[str]:
     """Yield the faults of ``otherwise``, which settles the items that do not match the filter."""
     told: Any = stage.otherwise
     if told is None or isinstance(told, Drop):
@@ -182,10 +183,10 @@ def format_faults(stage: Stage) -> Iterator[str]:
 
 def _of_annotations(stage: Stage, format: str, kind: type) -> Iterator[str]:
     takes = classes(argument_type(stage.handler)) or []
-    if takes and not any(_may_be(kind, each) for each in takes):
+    if takes and not any(may_hold(each, kind) for each in takes):
         yield f"format: the handler takes {_names(takes)}, and is given a {kind_name(format)}; change one of them"
     returns = classes(return_type(stage.handler)) or []
-    if returns and not any(_may_be(kind, each) or _is_listed(each) for each in returns):
+    if returns and not any(may_hold(each, kind) or _is_listed(each) for each in returns):
         yield f"format: the handler returns {_names(returns)}, where a {kind_name(format)} is due; change one of them"
 
 
@@ -194,25 +195,10 @@ def _is_listed(kind: type) -> bool:
     return kind is type(None) or (issubclass(kind, list | tuple) and not issubclass(kind, Outcome))
 
 
-def _may_be(kind: type, annotated: type) -> bool:
-    # A protocol is fulfilled by structure, which is not checked here.
-    if getattr(annotated, "_is_protocol", False):
-        return True
-    try:
-        return issubclass(kind, annotated) or issubclass(annotated, kind)
-    except TypeError:  # for example a TypedDict
-        return True
-
-
 def _names(kinds: list[type]) -> str:
     return " or ".join(
         f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}".removeprefix("builtins.") for kind in kinds
     )
-
-
-SHORTEST_LEASE = 1
-"""Shortest lease in seconds: a stream extends a lease several times within its length."""
-OPTIONS = ("lease", "retry", "max_retries")
 
 
 def frame_faults(stage: Stage, frame: Frame) -> Iterator[str]:
@@ -261,10 +247,7 @@ def _of_numbers(frame: Frame) -> Iterator[str]:
     except ArgumentInvalid as invalid:
         yield in_a_line(invalid)
     if frame.partitions is not None:
-        try:
-            count(frame.partitions, "partitions")
-        except ArgumentInvalid as invalid:
-            yield in_a_line(invalid)
+        yield from _yield_fault(lambda: count(frame.partitions, "partitions"))
 
 
 def _of_the_lease(lease: Any) -> Iterator[str]:
@@ -290,3 +273,91 @@ def _of_refused_options(stage: Stage) -> Iterator[str]:
     for name, given in told.items():
         if given:
             yield f"{name}: a stage on frames has no such option; leave it out, or do it in the function"
+
+
+def join_faults(stage: Stage, join: Join) -> Iterator[str]:
+    """Return the faults of a join, without the stage's name."""
+    if len(stage.sources) < 2:
+        yield "source: a join takes items from two queues or more; name them in a list"
+    yield from _of_the_value(stage, join)
+    yield from _of_time(join)
+    yield from _of_models(stage)
+    if stage.options.get("batch") is None:  # with batch= the handler takes one list; the checks of any stage apply
+        yield from _of_the_join_handler(stage)
+    yield from _of_join_options(stage)
+
+
+def _of_the_value(stage: Stage, join: Join) -> Iterator[str]:
+    if isinstance(join.on, Mapping):
+        if set(join.on) != set(stage.sources):
+            yield f"on: a path for each of its queues {stage.sources!r:.150}, not for {tuple(join.on)!r:.150}"
+        # Paths of a mapping with wrong queues are checked all the same: all faults are reported at once.
+        paths = list(join.on.values())
+    else:
+        paths = [] if join.on is None else [join.on]
+    for path in paths:
+        if not isinstance(path, str) or not all(path.split(".")):
+            yield f"on: where the value stands in payloads, such as 'order.id', or None, not {path!r:.60}"
+
+
+def _of_time(join: Join) -> Iterator[str]:
+    if join.timeout is not None:
+        yield from _yield_fault(lambda: duration(join.timeout, "timeout", zero=False))
+    for name, value, allowed in (("missing", join.missing, MISSING), ("late", join.late, LATE)):
+        if value not in allowed:
+            yield f"{name}: {' or '.join(map(repr, allowed))}, not {value!r:.60}"
+        elif value != "error" and join.timeout is None:
+            yield f"{name}: {value!r} says nothing without a timeout; give one, or leave it out"
+
+
+def _of_models(stage: Stage) -> Iterator[str]:
+    models: Any = stage.model
+    if models is None:
+        return
+    if not isinstance(models, Sequence) or isinstance(models, str) or len(models) != len(stage.sources):
+        yield f"model: a list with one for each of its {len(stage.sources)} queues, None for any"
+        return
+    for model in models:
+        yield from _yield_fault(partial(Codec, ENCODING, model))
+
+
+def _of_the_join_handler(stage: Stage) -> Iterator[str]:
+    handler: Any = stage.handler
+    if not callable(handler):
+        yield f"handler: a function, not {type(handler).__name__}"
+        return
+    if is_function(inspect.isgeneratorfunction, handler) or is_function(inspect.isasyncgenfunction, handler):
+        yield "handler: it is a generator, which would run nothing; return instead"
+        return
+    yield from _yield_fault(lambda: takes_job(handler, len(stage.sources)))
+
+
+def _of_join_options(stage: Stage) -> Iterator[str]:
+    if stage.frame is not None:
+        yield "frame: a join takes payloads; join frames in the function of a stage on frames"
+    if stage.where is not None:
+        yield "where: a join takes all items of its queues; let a stage before it choose"
+    if stage.delivery != "exactly-once":
+        yield "delivery: a join is exactly once; leave it out"
+    if stage.shared:
+        yield "shared: an item that went elsewhere would be missed; give each stage a queue of its own"
+
+
+def join_queue_faults(graph: Graph) -> Iterator[str]:
+    """Return the faults of the queues in which the joins of a graph park their items."""
+    told = [*graph.outputs, *(graph.errors_of(one) for one in graph.stages)]
+    told += [queue for one in graph.stages for queue in (*one.sources, *one.targets)]
+    named = {queue for queue in told if isinstance(queue, str)}
+    for stage in graph.stages:
+        if stage.join is not None:
+            yield from (f"stage {stage.name!r:.150}: {fault}" for fault in _of_its_queues(graph, stage, named))
+
+
+def _of_its_queues(graph: Graph, stage: Stage, named: set[str]) -> Iterator[str]:
+    for queue in (graph.waiting_queue(stage), graph.pairs_queue(stage)):
+        try:
+            queue_name(queue)
+        except QueueNameInvalid:
+            yield f"name: its items wait in {queue!r:.150}, which is no name of a queue; shorten it, or the pipeline's"
+        if queue in named:
+            yield f"name: {queue!r:.150} is where its own items wait or are joined; name that queue otherwise"

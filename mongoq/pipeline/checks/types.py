@@ -20,7 +20,7 @@ from mongoq.model.outcomes import Outcome
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.graph.handlers import argument_type, classes, elements, return_type
 
-__all__ = ["SCALARS", "type_faults"]
+__all__ = ["may_hold", "type_faults"]
 
 SCALARS: tuple[type, ...] = (str, bytes, int, float, bool, datetime, date, time, timedelta, Decimal, UUID)
 CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset)
@@ -117,7 +117,7 @@ def _of_what_is_taken(stage: Stage) -> Iterator[str]:
             )
         return
     made: Any = get_origin(stage.model) or stage.model
-    if _is_decided(made) and not any(_holds(kind, made) for kind in kinds):
+    if _is_decided(made) and not any(may_hold(kind, made) for kind in kinds):
         yield f"model: the handler takes {_names(kinds)}, and the model makes {made.__name__}; let them agree"
 
 
@@ -130,8 +130,8 @@ def _is_decided(made: Any) -> bool:
     return isinstance(made, type) and (made in (*SCALARS, *CONTAINERS) or is_plain(made))
 
 
-def _holds(kind: type, made: type) -> bool:
-    """Return whether a value that the model makes may be an instance of this class."""
+def may_hold(kind: type, made: type) -> bool:
+    """Return whether a value of the class ``made`` may be an instance of ``kind``."""
     # The type system allows an int for float, and a float for complex, although they are no subclasses.
     if getattr(kind, "_is_protocol", False) or (made, kind) in ((int, float), (int, complex), (float, complex)):
         return True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -12,8 +13,7 @@ from pydantic import TypeAdapter
 from mongoq.errors import OutcomeInvalid
 from mongoq.model.encoding.error_text import name_of
 from mongoq.model.encoding.typed import TypedValues
-from mongoq.pipeline.frames.given import FrameRows, make_rows
-from mongoq.pipeline.frames.results import Results, check_columns
+from mongoq.pipeline.frames.rows import FrameRows, Results, check_columns, make_rows
 from mongoq.pipeline.graph.graph import Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import check_entries, check_result
@@ -68,8 +68,11 @@ class _Frames:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.function!r}, {self.format}>"
 
-    def _run(self, payloads: Sequence[Any], job: Any) -> _Run:
-        return _Run(self, make_rows(job.items, self._dump_payloads(payloads), job))
+    def _make_call(self, payloads: Sequence[Any], job: Any) -> tuple[tuple[Any, ...], Callable[[Any], Sequence[Any]]]:
+        """Return the arguments for the function, and a function from what it returns to an entry for each item."""
+        rows = make_rows(job.items, self._dump_payloads(payloads), job)
+        frame, shown = frames_of(self.format).make_frame({**rows.envelope, **rows.fields})
+        return (frame, job) if self.takes_job else (frame,), partial(self._read_entries, rows, shown)
 
     def _dump_payloads(self, payloads: Sequence[Any]) -> Sequence[Any]:
         """Return payloads as they are stored. A model has validated them before and may have changed values."""
@@ -78,14 +81,32 @@ class _Frames:
         adapter = self.model if isinstance(self.model, TypeAdapter) else TypeAdapter(self.model)
         return [TypedValues(adapter).to_stored(payload) for payload in payloads]
 
+    def _read_entries(self, rows: FrameRows, shown: Mapping[str, list[Any]], returned: Any) -> Sequence[Any]:
+        module = frames_of(self.format)
+        if returned is None or isinstance(returned, BaseException):
+            told: Sequence[Any] = [returned] * len(rows.ids)
+        elif isinstance(returned, module.KIND):
+            try:
+                columns = module.columns(returned)
+            except (ArithmeticError, LookupError, ValueError) as error:  # Arrow's are ValueErrors or LookupErrors
+                raise OutcomeInvalid(f"the frame returned holds what Python cannot read: {error}") from error
+            told = Results(rows, shown, self.targets, module.NESTED, check_columns(columns)).entries()
+        else:
+            check_result(returned)
+            if not isinstance(returned, list | tuple):
+                hint = f"return a {kind_name(self.format)}, a list with an entry for each row, or None"
+                raise OutcomeInvalid(f"a stage with format={self.format!r} got a {name_of(returned)}; {hint}")
+            told = check_entries(rows.items, returned)
+        return _with_refused(told, rows.refused)
+
 
 class FrameHandler(_Frames):
     """A handler of batches around a plain function."""
 
     def __call__(self, payloads: Sequence[Any], job: Any) -> Any:
         """Call the function with a frame, and return an entry for each item."""
-        run = self._run(payloads, job)
-        return run.entries(self.function(*run.arguments(job)))
+        arguments, read_entries = self._make_call(payloads, job)
+        return read_entries(self.function(*arguments))
 
 
 class AsyncFrameHandler(_Frames):
@@ -93,55 +114,13 @@ class AsyncFrameHandler(_Frames):
 
     async def __call__(self, payloads: Sequence[Any], job: Any) -> Any:
         """Call the coroutine function with a frame, and return an entry for each item."""
-        run = self._run(payloads, job)
-        return run.entries(await self.function(*run.arguments(job)))
+        arguments, read_entries = self._make_call(payloads, job)
+        return read_entries(await self.function(*arguments))
 
 
-class _Run:
-    """One call of a function on frames."""
-
-    def __init__(self, frames: _Frames, rows: FrameRows) -> None:
-        self._frames = frames
-        self._given = rows
-        self._module = frames_of(frames.format)
-        self._shown: Any = None
-
-    def arguments(self, job: Any) -> tuple[Any, ...]:
-        frame, self._shown = self._module.make_frame({**self._given.envelope, **self._given.fields})
-        return (frame, job) if self._frames.takes_job else (frame,)
-
-    def entries(self, returned: Any) -> Any:
-        """Return an entry for each item of the batch, from what the function returned."""
-        if returned is None:
-            told: Sequence[Any] = [None] * len(self._given.ids)
-        elif isinstance(returned, BaseException):
-            told = [returned] * len(self._given.ids)
-        elif isinstance(returned, self._module.KIND):
-            told = self._results(returned).entries()
-        else:
-            check_result(returned)
-            told = self._check_returned(returned)
-        # Items without a row come back at their positions in the batch, each with its own error.
-        return self._with_refused(told)
-
-    def _results(self, returned: Any) -> Results:
-        try:
-            columns = self._module.columns(returned)
-        except (ArithmeticError, LookupError, ValueError) as error:  # Arrow's are ValueErrors or LookupErrors
-            raise OutcomeInvalid(f"the frame returned holds what Python cannot read: {error}") from error
-        frames = self._frames
-        return Results(self._given, self._shown, frames.targets, self._module.NESTED, check_columns(columns))
-
-    def _check_returned(self, returned: Any) -> Sequence[Any]:
-        if not isinstance(returned, list | tuple):
-            kind = kind_name(self._frames.format)
-            hint = f"return a {kind}, a list with an entry for each row, or None"
-            raise OutcomeInvalid(f"a stage with format={self._frames.format!r} got a {name_of(returned)}; {hint}")
-        return check_entries(self._given.items, returned)
-
-    def _with_refused(self, told: Sequence[Any]) -> Sequence[Any]:
-        refused = self._given.refused
-        if not refused:
-            return told
-        rest = iter(told)
-        return [refused[place] if place in refused else next(rest) for place in range(len(told) + len(refused))]
+def _with_refused(told: Sequence[Any], refused: Mapping[int, Exception]) -> Sequence[Any]:
+    """Return the entries with the items without a row at their positions in the batch, each with its own error."""
+    if not refused:
+        return told
+    rest = iter(told)
+    return [refused[place] if place in refused else next(rest) for place in range(len(told) + len(refused))]

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from mongoq.model.settings import DEFAULT
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name
-from mongoq.pipeline.graph.routes import in_words, queues
 
 __all__ = ["Difference", "differences"]
 
@@ -79,7 +78,7 @@ def _of_parts(
 
 
 def _of_queues(one: Graph, other: Graph) -> Iterator[Difference]:
-    ours, theirs = queues(in_words(one)), queues(in_words(other))
+    ours, theirs = one.in_words().queues, other.in_words().queues
     yield from (Difference("queue", queue, "removed") for queue in ours if queue not in theirs)
     yield from (Difference("queue", queue, "added") for queue in theirs if queue not in ours)
 
@@ -94,15 +93,12 @@ def _by_name(parts: Sequence[Stage | Source]) -> dict[tuple[str, int], Stage | S
 
 
 def _facts(part: Stage | Source) -> dict[str, Any]:
+    fields = SOURCE if isinstance(part, Source) else FIELDS
+    facts = {"handler": import_path(part.handler)} | {field: getattr(part, field) for field in fields}
     if isinstance(part, Source):
-        return {"handler": import_path(part.handler)} | {field: getattr(part, field) for field in SOURCE}
-    return _facts_of_stage(part)
-
-
-def _facts_of_stage(stage: Stage) -> dict[str, Any]:
-    facts = {"handler": import_path(stage.handler)} | {field: getattr(stage, field) for field in FIELDS}
-    facts["model"] = _model(stage)
-    options = dict(stage.options)
+        return facts
+    facts["model"] = _model(part)
+    options = dict(part.options)
     if "success_on" in options:
         told = options["success_on"]
         options["success_on"] = tuple(map(import_path, told if isinstance(told, list | tuple) else (told,)))

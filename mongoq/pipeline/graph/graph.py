@@ -1,20 +1,42 @@
-"""The graph of a pipeline: its stages and the queues between them, as plain data."""
+"""The graph of a pipeline as plain data: its stages, the queues between them, and the routes that items take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Literal, Self
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
+from mongoq.model.item import Item
+from mongoq.model.join_state import qualify
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.settings import DEFAULT, Default
+from mongoq.protocol.join.spec import FOREVER
 
-__all__ = ["BATCH", "ITEMS", "LEASE", "Delivery", "Frame", "Graph", "Join", "OnNone", "Source", "Stage", "Trail"]
+__all__ = [
+    "BATCH",
+    "ITEMS",
+    "LEASE",
+    "Delivery",
+    "Frame",
+    "Graph",
+    "Join",
+    "OnNone",
+    "Source",
+    "Stage",
+    "Trail",
+    "Waiting",
+]
 
 BATCH = 1_000
 LEASE = 30
+Delivery = Literal["exactly-once", "at-most-once"]
+OnNone = Literal["error", "drop"]
+Trail = Literal[True, False, "payloads"]
+ITEMS = 10_000
+"""Default number of items of a frame, at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,13 +58,6 @@ class Source:
     batch: int = BATCH
     every: Duration | None = None
     lease: Duration = LEASE
-
-
-Delivery = Literal["exactly-once", "at-most-once"]
-OnNone = Literal["error", "drop"]
-Trail = Literal[True, False, "payloads"]
-ITEMS = 10_000
-"""Default number of items of a frame, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +151,58 @@ class Stage:
         return not self.targets
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An item that waits for its partners.
+
+    Attributes:
+        stage: name of the join.
+        queue: queue that the item came by.
+        value: value that its partners must have; ``None`` where the first items of all queues belong together.
+        since: time when it came.
+        until: time when its wait ends; ``None`` for no limit.
+        item: the item, with its payload as it is stored.
+    """
+
+    stage: str
+    queue: str
+    value: Any
+    since: datetime
+    until: datetime | None
+    item: Item[Any]
+
+    @classmethod
+    def of(cls, stage: Stage, item: Item[Any]) -> Self:
+        """Return the description of a waiting item, from its stored fields."""
+        stored = item.stored("parked")
+        parked: Mapping[str, Any] = stored if isinstance(stored, Mapping) else {}
+        until = parked.get("until")
+        return cls(
+            stage=stage.name,
+            queue=parked.get("queue", item.queue),
+            value=parked.get("value"),
+            since=parked.get("at", item.read_at),
+            until=until if isinstance(until, datetime) and until < FOREVER else None,
+            item=item,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route out of a stage.
+
+    Attributes:
+        stage: stage that items come from.
+        queue: queue that they go to.
+        kind: ``"to"``: the handler sends them; ``"otherwise"``: they do not match the filter; ``"errors"``: they have
+            failed for good.
+    """
+
+    stage: Stage
+    queue: str
+    kind: Literal["to", "otherwise", "errors"]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """Everything that a pipeline declares.
@@ -210,3 +277,97 @@ class Graph:
         sources = dict.fromkeys(source for stage in self.stages for source in stage.sources)
         written = {*self.fed, *(target for stage in self.stages for target in stage.targets)}
         return tuple(queue for queue in sources if queue not in written)
+
+    # --- queues of joins -------------------------------------------------------------------------
+
+    @property
+    def joins(self) -> list[Stage]:
+        """Stages that are joins."""
+        return [stage for stage in self.stages if stage.join is not None]
+
+    def waiting_queue(self, stage: Stage) -> str:
+        """Return the name of the queue where items of a join wait for their partners."""
+        return f"{qualify(self.name, stage.name, '.')}.waiting"
+
+    def pairs_queue(self, stage: Stage) -> str:
+        """Return the name of the queue of the joined items of a join."""
+        return f"{qualify(self.name, stage.name, '.')}.joined"
+
+    # --- routes of items -------------------------------------------------------------------------
+
+    @property
+    def routes(self) -> list[Route]:
+        """Routes out of all stages; the names of their queues have to be strings."""
+        return [route for stage in self.stages for route in self._routes_of(stage)]
+
+    def _routes_of(self, stage: Stage) -> Iterator[Route]:
+        yield from (Route(stage, queue, "to") for queue in stage.targets)
+        if isinstance(stage.otherwise, Move):
+            yield Route(stage, stage.otherwise.to, "otherwise")
+        errors = self.errors_of(stage)
+        if errors is not None:
+            yield Route(stage, errors, "errors")
+
+    @property
+    def queues(self) -> list[str]:
+        """Queues of the graph, each once, in the order of their first mention."""
+        found = [*(self.inputs or ()), *self.fed]
+        for stage in self.stages:
+            found += [*stage.sources, *(route.queue for route in self._routes_of(stage))]
+        return list(dict.fromkeys([*found, *self.outputs]))
+
+    def find_reachable(self, start: Iterable[str]) -> set[str]:
+        """Return the queues that an item from the start queues can reach, the start queues included."""
+        next_to: dict[str, list[str]] = {}
+        for route in self.routes:
+            for source in route.stage.sources:
+                next_to.setdefault(source, []).append(route.queue)
+        seen: set[str] = set()
+        waiting = list(start)
+        # A loop over a list, not recursion: graphs may have cycles and long chains.
+        while waiting:
+            queue = waiting.pop()
+            if queue not in seen:
+                seen.add(queue)
+                waiting += next_to.get(queue, ())
+        return seen
+
+    def find_loops(self, stage: Stage) -> list[str]:
+        """Return the sources of a stage that its own items may come back to."""
+        later = self.find_reachable(route.queue for route in self._routes_of(stage))
+        return [source for source in stage.sources if source in later]
+
+    def of_strings(self) -> Graph:
+        """Return the graph without queue names that are not strings."""
+        return self._convert_queues(lambda names: tuple(name for name in names if isinstance(name, str)))
+
+    def in_words(self) -> Graph:
+        """Return the graph with queue names that are not strings replaced by their ``repr``."""
+        return self._convert_queues(lambda names: tuple(n if isinstance(n, str) else f"{n!r:.150}" for n in names))
+
+    def _convert_queues(self, convert: Callable[[tuple[Any, ...]], tuple[str, ...]]) -> Graph:
+        def one(name: Any) -> str | None:
+            return None if name is None else next(iter(convert((name,))), None)
+
+        def converted(stage: Stage) -> Stage:
+            otherwise = stage.otherwise
+            if isinstance(otherwise, Move):
+                to = one(otherwise.to)
+                otherwise = None if to is None else replace(otherwise, to=to)
+            return replace(
+                stage,
+                sources=convert(stage.sources),
+                targets=convert(stage.targets),
+                otherwise=otherwise,
+                errors=one(self.errors_of(stage)),
+            )
+
+        targets = [(source, one(source.target)) for source in self.sources]
+        return replace(
+            self,
+            sources=tuple(replace(source, target=target) for source, target in targets if target is not None),
+            stages=tuple(map(converted, self.stages)),
+            errors=one(self.errors),
+            inputs=None if self.inputs is None else convert(self.inputs),
+            outputs=convert(self.outputs),
+        )

@@ -150,8 +150,7 @@ def _function(handler: Any) -> Any:
     """Return the function whose annotations hold; ``None`` if a wrapper may have changed what they mean."""
     # Annotations of a partial are those of its function. A class and a wrapped function (functools.wraps) leave the
     # types open.
-    while isinstance(handler, partial):
-        handler = handler.func
+    handler = _called_function(handler)
     if inspect.isclass(handler):
         return None
     function: Callable[..., Any] | None = handler if inspect.isroutine(handler) else getattr(type(handler), "__call__")  # noqa: B004, B009

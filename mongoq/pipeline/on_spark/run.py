@@ -6,35 +6,42 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
 
-from mongoq.errors import BrokerClosed, StageStopped
+from mongoq.connection import connect
+from mongoq.errors import ArgumentInvalid, BrokerClosed, GraphInvalid, StageStopped
+from mongoq.model.arguments import Duration, count, duration
 from mongoq.pipeline.graph.graph import Graph
-from mongoq.pipeline.on_spark.frames.part import path_of
-from mongoq.pipeline.on_spark.frames.queries import FrameQueries
-from mongoq.pipeline.on_spark.frames.query import FrameQuery
-from mongoq.pipeline.on_spark.jobs import ENDED, cancel, has_ended, run_tasks
-from mongoq.pipeline.on_spark.monitor import Monitor
-from mongoq.pipeline.on_spark.scheduler import Scheduler, TaskSlot, Trigger
+from mongoq.pipeline.on_spark.frame_query import FrameQueries, FrameQuery
+from mongoq.pipeline.on_spark.frame_settler import path_of
+from mongoq.pipeline.on_spark.scheduler import Monitor, Scheduler, TaskSlot, Trigger
 from mongoq.pipeline.on_spark.serialization import SerializedGraph, pack_graph
-from mongoq.pipeline.on_spark.task import Report, Stop, TaskOrder, ready_for, run_task
-from mongoq.pipeline.run.consumers import check_server, machinery
-from mongoq.pipeline.run.counts import PipelineCounts
-from mongoq.pipeline.run.progress import Progress, progress_of
-from mongoq.pipeline.run.run import ThreadedRun
-from mongoq.protocol.claim.filtering import check_on_server
+from mongoq.pipeline.on_spark.task import (
+    ENDED,
+    Report,
+    Stop,
+    TaskOrder,
+    cancel,
+    has_ended,
+    ready_for,
+    run_task,
+    run_tasks,
+)
+from mongoq.pipeline.run.consumers import machinery
+from mongoq.pipeline.run.progress import PipelineCounts, Progress, progress_of
+from mongoq.pipeline.run.run import ThreadedRun, start_checks
 from mongoq.protocol.coordination.document_lease import halt
-from mongoq.protocol.coordination.heartbeats import begin, workers_of
+from mongoq.protocol.coordination.heartbeats import workers_of
 from mongoq.protocol.history.stats import QueueStats, stats
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.raw_options import Location
-from mongoq.sync import Broker
-from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.sources import SourcePlan
 
@@ -55,6 +62,7 @@ GIVEN_BACK = "its tasks have released the items that they had not settled"
 LEFT = "some of its tasks have not reported their end: their items come back when their leases end"
 MAX_JOBS = 8
 """Jobs on stages at the same time, at most; their tasks are shared out among them."""
+MOST_TASKS = 10_000
 
 
 class SparkRun(ThreadedRun):
@@ -73,68 +81,57 @@ class SparkRun(ThreadedRun):
         graph: Graph,
         spark: SparkSession,
         place: Location,
-        broker: Broker,
         *,
-        drain: bool,
-        every: timedelta | None,
-        tasks: int,
-        grace: timedelta,
-        heartbeat: timedelta,
-        checkpoint: str | None,
+        checkpoint: Any,
+        available_now: bool,
+        trigger: Duration | None,
+        tasks: int | None,
+        grace: Duration,
+        heartbeat: Duration,
         signals: bool,
     ) -> None:
         super().__init__(graph.name, signals=signals)
+        _check_arguments(graph, spark, checkpoint, available_now, trigger)
         self._graph = graph
         self._spark = spark
-        self._broker = broker
-        self._drain = drain
-        frame_stages = [stage for stage in graph.own_stages if stage.frame is not None]
-        parts = frozenset(stage.name for stage in graph.own_stages if stage.frame is None)
-        plain = replace(graph, chosen=parts | {source.name for source in graph.own_sources})
-        consumers, sources = self._machinery(plain)
-        serialized = SerializedGraph.of(pack_graph(plain), spark)
-        seconds = grace.total_seconds()
-        self._order = order = TaskOrder(
-            place, ObjectId(), serialized, parts, TASK_SECONDS, once=False, grace=seconds, heartbeat=heartbeat
-        )
-        queues = ((stage, queue) for stage in frame_stages for queue in stage.sources)
-        self._frames = [(stage, broker.queue(queue)) for stage, queue in queues]
+        self._drain = available_now
+        every = None if trigger is None else duration(trigger, "trigger", zero=False)
         self._trigger = Trigger(every)
-        self._stopping = threading.Event()
-        self._coordinator = Coordinator(broker._context.registry)
-        self._monitor = Monitor(broker, consumers, self._frames, self._coordinator, self._stopping)
-        self._scheduler = Scheduler(
-            f"mongoq-{graph.name}", order, self._make_slots(tasks, parts, sources), self._run_order, self._check
-        )
+        beat, seconds = duration(heartbeat, "heartbeat", zero=False), duration(grace, "grace").total_seconds()
+        number = _tasks(spark, tasks)
         self._interrupted = False
         self._last: Progress | None = None
-        try:
+        with ExitStack() as undo:
+            self._broker = broker = connect(place.uri, database=place.database, collection=place.collection)
+            undo.callback(broker.close)
+            parts = frozenset(stage.name for stage in graph.own_stages if stage.frame is None)
+            plain = replace(graph, chosen=parts | {source.name for source in graph.own_sources})
+            consumers, sources = machinery(plain, broker, coroutines=False)
+            for check in start_checks(broker._context, graph, consumers):
+                broker._driver.run(check())
+            serialized = SerializedGraph.of(pack_graph(plain), spark)
+            undo.callback(serialized.discard)
+            self._order = order = TaskOrder(
+                place, ObjectId(), serialized, parts, TASK_SECONDS, once=False, grace=seconds, heartbeat=beat
+            )
+            frame_stages = [stage for stage in graph.own_stages if stage.frame is not None]
+            self._frames = [(stage, broker.queue(queue)) for stage in frame_stages for queue in stage.sources]
+            self._stopping = threading.Event()
+            self._coordinator = Coordinator(broker._context.registry)
+            self._monitor = Monitor(broker, consumers, self._frames, self._coordinator, self._stopping)
+            slots = self._make_slots(number, parts, sources)
+            self._scheduler = Scheduler(f"mongoq-{graph.name}", order, slots, self._run_order, self._check)
             # Before any query starts: a missing module is one clear error here, and many failed tasks later.
-            self._check_before_start()
+            try:
+                self._check()
+            except Exception as error:
+                raise ExecutorsUnready(graph.name, error) from error
             self._frame_queries = FrameQueries(self._queries(place, checkpoint, every))
             self._frame_queries.start()
-        except BaseException:
-            serialized.discard()
-            raise
+            undo.pop_all()
         self._begin(self._work)
 
     # --- before it starts ------------------------------------------------------------------------
-
-    def _machinery(self, plain: Graph) -> tuple[list[Consumer], list[SourcePlan]]:
-        """Check that graph and server fit together, as every engine does, and return consumers and source plans."""
-        consumers, sources = machinery(plain, self._broker, coroutines=False)
-        self._broker._run(check_server, self._graph)
-        self._broker._run(begin)
-        for one in consumers:
-            if one.item_filter is not None:
-                one.queue._run(check_on_server, one.item_filter)
-        return consumers, sources
-
-    def _check_before_start(self) -> None:
-        try:
-            self._check()
-        except Exception as error:
-            raise ExecutorsUnready(self._graph.name, error) from error
 
     def _check(self) -> None:
         """Let a task check that an executor has everything it needs; raises ``ExecutorError`` when Spark has ended."""
@@ -155,12 +152,10 @@ class SparkRun(ThreadedRun):
         places = [tasks * place // number for place in range(number + 1)] if number else []
         return [*source_slots, *(TaskSlot(high - low, parts) for low, high in pairwise(places))]
 
-    def _queries(
-        self, place: Location, checkpoint: str | None, every: timedelta | None
-    ) -> Iterator[tuple[str, FrameQuery]]:
+    def _queries(self, place: Location, checkpoint: Any, every: timedelta | None) -> Iterator[tuple[str, FrameQuery]]:
         seconds = None if every is None else every.total_seconds()
         for stage, queue in self._frames:
-            path = path_of(checkpoint, self._graph, stage, queue.name)
+            path = path_of(None if checkpoint is None else str(checkpoint), self._graph, stage, queue.name)
             query = FrameQuery(self._spark, place, self._graph, stage, queue.name, checkpoint=path, every=seconds)
             yield stage.name, query
 
@@ -320,3 +315,46 @@ def _find_stop(stops: Any) -> StageStopped | None:
     stopped = StageStopped(first.stage, first.queue, first.item_id)
     stopped.__cause__ = None if first.cause is None else ExecutorError(first.cause)
     return stopped
+
+
+def _check_arguments(graph: Graph, spark: Any, checkpoint: Any, available_now: Any, trigger: Any) -> None:
+    _check_frames(graph, spark)
+    _check_session(spark)
+    if not (checkpoint is None or (isinstance(checkpoint, str | PathLike) and str(checkpoint).strip())):
+        raise ArgumentInvalid("checkpoint", f"the path of a folder, not {checkpoint!r:.60}")
+    if not isinstance(available_now, bool):
+        raise ArgumentInvalid("available_now", f"a bool, not {type(available_now).__name__}")
+    if available_now and trigger is not None:
+        raise ArgumentInvalid("trigger", "either this or available_now: a run that ends has no rounds")
+
+
+def _check_session(spark: Any) -> None:
+    if has_ended(spark):
+        raise ArgumentInvalid("spark", "this session was stopped; start another one")
+    if isinstance(spark, type) or not all(hasattr(spark, method) for method in ("range", "readStream", "conf")):
+        told = f"the class {spark.__name__}" if isinstance(spark, type) else type(spark).__name__
+        raise ArgumentInvalid("spark", f"a SparkSession, not {told}")
+
+
+def _check_frames(graph: Graph, spark: Any) -> None:
+    """Refuse frame stages on Spark Connect: their queries call back into this process, which its server cannot do."""
+    if any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__):
+        problem = "a frame stage needs a classic Spark session, and this one is of Spark Connect"
+        hint = "run it where the driver is (spark-submit, or master(...)), and the other stages by stages="
+        faults = [f"stage {one.name!r}: {problem}; {hint}" for one in graph.own_stages if one.frame is not None]
+        if faults:
+            raise GraphInvalid(graph.name, faults)
+
+
+def _tasks(spark: Any, tasks: int | None) -> int:
+    if tasks is not None:
+        number = count(tasks, "tasks", least=1)
+        if number > MOST_TASKS:
+            raise ArgumentInvalid("tasks", f"{MOST_TASKS:,} at most, not {number:,}")
+        return number
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        raise ArgumentInvalid(
+            "tasks", "a session of Spark Connect does not tell how many cores there are; say how many"
+        )
+    return int(context.defaultParallelism)

@@ -1,27 +1,47 @@
-"""The scheduler: threads of the driver that start task after task, while there is work."""
+"""The scheduler: threads of the driver that start task after task, while the monitor sees work in the queues."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
+from mongoq.pipeline.graph.graph import Stage
 from mongoq.pipeline.on_spark.task import Report, Stop, TaskOrder
-from mongoq.pipeline.run.counts import PipelineCounts, SourceCounts
+from mongoq.pipeline.run.progress import PipelineCounts, SourceCounts
+from mongoq.protocol.wait.wait import find_next_dues, is_drained
 from mongoq.spark.errors import ExecutorError, in_short
+from mongoq.sync import Broker, Queue
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.coordinator import Coordinator
 
-__all__ = ["Scheduler", "TaskSlot", "Trigger"]
+__all__ = ["Monitor", "Scheduler", "TaskSlot", "Trigger"]
+
+logger = logging.getLogger("mongoq.spark")
+
+LOOK = 0.1
+SOURCE_SECONDS = 20.0
+"""Seconds that a task on a source lasts; the next task reads the source from its stored position."""
+IDLE = 0.25, 4.0
+"""Seconds that a slot rests after a task that has settled nothing: at first, and at most."""
+FAILURES = 6
+"""Failed checks in a row, at most, of whether executors can work: after about 30 seconds the run ends."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+"""Seconds of rest after a failure: at first, and at most."""
+RunOrder = Callable[[TaskOrder, int], Sequence[Report]]
+"""Runs an order in a number of tasks, and returns their reports."""
+Check = Callable[[], None]
+"""Raises the error that keeps executors from working."""
+SERVER_SECONDS = 10.0
+"""Seconds for one check: a run that is asked to stop while the server is away waits no longer than this."""
 
 
 class Trigger:
-    """Decides when it is time to work.
-
-    Args:
-        every: interval between the beginnings of two rounds; ``None`` for no rounds.
-    """
+    """Decides when it is time to work: in rounds that begin ``every`` so often, or at any time."""
 
     def __init__(self, every: timedelta | None) -> None:
         self._every = None if every is None else every.total_seconds()
@@ -38,24 +58,6 @@ class Trigger:
         if self._every is not None and self._is_under_way:
             passed = (time.monotonic() - self._began) // self._every + 1
             self._opens, self._is_under_way = self._began + passed * self._every, False
-
-
-logger = logging.getLogger("mongoq.spark")
-
-LOOK = 0.1
-SOURCE_SECONDS = 20.0
-"""Seconds that a task on a source lasts; the next task reads the source from its stored position."""
-IDLE = 0.25, 4.0
-"""Seconds that a slot rests after a task that has settled nothing: at first, and at most."""
-FAILURES = 6
-"""Failed checks in a row, at most, of whether executors can work: after about 30 seconds the run ends."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
-"""Seconds of rest after a failure: at first, and at most."""
-
-RunOrder = Callable[[TaskOrder, int], Sequence[Report]]
-"""Runs an order in a number of tasks, and returns their reports."""
-Check = Callable[[], None]
-"""Raises the error that keeps executors from working."""
 
 
 class TaskSlot:
@@ -172,9 +174,8 @@ class Scheduler:
 
     @property
     def counts(self) -> PipelineCounts:
-        """Counts of the tasks that have ended."""
-        with self._changed:
-            return PipelineCounts.sum([self._counts])
+        """Counts of the tasks that have ended; never changed, but replaced."""
+        return self._counts
 
     def end(self) -> None:
         """Start no more tasks."""
@@ -252,3 +253,64 @@ class Scheduler:
         with self._changed:
             while not (self._ending or self.failure) and (left := until - time.monotonic()) > 0:
                 self._changed.wait(left)
+
+
+class Monitor:
+    """Checks the queues of a run. After an error of the server the answer is unknown, and the monitor pauses.
+
+    Args:
+        consumers: consumers of the stages that tasks work on.
+        frames: stages that run as streaming queries, each with one of its queues.
+        stopping: ends the pause.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        consumers: Sequence[Consumer],
+        frames: Sequence[tuple[Stage, Queue[Any]]],
+        coordinator: Coordinator,
+        stopping: threading.Event,
+    ) -> None:
+        self._broker = broker
+        self._consumers = consumers
+        self._frames = frames
+        self._coordinator = coordinator
+        self._stopping = stopping
+
+    def is_due(self, stopped: Collection[str]) -> bool:
+        """Return whether an item is ready for tasks, at a stage that has not stopped by itself."""
+        queues = list(dict.fromkeys(one.name for one in self._consumers if one.stage not in stopped))
+        if not queues:
+            return False
+        try:
+            whens = self._broker._run_within(SERVER_SECONDS, find_next_dues, queues)
+        except Exception as error:
+            return self._pause_after(error)
+        self._coordinator.report_recovery("count")
+        return any(when <= self._broker._context.clock.now() for when in whens.values())
+
+    def is_empty(self, stopped: Collection[str]) -> bool:
+        """Return whether nothing is left. It checks twice: an item may have gone back to a queue checked before."""
+        try:
+            return all(
+                queue._run_within(SERVER_SECONDS, is_drained, lease, keeps_scheduled=keeps_scheduled)
+                for _ in range(2)
+                for queue, lease, keeps_scheduled in self._find_watched(stopped)
+            )
+        except Exception as error:
+            return self._pause_after(error)
+
+    def _find_watched(self, stopped: Collection[str]) -> Iterator[tuple[Queue[Any], timedelta, bool]]:
+        """Yield the queues that have to be empty at the end, their leases, and True if scheduled items may stay."""
+        for one in self._consumers:
+            if one.stage not in stopped:
+                yield one.queue, one.lease or one.queue.settings.lease, one.drains_with_scheduled
+        for stage, queue in self._frames:
+            if stage.name not in stopped:
+                yield queue, queue.settings.lease, False
+
+    def _pause_after(self, error: Exception) -> bool:
+        """Pause after an error of the server; returns False, because nothing is known."""
+        self._stopping.wait(self._coordinator.report_error("count", error) or 0)
+        return False

@@ -1,18 +1,21 @@
-"""A task: works on stages and sources in its executor, and returns its counts."""
+"""A task: works on stages and sources in its executor, and returns its counts; and the Spark jobs that tasks run in."""
 
 from __future__ import annotations
 
 import logging
+import pickle
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
 from bson import ObjectId
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import StageStopped
@@ -20,7 +23,7 @@ from mongoq.model.encoding.error_text import print_exception
 from mongoq.pipeline.frames.handler import frames_of
 from mongoq.pipeline.on_spark.serialization import SerializedGraph
 from mongoq.pipeline.run.consumers import machinery
-from mongoq.pipeline.run.counts import PipelineCounts
+from mongoq.pipeline.run.progress import PipelineCounts
 from mongoq.protocol.coordination.document_lease import is_halted
 from mongoq.protocol.history.stats import flush
 from mongoq.spark.clients import broker_at
@@ -28,7 +31,10 @@ from mongoq.spark.raw_options import Location
 from mongoq.sync import Broker
 from mongoq.worker.threads.engine import Engine
 
-__all__ = ["Report", "Stop", "TaskOrder", "ready_for", "run_task"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ENDED", "Report", "Stop", "TaskOrder", "cancel", "has_ended", "ready_for", "run_task", "run_tasks"]
 
 logger = logging.getLogger("mongoq.spark")
 
@@ -39,6 +45,9 @@ REST_SECONDS = 0.5
 """Seconds without work after which a task ends early, so that the slot is free for others."""
 LISTEN_SECONDS = 0.5
 """Seconds between two checks whether the run was asked to stop."""
+T = TypeVar("T")
+RESULT = "result"
+ENDED = "the Spark session, or its JVM, has ended while the pipeline ran; start both again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +130,7 @@ def run_task(order: TaskOrder) -> Report:
         finally:
             ended.set()
         broker._run(flush)
-    return Report(
-        PipelineCounts.of(engine).later(time.time() - time.monotonic()), (*_stage_stops(engine), *_source_stops(engine))
-    )
+    return Report(PipelineCounts.of(engine, ahead=time.time() - time.monotonic()), tuple(_find_stops(engine)))
 
 
 def _watch(engine: Engine, order: TaskOrder, listener: _StopListener, ended: threading.Event) -> None:
@@ -138,7 +145,9 @@ def _watch(engine: Engine, order: TaskOrder, listener: _StopListener, ended: thr
         # Work under way counts like settled items: a long handler must not look idle.
         if engine.settled != settled or not engine.is_resting:
             settled, worked = engine.settled, now
-        late = now - began > order.seconds and _has_progressed(engine)
+        # A source that has neither pushed a record nor ended would begin again at the same position.
+        has_progressed = all(runner.pushed or runner.over for runner in engine.source_runners)
+        late = now - began > order.seconds and has_progressed
         if now - worked > REST_SECONDS or late or listener.is_stopped():
             engine.stop()
             break
@@ -199,25 +208,15 @@ class _StopListener:
         return self._is_stopped
 
 
-def _has_progressed(engine: Engine) -> bool:
-    """Return whether every source has pushed a record or ended: else it would begin again at the same position."""
-    return all(runner.pushed or runner.over for runner in engine.source_runners)
-
-
-def _stage_stops(engine: Engine) -> list[Stop]:
-    return [
-        Stop(loop.consumer.label, loop.halted[0].queue, loop.halted[0].id, _text(loop.halted[1]))
-        for loop in engine.loops
-        if loop.halted is not None
-    ]
-
-
-def _source_stops(engine: Engine) -> list[Stop]:
-    return [
-        Stop(runner.plan.name, runner.plan.queue.name, None, _text(runner.failure))
-        for runner in engine.source_runners
-        if runner.failure is not None
-    ]
+def _find_stops(engine: Engine) -> Iterator[Stop]:
+    """Yield the stages and sources that have stopped by themselves."""
+    for loop in engine.loops:
+        if loop.halted is not None:
+            item, error = loop.halted
+            yield Stop(loop.consumer.label, item.queue, item.id, _text(error))
+    for runner in engine.source_runners:
+        if runner.failure is not None:
+            yield Stop(runner.plan.name, runner.plan.queue.name, None, _text(runner.failure))
 
 
 def _text(error: BaseException | str | None) -> str | None:
@@ -225,3 +224,65 @@ def _text(error: BaseException | str | None) -> str | None:
     if isinstance(error, BaseException):
         return print_exception(error).rstrip()
     return error
+
+
+def run_tasks(spark: SparkSession, title: str, work: Callable[[TaskOrder], T], order: TaskOrder, tasks: int) -> list[T]:
+    """Run a function in ``tasks`` Spark tasks, and return the result of each.
+
+    Executors must be able to import the function and the types of its results.
+
+    Raises:
+        Exception: Spark's error for a job that failed, for example when a task raised or its process was killed.
+    """
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield pa.RecordBatch.from_pydict({RESULT: [pickle.dumps(work(order))]})
+
+    context = getattr(spark, "_sc", None)
+    if context is not None:  # a session of Spark Connect has none
+        context.setJobDescription(title)
+    # mapInArrow on a range: it works with Spark Connect as well, which has no RDDs.
+    frame = spark.range(0, tasks, 1, tasks).mapInArrow(rows, f"{RESULT} binary")
+    with _tag_jobs(spark, order):
+        return [pickle.loads(row[RESULT]) for row in frame.collect()]  # noqa: S301  # the data comes from our own tasks
+
+
+def cancel(spark: SparkSession, order: TaskOrder) -> None:
+    """End all jobs of a run at once: their Python processes are killed, and their items wait for their leases."""
+    context = getattr(spark, "_sc", None)
+    (spark.interruptTag if context is None else context.cancelJobsWithTag)(_tag(order))
+
+
+@contextmanager
+def _tag_jobs(spark: Any, order: TaskOrder) -> Iterator[None]:
+    """Tag the jobs that this thread starts inside the block as jobs of the run."""
+    context, tag = getattr(spark, "_sc", None), _tag(order)
+    (spark.addTag if context is None else context.addJobTag)(tag)
+    try:
+        yield
+    finally:
+        if not has_ended(spark):
+            (spark.removeTag if context is None else context.removeJobTag)(tag)
+
+
+def _tag(order: TaskOrder) -> str:
+    return f"mongoq-{order.run}"
+
+
+def has_ended(spark: Any) -> bool:
+    """Return whether the session was stopped, or its JVM is gone; unknown, so False, for a session of Spark Connect.
+
+    The JVM stops its context by itself when a signal ends it, and Python gets no notice.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return False
+    java = context._jsc  # ``stop`` sets it to None
+    if java is None:
+        return True
+    try:
+        return bool(java.sc().isStopped())
+    except (OSError, Py4JError):
+        return True

@@ -13,6 +13,7 @@ from mongoq.pipeline.graph.handlers import in_a_line
 
 __all__ = ["MOST_VALUES", "NESTING_LIMIT", "TOO_DEEP", "TOO_MANY", "TooMuch", "recipe_content", "without_doubles"]
 
+FILE_BYTES = 1024 * 1024
 MOST_VALUES = 20_000
 """Values of a recipe, at most; each is counted at every place where it occurs: a few YAML aliases make billions."""
 MOST_TEXT = 1024 * 1024
@@ -89,9 +90,6 @@ def _parts(value: Any) -> Iterable[Any] | None:
     return value if isinstance(value, list | tuple) else None
 
 
-FILE_BYTES = 1024 * 1024
-
-
 def recipe_content(recipe: Any) -> tuple[str, Any]:
     """Return a title for errors until the recipe's name is known, and the content of the recipe.
 
@@ -100,20 +98,18 @@ def recipe_content(recipe: Any) -> tuple[str, Any]:
         ArgumentInvalid: the argument is no recipe, or PyYAML is not installed.
         OSError: the file cannot be opened.
     """
-    if isinstance(recipe, Mapping):
-        title, content = "recipe", recipe
-    elif isinstance(recipe, str | PathLike):
-        title, content = _of_file(Path(recipe))
-    else:
+    if not isinstance(recipe, Mapping | str | PathLike):
         raise ArgumentInvalid("recipe", f"a mapping, or the path of a file, not {type(recipe).__name__}")
+    title = "recipe" if isinstance(recipe, Mapping) else Path(recipe).name
     try:
+        content = recipe if isinstance(recipe, Mapping) else _read_file(Path(recipe))
         check_size(content)
     except TooMuch as error:
         raise GraphInvalid(title, [f"recipe: {error}"]) from None
     return title, content
 
 
-def _of_file(path: Path) -> tuple[str, Any]:
+def _read_file(path: Path) -> Any:
     load = _loader(path)
     # One byte more than the limit: enough to see that the file is too large, without reading all of it.
     try:
@@ -122,13 +118,13 @@ def _of_file(path: Path) -> tuple[str, Any]:
     except ValueError as error:
         raise ArgumentInvalid("recipe", f"no path of a file: {error}") from error
     if len(text) > FILE_BYTES:
-        raise GraphInvalid(path.name, [f"recipe: more than {FILE_BYTES:,} bytes; that is no recipe, or several"])
+        raise TooMuch(f"more than {FILE_BYTES:,} bytes; that is no recipe, or several")
     try:
-        return path.name, load(text)
-    except TooMuch as error:
-        raise GraphInvalid(path.name, [f"recipe: {error}"]) from None
+        return load(text)
+    except TooMuch:
+        raise
     except RecursionError:
-        raise GraphInvalid(path.name, [f"recipe: {TOO_DEEP}"]) from None
+        raise TooMuch(TOO_DEEP) from None
     except Exception as error:  # PyYAML raises many kinds of errors, for example for an impossible date
         reason = f"{type(error).__name__}: {in_a_line(error)}"
         raise GraphInvalid(path.name, [f"recipe: it cannot be read: {reason}"]) from error
@@ -144,9 +140,8 @@ def _loader(path: Path) -> Callable[[bytes], Any]:
     except ModuleNotFoundError as error:
         if error.name != "yaml":
             raise
-        raise ArgumentInvalid(
-            "recipe", "YAML needs PyYAML; install mongoq-driver[yaml], or write the recipe as JSON"
-        ) from error
+        hint = "YAML needs PyYAML; install mongoq-driver[yaml], or write the recipe as JSON"
+        raise ArgumentInvalid("recipe", hint) from error
     return yaml_text.load
 
 

@@ -214,17 +214,15 @@ def make_resolver(
     targets = {
         target: broker.queue(target, model=models[target]) if target in models else target for target in stage.targets
     }
-    untyped = broker._context.untyped
-    # With an error queue, spent items are buried by the settings of the handle; without one the resolver stops the
-    # stage.
-    if graph.errors_of(stage) is not None:
-        return kind(stage, targets, models, untyped, most=None)
 
     def most() -> int | None:
         given = stage.options.get("max_retries", handle.settings.max_retries)
         return None if given is None else given + 1
 
-    return kind(stage, targets, models, untyped, most=most)
+    # With an error queue, spent items are buried by the settings of the handle; without one the resolver stops the
+    # stage.
+    stops = graph.errors_of(stage) is None
+    return kind(stage, targets, models, broker._context.untyped, most=most if stops else None)
 
 
 def find_model(graph: Graph, queue: str) -> Any:

@@ -1,19 +1,119 @@
-"""Progress of a run, source by source and stage by stage."""
+"""Progress of a run: counts of its stages and sources, the contents of their queues, and a table for the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
-from mongoq.pipeline.graph.graph import Graph, Source, Stage
-from mongoq.pipeline.graph.routes import pairs_queue, waiting_queue
-from mongoq.pipeline.run.counts import PipelineCounts, SourceCounts, StageCounts
+from mongoq.pipeline.graph.graph import Graph
 from mongoq.protocol.history.stats import QueueStats
 
-__all__ = ["Progress", "SourceProgress", "StageProgress", "progress_of"]
+if TYPE_CHECKING:
+    from mongoq.pipeline.run.run import AsyncRun, Run
+
+__all__ = [
+    "PipelineCounts",
+    "Progress",
+    "SourceCounts",
+    "SourceProgress",
+    "StageCounts",
+    "StageProgress",
+    "progress_of",
+    "show_progress",
+    "show_progress_async",
+    "table",
+]
 
 COUNTED = ("moved", "done", "dropped", "screened", "retried", "dead")
 """Names of item outcomes in counts."""
+OFTEN = 0.25
+"""Seconds between two updates."""
+COLUMNS = ("stage", "waiting", "running", "settled", "a second", "retried", "errors")
+
+
+@dataclass(frozen=True, slots=True)
+class StageCounts:
+    """Counts of a stage.
+
+    Attributes:
+        endings: items by how they were settled.
+        running: number of handler calls under way.
+        first: time when its first item was settled, in seconds of one clock; ``None`` before.
+        last: time when its last item was settled; ``None`` before.
+        stopped: True when the stage has stopped by itself.
+    """
+
+    endings: Counter[str] = field(default_factory=Counter)
+    running: int = 0
+    first: float | None = None
+    last: float | None = None
+    stopped: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the first settled item to the last."""
+        return 0.0 if self.first is None or self.last is None else self.last - self.first
+
+    def __add__(self, other: StageCounts) -> StageCounts:
+        firsts = [first for first in (self.first, other.first) if first is not None]
+        lasts = [last for last in (self.last, other.last) if last is not None]
+        return StageCounts(
+            self.endings + other.endings,
+            self.running + other.running,
+            min(firsts, default=None),
+            max(lasts, default=None),
+            self.stopped or other.stopped,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCounts:
+    """Counts of a source: records pushed; True when it has come to its end, or has stopped by itself."""
+
+    pushed: int = 0
+    ended: bool = False
+    stopped: bool = False
+
+    def __add__(self, other: SourceCounts) -> SourceCounts:
+        return SourceCounts(self.pushed + other.pushed, self.ended or other.ended, self.stopped or other.stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCounts:
+    """Counts of all stages and sources, by name."""
+
+    stages: dict[str, StageCounts] = field(default_factory=dict)
+    sources: dict[str, SourceCounts] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, engine: Any, *, ahead: float = 0.0) -> Self:
+        """Return the counts of an engine's consumer loops and source runners.
+
+        Their times are those of a clock that is ``ahead`` seconds ahead of the monotonic one.
+        """
+        counts = cls()
+        for loop in engine.loops:
+            endings = Counter(loop.counts.endings) + Counter(dead=loop.context.unfit)
+            first, last = (None if time is None else time + ahead for time in (loop.counts.first, loop.counts.last))
+            own = StageCounts(endings, len(loop.backlog.running), first, last, loop.halted is not None)
+            name = loop.consumer.stage
+            counts.stages[name] = counts.stages.get(name, StageCounts()) + own
+        for runner in engine.source_runners:
+            counts.sources[runner.plan.name] = SourceCounts(runner.pushed, runner.ended, runner.failure is not None)
+        return counts
+
+    @classmethod
+    def sum(cls, parts: Iterable[PipelineCounts]) -> Self:
+        """Return the sum of several counts."""
+        whole = cls()
+        for part in parts:
+            for name, stage in part.stages.items():
+                whole.stages[name] = whole.stages.get(name, StageCounts()) + stage
+            for name, source in part.sources.items():
+                whole.sources[name] = whole.sources.get(name, SourceCounts()) + source
+        return whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +217,9 @@ def progress_of(
     stages = {}
     for stage in graph.own_stages:
         own = counts.stages.get(stage.name, StageCounts())
-        depths = [stats[queue].counts for queue in _queues_of_stage(graph, stage) if queue in stats]
+        owned = stage.sources if stage.join is None else (*stage.sources, graph.pairs_queue(stage))
+        depths = [stats[queue].counts for queue in owned if queue in stats]
+        parked = None if stage.join is None else stats.get(graph.waiting_queue(stage))
         stages[stage.name] = StageProgress(
             stage=stage.name,
             queues=stage.sources,
@@ -126,26 +228,64 @@ def progress_of(
             scheduled=sum(depth.scheduled for depth in depths),
             reserved=sum(depth.reserved for depth in depths),
             running=own.running,
-            unpaired=_count_unpaired(graph, stage, stats),
+            unpaired=0 if parked is None else parked.counts.total,
             seconds=own.seconds,
             stopped=own.stopped,
             **{name: own.endings[name] for name in COUNTED},
         )
     queues = dict.fromkeys(graph.errors_of(stage) for stage in graph.own_stages)
     errors = {queue: stats[queue].counts.total if queue in stats else 0 for queue in queues if queue is not None}
-    sources = {source.name: _of_source(source, counts) for source in graph.own_sources}
+    sources = {}
+    for source in graph.own_sources:
+        read = counts.sources.get(source.name, SourceCounts())
+        sources[source.name] = SourceProgress(source.name, source.target, read.pushed, read.ended, read.stopped)
     return Progress(stages, errors, ended, sources, interrupted)
 
 
-def _of_source(source: Source, counts: PipelineCounts) -> SourceProgress:
-    told = counts.sources.get(source.name, SourceCounts())
-    return SourceProgress(source.name, source.target, told.pushed, told.ended, told.stopped)
+def show_progress(title: str, run: Run) -> None:
+    """Show the table until the run ends."""
+    with _live() as live:
+        ended = False
+        while not ended:
+            ended = run.wait(OFTEN)
+            live.update(table(title, run.progress()))
 
 
-def _queues_of_stage(graph: Graph, stage: Stage) -> tuple[str, ...]:
-    return stage.sources if stage.join is None else (*stage.sources, pairs_queue(graph, stage))
+async def show_progress_async(title: str, run: AsyncRun) -> None:
+    """Show the table until the run ends."""
+    with _live() as live:
+        ended = False
+        while not ended:
+            ended = await run.wait(OFTEN)
+            live.update(table(title, await run.progress()))
 
 
-def _count_unpaired(graph: Graph, stage: Stage, stats: Mapping[str, QueueStats]) -> int:
-    queue = waiting_queue(graph, stage)
-    return stats[queue].counts.total if stage.join is not None and queue in stats else 0
+def _live() -> Any:
+    try:
+        # Optional package, imported only for progress=True.
+        from rich.live import Live
+    except ModuleNotFoundError as error:
+        hint = "progress=True needs rich: install mongoq-driver[progress] (pip install '.[progress]')"
+        raise ModuleNotFoundError(hint, name="rich") from error
+    return Live(refresh_per_second=4)
+
+
+def table(title: str, progress: Progress) -> Any:
+    """Return a table with a row for each source and each stage."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = Table(title=escape(title))
+    for place, column in enumerate(COLUMNS):
+        shown.add_column(column, justify="right" if place else "left")
+    for source in progress.sources.values():
+        state = " (stopped)" if source.stopped else " (ended)" if source.ended else ""
+        shown.add_row(escape(source.source) + state, "", "", f"{source.pushed:,}", "", "", "")
+    for stage in progress.stages.values():
+        # Reserved items include the running ones, which have a column of their own.
+        waiting = stage.waiting + stage.scheduled + stage.reserved - stage.running
+        numbers = max(waiting, 0), stage.running, stage.settled, round(stage.per_second), stage.retried, stage.dead
+        shown.add_row(
+            escape(stage.stage) + (" (stopped)" if stage.stopped else ""), *(f"{number:,}" for number in numbers)
+        )
+    return shown

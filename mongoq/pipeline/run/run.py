@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -16,12 +16,11 @@ from mongoq.model.arguments import Duration, wait_seconds
 from mongoq.model.process import Local
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.run.consumers import check_server, machinery
-from mongoq.pipeline.run.counts import PipelineCounts
-from mongoq.pipeline.run.progress import Progress, progress_of
+from mongoq.pipeline.run.progress import PipelineCounts, Progress, progress_of
 from mongoq.protocol.claim.filtering import check_on_server
 from mongoq.protocol.coordination.heartbeats import begin
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.history.stats import QueueStats, stats
+from mongoq.protocol.history.stats import stats
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
@@ -29,19 +28,19 @@ from mongoq.worker.consumer import Consumer
 from mongoq.worker.signals import stop_on_signals
 from mongoq.worker.threads.engine import Engine
 
-__all__ = ["AsyncRun", "Run", "ThreadedRun"]
+__all__ = ["AsyncRun", "Run", "StartingAsync", "ThreadedRun", "start_checks"]
 
 LOOK = 0.1
 """Seconds between two checks for a signal, while a caller waits for the run."""
+ELSEWHERE = (
+    "it belongs to the process that started it; another one makes the pipeline and a broker of its own, and starts that"
+)
 
 
 class ThreadedRun(Local):
     """Base of runs that work in a thread of this process: start, wait, stop."""
 
-    _elsewhere = (
-        "it belongs to the process that started it; another one makes the pipeline and a broker of its own, and starts "
-        "that"
-    )
+    _elsewhere = ELSEWHERE
 
     def __init__(self, name: str, *, signals: bool = True) -> None:
         self._name = name
@@ -146,7 +145,7 @@ class Run(ThreadedRun):
         own, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
         self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
         # In the caller's thread, so that start raises errors of the server, and not the first wait.
-        self._engine.prepare(*_checks(broker._context, graph, own))
+        self._engine.prepare(*start_checks(broker._context, graph, own))
 
     def _start(self, *, drain: bool) -> Self:
         """Start the run; called once, by the method that made it."""
@@ -173,8 +172,9 @@ class Run(ThreadedRun):
         """
         if self.ended:
             self._broker._context.stats = None  # the final figures must not come from the cache
-        told = self._broker._run(stats)
-        return _progress(self._graph, self._engine, told, ended=self.ended)
+        depths, ended = self._broker._run(stats), self.ended
+        counts = PipelineCounts.of(self._engine)  # after ``ended``: the counts of an ended run must be final
+        return progress_of(self._graph, counts, depths, ended=ended, interrupted=self._engine.interrupted)
 
 
 class AsyncRun(Local):
@@ -188,10 +188,7 @@ class AsyncRun(Local):
     At the end of the block the run is stopped in good order, and the block waits for its end.
     """
 
-    _elsewhere = (
-        "it belongs to the process that started it; another one makes the pipeline and a broker of its own, and starts "
-        "that"
-    )
+    _elsewhere = ELSEWHERE
 
     def __init__(
         self, graph: Graph, broker: AsyncBroker, engine: AsyncEngine, *, drain: bool, signals: bool = True
@@ -218,7 +215,7 @@ class AsyncRun(Local):
         # Here and not in __init__, because the checks of the server have to be awaited.
         own, sources = machinery(graph, broker, coroutines=AsyncEngine.asynchronous)
         engine = AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
-        await engine.prepare(*_checks(broker._context, graph, own))
+        await engine.prepare(*start_checks(broker._context, graph, own))
         return cls(graph, broker, engine, drain=drain, signals=signals)
 
     def __repr__(self) -> str:
@@ -231,21 +228,7 @@ class AsyncRun(Local):
         return self._task.done()
 
     async def wait(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109 - it goes on afterwards
-        """Wait for the end of the run, and return whether it has ended: stopped, or, when draining, with nothing left.
-
-        In the main thread SIGTERM and SIGINT stop the run in good order, as they stop a worker, unless it was started
-        with ``signals=False``.
-
-        Args:
-            timeout: longest wait, a ``timedelta`` or seconds; ``None`` for no limit.
-
-        Raises:
-            StageStopped: a stage has stopped by itself, and the run has ended; the other stages go on until the run is
-                stopped, or, when draining, until nothing is left.
-            ArgumentInvalid: ``timeout`` is no duration.
-
-        Other errors are those that end a worker.
-        """
+        """Wait for the end of the run, and return whether it has ended, as ``Run.wait`` does."""
         seconds = None if timeout is None else wait_seconds(timeout)
         # asyncio.wait, because wait_for would cancel the run at the timeout.
         await asyncio.wait([self._task], timeout=seconds)
@@ -256,21 +239,16 @@ class AsyncRun(Local):
         return True
 
     def stop(self) -> None:
-        """Claim no more items, release waiting items, and end when the running calls have ended; does not wait.
-
-        A second call releases the items of running calls as well.
-        """
+        """Ask the run to end, as ``Run.stop`` does."""
         self._engine.stop()
 
     async def progress(self) -> Progress:
-        """Return the progress: the run's own counts, and the contents of the queues (``aggregate``).
-
-        The figures are at most a second old.
-        """
+        """Return the progress, as ``Run.progress`` does."""
         if self.ended:
             self._broker._context.stats = None  # the final figures must not come from the cache
-        told = await self._broker._run(stats)
-        return _progress(self._graph, self._engine, told, ended=self.ended)
+        depths, ended = await self._broker._run(stats), self.ended
+        counts = PipelineCounts.of(self._engine)  # after ``ended``: the counts of an ended run must be final
+        return progress_of(self._graph, counts, depths, ended=ended, interrupted=self._engine.interrupted)
 
     async def __aenter__(self) -> Self:
         """Enter the block of ``async with``."""
@@ -293,11 +271,31 @@ class AsyncRun(Local):
                 raise
 
 
-def _progress(graph: Graph, engine: Any, told: Mapping[str, QueueStats], *, ended: bool) -> Progress:
-    return progress_of(graph, PipelineCounts.of(engine), told, ended=ended, interrupted=engine.interrupted)
+class StartingAsync:
+    """A pipeline about to start: ``await`` it, or use it as ``async with``."""
+
+    def __init__(self, start: Callable[[], Coroutine[Any, Any, AsyncRun]]) -> None:
+        self._start = start
+        self._run: AsyncRun | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncRun]:
+        """Start the run."""
+        return self._start().__await__()
+
+    async def __aenter__(self) -> AsyncRun:
+        """Start the run; it is stopped at the end of the block."""
+        self._run = await self._start()
+        return self._run
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the run, and wait for its end."""
+        if self._run is not None:
+            await self._run.__aexit__(kind, error, trace)
 
 
-def _checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
+def start_checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
     """Return the checks before a run begins, the checks that must come before any write first."""
     filters = [
         partial(check_on_server, one.queue._context, one.item_filter) for one in own if one.item_filter is not None

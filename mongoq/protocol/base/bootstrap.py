@@ -16,7 +16,15 @@ from mongoq.protocol.base.retry import retry_and_report, retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption, Shared
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["SCHEMA_VERSION", "UNAUTHORIZED_CODE", "check_collection", "ensure_broker_ready", "ensure_indexes", "hello"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "UNAUTHORIZED_CODE",
+    "check_collection",
+    "ensure_broker_ready",
+    "ensure_indexes",
+    "hello",
+    "is_broker_ready",
+]
 
 logger = logging.getLogger("mongoq.clock")
 
@@ -33,17 +41,24 @@ MAX_INDEXES = 64
 """Indexes that a collection can have."""
 
 
-def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None] | tuple[()]:
+def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
     """Check the collection, create the indexes and read the server's clock, once per broker.
 
-    Almost always there is nothing to do, and no flow is made. A crash between the steps leaves indexes that the next
+    Almost always there is nothing to do. A crash between the steps leaves indexes that the next
     process finds and completes. All of its commands are safe to repeat, and are sent again when a reply is lost.
     """
-    if broker.checked and (broker.indexed or not write) and (not broker.clock.due() or broker.measuring == os.getpid()):
-        return ()
+    if is_broker_ready(broker, write=write):
+        return
     if broker.batchers is None:
-        return _prepare(broker, write=write)
-    return iter(Shared[None](broker.batchers.batcher("ready", partial(_prepare_for_callers, broker)), write))
+        yield from _prepare(broker, write=write)
+    else:
+        yield from Shared[None](broker.batchers.batcher("ready", partial(_prepare_for_callers, broker)), write)
+
+
+def is_broker_ready(broker: BrokerContext, *, write: bool) -> bool:
+    """Return whether ``ensure_broker_ready`` has nothing to do."""
+    is_checked = broker.checked and (broker.indexed or not write)
+    return is_checked and (not broker.clock.due() or broker.measuring == os.getpid())
 
 
 def _prepare_for_callers(broker: BrokerContext, writes: list[bool]) -> Flow[list[None]]:
@@ -94,6 +109,7 @@ def _is_sharded(broker: BrokerContext) -> Flow[bool]:
     hello = yield from retry_until_reply(hello_command())
     if hello.get("msg") != "isdbgrid":
         return False
+    # A mongos also serves collections that are not sharded, and those are usable.
     name = broker.collection
     stats: Any = yield from retry_until_reply(Command("command", {"command": {"collStats": name}}, target="database"))
     return bool(stats.get("sharded"))
@@ -143,7 +159,7 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
         try:
             yield from retry_until_reply(Command("insert_one", {"document": schema}))
         except Duplicate:
-            pass
+            pass  # another process has written it at the same moment
     broker.indexed = True
 
 
@@ -164,7 +180,7 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
     """Measure the server's clock; when a later measurement fails, the known offset stays in use."""
     clock = broker.clock
     assert isinstance(clock, ServerClock)
-    # concurrent callers skip a repeated measurement, and wait for the first one: no operation can do without it
+    # Concurrent callers skip a repeated measurement, and wait for the first one: no operation can do without it.
     broker.measuring = os.getpid() if broker.measured else 0
     try:
         samples = []

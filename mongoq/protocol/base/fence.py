@@ -55,11 +55,7 @@ def update_command(id: ObjectId, token: ObjectId | None, update: Mapping[str, An
 
 
 def run_fenced(
-    context: QueueContext[Any],
-    item: Item[Any],
-    command: Command[bool],
-    happened: Verdict,
-    event: Event | None,
+    context: QueueContext[Any], item: Item[Any], command: Command[bool], happened: Verdict, event: Event | None
 ) -> Flow[None]:
     """Send a fenced command, and raise ``ReservationLost`` when the token no longer holds the item.
 
@@ -127,7 +123,7 @@ def check_owner(context: QueueContext[Any], item: Any) -> None:
     raise ReservationLost(item.id, item.queue, reserved=False)
 
 
-def begin_settle(context: QueueContext[Any], item: Item[Any]) -> Flow[None] | tuple[()]:
+def begin_settle(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     """Check that this handle owns the item, and make the broker ready."""
     check_owner(context, item)
     return ensure_ready(context)

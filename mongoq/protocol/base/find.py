@@ -6,6 +6,7 @@ This module also does the driver's part: a read whose reply was lost is sent aga
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bson.raw_bson import RawBSONDocument
@@ -16,7 +17,17 @@ from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.flow import Command, Flow, ReplyLost, Target, Unreadable
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["close_cursor", "find_few", "find_head", "find_one", "find_reply", "read_stored_batch"]
+__all__ = [
+    "close_cursor",
+    "find_command",
+    "find_few",
+    "find_head",
+    "find_one",
+    "find_reply",
+    "find_undecoded",
+    "prefix_filter",
+    "read_stored_batch",
+]
 
 SERVER_FIRST_BATCH = 101
 """Documents in the server's first reply when the command sets no ``batchSize``."""
@@ -37,10 +48,11 @@ def find_one(
     """
     if broker.serverless:
         return (yield from Command("find_one", {"filter": filter, "projection": projection}))
-    options: dict[str, Any] = {} if projection is None else {"projection": projection}
-    find = {"filter": filter, "limit": 1, "singleBatch": True, **options}
-    reply = yield from (_send_find_lenient if lenient else _send_find)(broker, find)
-    return reply["firstBatch"][0] if reply["firstBatch"] else None
+    find: dict[str, Any] = {"filter": filter, "limit": 1, "singleBatch": True}
+    if projection is not None:
+        find["projection"] = projection
+    cursor = yield from _send_find(broker, find, lenient=lenient)
+    return cursor["firstBatch"][0] if cursor["firstBatch"] else None
 
 
 def find_few(
@@ -59,42 +71,25 @@ def find_few(
     Results over 16 MB do not fit one reply: then the driver's cursor reads them in several. With ``lenient`` a document
     that cannot be decoded is returned as an ``UnreadableDocument``.
     """
-    few = _find_few(broker, filter, order, limit, projection=projection, skip=skip, target=target)
-    if not lenient:
-        return (yield from few)
-    try:
-        return (yield from few)
-    except Unreadable:
-        find = {"filter": filter, "sort": dict(order), "projection": projection or {}}
-        concern = {"readConcern": {"level": "majority"}} if target == "history" else {}
-        return (yield from _find_few_lenient(broker, {**find, **concern}, skip, limit))
-
-
-def _find_few(
-    broker: BrokerContext,
-    filter: Mapping[str, Any],
-    order: Order,
-    limit: int,
-    *,
-    projection: Mapping[str, Any] | None,
-    skip: int,
-    target: Target,
-) -> Flow[list[Document]]:
     fields: dict[str, Any] = {} if projection is None else {"projection": projection}
     if skip:
         fields["skip"] = skip
-    if not broker.serverless:
-        options: dict[str, Any] = {"readConcern": {"level": "majority"}} if target == "history" else {}
-        if limit > SERVER_FIRST_BATCH:  # the server sends fewer documents unless the command asks for more
-            options["batchSize"] = limit
-        cursor = yield from _send_find(
-            broker, {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options}
-        )
-        if not cursor["id"]:
-            return cursor["firstBatch"]  # type: ignore[no-any-return]
-        # The driver's cursor starts over; ours holds resources of the server until it is closed.
-        yield from close_cursor(broker, cursor["id"])
-    return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target))
+    options: dict[str, Any] = {"readConcern": {"level": "majority"}} if target == "history" else {}
+    find = {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options}
+    try:
+        if not broker.serverless:
+            # The server sends fewer documents in its first reply unless the command asks for more.
+            size = {"batchSize": limit} if limit > SERVER_FIRST_BATCH else {}
+            cursor = yield from _send_find(broker, {**find, **size})
+            if not cursor["id"]:
+                return cursor["firstBatch"]  # type: ignore[no-any-return]
+            # The driver's cursor starts over; ours holds resources of the server until it is closed.
+            yield from close_cursor(broker, cursor["id"])
+        return (yield from Command("find", {"filter": filter, "sort": order, "limit": limit, **fields}, target=target))
+    except Unreadable:
+        if not lenient:
+            raise
+        return (yield from _find_few_lenient(broker, find, skip, limit))
 
 
 def _find_few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> Flow[list[Document]]:
@@ -102,9 +97,8 @@ def _find_few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, li
     found: list[Document] = []
     while len(found) < limit:
         left = limit - len(found)
-        cursor = yield from _send_find_lenient(
-            broker, {**find, "skip": skip + len(found), "limit": left, "batchSize": left}
-        )
+        rest = {**find, "skip": skip + len(found), "limit": left, "batchSize": left}
+        cursor = yield from _send_find(broker, rest, lenient=True)
         found += cursor["firstBatch"]
         if not cursor["id"] or not cursor["firstBatch"]:
             break
@@ -156,25 +150,35 @@ def close_cursor(broker: BrokerContext, cursor: int) -> Flow[None]:
         pass
 
 
-def _send_find(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
-    return (yield from retry_once(_find_command(broker, find)))
-
-
-def _send_find_lenient(broker: BrokerContext, find: dict[str, Any]) -> Flow[dict[str, Any]]:
-    """Send a ``find``; if a document of the reply cannot be decoded, send it again and decode each document alone."""
+def _send_find(broker: BrokerContext, find: dict[str, Any], *, lenient: bool = False) -> Flow[dict[str, Any]]:
+    command: Command[dict[str, Any]] = find_command(broker, find)
     try:
-        return (yield from _send_find(broker, find))
+        return (yield from retry_once(command))
     except Unreadable:
-        arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.undecoded}
-        reply = yield from retry_once(Command("command", arguments, _read_cursor, target="database"))
-        documents, id = read_stored_batch(reply)
-        return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}
+        if not lenient:
+            raise
+        return (yield from find_undecoded(broker, command))
 
 
-def _find_command(broker: BrokerContext, find: dict[str, Any]) -> Command[dict[str, Any]]:
-    arguments = {"command": {"find": broker.collection, **find}, "codec_options": broker.encoding.options}
+def find_command(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool = False) -> Command[Any]:
+    """Return the command that finds a cursor; with ``as_stored`` its documents stay undecoded bytes."""
+    options = broker.encoding.undecoded if as_stored else broker.encoding.options
+    arguments = {"command": {"find": broker.collection, **find}, "codec_options": options}
     return Command("command", arguments, _read_cursor, target="database")
+
+
+def find_undecoded(broker: BrokerContext, command: Command[Any]) -> Flow[dict[str, Any]]:
+    """Send a find command again, after a document of its reply could not be decoded, and decode each one alone."""
+    arguments = {**command.arguments, "codec_options": broker.encoding.undecoded}
+    documents, id = read_stored_batch((yield from retry_once(replace(command, arguments=arguments))))
+    return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}
 
 
 def _read_cursor(reply: Any) -> Any:
     return reply["cursor"]
+
+
+def prefix_filter(prefix: str) -> dict[str, Any]:
+    """Return the filter of control documents of one kind, by the prefix of their ``_id`` up to a colon."""
+    # The upper bound is the prefix with the character after its colon, so that the index on ``_id`` answers the query.
+    return {"_id": {"$gte": prefix, "$lt": prefix[:-1] + chr(ord(":") + 1)}}

@@ -40,11 +40,10 @@ def first_due_pipeline(queue: str) -> list[dict[str, Any]]:
     ]
 
 
-def refresh_hints(context: QueueContext[Any]) -> Flow[bool] | tuple[()]:
-    """Refresh the claim hints when they are due. Almost always they are not, and no flow is made."""
-    if context.broker.serverless or not context.state.claim_hints.needs_refresh(time.monotonic()):
-        return ()
-    return _read_first_due(context)
+def refresh_hints(context: QueueContext[Any]) -> Flow[None]:
+    """Refresh the claim hints when they are due. Almost always they are not."""
+    if not context.broker.serverless and context.state.claim_hints.needs_refresh(time.monotonic()):
+        yield from _read_first_due(context)
 
 
 def has_items_before_bound(context: QueueContext[Any]) -> Flow[bool]:

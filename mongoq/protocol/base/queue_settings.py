@@ -13,7 +13,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.settings import QueueSettings, check_limit, check_options, from_stored, to_stored
-from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow, Shared
@@ -53,36 +53,29 @@ CALM_SECONDS = 0.02
 """Seconds for which a check that found nothing to do is not repeated."""
 
 
-def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None] | tuple[()]:
+def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None]:
     """Make the broker ready, and store the handle's options, before a write to a queue.
 
     With ``fresh`` the settings are read again when they are older than a second, or when the change stream reported a
-    change. Almost always there is nothing to do, and no flow is made.
+    change. Almost always there is nothing to do.
     """
     now, state = time.monotonic(), context.state
     saved = context.saved and state.lost_at < context.saved_at > now - RECHECK_SECONDS
     if saved and now < state.calm_until:
-        return ()
-    if (
-        not saved
-        or now >= state.used_until
-        or (fresh and context.state.stale(REFRESH_SECONDS, context.broker.registry))
-    ):
-        return _ensure_ready(context, saved=saved)
-    missing = ensure_broker_ready(context.broker, write=True)
-    if fresh and not missing:
-        context.state.calm_until, context.state.calm_at = time.monotonic() + CALM_SECONDS, context.broker.clock.now()
-    return missing
-
-
-def _ensure_ready(context: QueueContext[Any], *, saved: bool) -> Flow[None]:
+        return
+    is_used = now < state.used_until
+    is_stale = not saved or not is_used or (fresh and state.stale(REFRESH_SECONDS, context.broker.registry))
+    if not is_stale and is_broker_ready(context.broker, write=True):
+        if fresh:
+            state.calm_until, state.calm_at = now + CALM_SECONDS, context.broker.clock.now()
+        return
     yield from ensure_broker_ready(context.broker, write=True)
-    if time.monotonic() >= context.state.used_until:
+    if not is_used:
         yield from mark_used(context.broker, [context.name])
-    if saved and context.broker.batchers is not None:
+    if is_stale and saved and context.broker.batchers is not None:
         batcher = context.broker.batchers.batcher(("settings", context.name), _adopt_for_callers)
         yield from Shared[None](batcher, context)
-    else:
+    elif is_stale:
         yield from _adopt(context)
 
 
@@ -139,6 +132,7 @@ def _add(context: QueueContext[Any], options: Mapping[str, Any], *, together: bo
     stored it first. A crash in between leaves some of them, and the next process with the other options stores the
     rest.
     """
+    # One condition for several options would store none of them once another process has stored one.
     groups = [options] if together else [{option: value} for option, value in options.items()]
     for group in groups:
         try:

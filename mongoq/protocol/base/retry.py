@@ -2,7 +2,7 @@
 
 | function | after | sends in all | pause |
 |---|---|---|---|
-| ``retry_once`` | a lost reply | 2; the driver sends reads and numbered writes again by itself | none |
+| ``retry_once`` | a lost reply | 2; the driver sends reads and retryable writes again by itself | none |
 | ``retry_until_reply``, ``retry_and_report`` | a lost reply | ``SENDS`` | none |
 | ``retry_lost_race`` | ``Duplicate``: another process was faster | ``MAX_RACES`` | none |
 | ``TransactionRetries`` | an error with a label of the server's | as many as fit in two minutes | growing |
@@ -63,14 +63,14 @@ def retry_until_reply(command: Command[T]) -> Flow[T]:
     return result
 
 
-def retry_and_report(send: Callable[[], Flow[T]], begun: Begun | None = None) -> Flow[tuple[T, bool]]:
+def retry_and_report(send: Callable[[], Flow[T]]) -> Flow[tuple[T, bool]]:
     """Send until there is a reply, ``SENDS`` times at most; return the result, and whether a reply was lost before it.
 
-    Then the result may be that of a command which the lost one left nothing to do. ``begun`` is the first send.
+    Then the result may be that of a command which the lost one left nothing to do.
     """
     for lost in range(SENDS - 1):
         try:
-            return (yield from send() if lost else begun or send()), lost > 0
+            return (yield from send()), lost > 0
         except ReplyLost:
             pass
     return (yield from send()), True

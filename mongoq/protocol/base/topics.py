@@ -25,38 +25,24 @@ Bound = Mapping[str, tuple[str, ...]]
 """Queue names bound to each topic."""
 
 
-def ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None] | tuple[()]:
+def ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None]:
     """Make the queue ready (``ensure_ready``), and refresh the bindings (``refresh_bindings``) before a push.
 
-    Almost always there is nothing to do, and no flow is made.
+    Almost always there is nothing to do.
     """
-    now = time.monotonic()
-    if (
-        context.saved
-        and context.state.lost_at < context.saved_at > now - RECHECK_SECONDS
-        and now < context.broker.calm_until
-    ):
-        return ()
-    return _ensure_ready_to_push(context)
-
-
-def _ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None]:
+    now, broker = time.monotonic(), context.broker
+    saved = context.saved and context.state.lost_at < context.saved_at > now - RECHECK_SECONDS
+    if saved and now < broker.calm_until:
+        return
     yield from ensure_ready(context, fresh=False)
-    yield from refresh_bindings(context.broker)
-    context.broker.calm_until = time.monotonic() + CALM_SECONDS
+    yield from refresh_bindings(broker)
+    broker.calm_until = time.monotonic() + CALM_SECONDS
 
 
-def refresh_bindings(broker: BrokerContext) -> Flow[None] | tuple[()]:
-    """Read the bindings again when they are older than a second, or when the change stream reported a change.
-
-    Almost always there is nothing to do, and no flow is made.
-    """
+def refresh_bindings(broker: BrokerContext) -> Flow[None]:
+    """Read the bindings again when they are older than a second, or when the change stream reported a change."""
     if not broker.topics.stale(REFRESH_SECONDS, broker.registry):
-        return ()
-    return _refresh_bindings(broker)
-
-
-def _refresh_bindings(broker: BrokerContext) -> Flow[None]:
+        return
     if broker.batchers is None:
         yield from read_bindings(broker)
     else:

@@ -52,6 +52,7 @@ def begin_transaction(broker: BrokerContext) -> Flow[Any]:
 def ensure_transactional(broker: BrokerContext) -> Flow[None]:
     """Make the collection ready, and refuse a server without transactions before anything is written."""
     require: Command[None] = Command("require", {}, target="sessions")
+    # Before any I/O: a broker whose client is known to have no transactions is refused at once.
     yield from require
     yield from ensure_broker_ready(broker, write=False)
     yield from require  # the client knows the kind of server by now
@@ -247,15 +248,13 @@ class Tentative:
 
 
 def skip_if_settled(tentative: Tentative | None, flow: Flow[None]) -> Flow[None]:
-    """Return the flow that ends a ``reserved()`` block; it is skipped if a transaction has settled the item."""
-    return flow if tentative is None else _skip_if_settled(tentative, flow)
+    """Run the flow that ends a ``reserved()`` block, unless a transaction has settled the item.
 
-
-def _skip_if_settled(tentative: Tentative, flow: Flow[None]) -> Flow[None]:
-    """Wait for the end of the transaction, then end the block: the fence finds out whether it was committed.
-
-    A transaction that continues after the block decides about the item as well.
+    First wait for the end of the transaction; the fence finds out whether it was committed. A transaction that
+    continues after the block decides about the item as well.
     """
+    if tentative is None:
+        return (yield from flow)
     while tentative.closing and tentative.session.in_transaction:
         yield from Wait(POLL_SECONDS)
     if tentative.committed or tentative.session.in_transaction:

@@ -29,14 +29,7 @@ from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.claim.reserve import bury_exhausted, is_suspect
-from mongoq.protocol.flow import (
-    Command,
-    Flow,
-    Refused,
-    ReplyLost,
-    Unreadable,
-    number_matched,
-)
+from mongoq.protocol.flow import Command, Flow, Refused, ReplyLost, Unreadable, number_matched
 from mongoq.protocol.settle.bulk import Statement, make_statement
 from mongoq.protocol.settle.settle import release_update
 from mongoq.protocol.state.claim_hints import eligible
@@ -327,10 +320,7 @@ def _claim_or_bury(claim: BatchClaim, found: Document, *, together: bool) -> Flo
         mine = {**mine, "pushed": entry_time(found)}
     command: Command[Any] = Command(
         "find_one_and_update",
-        {
-            "filter": claim.filter([found["_id"]]),
-            "update": {"$set": mine, "$inc": {"attempts": 1}},
-        },
+        {"filter": claim.filter([found["_id"]]), "update": {"$set": mine, "$inc": {"attempts": 1}}},
         undo=lambda _: claim.give_back(claim.ids),
     )
     try:

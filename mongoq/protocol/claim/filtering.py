@@ -6,7 +6,7 @@ A filter within the claim itself would read such items at every claim: 113 ms a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -24,10 +24,9 @@ from mongoq.protocol.history.pages import is_refused_filter, refusal
 from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from mongoq.protocol.settle.bulk import Statement, number_found
-from mongoq.protocol.settle.move import Handover
-from mongoq.protocol.settle.move_many import Moves, Resolve
-from mongoq.protocol.settle.settle import retention_update
-from mongoq.protocol.settle.trail import Marker
+from mongoq.protocol.settle.move import Handover, Moves, Resolve, make_move
+from mongoq.protocol.settle.settle import make_commit
+from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["ItemFilter", "check_on_server", "is_kept", "make_filter", "settle_unmatched"]
@@ -80,10 +79,11 @@ def settle_unmatched(claim: BatchClaim, wanted: ItemFilter) -> Flow[int]:
     then. A crash before it leaves them where they are.
     """
     try:
-        total = yield from _send_bulk(list(_make_statements(claim, wanted, marked=True)))
+        total = yield from _send_bulk(list(_make_statements(claim.context, claim, wanted)))
     except PartlyRefused as refused:
         # a trail that some other program wrote may be no list; what is left goes without marks
-        total = refused.total + (yield from _send_bulk(list(_make_statements(claim, wanted, marked=False))))
+        unmarked = replace(claim.context, stage=None)
+        total = refused.total + (yield from _send_bulk(list(_make_statements(unmarked, claim, wanted))))
     if total:
         _record_settled(claim, wanted, total)
     return total
@@ -108,8 +108,9 @@ def _record_settled(claim: BatchClaim, wanted: ItemFilter, total: int) -> None:
     context.broker.record_put(to, when, *priorities, number=total, is_new=False)
 
 
-def _make_statements(claim: BatchClaim, wanted: ItemFilter, *, marked: bool) -> Iterator[Statement]:
+def _make_statements(context: QueueContext[Any], claim: BatchClaim, wanted: ItemFilter) -> Iterator[Statement]:
     """Make one statement for all items with the same update; an item with a remembered id is kept as long as the id."""
+    batch = Batch(context.broker.clock)
     groups: dict[Any, list[Any]] = {}
     for document in claim.candidates.documents:
         once = document.get("once")
@@ -117,29 +118,24 @@ def _make_statements(claim: BatchClaim, wanted: ItemFilter, *, marked: bool) -> 
         groups.setdefault(once if is_remembered else None, []).append(document["_id"])
     for once, ids in groups.items():
         filter = {**claim.eligible_filter(ids), "$nor": [wanted.where]}
-        update = _make_update(claim, wanted, once, marked=marked)
+        update = _make_update(context, claim, wanted, once, batch)
         if update is None:
             yield "DeleteMany", {"filter": filter}
         else:
             yield "UpdateMany", {"filter": filter, "update": update}
 
 
-def _make_update(claim: BatchClaim, wanted: ItemFilter, once: Any, *, marked: bool) -> Mapping[str, Any] | None:
+def _make_update(
+    context: QueueContext[Any], claim: BatchClaim, wanted: ItemFilter, once: Any, batch: Batch
+) -> Mapping[str, Any] | None:
     """Return the update of an item that is taken and settled at once; ``None`` to delete it."""
-    context, handed = claim.context, wanted.handed
     taken = {"q": context.name, "token": claim.token, "by": claim.mine["by"], "once": once}
     item: Item[Any] = context.raw_item(taken, claim.now)
-    if handed is None:
-        update = retention_update(context, item, claim.now, {})
-        marked = marked and context.settings.history is not None
-    else:
-        update = dict(handed.update(due_time(context.broker.clock, handed.delay, handed.when)))
-        # `by` tells other processes that have read the item ahead that it was claimed.
-        update["$set"] = {**update["$set"], "by": claim.mine["by"]}
-    if update is None or not marked:
-        return update
-    to = None if handed is None else handed.queue
-    return Marker(context, "moved" if handed else "done", at=claim.now, to=to).marks(item).on(update)
+    if wanted.handed is None:
+        return make_commit(context, item, batch).update
+    update = make_move(context, item, (wanted.handed, None), batch).update or {}
+    # `by` tells other processes that have read the item ahead that it was claimed.
+    return {**update, "$set": {**update["$set"], "by": claim.mine["by"]}}
 
 
 def is_kept(context: QueueContext[Any], wanted: ItemFilter, item: Item[Any]) -> Flow[bool]:

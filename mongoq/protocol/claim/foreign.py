@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +14,6 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
-from mongoq.protocol.settle.move import dead_queue
 from mongoq.protocol.settle.settle import HISTORY_FIELDS
 from mongoq.protocol.state.context import QueueContext
 
@@ -42,11 +41,10 @@ def bury_uncountable(context: QueueContext[Any]) -> Flow[bool]:
 
     In a queue without a dead queue its attempts are set to 0.
     """
-    now = context.broker.clock.now()
-    filter = {"q": context.name, "when": {"$lte": now}, "$or": UNCOUNTABLE_FILTER}
+    filter = {"q": context.name, "when": {"$lte": context.broker.clock.now()}, "$or": UNCOUNTABLE_FILTER}
     if context.settings.dead is None:
         return (yield from Command("update_one", {"filter": filter, "update": {"$set": {"attempts": 0}}}, has_matched))
-    return (yield from _bury(context, filter, "its attempts are no number that can be counted", now))
+    return (yield from _remove_first(context, filter, "its attempts are no number that can be counted"))
 
 
 def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[None]:
@@ -54,11 +52,7 @@ def bury_unreadable(context: QueueContext[Any], **marks: Any) -> Flow[None]:
 
     In a queue without a dead queue it is postponed for an hour: at the head, every claim would find it again.
     """
-    now = context.broker.clock.now()
-    if context.settings.dead is None:
-        yield from _postpone(context, marks, now + POSTPONEMENT)
-    else:
-        yield from _bury(context, marks, UNREADABLE_REASON, now)
+    yield from _remove_first(context, marks, UNREADABLE_REASON)
 
 
 def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocument, **marks: Any) -> Flow[None]:
@@ -68,21 +62,16 @@ def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocum
     blocks the queue. If an item was pushed under its id or key meanwhile, that item stays, and the document gets a new
     id.
     """
-    now = context.broker.clock.now()
-    is_buried = context.settings.dead is not None
-    fields, gone = _burial(context, UNREADABLE_REASON, now) if is_buried else _postponement(now + POSTPONEMENT)
+    fields, gone = _removal(context, UNREADABLE_REASON)
+    id = document["_id"]
     try:
         yield from restore_command(document, marks, fields, gone)
-        id = document["_id"]
     except Duplicate:
         id = new_id()
-        if is_buried:
+        if "origin" in fields:
             fields["origin"]["id"] = document["_id"]
         yield from restore_command(document, marks, {"_id": id, **fields}, {*gone, "key"})
-    if is_buried:
-        _record_buried(context, id, UNREADABLE_REASON, now)
-    else:
-        _log_postponed(context, id, now + POSTPONEMENT)
+    _record_removal(context, id, fields)
 
 
 def restore_command(
@@ -102,55 +91,40 @@ def restore_command(
     return Command("update_one", {"filter": marks, "update": made, "upsert": True})
 
 
-def _postpone(context: QueueContext[Any], filter: Mapping[str, Any], when: datetime) -> Flow[None]:
-    fields, gone = _postponement(when)
+def _remove_first(context: QueueContext[Any], filter: Mapping[str, Any], reason: str) -> Flow[bool]:
+    """Bury or postpone the first document that matches, and return whether there is one (``findAndModify``)."""
+    fields, gone = _removal(context, reason)
     update = {"$set": fields, "$unset": dict.fromkeys(gone, "")}
-    arguments = {"filter": filter, "update": update, "projection": {"_id": 1}}
+    arguments = {"filter": filter, "update": update, "sort": CLAIM_ORDER, "projection": {"_id": 1}}
     found: Any = yield from Command("find_one_and_update", arguments)
-    if found is not None:
-        _log_postponed(context, found["_id"], when)
+    if found is None:
+        return False
+    _record_removal(context, found["_id"], fields)
+    return True
 
 
-def _postponement(when: datetime) -> Change:
-    return {"when": when, "reserved": False, "attempts": 0}, ("token", "batch", *HISTORY_FIELDS)
-
-
-def _log_postponed(context: QueueContext[Any], id: Any, when: datetime) -> None:
-    context.unfit += 1
-    logger.warning(
-        "put off document %s of queue %r until %s: it holds BSON that cannot be read; get(id) raises with its "
-        "bytes, remove(id) deletes it",
-        *(id, context.name, when),
-    )
-
-
-def _burial(context: QueueContext[Any], reason: str, now: datetime) -> Change:
+def _removal(context: QueueContext[Any], reason: str) -> Change:
+    """Return the change that moves a document to the dead queue, or postpones it in a queue without one."""
+    now = context.broker.clock.now()
+    if context.settings.dead is None:
+        postponed = {"when": now + POSTPONEMENT, "reserved": False, "attempts": 0}
+        return postponed, ("token", "batch", *HISTORY_FIELDS)
     origin = {"queue": context.name, "reason": reason, "attempts": 0, "key": None, "at": now}
     if context.stage is not None:
         origin["stage"] = context.stage.name
-    grave = {"q": dead_queue(context), "when": now, "reserved": False, "attempts": 0, "origin": origin}
-    return grave, ("token", "key", *HISTORY_FIELDS)
+    buried = {"q": context.settings.dead, "when": now, "reserved": False, "attempts": 0, "origin": origin}
+    return buried, ("token", "key", *HISTORY_FIELDS)
 
 
-def _bury(context: QueueContext[Any], filter: Mapping[str, Any], reason: str, now: datetime) -> Flow[bool]:
-    grave, gone = _burial(context, reason, now)
-    command: Command[Any] = Command(
-        "find_one_and_update",
-        {
-            "filter": filter,
-            "update": {"$set": grave, "$unset": dict.fromkeys(gone, "")},
-            "sort": CLAIM_ORDER,
-            "projection": {"_id": 1},
-        },
-    )
-    found = yield from command
-    if found is not None:
-        _record_buried(context, found["_id"], reason, now)
-    return found is not None
-
-
-def _record_buried(context: QueueContext[Any], id: Any, reason: str, now: datetime) -> None:
-    context.count("dead")
-    context.broker.record_put(dead_queue(context), now, id=id, is_new=False)
+def _record_removal(context: QueueContext[Any], id: Any, fields: Mapping[str, Any]) -> None:
     context.unfit += 1
-    logger.warning("buried document %s of queue %r: %s", id, context.name, reason)
+    if "origin" not in fields:
+        logger.warning(
+            "put off document %s of queue %r until %s: it holds BSON that cannot be read; get(id) raises with its "
+            "bytes, remove(id) deletes it",
+            *(id, context.name, fields["when"]),
+        )
+        return
+    context.count("dead")
+    context.broker.record_put(fields["q"], fields["when"], id=id, is_new=False)
+    logger.warning("buried document %s of queue %r: %s", id, context.name, fields["origin"]["reason"])

@@ -16,7 +16,6 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
-from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.claim import foreign
@@ -24,21 +23,14 @@ from mongoq.protocol.claim.reserve import (
     OnInvalid,
     bury_or_raise,
     check_on_invalid,
+    claim_first,
     invalid_reason,
     is_suspect,
     max_runs,
 )
-from mongoq.protocol.flow import (
-    Command,
-    Duplicate,
-    Flow,
-    Refused,
-    ReplyLost,
-    Unreadable,
-)
+from mongoq.protocol.flow import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
-from mongoq.protocol.settle import move, settle
-from mongoq.protocol.settle.trail import Marker
+from mongoq.protocol.settle import bury, settle
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["pop"]
@@ -58,39 +50,22 @@ class _Popped(NamedTuple):
         before: its envelope as it was.
         item: the item made of it.
         token: ``settled`` of the history or stub that it left, if any.
-        attempts: how often it had been reserved or popped before.
     """
 
     before: Document
     item: Item[Any]
     token: ObjectId
-    attempts: int
 
 
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
     """Remove the first eligible item from the queue, and return it: at most once."""
     check_on_invalid(on_invalid)
     yield from ensure_ready(context)
-    yield from refresh_hints(context)
-    while not context.state.paused:
-        now, settings = context.broker.clock.now(), context.settings
-        try:
-            popped = yield from _take(context, now, settings.history)
-        except Refused:
-            if not (yield from foreign.bury_uncountable(context)):
-                raise
-            continue
-        except Unreadable:
-            # ``_take`` has buried or postponed the document, so the next item can be popped.
-            continue
-        if popped is None:
-            if not (yield from has_items_before_bound(context)):
-                return None
-            continue
+    while popped := (yield from claim_first(context, partial(_take, context))):
         item = popped.item
-        if settings.is_spent(popped.attempts) and not is_suspect(popped.before):
+        if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
             runs = max_runs(context)
-            yield from _bury_popped(context, popped, move.reason_exhausted(runs), None, runs)
+            yield from _bury_popped(context, popped, bury.reason_exhausted(runs), None, runs)
             continue
         try:
             decoded = context.decode_payload(item)
@@ -103,7 +78,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     return None
 
 
-def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) -> Flow[_Popped | None]:
+def _take(context: QueueContext[Any]) -> Flow[_Popped | None]:
     """Settle the head of the queue in one command, with or without a remembered id.
 
     An item with a remembered id must never be gone without its stub: a push of the same id would create it again. One
@@ -111,6 +86,7 @@ def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) 
     takes them.
     """
     state, token = context.state, new_id()
+    now, history = context.broker.clock.now(), context.settings.history
     start = state.claim_hints.start(context.name, now)
     marks = {"processed": now, "expires": now + (history or ZERO_TIME), "settled": token}
     # Once a remembered id was met, more are likely: the update is then sent first for a while.
@@ -134,10 +110,9 @@ def _take(context: QueueContext[Any], now: datetime, history: timedelta | None) 
         return None
     if updates:
         yield from _delete_stub(context, before, marks, history)
-    attempts = attempts_of(before)
-    by = str(context.broker.identity)
-    popped = {**before, "reserved": False, "token": None, "attempts": attempts + 1, "by": by, "processed": now}
-    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token, attempts)
+    attempts, by = attempts_of(before) + 1, str(context.broker.identity)
+    popped = {**before, "reserved": False, "token": None, "attempts": attempts, "by": by, "processed": now}
+    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
 
 
 def _pop_command(
@@ -264,10 +239,9 @@ def _bury_popped(
     A crash before this command loses the item from a queue without history, as any crash after a pop does. If an item
     was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    before, item, token, _ = popped
-    now, queue = context.broker.clock.now(), move.dead_queue(context)
-    marker = Marker(context, "dead", at=now, to=queue)
-    burial, marks = move.burial_update(context, item, marker, reason=reason, error=error, attempts=attempts, now=now)
+    before, item, token = popped
+    now, queue = context.broker.clock.now(), bury.dead_queue(context)
+    burial, marks = bury.burial_update(context, item, reason=reason, error=error, attempts=attempts, now=now)
     kept = {name: value for name, value in before.items() if name not in burial["$unset"]}
     dead = {**kept, **burial["$set"], **marks.in_document(before)}
     try:

@@ -20,17 +20,9 @@ from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.claim import foreign
-from mongoq.protocol.flow import (
-    SENDS,
-    Command,
-    Flow,
-    Refused,
-    ReplyLost,
-    Shared,
-    Unreadable,
-    has_matched,
-)
-from mongoq.protocol.settle import move, settle
+from mongoq.protocol.flow import SENDS, Command, Flow, Refused, ReplyLost, Shared, Unreadable, has_matched
+from mongoq.protocol.settle import settle
+from mongoq.protocol.settle.bury import bury, reason_exhausted
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 
@@ -40,6 +32,7 @@ __all__ = [
     "bury_exhausted",
     "bury_or_raise",
     "check_on_invalid",
+    "claim_first",
     "claim_one",
     "claim_with_lapse",
     "invalid_reason",
@@ -138,24 +131,28 @@ def claim_with_lapse(
     that it settles, for a minute and more. With ``patience`` the claim waits that many seconds for its end, and then
     raises ``Blocked``.
     """
+    while claimed := (yield from claim_first(context, partial(_claim, context, lease, patience))):
+        item, spent, lapsed = claimed
+        if not spent:
+            return item, lapsed
+        yield from bury_exhausted(context, item)
+    return None
+
+
+def claim_first(context: QueueContext[Any], claim: Callable[[], Flow[R | None]]) -> Flow[R | None]:
+    """Claim the first eligible item; documents of other programs before it are buried or postponed."""
     yield from refresh_hints(context)
     while not context.state.paused:
         try:
-            claimed, spent, lapsed = yield from _claim(context, lease, patience)
+            claimed = yield from claim()
         except Refused:
             if not (yield from foreign.bury_uncountable(context)):
                 raise
-            continue
         except Unreadable:
-            # ``_claim`` has buried or postponed the document, so the item after it may be claimed.
-            continue
-        if claimed is None:
-            if not (yield from has_items_before_bound(context)):
-                return None
-        elif spent:
-            yield from bury_exhausted(context, claimed)
+            pass  # the claim has buried or postponed the document, so the item after it may be claimed
         else:
-            return claimed, lapsed
+            if claimed is not None or not (yield from has_items_before_bound(context)):
+                return claimed
     return None
 
 
@@ -175,8 +172,8 @@ def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> 
 
 def _claim(
     context: QueueContext[M], lease: timedelta, patience: float | None, *, sends: int = SENDS
-) -> Flow[tuple[Item[Any] | None, bool, bool]]:
-    """Send the claim; return its item, whether that has no run left and must be buried, and whether its lease ran out.
+) -> Flow[tuple[Item[Any], bool, bool] | None]:
+    """Send the claim; return its item, whether it has no run left and must be buried, and whether its lease ran out.
 
     The reply is the envelope before the update, because only that contains the time at which it became eligible. When
     the reply is lost, the claimed item is searched by its token. If there is none, another claim is sent; should the
@@ -214,7 +211,7 @@ def _claim(
         raise
     context.state.record_claim(start, before)
     if before is None:
-        return None, False, False
+        return None
     attempts = attempts_of(before)
     after = {**before, **mine, "attempts": attempts + 1}
     spent = context.settings.is_spent(attempts) and not is_suspect(before)
@@ -256,7 +253,7 @@ def bury_exhausted(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     The claim that found it is not counted as a run, nor is an earlier claim that died in burying it.
     """
     runs = max_runs(context)
-    yield from _bury_claimed(context, item, move.reason_exhausted(runs), None, runs)
+    yield from _bury_claimed(context, item, reason_exhausted(runs), None, runs)
 
 
 def max_runs(context: QueueContext[Any]) -> int:
@@ -274,7 +271,7 @@ def _bury_claimed(
     If the lease has ended in the meantime, the next claim of the item makes the same decision.
     """
     try:
-        yield from move.bury(context, item, reason=reason, error=error, attempts=attempts)
+        yield from bury(context, item, reason=reason, error=error, attempts=attempts)
         context.unfit += 1
     except ReservationLost as lost:
         logger.warning("item %s of queue %r was not buried here: %s", item.id, item.queue, lost)

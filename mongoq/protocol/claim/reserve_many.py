@@ -1,12 +1,14 @@
 """Claims of many items: read the candidates, reserve them by one update under one token, return the items.
 
 All batches take this path: of ``reserve_many``, of many callers of ``reserve`` at once, and of workers. The claims of a
-stream take the middle part of it (``batch_claim``).
+stream take the middle part of it (``batch_claim``). A worker claims items that may have killed a worker one at a time.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -20,17 +22,29 @@ from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim, give_back_command, send_claim
 from mongoq.protocol.claim.candidates import Candidates, begin_read_ahead, read_candidates, read_ids
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatched
-from mongoq.protocol.claim.reserve import OnInvalid, check_on_invalid, claim_one, make_marks, refuse_or_bury
-from mongoq.protocol.flow import IDS, Command, Flow
+from mongoq.protocol.claim.reserve import (
+    OnInvalid,
+    check_on_invalid,
+    claim_one,
+    claim_with_lapse,
+    make_marks,
+    refuse_or_bury,
+    reserve_now,
+)
+from mongoq.protocol.flow import IDS, Blocked, Command, Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 
-__all__ = ["ClaimedBatch", "claim_batch_now", "claim_for_callers", "reserve_many"]
+__all__ = ["ClaimedBatch", "claim_batch", "claim_exclusive", "claim_for_callers", "reserve_many"]
 
 M = TypeVar("M")
 
 MAX_CLAIM = 1_000
 """Items that one pass of a filter checks, at most."""
+BLOCKED_WAIT_SECONDS = 0.5
+"""Seconds that an exclusive claim waits for a transaction that settles the item; the whole worker waits meanwhile."""
+LAPSED_PAUSE_SECONDS = 1.0
+"""Seconds for which items with expired leases are skipped after that."""
 
 
 def reserve_many(
@@ -209,3 +223,65 @@ def _give_back_items(context: QueueContext[Any], items: list[Item[Any]]) -> Comm
     """Return the command that hands back unused items that were claimed together."""
     now = items[0].read_at
     return give_back_command(context, items[0].token, [(item.id, item.due or now) for item in items], now)
+
+
+# --- claims of a worker --------------------------------------------------------------------------
+
+
+def claim_batch(
+    context: QueueContext[M],
+    n: int,
+    lease: timedelta | None,
+    *,
+    over: Callable[[], bool],
+    screen: ItemFilter | None = None,
+) -> Flow[ClaimedBatch[M] | None]:
+    """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
+
+    Items with expired leases stay in the queue; the result says whether there are any. ``over`` ends the wait, and the
+    result is ``None``. The wait also ends when a ``screen`` has settled items that do not match.
+    """
+
+    def attempt() -> Flow[ClaimedBatch[M] | None]:
+        if over():
+            return None
+        yield from ensure_ready(context)
+        began = time.monotonic()
+        claimed = yield from claim_batch_now(context, n, lease, "bury", skips_lapsed=True, screen=screen)
+        if claimed is not None:
+            claimed.seconds = time.monotonic() - began
+        return claimed
+
+    return (yield from wait_for_item(context, attempt, math.inf, over=over))
+
+
+def claim_exclusive(
+    context: QueueContext[M], lease: timedelta | None, *, screen: ItemFilter | None = None
+) -> Flow[tuple[Item[M] | None, bool] | None]:
+    """Claim the first item for a run by itself, and return whether its last lease ran out; ``None`` without an item.
+
+    A transaction of another process may block the item for a minute. Then the result is ``None``, and claims of batches
+    skip items with expired leases for a moment, since there is other work to do. An item that does not match the
+    ``screen`` is settled, and ``None`` stands in its place.
+    """
+    lapsed = False
+
+    def claim(context: QueueContext[Any], length: timedelta) -> Flow[Item[Any] | None]:
+        nonlocal lapsed
+        claimed = yield from claim_with_lapse(context, length, patience=BLOCKED_WAIT_SECONDS)
+        if claimed is None:
+            return None
+        item, lapsed = claimed
+        return item
+
+    try:
+        item = yield from reserve_now(context, lease, "bury", claim)
+    except Blocked:
+        context.state.held_up = time.monotonic() + LAPSED_PAUSE_SECONDS
+        return None
+    context.state.held_up = 0.0
+    if item is None:
+        return None
+    if screen is None or (yield from is_kept(context, screen, item)):
+        return item, lapsed
+    return None, lapsed

@@ -13,7 +13,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow
 from mongoq.protocol.state.context import BrokerContext
@@ -101,7 +101,7 @@ def forget(broker: BrokerContext, name: str) -> Flow[None]:
 def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
     """Read all records (``find`` by the prefix of ``_id``)."""
     yield from ensure_broker_ready(broker, write=False)
-    found = yield from find_few(broker, _records(), [("_id", 1)], MOST)
+    found = yield from find_few(broker, prefix_filter(WORKER_PREFIX), [("_id", 1)], MOST)
     now = broker.clock.now()
     return [_record(document, now) for document in found]
 
@@ -109,14 +109,9 @@ def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
 def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
     """Return the number of live workers of a run on Spark; a worker that ended regularly is not live (``find``)."""
     yield from ensure_broker_ready(broker, write=False)
-    found = yield from find_few(broker, {**_records(), "run": run}, [("_id", 1)], MOST)
+    found = yield from find_few(broker, {**prefix_filter(WORKER_PREFIX), "run": run}, [("_id", 1)], MOST)
     now = broker.clock.now()
     return sum(_record(document, now).alive for document in found)
-
-
-def _records() -> dict[str, Any]:
-    # The upper bound is the prefix with the character after its colon, so that the index on ``_id`` answers the query.
-    return {"_id": {"$gte": WORKER_PREFIX, "$lt": WORKER_PREFIX[:-1] + chr(ord(":") + 1)}}
 
 
 def _record(document: Mapping[str, Any], now: datetime) -> WorkerRecord:

@@ -7,6 +7,8 @@ settled. There is one claim at a time: the next one is made when the last one is
 A claim is written twice: before its items are reserved, with their token and the end of their lease, by which they are
 found and given back after a crash; and afterwards, with their ids. Only then does the caller learn of it. All writes
 happen under the lease of the run, so a process that has lost the lease cannot make a claim that another process reads.
+
+Notes on a claim: the place of its finished output, written once the output is complete. The next claim has none.
 """
 
 from __future__ import annotations
@@ -19,11 +21,16 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.envelope import Document
 from mongoq.model.item import Item
 from mongoq.model.stream_claim import StreamClaim, consumer_name, stream_id
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
+from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
+from mongoq.protocol.claim.candidates import Candidates, read_ids
+from mongoq.protocol.claim.reserve import claim_one, make_marks
 from mongoq.protocol.coordination.document_lease import (
     DocumentLease,
     ForeignLease,
@@ -33,13 +40,13 @@ from mongoq.protocol.coordination.document_lease import (
     take_lease,
     write_under_lease,
 )
-from mongoq.protocol.coordination.stream_claims import StreamClaimer
-from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.flow import IDS, Command, Flow, delete_many, has_matched
 from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
+    "ClaimNotes",
     "ForeignLease",
     "StreamRun",
     "TakenOver",
@@ -47,11 +54,17 @@ __all__ = [
     "give_back",
     "next_claim",
     "open_run",
+    "read_notes",
     "release_consumer",
     "server_time",
     "settle_claim",
     "take_up_claim",
+    "write_note",
 ]
+
+
+FIELDS = {"once": 1}
+"""Projection of the reserved items: this field besides their ids."""
 
 
 @dataclass(slots=True)
@@ -94,11 +107,11 @@ def open_run(broker: BrokerContext, consumer: str, queue: str, length: timedelta
     run = StreamRun(stream_id(consumer), token, length, consumer, found["queue"], found["number"], claim)
     yield from _clear_claim(broker, run)
     if run.queue != queue:
-        yield from _bound(broker, run, queue)
+        yield from _change_queue(broker, run, queue)
     return run
 
 
-def _bound(broker: BrokerContext, run: StreamRun, queue: str) -> Flow[None]:
+def _change_queue(broker: BrokerContext, run: StreamRun, queue: str) -> Flow[None]:
     if run.claim is not None:
         # The lease was taken to read the claim. Without this the consumer would be blocked until the lease ends.
         yield from give_back(broker, run)
@@ -114,6 +127,78 @@ def _clear_claim(broker: BrokerContext, run: StreamRun) -> Flow[None]:
         yield from _give_up(broker, run.queue, run.claim)
         yield from write_under_lease(broker, run, {"$unset": {"claim": ""}})
         run.claim = None
+
+
+class StreamClaimer:
+    """Reserves up to ``n`` items that are eligible, or were eligible at the time ``due``.
+
+    As in any batch, an item without runs left is buried. An item whose last run was in a batch gets one more run, in a
+    batch of its own, since a neighbour may have caused the failure.
+    """
+
+    def __init__(self, context: QueueContext[Any], n: int, lease: timedelta, due: datetime | None) -> None:
+        now = context.broker.clock.now()
+        self._mine = make_marks(context, now, lease)
+        self.token, self.until = self._mine["token"], self._mine["when"]
+        self._lease = lease
+        self._now = now if due is None else min(now, due)
+        self._context = context
+        self._n = n
+        self._due = due
+        self._first: list[Document] | None = None
+        self._items: list[Item[Any]] = []
+
+    @property
+    def first_due(self) -> datetime:
+        """Time from which the first of the found items was eligible; the claim's own time when there are none."""
+        dues = [document["when"] for document in self._first or ()]
+        return min(dues, default=self._now)
+
+    def find_first(self) -> Flow[bool]:
+        """Find the first items without reserving them (``find``), and return whether there are any."""
+        if not self._context.state.paused:
+            self._first = yield from read_ids(self._context, self._size, due=self._due)
+        return self._first is not None
+
+    @property
+    def _size(self) -> int:
+        return min(IDS, self._n - len(self._items))
+
+    def reserve(self) -> Flow[list[Item[Any]]]:
+        """Reserve (``find``, ``update`` of many for 10,000 each), and return the items in the order of claims."""
+        first, self._first = self._first, None
+        while first is not None and not self._context.state.paused:
+            size = self._size
+            some = yield from self._reserve_batch(first)
+            self._items += some
+            # The control document has little room for ids that are not ObjectIds.
+            is_odd = any(type(item.id) is not ObjectId for item in some)
+            if self._items and (is_odd or len(some) < 2 or len(first) < size or not self._size):
+                break
+            first = yield from read_ids(self._context, self._size, due=self._due)
+        return self._items
+
+    def _reserve_batch(self, first: list[Document]) -> Flow[list[Item[Any]]]:
+        if not first:
+            return (yield from self._reserve_single())
+        candidates, beside = Candidates(documents=first), bool(self._items)
+        claim = BatchClaim(
+            self._context, candidates, self._mine, self._now, adds_to_token=beside, writes_entry_time=True
+        )
+        return (yield from send_claim(claim, len(first), projection=FIELDS))
+
+    def _reserve_single(self) -> Flow[list[Item[Any]]]:
+        """Reserve one document with fields of odd types, written by another program; no batch can hold it."""
+        if self._items:
+            return []
+        one = yield from claim_one(self._context, self._lease)
+        if one is None:
+            return []
+        filter = {"_id": one.id, "token": one.token}
+        mine = {**self._mine, "pushed": one.due}
+        # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
+        kept = yield from Command("update_one", {"filter": filter, "update": {"$set": mine}}, has_matched)
+        return [one] if kept else []
 
 
 def next_claim(
@@ -155,17 +240,14 @@ def next_claim(
     if not items:
         yield from _clear_claim(context.broker, run)
         return None
-    claim = replace(intent, ids=_ids(items), remembers=any(item.once is not None for item in items))
+    # Ids that are not ObjectIds come last, as in the stored form.
+    ids = sorted((item.id for item in items), key=lambda id: type(id) is not ObjectId)
+    claim = replace(intent, ids=ids, remembers=any(item.once is not None for item in items))
     change = {"claim": claim.document(), "number": claim.number}
     yield from write_under_lease(context.broker, run, {"$set": change})
     run.claim, run.number = claim, claim.number
     context.count("reserve", len(items))
     return claim
-
-
-def _ids(items: Sequence[Item[Any]]) -> list[Any]:
-    """Return ids in the order in which they are stored: ids that are not ObjectIds come last."""
-    return sorted((item.id for item in items), key=lambda id: type(id) is not ObjectId)
 
 
 def take_up_claim(broker: BrokerContext, run: StreamRun, *, after: int) -> Flow[StreamClaim | None]:
@@ -213,7 +295,7 @@ def _commits(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any])
         yield update_many_command({**held, "once": {"$gt": now}}, _lasting(context, remembered, now))
     kept = _retention_of(context, claim, now, None)
     if kept is None:
-        yield Command("delete_many", {"filter": held}, _count_deleted, resolved=True)
+        yield replace(delete_many(held), resolved=True)
     else:
         yield update_many_command(held, kept)
 
@@ -234,10 +316,6 @@ def _lasting(context: QueueContext[Any], kept: Mapping[str, Any], now: datetime)
     until: Any = "$once" if history is None else {"$max": ["$once", now + history]}
     marks = {name: {"$literal": value} for name, value in kept["$set"].items()}
     return [{"$set": {**marks, "expires": until}}, {"$unset": list(kept["$unset"])}]
-
-
-def _count_deleted(reply: Any) -> int:
-    return int(reply.deleted_count)
 
 
 def release_consumer(broker: BrokerContext, consumer: Any) -> Flow[int]:
@@ -273,3 +351,38 @@ def _give_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int]
         number += done
     broker.record_put(queue, claim.due, number=number, is_new=False)
     return number
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimNotes:
+    """Notes that are stored with a claim.
+
+    Attributes:
+        note: text of the note; ``None`` without one.
+        others: ids of the claim that are not ObjectIds: other programs made them.
+    """
+
+    note: str | None = None
+    others: tuple[Any, ...] = ()
+
+
+def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> Flow[bool]:
+    """Write a note on the claim with this token (``update``), and return whether the consumer still has that claim."""
+    yield from ensure_broker_ready(broker, write=True)
+    filter, update = _claim_filter(consumer, token), {"$set": {"claim.note": text}}
+    command = Command("update_one", {"filter": filter, "update": update}, has_matched, resolved=True)
+    found = yield from retry_until_reply(command)
+    return bool(found)
+
+
+def read_notes(broker: BrokerContext, consumer: str, token: ObjectId) -> Flow[ClaimNotes]:
+    """Read the notes of the claim with this token (``find``); empty when the consumer has another claim or none."""
+    yield from ensure_broker_ready(broker, write=False)
+    found = yield from find_one(broker, _claim_filter(consumer, token), {"claim.note": 1, "claim.others": 1})
+    if found is None:
+        return ClaimNotes()
+    return ClaimNotes(found["claim"].get("note"), tuple(found["claim"].get("others", ())))
+
+
+def _claim_filter(consumer: str, token: ObjectId) -> dict[str, Any]:
+    return {"_id": stream_id(consumer), "claim.token": token}

@@ -15,19 +15,19 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.copies import REFUSALS, SKIP, CopyIds, CopyStencil, Replayed, ReplayOrder, copy_envelope
+from mongoq.model.copies import COPY_MARK, REFUSALS, SKIP, CopyIds, CopyStencil, Replayed, ReplayOrder
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.envelope import shorten
+from mongoq.model.envelope import new_envelope, origin_document, shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.raw import Cutter, fields_of
+from mongoq.model.trail import payload_at
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.flow import Begin, Begun, Command, Flow, own_error
 from mongoq.protocol.history.pages import open_document
-from mongoq.protocol.history.replay_source import payload_at
 from mongoq.protocol.settle.move import Destination
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["Copies", "Sent", "Task", "Transform", "copies_of", "receive", "send"]
+__all__ = ["Copies", "Task", "Transform", "copies_of", "receive", "send"]
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """Bytes of one insert, at most."""
@@ -71,7 +71,7 @@ class Task:
         return self.transform is None and self.target.codec.untyped
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Copies:
     """Copies of some documents, in their order.
 
@@ -81,6 +81,8 @@ class Copies:
         told: counts that are known before any copy is pushed.
         due: the time from which on the first of them is eligible.
         priorities: their priorities.
+        pushed: copies that were pushed; set by ``send`` and ``receive``.
+        begun: the last insert while it is under way, set by ``send``; ``None`` when there is nothing to wait for.
     """
 
     ids: list[bytes]
@@ -88,20 +90,7 @@ class Copies:
     told: Replayed
     due: datetime
     priorities: set[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Copies with their last insert under way.
-
-    Attributes:
-        copies: the copies.
-        pushed: copies that were pushed before the last insert.
-        begun: the last insert; ``None`` when there is nothing to wait for.
-    """
-
-    copies: Copies
-    pushed: int
+    pushed: int = 0
     begun: Begun | None = None
 
 
@@ -144,34 +133,30 @@ def _fit_to_size(
     return ids, sent
 
 
-def send(task: Task, copies: Copies) -> Flow[Sent]:
+def send(task: Task, copies: Copies) -> Flow[None]:
     """Push copies (``insert`` of many, unordered) without waiting for the last of the inserts.
 
     Every insert is safe to send again: copies that had arrived are refused as duplicates.
     """
     if task.dry_run:
-        return Sent(copies, (yield from _absent(copies.ids)))
-    if not copies.parts:
-        return Sent(copies, 0)
-    *first, last = copies.parts
-    pushed = 0
-    for part in first:
-        pushed += yield from _insert_copies(part)
-    if task.context.broker.serverless:
-        return Sent(copies, pushed + (yield from _insert_copies(last)))
-    return Sent(copies, pushed, (yield from Begin(_insert(last))))
+        copies.pushed = yield from _count_absent(copies.ids)
+        return
+    for part in copies.parts[:-1]:
+        copies.pushed += yield from _insert_copies(part)
+    if copies.parts and task.context.broker.serverless:
+        copies.pushed += yield from _insert_copies(copies.parts[-1])
+    elif copies.parts:
+        copies.begun = yield from Begin(_insert(copies.parts[-1]))
 
 
-def receive(task: Task, sent: Sent) -> Flow[Replayed]:
+def receive(task: Task, copies: Copies) -> Flow[Replayed]:
     """Wait for copies that were sent, and return the result."""
-    pushed = sent.pushed
-    if sent.begun is not None:
+    if copies.begun is not None:
         # The earlier inserts were waited for in ``send``; only the last one may still be under way.
-        pushed += yield from _insert_copies(sent.copies.parts[-1], sent.begun)
+        copies.pushed += yield from _insert_copies(copies.parts[-1], copies.begun)
     if not task.dry_run:
-        copies = sent.copies
-        task.context.broker.record_put(task.target.name, copies.due, *copies.priorities, number=pushed)
-    return replace(sent.copies.told, pushed=pushed, already=len(sent.copies.ids) - pushed)
+        task.context.broker.record_put(task.target.name, copies.due, *copies.priorities, number=copies.pushed)
+    return replace(copies.told, pushed=copies.pushed, already=len(copies.ids) - copies.pushed)
 
 
 class _Copy(NamedTuple):
@@ -271,27 +256,23 @@ def _payload(task: Task, item: Item[Any]) -> Any:
 
 
 def _envelope(task: Task, document: Document, item: Item[Any], payload: Any, now: datetime) -> dict[str, Any]:
-    return copy_envelope(
-        item,
-        payload,
-        queue=task.target.name,
-        id=task.ids.of(document),
-        when=now,
-        priority=_priority(item) if task.priority is None else task.priority,
-        once=now + task.once,
-        label=task.label,
-        at=now,
-    )
+    """Return the envelope of a copy: new except for payload, priority and headers, with an ``origin``.
+
+    The key is not used again, because a newer item may have it by now.
+    """
+    priority = task.priority
+    if priority is None:
+        with _fitting():
+            priority = checked_priority(item.priority)
+    id, once, headers = task.ids.of(document), now + task.once, item.headers or None
+    envelope = new_envelope(task.target.name, payload, id=id, when=now, priority=priority, headers=headers, once=once)
+    reason = f"replayed: {task.label}" if task.label else "replayed"
+    envelope["origin"] = origin_document(item, reason=reason, attempts=item.attempts, at=now)
+    envelope[COPY_MARK] = item.queue
+    return envelope
 
 
-def _priority(item: Item[Any]) -> int:
-    try:
-        return checked_priority(item.priority)
-    except ArgumentInvalid as invalid:
-        raise _Unfit from invalid
-
-
-def _absent(ids: list[bytes]) -> Flow[int]:
+def _count_absent(ids: list[bytes]) -> Flow[int]:
     """Count the ids that are not in the collection (``find`` by ``_id``)."""
     if not ids:
         return 0

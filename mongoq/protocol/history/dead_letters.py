@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from bson import ObjectId
@@ -16,15 +17,15 @@ from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, shorten
 from mongoq.model.indexes import CLAIM_ORDER
-from mongoq.model.trail import STAGE_BYTES
+from mongoq.model.trail import STAGE_BYTES, payload_at
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, number_matched
 from mongoq.protocol.history.mistaken import refuse_mistake
-from mongoq.protocol.history.pages import Range, documents_page, history_range
+from mongoq.protocol.history.pages import Chosen, Range, documents_page, history_range
 from mongoq.protocol.history.read import NOT_RESERVED
-from mongoq.protocol.history.replay_source import hop_destination, payload_at
+from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.settle.bulk import count_found
 from mongoq.protocol.state.context import QueueContext
 
@@ -58,7 +59,11 @@ def revive(
         raise ArgumentInvalid("to" if hop is None else "hop", f"{target!r} is the dead queue itself")
     room = math.inf if limit is None else count(limit, "limit")
     yield from ensure_ready(context, fresh=False)
-    pages = _All(context, chosen) if isinstance(chosen, Range) else _Chosen(context, chosen)
+    pages: _All | Chosen
+    if isinstance(chosen, Range):
+        pages = _All(context, chosen)
+    else:
+        pages = Chosen(partial(_find_letters, context), list(dict.fromkeys(chosen)), PAGE)
     done = Replayed()
     while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):
         done += yield from _hand_back(context, documents, target, by_hop=hop is not None)
@@ -101,24 +106,9 @@ class _All:
         return found
 
 
-class _Chosen:
-    """Reads dead letters by their ids."""
-
-    def __init__(self, context: QueueContext[Any], ids: list[ObjectId]) -> None:
-        self._context = context
-        self._ids = list(dict.fromkeys(ids))
-        self.missing: tuple[ObjectId, ...] = ()
-
-    def read(self, room: float) -> Flow[Sequence[Document]]:
-        found: Sequence[Document] = ()
-        while self._ids and not found:
-            size = int(min(PAGE, room))
-            wanted, self._ids = self._ids[:size], self._ids[size:]
-            filter = {"_id": {"$in": wanted}, "q": self._context.name, "when": {"$exists": True}}
-            found = yield from find_few(self._context.broker, filter, CLAIM_ORDER, len(wanted), lenient=True)
-            there = {document["_id"] for document in found}
-            self.missing += tuple(id for id in wanted if id not in there)
-        return found
+def _find_letters(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[Document]]:
+    filter = {"_id": {"$in": ids}, "q": context.name, "when": {"$exists": True}}
+    return (yield from find_few(context.broker, filter, CLAIM_ORDER, len(ids), lenient=True))
 
 
 def _hand_back(

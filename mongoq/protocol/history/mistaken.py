@@ -10,12 +10,12 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, QueueUnknown
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING
-from mongoq.protocol.base.find import find_few, find_one
+from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.history.read import in_state, queues
-from mongoq.protocol.history.stats import MOST, prefix_filter
+from mongoq.protocol.history.stats import MOST
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = ["refuse_mistake"]

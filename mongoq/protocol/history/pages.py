@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import NoneType
@@ -21,13 +21,14 @@ from mongoq.model.filters import where_filter
 from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER
 from mongoq.model.item import Document, Item
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import close_cursor, read_stored_batch
+from mongoq.protocol.base.find import close_cursor, find_command, find_undecoded, read_stored_batch
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.flow import Begin, Begun, Command, Flow, Unreadable, own_error
 from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
+    "Chosen",
     "Page",
     "Range",
     "documents_page",
@@ -185,16 +186,10 @@ def history_page(context: QueueContext[M], wanted: Range) -> Flow[Page[M]]:
     return Page(context.items(found, context.broker.clock.now()), rest)
 
 
-def documents_page(
-    context: QueueContext[Any], wanted: Range, *, as_stored: bool = False, trails: bool = False
-) -> Flow[tuple[list[Document], Range | None]]:
-    """Read the documents of one page, at most one reply of the server, and return the range of the rest.
-
-    With ``as_stored`` subdocuments stay undecoded bytes, and fields that no copy needs are left out. Trails are among
-    those fields unless ``trails`` asks for them.
-    """
-    asked = yield from _make_request(context, wanted, as_stored=as_stored, trails=trails)
-    return (yield from page_read(context.broker, asked))
+def documents_page(context: QueueContext[Any], wanted: Range) -> Flow[tuple[list[Document], Range | None]]:
+    """Read the documents of one page, at most one reply of the server, and return the range of the rest."""
+    asked = yield from _make_request(context, wanted, as_stored=False, trails=False)
+    return (yield from read_page(context.broker, asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +209,12 @@ class PageRequest:
     begun: Begun | None = None
 
 
-def page_begun(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
-    """Request a page without waiting for it; without a server the command is not sent yet."""
+def request_page(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
+    """Request a page without waiting for it; without a server the command is not sent yet.
+
+    With ``as_stored`` subdocuments stay undecoded bytes, and fields that no copy needs are left out. Trails are among
+    those fields unless ``trails`` asks for them.
+    """
     asked = yield from _make_request(context, wanted, as_stored=as_stored, trails=trails)
     # mongomock answers at once: there is nothing to run in parallel.
     if context.broker.serverless:
@@ -233,13 +232,11 @@ def _make_request(context: QueueContext[Any], wanted: Range, *, as_stored: bool,
         find["projection"] = {**COPIED, "trail": 1} if trails else COPIED
     if broker.serverless:
         return PageRequest(wanted, Command("find", {**find, "sort": list(find["sort"].items())}, target="history"))
-    command = {"find": broker.collection, **find, "batchSize": wanted.page, "readConcern": {"level": "majority"}}
-    options = broker.encoding.undecoded if as_stored else broker.encoding.options
-    arguments = {"command": command, "codec_options": options}
-    return PageRequest(wanted, Command("command", arguments, target="database"), as_stored)
+    find |= {"batchSize": wanted.page, "readConcern": {"level": "majority"}}
+    return PageRequest(wanted, find_command(broker, find, as_stored=as_stored), as_stored)
 
 
-def page_read(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any], Range | None]]:
+def read_page(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any], Range | None]]:
     """Read a requested page, and return the range of the rest.
 
     With a server, documents stay undecoded bytes when they were requested ``as_stored``.
@@ -273,18 +270,39 @@ def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any
         found: list[Document] = yield from asked.command
         return found, len(found) == asked.wanted.page
     try:
-        reply: Any = yield from retry_once(asked.command, asked.begun)
-        cursor = reply["cursor"]
+        cursor = yield from retry_once(asked.command, asked.begun)
         documents, id = read_stored_batch(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
     except Unreadable:
-        # One document cannot be decoded: read the page again as bytes, to decode each document by itself.
-        arguments = {**asked.command.arguments, "codec_options": broker.encoding.undecoded}
-        reply = yield from retry_once(replace(asked.command, arguments=arguments))
-        raw, id = read_stored_batch(reply["cursor"])
-        documents = [broker.encoding.read(document) for document in raw]
+        cursor = yield from find_undecoded(broker, asked.command)
+        documents, id = cursor["firstBatch"], cursor["id"]
     if id:
         yield from close_cursor(broker, id)
     return documents, bool(id) or len(documents) == asked.wanted.page
+
+
+class Chosen:
+    """Reads documents by their ids, one page at a time.
+
+    Attributes:
+        missing: ids that no document was found for; it grows with each page.
+    """
+
+    def __init__(
+        self, find: Callable[[list[Any]], Flow[list[Document]]], ids: list[Any], page: int, missing: Iterable[Any] = ()
+    ) -> None:
+        self._find, self._ids, self._page = find, ids, page
+        self.missing = tuple(missing)
+
+    def read(self, room: float) -> Flow[list[Any]]:
+        """Read the next page, of ``room`` documents at most; it is empty at the end."""
+        found: list[Any] = []
+        while self._ids and not found:
+            size = int(min(self._page, room))
+            wanted, self._ids = self._ids[:size], self._ids[size:]
+            found = yield from self._find(wanted)
+            there = {document["_id"] for document in found}
+            self.missing += tuple(id for id in wanted if id not in there)
+        return found
 
 
 def is_refused_filter(error: Exception) -> bool:

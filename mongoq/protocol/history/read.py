@@ -12,7 +12,7 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, object_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.indexes import BEGINNING, CLAIM, CLAIM_ORDER, HISTORY, HISTORY_ORDER
+from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER
 from mongoq.model.item import Item, State
 from mongoq.model.trail import Hop, trail_of
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
@@ -29,6 +29,7 @@ __all__ = [
     "counts",
     "counts_of",
     "find_next_due",
+    "find_queues",
     "get",
     "peek",
     "purge",
@@ -62,7 +63,7 @@ class Counts:
         return self.ready + self.scheduled + self.reserved + self.expired
 
 
-def in_state(queue: str, state: Any, now: datetime, argument: str = "state") -> dict[str, Any]:
+def in_state(queue: str, state: Any, now: datetime) -> dict[str, Any]:
     """Return the filter of a queue's items in a state; ``None`` means all live items."""
     if state is None:
         # The lower bound leaves out documents without ``when``, which are processed.
@@ -70,7 +71,7 @@ def in_state(queue: str, state: Any, now: datetime, argument: str = "state") -> 
     if state == "processed":
         return {"q": queue, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
     if state not in get_args(State):
-        raise ArgumentInvalid(argument, f"one of {', '.join(get_args(State))} or None, not {state!r}")
+        raise ArgumentInvalid("state", f"one of {', '.join(get_args(State))} or None, not {state!r}")
     due = {"$lte": now} if state in ("ready", "expired") else {"$gt": now}
     return {"q": queue, "when": due, "reserved": True if state in ("reserved", "expired") else NOT_RESERVED}
 
@@ -139,12 +140,7 @@ def count_states(
 
 def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
     """Return the counts of one queue from the groups that ``count_states`` found."""
-    names = {
-        (False, True): "ready",
-        (False, False): "scheduled",
-        (True, False): "reserved",
-        (True, True): "expired",
-    }
+    names = {(False, True): "ready", (False, False): "scheduled", (True, False): "reserved", (True, True): "expired"}
     return Counts(**{names[group["_id"]["reserved"], group["_id"]["due"]]: group["n"] for group in groups})
 
 
@@ -171,15 +167,19 @@ def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
 
 
 def queues(broker: BrokerContext) -> Flow[list[str]]:
-    """Return the names of queues that hold an item, live or in history (two ``aggregate``, each a DISTINCT_SCAN).
-
-    The ``distinct`` command would do as well, but it is not in the stable API.
-    """
+    """Return the names of queues that hold an item, live or in history."""
     yield from ensure_broker_ready(broker, write=False)
-    live, kept = CLAIM.keys[2], HISTORY.keys[1]
-    names: set[Any] = set()
-    for date in (live, kept):
-        stages = [{"$match": {"q": {"$gte": ""}, date: {"$gte": BEGINNING}}}, {"$group": {"_id": "$q"}}]
+    return sorted((yield from find_queues({"$gte": ""})))
+
+
+def find_queues(names: Mapping[str, Any]) -> Flow[set[Any]]:
+    """Find the queues with these names that hold an item, live or in history (two ``aggregate``).
+
+    Each is a DISTINCT_SCAN. The ``distinct`` command would do as well, but it is not in the stable API.
+    """
+    found: set[Any] = set()
+    for date in ("when", "processed"):
+        stages = [{"$match": {"q": names, date: {"$gte": BEGINNING}}}, {"$group": {"_id": "$q"}}]
         groups: Any = yield from Command("aggregate", {"pipeline": stages})
-        names |= {group["_id"] for group in groups}
-    return sorted(names)
+        found |= {group["_id"] for group in groups}
+    return found

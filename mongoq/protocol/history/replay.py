@@ -8,29 +8,34 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, count, duration, object_id, read_list, text
+from mongoq.model.arguments import Duration, count, duration, object_id, queue_name, read_list, text
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.copies import Replayed
+from mongoq.model.copies import COPY_MARK, Replayed
 from mongoq.model.item import Document
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow, Wait
-from mongoq.protocol.history.copying import Sent, Task, Transform, copies_of, receive, send
+from mongoq.protocol.history.copying import Copies, Task, Transform, copies_of, receive, send
 from mongoq.protocol.history.mistaken import refuse_mistake
-from mongoq.protocol.history.pages import history_range
-from mongoq.protocol.history.replay_source import ByIds, InRange, hop_destination, locate
-from mongoq.protocol.settle.move import destination
+from mongoq.protocol.history.pages import Chosen, PageRequest, Range, history_range, read_page, request_page
+from mongoq.protocol.settle.move import Destination, destination
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Progress", "replay"]
+__all__ = ["Progress", "hop_destination", "replay"]
 
 LABEL_BYTES = 100
 """Bytes of a label, at most."""
+IDS_PER_FIND = 1000
+"""Ids in one ``find``, at most."""
+SKEW = timedelta(seconds=1)
+"""Tolerance for commits answered before the replay, which may be dated later than our now; clocks agree far better."""
 CHUNKS_PER_SECOND = 4
 """Inserts per second when a rate limits the replay."""
 
@@ -83,13 +88,31 @@ def replay(
     chosen = None if ids is None else _check_ids(ids, since=since, until=until, after=after, where=where)
     yield from _prepare(task, to)
     if chosen is None:
-        source: InRange | ByIds = InRange(context, wanted, as_stored=task.as_stored, trails=hop is not None)
+        source: _InRange | Chosen = _InRange(context, wanted, as_stored=task.as_stored, trails=hop is not None)
     else:
-        source = yield from locate(context, chosen, page)
+        source = yield from _locate(context, chosen, page)
     done = yield from _copy_all(task, source, pace, room, progress or _ignore)
     if not done.found and chosen != []:
         yield from refuse_mistake(context, letters=False)
     return done
+
+
+def hop_destination(
+    context: QueueContext[Any], hop: str | None, to: str | QueueContext[Any] | None
+) -> Destination | None:
+    """Return the destination of items, by a hop or by ``to``; ``None`` when neither is given.
+
+    A hop is named by its queue, because a stage may have several input queues.
+    """
+    target = None if to is None else destination(context, to)
+    if hop is None:
+        return target
+    name = queue_name(hop, "hop")
+    if target is None:
+        return Destination(name, context.broker.untyped)
+    if target.name != name:
+        raise ArgumentInvalid("to", f"a hop goes to its own queue, {name!r}, and not to {target.name!r}; leave it out")
+    return target
 
 
 def _ignore(_done: Replayed) -> None:
@@ -126,6 +149,70 @@ def _prepare(task: Task, to: Any) -> Flow[None]:
         yield from ensure_ready(QueueContext(broker, to.options, to.codec), fresh=False)
 
 
+class _InRange:
+    """Reads the items between two times, without the copies that a replay made into this queue.
+
+    The end of the range is fixed at the beginning. The mark of its own copies excludes them, so the clocks need not
+    agree. Items that are copied without decoding are read ``as_stored``: as bytes. With ``trails`` the items come with
+    their trails.
+    """
+
+    missing: tuple[ObjectId, ...] = ()
+
+    def __init__(self, context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> None:
+        self._context, self._as_stored, self._trails = context, as_stored, trails
+        originals = {COPY_MARK: {"$ne": context.name}}
+        where = {"$and": [wanted.where, originals]} if wanted.where else originals
+        until = wanted.until or context.broker.clock.now() + SKEW
+        self._page = wanted.page
+        self._rest: Range | None = replace(wanted, where=where, until=until)
+        self._ahead: PageRequest | None = None
+
+    def read(self, room: float) -> Flow[list[Document | bytes]]:
+        """Read the next page, oldest first; it is empty at the end."""
+        found: list[Document | bytes] = []
+        while not found and (yield from self._begin(room)):
+            assert self._ahead is not None
+            found, self._rest = yield from read_page(self._context.broker, self._ahead)
+            self._ahead = None
+        # The server reads the next page while the caller copies this one.
+        yield from self._begin(room - len(found))
+        return found
+
+    def _begin(self, room: float) -> Flow[bool]:
+        """Request the next page if there may be one and none is requested; return whether a request is under way."""
+        if self._ahead is None and self._rest is not None and room > 0:
+            wanted = replace(self._rest, page=int(min(self._page, room)))
+            self._ahead = yield from request_page(self._context, wanted, as_stored=self._as_stored, trails=self._trails)
+        return self._ahead is not None
+
+
+def _locate(context: QueueContext[Any], ids: list[ObjectId], page: int) -> Flow[Chosen]:
+    """Read which of the ids are in the history, and their order (``find`` by ``_id``)."""
+    found: list[Document] = []
+    for start in range(0, len(ids), IDS_PER_FIND):
+        found += yield from _find_kept(context, ids[start : start + IDS_PER_FIND], {"q": 1, "processed": 1})
+    order = [document["_id"] for document in sorted(found, key=_processing_order)]
+    there = set(order)
+    return Chosen(partial(_find_kept, context), order, page, missing=[id for id in ids if id not in there])
+
+
+def _find_kept(
+    context: QueueContext[Any], ids: list[ObjectId], fields: dict[str, int] | None = None
+) -> Flow[list[Document]]:
+    """Find items of the history by their ids, with no other indexed field: the server considers one index only."""
+    filter = {"_id": {"$in": ids}, "payload": {"$exists": True}}
+    found = yield from find_few(
+        context.broker, filter, [("_id", 1)], len(ids), projection=fields, target="history", lenient=True
+    )
+    kept = [document for document in found if document.get("q") == context.name and document.get("processed")]
+    return sorted(kept, key=_processing_order)
+
+
+def _processing_order(document: Document) -> tuple[Any, Any]:
+    return document["processed"], document["_id"]
+
+
 class _Pace:
     """Limits the copies per second; copies that exist already do not count."""
 
@@ -156,7 +243,7 @@ class _Pace:
 class _Chunks:
     """The documents to copy, in chunks of one insert."""
 
-    def __init__(self, source: InRange | ByIds, pace: _Pace, room: float) -> None:
+    def __init__(self, source: _InRange | Chosen, pace: _Pace, room: float) -> None:
         self._source, self._pace, self._room = source, pace, room
         self._found: list[Document | bytes] = []
 
@@ -170,12 +257,12 @@ class _Chunks:
         return chunk
 
 
-def _copy_all(task: Task, source: InRange | ByIds, pace: _Pace, room: float, progress: Progress) -> Flow[Replayed]:
+def _copy_all(task: Task, source: _InRange | Chosen, pace: _Pace, room: float, progress: Progress) -> Flow[Replayed]:
     """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next."""
     done, chunks = Replayed(), _Chunks(source, pace, room)
-    sent: Sent | None = None
+    sent: Copies | None = None
 
-    def finished(sent: Sent) -> Flow[Replayed]:
+    def finish(sent: Copies) -> Flow[Replayed]:
         more = yield from receive(task, sent)
         pace.record_copies(more.pushed)
         so_far = replace(done + more, missing=source.missing)
@@ -189,12 +276,13 @@ def _copy_all(task: Task, source: InRange | ByIds, pace: _Pace, room: float, pro
         # The insert under way has to be answered and counted before the error goes to the caller.
         except Exception:
             if sent is not None:
-                yield from finished(sent)
+                yield from finish(sent)
             raise
         if sent is not None:
-            done = yield from finished(sent)
+            done = yield from finish(sent)
         if copies is None:
             return replace(done, missing=source.missing)
         if not task.dry_run:
             yield from pace.wait()
-        sent = yield from send(task, copies)
+        yield from send(task, copies)
+        sent = copies

@@ -12,10 +12,10 @@ from typing import Any
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.process import EVENTS
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, mark_used
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, Refused
-from mongoq.protocol.history.read import Counts, count_states, counts_of
+from mongoq.protocol.history.read import Counts, count_states, counts_of, find_queues
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["QueueStats", "flush", "stats"]
@@ -104,12 +104,7 @@ def _find_empty(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) ->
     began = time.monotonic()
     if not names or began < broker.look_at:
         return set()
-    held: set[str] = set()
-    for date in ("when", "processed"):
-        stages = [{"$match": {"q": {"$in": names}, date: {"$gte": BEGINNING}}}, {"$group": {"_id": "$q"}}]
-        # ``distinct`` would do as well, but it is not in the stable API.
-        groups: Any = yield from Command("aggregate", {"pipeline": stages})
-        held |= {group["_id"] for group in groups}
+    held = yield from find_queues({"$in": names})
     ended = time.monotonic()
     broker.look_at = ended + (ended - began) * 100
     return set(names) - held
@@ -164,11 +159,6 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
     found = {name: _read(counted.get(name, {}), name, depths) for name in sorted(counted.keys() | depths.keys())}
     broker.stats = time.monotonic(), found
     return dict(found)
-
-
-def prefix_filter(prefix: str) -> dict[str, Any]:
-    """Return the filter of control documents of one kind, by the prefix of their ``_id`` up to a colon."""
-    return {"_id": {"$gte": prefix, "$lt": prefix[:-1] + chr(ord(":") + 1)}}
 
 
 def _read(document: Mapping[str, Any], name: str, depths: Mapping[str, Counts]) -> QueueStats:

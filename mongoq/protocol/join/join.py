@@ -12,8 +12,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from bson import ObjectId
-
 from mongoq.errors import PartnerMissing, PayloadTooLarge
 from mongoq.model.item import Document, Item, id_key, with_stored
 from mongoq.model.join_state import JoinState, Place
@@ -90,7 +88,7 @@ def _join(
 ) -> None:
     members = [_own(spec, arrival) if queue == arrival.queue else partners[queue] for queue in spec.queues]
     try:
-        doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
+        doing.pairs.append(pair(spec.pairs, members, now=doing.now, when=when))
     except PayloadTooLarge as error:
         if members[0].context.settings.dead is None:
             raise
@@ -140,7 +138,6 @@ def _park(spec: JoinSpec, doing: JoinTransaction, arrival: Arrival, place: Place
     # Fenced: the item is parked only while this process holds it.
     filter = {"_id": item.id, "token": item.token}
     doing.own.append(("UpdateOne", {"filter": filter, "update": {"$set": changes, "$unset": TAKEN}}))
-    doing.settled += 1
     doing.parked.append((item.queue, priority_of(item), until))
 
 
@@ -204,7 +201,7 @@ def _part(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetim
     if spec.missing == "pass" and queue in spec.queues:
         members = [member if side.name == queue else None for side in spec.sides]
         try:
-            doing.pairs.append(pair(spec.pairs, members, id=ObjectId(), now=doing.now, when=when))
+            doing.pairs.append(pair(spec.pairs, members, now=doing.now, when=when))
         # Even alone the item does not fit, because a pair adds fields to it.
         except PayloadTooLarge as large:
             reason, error = str(large), large

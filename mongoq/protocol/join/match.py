@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
@@ -148,7 +148,8 @@ def _postpone(spec: JoinSpec, plan: Plan, coming: set[str], gone: set[str]) -> N
         # ``unpark`` succeeds only for the last place of a line: no item is parked after it.
         if _is_patient(spec, arrival, missing, coming) and meeting.unpark(place):
             plan.put_off.append(plan.parking.pop(place))
-    for key in {one.key for one in plan.put_off} - {one.key for one in _arrivals_to_write(plan)}:
+    written = [*plan.parking.values(), *plan.late, *(arrival for arrival, _ in plan.meetings)]
+    for key in {one.key for one in plan.put_off} - {one.key for one in written}:
         del plan.known[key]
 
 
@@ -159,14 +160,6 @@ def _is_patient(spec: JoinSpec, arrival: Arrival, missing: Iterable[str], coming
     if arrival.item.stored(MISSED):
         return False
     return all(queue in coming and spec.turns[queue] - turns.get(queue, 0) < PATIENCE for queue in missing)
-
-
-def _arrivals_to_write(plan: Plan) -> Iterator[Arrival]:
-    """Yield the arrivals that need a write."""
-    yield from plan.parking.values()
-    yield from plan.late
-    for arrival, _ in plan.meetings:
-        yield arrival
 
 
 def _find_waiting(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:

@@ -16,7 +16,7 @@ from mongoq.model.envelope import Document, new_envelope
 from mongoq.model.item import Item
 from mongoq.model.trail import HOPS, LARGE, without_payloads
 from mongoq.protocol.settle.bulk import Statement
-from mongoq.protocol.settle.move import burial_update
+from mongoq.protocol.settle.bury import burial_update
 from mongoq.protocol.settle.settle import retention_update
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
@@ -52,7 +52,7 @@ class Pair:
     raw: RawBSONDocument
 
 
-def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: datetime, when: datetime) -> Pair:
+def pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: datetime) -> Pair:
     """Make one item of the members, in the order of the join's queues; ``None`` stands for a missing member.
 
     Raises:
@@ -67,7 +67,7 @@ def pair(queue: str, members: Sequence[Member | None], *, id: ObjectId, now: dat
     document = new_envelope(
         queue,
         [None if member is None else member.item.stored("payload") for member in members],
-        id=id,
+        id=ObjectId(),
         when=when,
         priority=min(priority_of(member.item) for member in there),
         headers=headers or None,
@@ -140,8 +140,7 @@ def bury_statement(
 ) -> Statement:
     """Return the statement that sends an item to the error queue, as if from the queue that it arrived by."""
     context, item = member.context, member.item
-    marker = Marker(context, "dead", at=now, to=context.settings.dead)
-    update, marks = burial_update(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
+    update, marks = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
     told = {**marks.on(update), "$unset": {**update["$unset"], "parked": ""}}
     if missed:
         told["$set"] = {**told["$set"], MISSED: True}

@@ -73,17 +73,14 @@ class JoinSpec:
     turns: Counter[str] = field(default_factory=Counter)
     queues: tuple[str, ...] = field(init=False)
     _by_name: dict[str, QueueContext[Any]] = field(init=False)
-    _others: dict[str, tuple[str, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_name", {side.name: side for side in self.sides})
         object.__setattr__(self, "queues", tuple(self._by_name))
-        others = {queue: tuple(other for other in self.queues if other != queue) for queue in self.queues}
-        object.__setattr__(self, "_others", others)
 
     def others(self, queue: str) -> tuple[str, ...]:
         """Return the names of the other queues."""
-        return self._others[queue]
+        return tuple(other for other in self.queues if other != queue)
 
     def others_as_text(self, queue: str) -> str:
         """Return the names of the other queues, as text for a sentence."""
@@ -106,7 +103,6 @@ class JoinTransaction:
     Attributes:
         now: time of its start.
         own: statements of single items; each must find one item.
-        settled: number of those statements.
         pairs: joined items to insert.
         values: new rendezvous documents to insert.
         members: items that leave for good.
@@ -118,7 +114,6 @@ class JoinTransaction:
 
     now: datetime
     own: list[Statement] = field(default_factory=list)
-    settled: int = 0
     pairs: list[Pair] = field(default_factory=list)
     values: list[dict[str, Any]] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
@@ -130,7 +125,6 @@ class JoinTransaction:
     def bury(self, statement: Statement, reason: str) -> None:
         """Add the statement that sends an item to the error queue."""
         self.own.append(statement)
-        self.settled += 1
         self.reasons.append(reason)
 
     def end(self, item: Item[Any], fate: str) -> None:
@@ -193,7 +187,7 @@ def write_states(
 
 def send_results(broker: BrokerContext, doing: JoinTransaction) -> Flow[None]:
     """Write all results; raises ``FenceMiss`` when another process has taken an item."""
-    expected = doing.settled + len(doing.members)
+    expected = len(doing.own) + len(doing.members)
     requests = [*doing.own, *make_leave_statements(doing.members, doing.now)]
     # One count for all statements: a transaction that finds fewer items is aborted as a whole.
     if requests and (yield from count_found(broker, requests)) < expected:

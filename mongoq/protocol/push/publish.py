@@ -15,8 +15,7 @@ from mongoq.model.copies import make_bound_copy
 from mongoq.model.envelope import Document, is_same_push, splice
 from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.flow import Command, Flow, chunks
-from mongoq.protocol.push.insert import find_pushed, id_taken_error, insert_item
-from mongoq.protocol.push.keyed import Keyed, upsert_keyed
+from mongoq.protocol.push.insert import Keyed, find_pushed, id_taken_error, insert_item, upsert_keyed
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = ["MAX_COPIES", "MAX_TRANSACTION_BYTES", "Copy", "copy_for_queue", "insert_joined", "publish", "publish_many"]

@@ -19,8 +19,7 @@ from mongoq.model.envelope import Document, fresh_envelope, new_envelope
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared, chunks
-from mongoq.protocol.push.insert import insert_command, insert_item, is_new
-from mongoq.protocol.push.keyed import OnDuplicate, check_keyed, push_keyed
+from mongoq.protocol.push.insert import Keyed, OnDuplicate, check_keyed, insert_command, insert_item, is_new, push_keyed
 from mongoq.protocol.push.publish import publish
 from mongoq.protocol.state.batcher import Batchers, copies
 from mongoq.protocol.state.context import QueueContext
@@ -135,14 +134,24 @@ def push(
     The same ``id`` again, while it is remembered, inserts nothing. ``session`` is that of a caller's transaction; the
     bindings were read before that transaction's push.
     """
-    broker, joined = context.broker, session is not None
     keyed = None if key is None and on_duplicate == "keep" else check_keyed(key, on_duplicate)
-    draft = _make_draft(context, payload, priority=priority, headers=headers, delay=delay, when=when, id=id, once=once)
+    wrapped = context.codec.wrap(payload)
+    stored_headers = check_headers(headers, context.broker.encoding)
+    given = None if id is None else object_id(id)
+    remember = remember_time(once, given is not None)
+    check_due(delay, when)
+    draft = Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given, remember)
+    joined = session is not None
     yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
     draft.stamp()
-    identified = draft.given is not None
-    if identified:
-        context.state.expect_remembered(draft.remember)
+    if given is not None:
+        context.state.expect_remembered(remember)
+    return (yield from _insert_draft(draft, keyed, joined=joined))
+
+
+def _insert_draft(draft: Draft, keyed: Keyed | None, *, joined: bool) -> Flow[ObjectId]:
+    """Insert the item of a draft in one of four ways, and return its id, or that of the live item with its key."""
+    context, broker, identified = draft.context, draft.context.broker, draft.given is not None
     if bound := broker.topics.bound.get(context.name):
         yield from publish(broker, draft.envelope(), bound, keyed, given=identified, joined=joined)
     elif keyed is not None:
@@ -153,27 +162,6 @@ def push(
     else:
         yield from insert_together(broker.batchers, draft)
     return draft.id
-
-
-def _make_draft(
-    context: QueueContext[Any],
-    payload: Any,
-    *,
-    priority: int,
-    headers: Mapping[str, Any] | None,
-    delay: Duration | None,
-    when: datetime | None,
-    id: ObjectId | None,
-    once: Duration | None,
-) -> Draft:
-    """Check the arguments of a push."""
-    wrapped = context.codec.wrap(payload)
-    stored_headers = None if headers is None else check_headers(headers, context.broker.encoding)
-    given = None if id is None else object_id(id)
-    remember = DEFAULT_REMEMBER if once is None else remember_time(once, given is not None)
-    if delay is not None or when is not None:
-        check_due(delay, when)
-    return Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given, remember)
 
 
 def remember_time(once: Duration | None, identified: bool) -> timedelta:
@@ -207,15 +195,7 @@ def check_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
 def insert_together(batchers: Batchers, draft: Draft) -> Flow[None]:
     """Insert the item of a draft together with other callers' items."""
     broker = draft.context.broker
-    batcher, caller = batchers.batcher("push", _insert_drafts, max_in_flight=2, shares=2), batchers.caller
-    if caller is not None and batcher.start_alone(caller()):
-        try:
-            if (yield from insert_item(broker, draft.encode(), given=draft.given is not None, here=True)):
-                draft.record_put()
-        finally:
-            batcher.finish_alone()  # even when this caller is cancelled: others wait for their turn
-            batchers.go_on(batcher)
-        return
+    batcher = batchers.batcher("push", _insert_drafts, max_in_flight=2)
     try:
         yield Shared(batcher, draft)
     except (Duplicate, ReplyLost) as error:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
@@ -35,8 +35,7 @@ from mongoq.protocol.flow import (
     own_error,
     with_place,
 )
-from mongoq.protocol.push.insert import find_pushed
-from mongoq.protocol.push.keyed import Keyed, push_keyed
+from mongoq.protocol.push.insert import Keyed, find_pushed, push_keyed
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, Copy, insert_joined, publish, publish_many
 from mongoq.protocol.push.push import check_due, check_headers, due_time, remember_time
 from mongoq.protocol.state.context import QueueContext
@@ -46,225 +45,6 @@ __all__ = ["Push", "PushOptions", "push_each", "push_many"]
 logger = logging.getLogger("mongoq.push")
 
 Failures = dict[ObjectId, Exception]
-Identified = tuple[bytes, bytes, *tuple[Any, ...]]
-"""An id in 12 bytes, the payload as ``{"payload": payload}`` in BSON, and further values of the caller's."""
-Fresh = TypeVar("Fresh", bound=Identified)
-
-
-def push_many(
-    context: QueueContext[Any],
-    payloads: Iterable[Any],
-    *,
-    delay: Duration | None,
-    when: datetime | None,
-    priority: int,
-    headers: Mapping[str, Any] | None,
-    ids: Iterable[ObjectId] | None,
-    once: Duration | None,
-    session: Any = None,
-) -> Flow[list[ObjectId]]:
-    """Insert many items, or copies of them for each bound queue, and return their ids in order.
-
-    Nothing is sent unless all of them can be stored. ``session`` is that of a caller's transaction; the bindings were
-    read before that transaction's push.
-    """
-    joined = session is not None
-    values = _encode_payloads(context, payloads)
-    given = None if ids is None else _check_ids(ids, len(values))
-    stored_headers = check_headers(headers, context.broker.encoding)
-    priority = checked_priority(priority)
-    remember = remember_time(once, given is not None)
-    check_due(delay, when)
-    if not values:
-        return []
-    yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
-    clock = context.broker.clock
-    raw = new_ids(len(values)) if given is None else [id.binary for id in given]
-    identities = given or list(map(ObjectId, raw))
-    eligible = due_time(clock, delay, when)
-    until = None if given is None else clock.now() + remember
-    if given is not None:
-        context.state.expect_remembered(remember)
-    envelope = new_envelope(
-        context.name, None, id=identities[0], when=eligible, priority=priority, headers=stored_headers, once=until
-    )
-    if bound := context.broker.topics.bound.get(context.name):
-        fresh = list(zip(identities, values, strict=True))
-        yield from publish_many(context.broker, envelope, fresh, bound, given=given is not None, joined=joined)
-        return identities
-    stencil = Stencil(context.broker.encoding, envelope)
-    if joined:
-        copies = [
-            Copy(context.name, id, stencil.envelope(one, value))
-            for id, one, value in zip(identities, raw, values, strict=True)
-        ]
-        yield from insert_joined(context.broker, copies, envelope, given=given is not None)
-        return identities
-    yield from insert_in_chunks(
-        context,
-        list(zip(raw, values, strict=True)),
-        lambda one: stencil.envelope(*one),
-        lambda one: stencil.size(one[1]),
-        lambda stored: context.broker.record_put(context.name, eligible, priority, number=len(stored)),
-        again=given is not None,
-    )
-    return identities
-
-
-def _encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:
-    """Check and encode each payload, as ``{"payload": payload}``."""
-    given = read_list(payloads, "payloads")
-    with suppress(ArgumentInvalid):
-        return context.codec.wrap_many(given)
-    values = []
-    for place, payload in enumerate(given):  # one payload is refused: find out which, for the error
-        try:
-            values.append(context.codec.wrap(payload))
-        except ArgumentInvalid as error:
-            raise with_place(error, f"payloads[{place}]", "payload") from error
-    return values
-
-
-def _check_ids(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
-    given = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
-    if len(given) != number:
-        raise ArgumentInvalid("ids", f"{len(given)} ids for {number} payloads; give one for each")
-    if len({id.binary for id in given}) != number:
-        raise ArgumentInvalid("ids", "the same id is given twice; one item has one id")
-    return given
-
-
-def insert_in_chunks(
-    context: QueueContext[Any],
-    fresh: Sequence[Fresh],
-    envelope: Callable[[Fresh], RawBSONDocument],
-    size: Callable[[Fresh], int],
-    record: Callable[[Sequence[Fresh]], None],
-    *,
-    again: bool,
-) -> Flow[None]:
-    """Send the chunks; after a lost reply the next one is still sent, after any other error none.
-
-    Raises ``BatchIncomplete``, or the driver's error when nothing was pushed. ``record`` receives the items that are
-    stored. ``again`` means that the ids may exist already.
-    """
-    failed: Failures = {}
-    stopped: Exception | None = None
-    lost = False
-    for chunk in chunks(fresh, size):
-        try:
-            if stopped is not None:
-                raise stopped
-            envelopes = [envelope(one) for one in chunk]
-            refused, unknown = yield from _insert_chunk(context, chunk, envelopes, record, again=again)
-        except Exception as error:
-            stopped = error
-            refused, unknown = dict.fromkeys(_ids(chunk), own_error(error)), False
-        failed |= refused
-        lost |= unknown
-    if not failed:
-        return
-    done = [id for id in _ids(fresh) if id not in failed]
-    if lost:
-        # The caller does not know the generated ids yet, so it could not look for the pushed items by itself.
-        raise BatchIncomplete(context.name, done, failed) from next(iter(failed.values()))
-    finish(context.name, done, failed)
-
-
-def _ids(chunk: Iterable[Identified]) -> list[ObjectId]:
-    """Return the ids as ``ObjectId``; made on demand, since most calls need none."""
-    return [ObjectId(one[0]) for one in chunk]
-
-
-def _insert_chunk(
-    context: QueueContext[Any],
-    chunk: Sequence[Fresh],
-    envelopes: list[RawBSONDocument],
-    record: Callable[[Sequence[Fresh]], None],
-    *,
-    again: bool,
-) -> Flow[tuple[Failures, bool]]:
-    """Insert a chunk; return the errors of items not known to be stored, and whether some of them may be stored.
-
-    Ids given by the producer are remembered, so a chunk of them is safe to send again. Another chunk could double an
-    item that was inserted and settled in the meantime.
-    """
-    command: Command[Any] = Command("insert_many", {"documents": envelopes, "ordered": False}, resolved=again)
-    try:
-        yield from (retry_until_reply(command) if again else command)
-    except PartlyRefused as refused:
-        record([one for place, one in enumerate(chunk) if place not in refused.refusals])
-        failed = {
-            place: own_error(error)
-            for place, error in refused.refusals.items()
-            if not (again and isinstance(error, Duplicate))
-        }
-        there = [place for place in refused.refusals if place not in failed]
-        met, unknown = yield from _resolve_duplicates(
-            context, [chunk[place] for place in there], [envelopes[place] for place in there], record
-        )
-        return met | {ObjectId(chunk[place][0]): error for place, error in failed.items()}, unknown
-    except ReplyLost as reply:
-        missing = ids = _ids(chunk)
-        taken: Failures = {}
-        try:
-            missing = yield from _find_missing(context, ids)
-            if again:
-                taken, _ = yield from _find_taken(context, ids)
-        except Exception as error:
-            logger.debug("what was pushed could not be looked for: %r", error)
-        absent = set(missing)
-        record([one for one, id in zip(chunk, ids, strict=True) if id not in absent])
-        return taken | dict.fromkeys(missing, reply.cause), bool(missing)
-    record(chunk)
-    return {}, False
-
-
-def _resolve_duplicates(
-    context: QueueContext[Any],
-    chunk: Sequence[Fresh],
-    envelopes: Sequence[RawBSONDocument],
-    record: Callable[[Sequence[Fresh]], None],
-) -> Flow[tuple[Failures, bool]]:
-    """Compare duplicate ids with the pushes that used them, and return the same as ``_insert_chunk``.
-
-    The document with an id may have been removed since: then the item is inserted.
-    """
-    if not chunk:
-        return {}, False
-    taken, found = yield from _find_taken(context, _ids(chunk))
-    gone = [place for place, one in enumerate(chunk) if one[0] not in found]
-    if not gone:
-        return taken, False
-    more, unknown = yield from _insert_chunk(
-        context, [chunk[place] for place in gone], [envelopes[place] for place in gone], record, again=True
-    )
-    return taken | more, unknown
-
-
-def _find_taken(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[tuple[Failures, set[bytes]]]:
-    """Return the errors of ids that other pushes have used (``find``), and the ids that exist."""
-    documents = yield from find_pushed(context.broker, ids)
-    taken: Failures = {
-        document["_id"]: DuplicateItem(
-            document.get("q", ""), None, document["_id"], id=document["_id"], to=context.name
-        )
-        for document in documents
-        if not is_same_push(document, context.name)
-    }
-    return taken, {document["_id"].binary for document in documents}
-
-
-def _find_missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[ObjectId]]:
-    """Return the ids that are not stored, by an update that changes nothing and waits for the majority, as any does."""
-    nothing = {"$unset": {"unheard_of": ""}}
-    command = Command("update_many", {"filter": {"_id": {"$in": ids}}, "update": nothing}, number_matched)
-    if (yield from retry_once(command)) == len(ids):
-        return []
-    # Rarely needed: most often the update has found all of them.
-    found = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})
-    there = {document["_id"] for document in found}
-    return [id for id in ids if id not in there]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -279,7 +59,7 @@ class PushOptions:
         key: its key; while an item of that key is live, nothing is pushed.
     """
 
-    delay: timedelta | None = None
+    delay: Duration | None = None
     when: datetime | None = None
     priority: int = 0
     headers: Any = None
@@ -293,39 +73,21 @@ It holds only bytes and numbers, since the interpreter's garbage collector skips
 """
 
 
-def push_each(
-    context: QueueContext[Any], options: Sequence[PushOptions], pushes: Sequence[Push], *, remember: timedelta
-) -> Flow[None]:
-    """Insert items (``insert`` of many), or copies of them for each bound queue, each id once while it is remembered.
-
-    Items with a key follow, one by one (``find``, ``findAndModify``). A crash in between leaves some of them pushed;
-    push all again. Raises ``BatchIncomplete``, or the driver's error when nothing was pushed.
-    """
-    if not pushes:
-        return
-    yield from ensure_ready_to_push(context)
-    envelopes = _Envelopes(context, options, remember)
-    keyed = (
-        [push for push in pushes if options[push[2]].key is not None] if any(chosen.key for chosen in options) else []
-    )
-    plain = [push for push in pushes if options[push[2]].key is None] if keyed else pushes
-    if bound := context.broker.topics.bound.get(context.name):
-        yield from _publish_parts(context, plain, envelopes, bound)
-    elif plain:
-        yield from insert_in_chunks(context, plain, envelopes.encode, envelopes.size, envelopes.record, again=True)
-    for push in keyed:
-        yield from _push_with_key(context, push, str(options[push[2]].key), envelopes)
-
-
 class _Envelopes:
-    """Envelopes of pushes; the part that pushes with the same options share is made once."""
+    """Envelopes of pushes; the part that pushes with the same options share is made once.
 
-    def __init__(self, context: QueueContext[Any], options: Sequence[PushOptions], remember: timedelta) -> None:
+    Args:
+        context: the queue.
+        options: the options, by the indexes in the pushes.
+        remember: how long the ids are remembered; ``None`` when they were not given by the producer.
+    """
+
+    def __init__(self, context: QueueContext[Any], options: Sequence[PushOptions], remember: timedelta | None) -> None:
         clock = context.broker.clock
         self._context = context
         self._options = options
         self._due = [due_time(clock, chosen.delay, chosen.when) for chosen in options]
-        self._until = clock.now() + remember
+        self._until = None if remember is None else clock.now() + remember
         self._stencils: list[Stencil | None] = [None] * len(options)
 
     def encode(self, push: Push) -> RawBSONDocument:
@@ -361,6 +123,214 @@ class _Envelopes:
         for place, number in Counter(place for _, _, place in stored).items():
             name, priority = self._context.name, self._options[place].priority
             self._context.broker.record_put(name, self._due[place], priority, number=number)
+
+
+def push_many(
+    context: QueueContext[Any],
+    payloads: Iterable[Any],
+    *,
+    delay: Duration | None,
+    when: datetime | None,
+    priority: int,
+    headers: Mapping[str, Any] | None,
+    ids: Iterable[ObjectId] | None,
+    once: Duration | None,
+    session: Any = None,
+) -> Flow[list[ObjectId]]:
+    """Insert many items, or copies of them for each bound queue, and return their ids in order.
+
+    Nothing is sent unless all of them can be stored. ``session`` is that of a caller's transaction; the bindings were
+    read before that transaction's push.
+    """
+    joined = session is not None
+    values = _encode_payloads(context, payloads)
+    given = None if ids is None else _check_ids(ids, len(values))
+    stored_headers = check_headers(headers, context.broker.encoding)
+    options = PushOptions(delay, when, checked_priority(priority), stored_headers)
+    remember = remember_time(once, given is not None)
+    check_due(delay, when)
+    if not values:
+        return []
+    yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
+    raw = new_ids(len(values)) if given is None else [id.binary for id in given]
+    identities = given or list(map(ObjectId, raw))
+    if given is not None:
+        context.state.expect_remembered(remember)
+    envelopes = _Envelopes(context, [options], None if given is None else remember)
+    pushes = [(id, value, 0) for id, value in zip(raw, values, strict=True)]
+    if bound := context.broker.topics.bound.get(context.name):
+        fresh = list(zip(identities, values, strict=True))
+        first = envelopes.document(pushes[0], None)
+        yield from publish_many(context.broker, first, fresh, bound, given=given is not None, joined=joined)
+    elif joined:
+        copies = [Copy(context.name, id, envelopes.encode(one)) for id, one in zip(identities, pushes, strict=True)]
+        first = envelopes.document(pushes[0], None)
+        yield from insert_joined(context.broker, copies, first, given=given is not None)
+    else:
+        yield from _insert_in_chunks(context, pushes, envelopes, again=given is not None)
+    return identities
+
+
+def _encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:
+    """Check and encode each payload, as ``{"payload": payload}``."""
+    given = read_list(payloads, "payloads")
+    with suppress(ArgumentInvalid):
+        return context.codec.wrap_many(given)
+    values = []
+    for place, payload in enumerate(given):  # one payload is refused: find out which, for the error
+        try:
+            values.append(context.codec.wrap(payload))
+        except ArgumentInvalid as error:
+            raise with_place(error, f"payloads[{place}]", "payload") from error
+    return values
+
+
+def _check_ids(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
+    given = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
+    if len(given) != number:
+        raise ArgumentInvalid("ids", f"{len(given)} ids for {number} payloads; give one for each")
+    if len({id.binary for id in given}) != number:
+        raise ArgumentInvalid("ids", "the same id is given twice; one item has one id")
+    return given
+
+
+def _insert_in_chunks(
+    context: QueueContext[Any], pushes: Sequence[Push], envelopes: _Envelopes, *, again: bool
+) -> Flow[None]:
+    """Send the chunks; after a lost reply the next one is still sent, after any other error none.
+
+    Raises ``BatchIncomplete``, or the driver's error when nothing was pushed. ``again`` means that the ids may exist
+    already.
+    """
+    failed: Failures = {}
+    stopped: Exception | None = None
+    lost = False
+    for chunk in chunks(pushes, envelopes.size):
+        try:
+            if stopped is not None:
+                raise stopped
+            refused, unknown = yield from _insert_chunk(context, chunk, envelopes, again=again)
+        except Exception as error:
+            stopped = error
+            refused, unknown = dict.fromkeys(_ids(chunk), own_error(error)), False
+        failed |= refused
+        lost |= unknown
+    if not failed:
+        return
+    done = [id for id in _ids(pushes) if id not in failed]
+    if lost:
+        # The caller does not know the generated ids yet, so it could not look for the pushed items by itself.
+        raise BatchIncomplete(context.name, done, failed) from next(iter(failed.values()))
+    finish(context.name, done, failed)
+
+
+def _ids(chunk: Iterable[Push]) -> list[ObjectId]:
+    """Return the ids as ``ObjectId``; made on demand, since most calls need none."""
+    return [ObjectId(one[0]) for one in chunk]
+
+
+def _insert_chunk(
+    context: QueueContext[Any], chunk: Sequence[Push], envelopes: _Envelopes, *, again: bool
+) -> Flow[tuple[Failures, bool]]:
+    """Insert a chunk; return the errors of items not known to be stored, and whether some of them may be stored.
+
+    Ids given by the producer are remembered, so a chunk of them is safe to send again. Another chunk could double an
+    item that was inserted and settled in the meantime.
+    """
+    documents = list(map(envelopes.encode, chunk))
+    command: Command[Any] = Command("insert_many", {"documents": documents, "ordered": False}, resolved=again)
+    try:
+        yield from (retry_until_reply(command) if again else command)
+    except PartlyRefused as refused:
+        envelopes.record([one for place, one in enumerate(chunk) if place not in refused.refusals])
+        failed = {
+            place: own_error(error)
+            for place, error in refused.refusals.items()
+            if not (again and isinstance(error, Duplicate))
+        }
+        there = [chunk[place] for place in refused.refusals if place not in failed]
+        met, unknown = yield from _resolve_duplicates(context, there, envelopes)
+        return met | {ObjectId(chunk[place][0]): error for place, error in failed.items()}, unknown
+    except ReplyLost as reply:
+        missing = ids = _ids(chunk)
+        taken: Failures = {}
+        try:
+            missing = yield from _find_missing(context, ids)
+            if again:
+                taken, _ = yield from _find_taken(context, ids)
+        except Exception as error:
+            logger.debug("what was pushed could not be looked for: %r", error)
+        absent = set(missing)
+        envelopes.record([one for one, id in zip(chunk, ids, strict=True) if id not in absent])
+        return taken | dict.fromkeys(missing, reply.cause), bool(missing)
+    envelopes.record(chunk)
+    return {}, False
+
+
+def _resolve_duplicates(
+    context: QueueContext[Any], chunk: Sequence[Push], envelopes: _Envelopes
+) -> Flow[tuple[Failures, bool]]:
+    """Compare duplicate ids with the pushes that used them, and return the same as ``_insert_chunk``.
+
+    The document with an id may have been removed since: then the item is inserted.
+    """
+    if not chunk:
+        return {}, False
+    taken, found = yield from _find_taken(context, _ids(chunk))
+    gone = [one for one in chunk if one[0] not in found]
+    if not gone:
+        return taken, False
+    more, unknown = yield from _insert_chunk(context, gone, envelopes, again=True)
+    return taken | more, unknown
+
+
+def _find_taken(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[tuple[Failures, set[bytes]]]:
+    """Return the errors of ids that other pushes have used (``find``), and the ids that exist."""
+    documents = yield from find_pushed(context.broker, ids)
+    taken: Failures = {
+        document["_id"]: DuplicateItem(
+            document.get("q", ""), None, document["_id"], id=document["_id"], to=context.name
+        )
+        for document in documents
+        if not is_same_push(document, context.name)
+    }
+    return taken, {document["_id"].binary for document in documents}
+
+
+def _find_missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[ObjectId]]:
+    """Return the ids that are not stored, by an update that changes nothing and waits for the majority, as any does."""
+    nothing = {"$unset": {"unheard_of": ""}}
+    command = Command("update_many", {"filter": {"_id": {"$in": ids}}, "update": nothing}, number_matched)
+    if (yield from retry_once(command)) == len(ids):
+        return []
+    # Rarely needed: most often the update has found all of them.
+    found = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})
+    there = {document["_id"] for document in found}
+    return [id for id in ids if id not in there]
+
+
+def push_each(
+    context: QueueContext[Any], options: Sequence[PushOptions], pushes: Sequence[Push], *, remember: timedelta
+) -> Flow[None]:
+    """Insert items (``insert`` of many), or copies of them for each bound queue, each id once while it is remembered.
+
+    Items with a key follow, one by one (``find``, ``findAndModify``). A crash in between leaves some of them pushed;
+    push all again. Raises ``BatchIncomplete``, or the driver's error when nothing was pushed.
+    """
+    if not pushes:
+        return
+    yield from ensure_ready_to_push(context)
+    envelopes = _Envelopes(context, options, remember)
+    keyed = (
+        [push for push in pushes if options[push[2]].key is not None] if any(chosen.key for chosen in options) else []
+    )
+    plain = [push for push in pushes if options[push[2]].key is None] if keyed else pushes
+    if bound := context.broker.topics.bound.get(context.name):
+        yield from _publish_parts(context, plain, envelopes, bound)
+    elif plain:
+        yield from _insert_in_chunks(context, plain, envelopes, again=True)
+    for push in keyed:
+        yield from _push_with_key(context, push, str(options[push[2]].key), envelopes)
 
 
 def _publish_parts(

@@ -1,6 +1,6 @@
 """Operations of a reservation's holder: commit, roll back, move, bury, fork.
 
-``settle`` settles one item in one fenced command: start there. ``settle_many`` and ``move_many`` check many items, and
-``bulk`` sends them. ``apply_outcomes`` maps the outcomes of handlers to commands; ``exchange`` settles and pushes in
-one transaction.
+``settlement`` says what is sent for an item, and settles a single one: start there. ``settle``, ``move`` and ``bury``
+make settlements, and ``bulk`` sends those of many items. ``apply_outcomes`` maps the outcomes of handlers to
+settlements; ``exchange`` settles and pushes in one transaction. ``by_token`` needs no items, only ids and their fence.
 """

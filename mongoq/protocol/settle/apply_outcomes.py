@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -17,7 +16,7 @@ from bson import ObjectId
 
 from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.arguments import duration
-from mongoq.model.envelope import error_document, new_envelope
+from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import (
     Dead,
@@ -31,16 +30,15 @@ from mongoq.model.outcomes import (
     SettledElsewhere,
     make_unknown_error,
 )
-from mongoq.protocol.base.fence import is_back
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.push.insert import insert_item
-from mongoq.protocol.settle import move, settle
-from mongoq.protocol.settle.bulk import Put, Settlement, Wanted, run_bulk
+from mongoq.protocol.settle.bulk import Wanted, run_bulk
+from mongoq.protocol.settle.bury import ONLY_RUN_REASON, burial_update, make_burial
 from mongoq.protocol.settle.fork import fork_items, make_output
-from mongoq.protocol.settle.move_many import Moves, Resolve, make_move
-from mongoq.protocol.settle.settle_many import Batch, make_burial, make_commit, make_release, make_rollback
-from mongoq.protocol.settle.trail import Marker
+from mongoq.protocol.settle.move import Moves, Resolve, make_move
+from mongoq.protocol.settle.settle import make_commit, make_release, make_rollback
+from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = [
@@ -126,10 +124,10 @@ class _Plan:
             case Move():
                 settlement = make_move(context, item, self._moves.check(outcome), batch)
             case Failed():
-                settlement = _make_rollback(context, item, outcome, batch)
+                length, error = duration(outcome.delay, "delay"), outcome.error
+                settlement = make_rollback(context, item, batch, length=length, error=error, counted=outcome.counted)
             case Dead():
-                alone = partial(move.bury, context, reason=outcome.reason, error=None)
-                settlement = make_burial(context, item, batch, reason=outcome.reason, error=None, alone=alone)
+                settlement = make_burial(context, item, batch, reason=outcome.reason, error=None)
             case Release():
                 settlement = make_release(context, item, batch)
             case Fork():
@@ -146,19 +144,6 @@ class _Plan:
         """Settle the items, and return the errors of items that were not settled, by ``id_key``."""
         tally = yield from run_bulk(self._context, self._settlements)
         return tally.failed | (yield from fork_items(self._context, self._forks, self._batch, self._moves))
-
-
-def _make_rollback(context: QueueContext[Any], item: Item[Any], outcome: Failed, batch: Batch) -> Settlement:
-    """Return the settlement of an item whose run has failed, maybe through no fault of its own (not counted)."""
-    length = duration(outcome.delay, "delay")
-    if outcome.counted:
-        return make_rollback(context, item, batch, length=length, error=outcome.error)
-    when = batch.now + length
-    update = settle.rollback_update(when, error_document(outcome.error, batch.now))
-    update["$inc"] = {"attempts": -1}
-    alone = partial(settle.send_rollback, context, update=update)
-    happened = partial(is_back, when=when, fewer=1)
-    return Settlement(update, happened, "rollback", alone, put=Put(context.name, when))
 
 
 # --- at most once --------------------------------------------------------------------------------
@@ -204,7 +189,7 @@ def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: Resol
         case Fork():
             yield from _push_outputs(context, item, outcome.moves, moves)
         case Failed():
-            yield from _push_dead_letter(context, item, reason=move.ONLY_RUN_REASON, error=outcome.error)
+            yield from _push_dead_letter(context, item, reason=ONLY_RUN_REASON, error=outcome.error)
         case Dead():
             yield from _push_dead_letter(context, item, reason=outcome.reason, error=None)
         case SettledElsewhere():
@@ -228,8 +213,7 @@ def _push_dead_letter(context: QueueContext[Any], item: Item[Any], *, reason: st
             "item %s of queue %r is lost: its only run has failed, and there is no error queue", item.id, item.queue
         )
         return
-    marker = Marker(context, "dead", at=now, to=dead)
-    update, _ = move.burial_update(context, item, marker, reason=reason, error=error, attempts=item.attempts, now=now)
+    update, _ = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
     envelope = new_envelope(
         dead,
         item.stored("payload"),

@@ -6,20 +6,20 @@ The server answers a bulk with totals only. When fewer items were found than wer
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import chain, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, ReservationLost
+from mongoq.model.arguments import read_list
 from mongoq.model.envelope import Document
-from mongoq.model.item import Item, id_key, reservation_key
+from mongoq.model.item import Item, id_key, is_held_in, reservation_key
 from mongoq.model.process import Event
-from mongoq.model.raw import RawBatch, ids_of
-from mongoq.protocol.base.fence import LEASE_MARGIN, ends_by, make_lost_error, may_be_new
+from mongoq.model.raw import RawBatch, all_held, ids_of
+from mongoq.protocol.base.fence import LEASE_MARGIN, check_owner, ends_by, make_lost_error, may_be_new
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.flow import (
@@ -35,23 +35,22 @@ from mongoq.protocol.flow import (
     number_matched,
     own_error,
 )
-from mongoq.protocol.settle.patch import patch_misfit_error, patch_too_large_error
+from mongoq.protocol.settle.settlement import Put, Settlement, patch_misfit_error, patch_too_large_error, settle_one
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
-    "STATE_FIELDS",
     "BulkResult",
     "Group",
-    "Put",
-    "Settlement",
     "Statement",
     "Wanted",
+    "check_items",
     "count_found",
     "group_by_statement",
     "make_statement",
     "make_statements",
     "mark_done",
     "number_found",
+    "read_states",
     "run_bulk",
     "run_bulk_alike",
     "settle_alike",
@@ -66,44 +65,6 @@ STATE_FIELDS: dict[str, Any] = dict.fromkeys(
 """Projection of the fields that show whether an item was settled."""
 
 Statement = tuple[str, dict[str, Any]]
-
-
-class Put(NamedTuple):
-    """The queue that items are put into, the time from which on they are due there, and their new priority, if any."""
-
-    queue: str
-    when: datetime
-    priority: int | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Settlement:
-    """How items are settled that are treated alike; items under one token share a statement.
-
-    Attributes:
-        update: the update that does it; ``None`` deletes the items.
-        happened: returns, from the stored document of an item, whether it was done.
-        event: what to count; ``None`` leaves the items reserved.
-        alone: the flow that settles one item by a command of its own, whose answer is exact.
-        patch: the most bytes that a patch in it adds, or ``None`` without one. Patched items share no statement: a
-            patch that does not fit one item must not fail another.
-        room: the condition that a patch leaves room.
-        size: the bytes of the update, when they count.
-        telling: no item looks settled in this way unless this update did it.
-        told: the answer that the caller gets for an item, where ``alone`` returns one.
-        put: where the items are put; ``None`` when they leave the queues.
-    """
-
-    update: Mapping[str, Any] | None
-    happened: Callable[[Document, Item[Any]], bool | None]
-    event: Event | None
-    alone: Callable[[Item[Any]], Flow[Any]]
-    patch: int | None = None
-    room: Mapping[str, Any] = field(default_factory=dict)
-    size: int = 0
-    is_proof: bool = True
-    told: Any = None
-    put: Put | None = None
 
 
 Wanted = tuple[Item[Any], Settlement]
@@ -126,31 +87,47 @@ class Group:
 
 @dataclass(slots=True)
 class BulkResult:
-    """Results so far: settled ids, the answers of single commands, and errors, the last two by ``id_key``."""
+    """Results so far: settled ids, and the errors of other items by ``id_key``."""
 
     done: list[ObjectId] = field(default_factory=list)
-    answers: dict[Any, Any] = field(default_factory=dict)
     failed: dict[Any, Exception] = field(default_factory=dict)
 
 
-def settle_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[dict[Any, Any]]:
-    """Settle items, and return the answers of items that were settled by a flow of their own, by ``id_key``.
+def check_items(
+    context: QueueContext[Any], items: Any, argument: str = "items"
+) -> tuple[list[Item[Any]], RawBatch | None]:
+    """Return the items, each once, all reserved from this queue, and their common facts, if known."""
+    found, namespace, queue = read_list(items, argument), context.broker.namespace, context.name
+    held = all_held(found, namespace, queue)
+    if held is not None:
+        return found, held
+    seen: set[Any] = set()
+    for place, item in enumerate(found):
+        if not isinstance(item, Item):
+            raise ArgumentInvalid(f"{argument}[{place}]", f"an Item that was reserved, not {type(item).__name__}")
+        if not is_held_in(item, namespace, queue):
+            check_owner(context, item)  # says what is wrong with it
+        key = id_key(item.id)
+        if key in seen:
+            raise ArgumentInvalid(f"{argument}[{place}]", f"item {item.id} is given twice")
+        seen.add(key)
+    return found, None
+
+
+def settle_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[None]:
+    """Settle items.
 
     All are tried; then one ``BatchIncomplete`` names the failed items. Each command is safe to send again, and is sent
     until there is a reply, ``SENDS`` times at most. An error of the driver that concerns no single item ends the bulk.
     """
-    tally = yield from run_bulk(context, wanted)
-    _raise_failures(context, tally, (item for item, _ in wanted))
-    return tally.answers
+    _raise_failures(context, (yield from run_bulk(context, wanted)), (item for item, _ in wanted))
 
 
 def settle_alike(
     context: QueueContext[Any], items: list[Item[Any]], settlement: Settlement, held: RawBatch
-) -> Flow[dict[Any, Any]]:
+) -> Flow[None]:
     """Settle items that share one settlement and the facts in ``held``."""
-    tally = yield from run_bulk_alike(context, items, settlement, held)
-    _raise_failures(context, tally, items)
-    return tally.answers
+    _raise_failures(context, (yield from run_bulk_alike(context, items, settlement, held)), items)
 
 
 def _raise_failures(context: QueueContext[Any], tally: BulkResult, items: Iterable[Item[Any]]) -> None:
@@ -190,7 +167,7 @@ def _run_bulk(context: QueueContext[Any], together: list[Group], alone: list[Wan
         for bulk in chunks(together, _size, items=_number, most=MAX_STATEMENTS):
             alone += yield from _send_bulk(context, bulk, tally)
         for item, settlement in alone:
-            yield from _settle_alone(item, settlement, tally)
+            yield from _settle_alone(context, item, settlement, tally)
     except Exception as error:
         known = {*map(id_key, tally.done), *tally.failed}
         rest = [key for item, _ in [*_list_wanted(together), *alone] if (key := id_key(item.id)) not in known]
@@ -206,9 +183,9 @@ def _number(group: Group) -> int:
     return len(group.items)
 
 
-def _settle_alone(item: Item[Any], settlement: Settlement, tally: BulkResult) -> Flow[None]:
+def _settle_alone(context: QueueContext[Any], item: Item[Any], settlement: Settlement, tally: BulkResult) -> Flow[None]:
     try:
-        tally.answers[id_key(item.id)] = yield from settlement.alone(item)
+        yield from settle_one(context, item, settlement)
         tally.done.append(item.id)
     except (Interruption, ReservationLost, ArgumentInvalid) as error:
         tally.failed[id_key(item.id)] = own_error(error)
@@ -280,13 +257,12 @@ def _resolve_refused(context: QueueContext[Any], sent: list[Wanted], tally: Bulk
     """Find out how far refused statements of several items came, and return the items that are still held."""
     if not sent:
         return []
-    ids = [item.id for item, _ in sent]
-    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"token": 1})
-    held = {id_key(document["_id"]): document.get("token") for document in read}
+    found = yield from read_states(context.broker, [item.id for item, _ in sent])
     alone: list[Wanted] = []
     rest: list[Wanted] = []
     for item, settlement in sent:
-        (alone if held.get(id_key(item.id)) == item.token else rest).append((item, settlement))
+        held = found.get(id_key(item.id), {}).get("token") == item.token
+        (alone if held else rest).append((item, settlement))
     if rest:
         yield from _resolve_by_reading(context, rest, None, tally)
     return alone
@@ -364,9 +340,7 @@ def _resolve_by_reading(
     The server keeps no record of a statement of many. After a lost reply, an item deleted by us and an item settled by
     another holder look alike: both are gone, and stay uncertain.
     """
-    ids = [item.id for item, _ in sent]
-    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
-    found = {id_key(document["_id"]): document for document in read}
+    found = yield from read_states(context.broker, [item.id for item, _ in sent])
     read_as = {
         id_key(item.id): _infer_settled(item, settlement, found.get(id_key(item.id))) for item, settlement in sent
     }
@@ -382,6 +356,12 @@ def _resolve_by_reading(
             tally.failed[id_key(item.id)] = patch_too_large_error(settlement.patch)
         else:
             tally.failed[id_key(item.id)] = make_lost_error(context, item, document)
+
+
+def read_states(broker: BrokerContext, ids: Sequence[Any]) -> Flow[dict[Any, Document]]:
+    """Read the present states of items (``find``), by ``id_key``; items that are gone are left out."""
+    found = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
+    return {id_key(document["_id"]): document for document in found}
 
 
 def _infer_settled(item: Item[Any], settlement: Settlement, document: Document | None) -> bool | None:

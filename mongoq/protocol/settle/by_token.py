@@ -1,4 +1,4 @@
-"""Settle by id and token alone: for callers that hold no items, but know the claimed ids and their fence.
+"""Items by id and token alone: leases of workers, and callers that know only the claimed ids and their fence.
 
 Items under one token: many items by their ids, extended or read, and none of them may be missed. A caller that reads
 the items of a claim and misses one would have it settled unread. A read may miss one: a server that was elected a
@@ -9,13 +9,14 @@ for the majority. So an item that a read has not found is checked by an update t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from bson import ObjectId
 
 from mongoq.errors import MongoqError, ReservationLost, ServerUnavailable
+from mongoq.model.envelope import error_document
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
@@ -23,19 +24,22 @@ from mongoq.protocol.base.find import find_few, find_reply
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import IDS, Command, Flow, Interruption, Wait, number_matched, own_error
-from mongoq.protocol.settle.bulk import Wanted, run_bulk
-from mongoq.protocol.settle.move import Handover, send_move
-from mongoq.protocol.settle.move_many import make_move
-from mongoq.protocol.settle.settle_many import Batch, make_commit
+from mongoq.protocol.settle.bulk import Statement, Wanted, make_statement, read_states, run_bulk
+from mongoq.protocol.settle.move import Handover, Told, make_move, send_move
+from mongoq.protocol.settle.settle import make_commit
+from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
+    "ExtendedItems",
     "FencedItem",
     "SettledByToken",
     "cut_ids",
     "extend_and_list_held",
     "extend_held",
+    "extend_leases",
     "read_held_documents",
+    "record_timeout",
     "settle_held",
     "update_many_command",
 ]
@@ -110,6 +114,79 @@ def _update_held(token: ObjectId, ids: Sequence[Any], update: Mapping[str, Any])
 def update_many_command(filter: Mapping[str, Any], update: Any) -> Command[int]:
     """Return an update of many that may be sent again, since it is fenced and finds nothing twice; it counts them."""
     return Command("update_many", {"filter": filter, "update": update}, number_matched, resolved=True)
+
+
+# --- leases of workers ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendedItems:
+    """Items under one token with leases to extend.
+
+    Attributes:
+        token: the fence.
+        ids: the ids of the items.
+        lease: the new length of the leases, from now.
+    """
+
+    token: ObjectId
+    ids: Sequence[Any]
+    lease: timedelta
+
+
+def extend_leases(
+    broker: BrokerContext, wanted: Sequence[ExtendedItems]
+) -> Flow[tuple[list[datetime], set[tuple[Any, Any]]]]:
+    """Extend leases (``bulkWrite`` of ``update`` of many); return their new ends, and the lost items.
+
+    Lost items are named by ``id_key`` and token: another consumer has them, or they were settled meanwhile. The command
+    is sent again when the reply is lost, which is safe: it sets the same values. A lease that a handler has made longer
+    stays so.
+    """
+    now = broker.clock.now()
+    ends = [now + one.lease for one in wanted]
+    requests = list(_make_statements(wanted, ends))
+    arguments = {"requests": requests, "ordered": False}
+    command: Command[int] = Command("bulk_write", arguments, number_matched, resolved=True)
+    held = yield from retry_until_reply(command)
+    if held == sum(len(one.ids) for one in wanted):
+        return ends, set()
+    return ends, (yield from _find_lost(broker, wanted))
+
+
+def _make_statements(wanted: Iterable[ExtendedItems], ends: Iterable[datetime]) -> Iterable[Statement]:
+    for one, until in zip(wanted, ends, strict=True):
+        for ids in cut_ids(one.ids):
+            yield make_statement(one.token, ids, {"$max": {"when": until}})
+
+
+def _find_lost(broker: BrokerContext, wanted: Iterable[ExtendedItems]) -> Flow[set[tuple[Any, Any]]]:
+    """Read the present holders of all items together, since leases not read yet are not extended meanwhile."""
+    held = [(id, one.token) for one in wanted for id in one.ids]
+    tokens: dict[Any, Any] = {}
+    for ids in cut_ids([id for id, _ in held]):
+        found = yield from read_states(broker, ids)
+        tokens.update((key, document.get("token")) for key, document in found.items())
+    return {(id_key(id), token) for id, token in held if tokens.get(id_key(id)) != token}
+
+
+def record_timeout(context: QueueContext[Any], items: Sequence[Item[Any]], error: TimeoutError) -> Flow[None]:
+    """Keep an error on the items of a run that took too long (``bulkWrite``, fenced); their leases stay as they are.
+
+    An item that ran by itself loses the mark of its batch: it took too long, and no neighbour of it, so that the next
+    claim buries it when its retries are used up. A crash before it gives that item one run more.
+    """
+    update: dict[str, Any] = {"$set": {"error": error_document(error, context.broker.clock.now())}}
+    if len(items) == 1:
+        update["$unset"] = {"batch": ""}
+    tokens: dict[Any, list[Any]] = {}
+    for item in items:
+        tokens.setdefault(item.token, []).append(item.id)
+    requests: list[Statement] = [make_statement(token, ids, update) for token, ids in tokens.items()]
+    yield Command("bulk_write", {"requests": requests, "ordered": False})
+
+
+# --- settled by token ----------------------------------------------------------------------------
 
 
 UNREAD_FIELDS = ("payload", "headers", "error", "origin")
@@ -196,13 +273,13 @@ def _settle_queue(
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
     together: list[Wanted] = []
-    alone: list[tuple[Item[Any], Handover]] = []
+    alone: list[tuple[Item[Any], Told]] = []
     for one, document in fenced:
         item = context.raw_item(document, batch.now)
         if one.handed is None:
             together.append((item, make_commit(context, item, batch)))
         elif "key" in one.handed.changes:
-            alone.append((item, replace(one.handed, payload=one.payload)))
+            alone.append((item, (one.handed, one.payload)))
         else:
             together.append((item, make_move(context, item, (one.handed, one.payload), batch)))
     tally = yield from run_bulk(context, together)
@@ -210,9 +287,9 @@ def _settle_queue(
     for item, _ in together:
         if failure := tally.failed.get(id_key(item.id)):
             result.record_failure(item.id, failure)
-    for item, handed in alone:
+    for item, told in alone:
         try:
-            yield from send_move(context, item, handed)
+            yield from send_move(context, item, told)
             result.done += 1
         except (Interruption, MongoqError) as error:
             result.record_failure(item.id, own_error(error))

@@ -15,10 +15,9 @@ from bson.errors import BSONError
 from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.fence import make_lost_error
-from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.flow import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable, own_error
-from mongoq.protocol.settle.bulk import STATE_FIELDS
+from mongoq.protocol.settle.bulk import read_states
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["Exchange", "FenceMiss", "PutOff", "run_exchange"]
@@ -129,11 +128,9 @@ def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures]
 
 def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failures]:
     """Return the errors of items that another holder has, or has settled."""
-    ids = [item.id for item in items]
-    read = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
-    found = {id_key(document["_id"]): document for document in read}
+    found = yield from read_states(context.broker, [item.id for item in items])
     return {
         key: make_lost_error(context, item, found.get(key))
         for item in items
-        if (found.get(key := id_key(item.id)) or {}).get("token") != item.token
+        if found.get(key := id_key(item.id), {}).get("token") != item.token
     }

@@ -18,17 +18,11 @@ from mongoq.model.outcomes import Fork, Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.push.push import due_time
-from mongoq.protocol.settle.bulk import (
-    BulkResult,
-    Settlement,
-    count_found,
-    group_by_statement,
-    make_statements,
-    mark_done,
-)
+from mongoq.protocol.settle.bulk import BulkResult, count_found, group_by_statement, make_statements, mark_done
 from mongoq.protocol.settle.exchange import Exchange, FenceMiss, run_exchange
-from mongoq.protocol.settle.move_many import Moves
-from mongoq.protocol.settle.settle_many import Batch, make_commit
+from mongoq.protocol.settle.move import Moves
+from mongoq.protocol.settle.settle import make_commit
+from mongoq.protocol.settle.settlement import Batch, Settlement
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["fork_items", "make_output"]

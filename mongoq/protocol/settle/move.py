@@ -1,52 +1,58 @@
-"""Moves: hand an item to another queue, or to the dead queue, in one fenced update."""
+"""Moves: hand an item to another queue in one fenced update; of many moves, equal options are checked once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any
 
-from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import DEAD_SUFFIX, REASON_BYTES, Duration, queue_name, text
+from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid
+from mongoq.model.arguments import Duration, moment, queue_name, read_list
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.codec import Codec
-from mongoq.model.envelope import error_document, origin_document
+from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item
-from mongoq.model.settings import queue_options
-from mongoq.protocol.base.fence import begin_settle, is_gone, run_fenced, update_command
-from mongoq.protocol.flow import Duplicate, Flow
-from mongoq.protocol.push.keyed import check_key, raise_duplicate
-from mongoq.protocol.push.push import check_due, check_headers, due_time
-from mongoq.protocol.settle.patch import Patch, check_patch, max_growth, settle_with_patch
-from mongoq.protocol.settle.trail import Marker, Marks
-from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.model.outcomes import Move
+from mongoq.model.settings import KEEP
+from mongoq.protocol.base.fence import begin_settle, is_gone
+from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.flow import Duplicate, Flow, with_place
+from mongoq.protocol.push.insert import check_key, raise_duplicate
+from mongoq.protocol.push.push import check_due, check_headers
+from mongoq.protocol.settle.bulk import check_items, settle_alike, settle_bulk
+from mongoq.protocol.settle.settlement import (
+    Batch,
+    Patch,
+    Put,
+    Settlement,
+    check_patch,
+    max_growth,
+    merge_patch,
+    settle_one,
+)
+from mongoq.protocol.state.context import QueueContext
 
 __all__ = [
-    "ONLY_RUN_REASON",
     "Destination",
     "Handover",
-    "burial_update",
-    "bury",
+    "Moves",
+    "Resolve",
     "check_move",
-    "dead_context",
-    "dead_queue",
     "destination",
-    "graveyard",
-    "hand_on",
+    "make_move",
     "move",
-    "reason_exhausted",
+    "move_many",
     "send_move",
 ]
 
-EXHAUSTED_REASON = "retries exhausted"
-ONLY_RUN_REASON = "failed, no retries allowed"
-BURIED_REASON = "buried"
-
-
-def reason_exhausted(attempts: int) -> str:
-    """Return the reason for burying an item without retries left, after this number of runs."""
-    return ONLY_RUN_REASON if attempts <= 1 else EXHAUSTED_REASON
+Resolve = Callable[[Any], "str | QueueContext[Any]"]
+"""Turns a handle into its context."""
+Told = tuple["Handover", bytes | None]
+"""A checked move, and its payload, as ``{"payload": payload}`` in BSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +75,6 @@ def destination(context: QueueContext[Any], to: str | QueueContext[Any]) -> Dest
     return Destination(to.name, to.codec)
 
 
-def move(context: QueueContext[Any], item: Item[Any], to: Destination, **told: Any) -> Flow[None]:
-    """Move an item to another queue with a fresh budget of attempts, in one update; options as for ``check_move``."""
-    yield from hand_on(context, item, check_move(context, to, **told))
-
-
-def hand_on(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
-    """Send a move that was checked."""
-    yield from begin_settle(context, item)
-    yield from send_move(context, item, handed)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Handover:
     """What a move sets and takes away, checked; when the item is due is reckoned as it is sent.
@@ -92,6 +87,7 @@ class Handover:
         patch: or the operators that change the payload.
         delay: how long it waits there.
         when: or until when.
+        raw: ``changes`` and ``gone`` as BSON: moves are the same when these bytes are, and ``1`` is not ``True``.
     """
 
     queue: str
@@ -101,136 +97,155 @@ class Handover:
     patch: Patch
     delay: Duration | None
     when: datetime | None
+    raw: bytes
 
     def update(self, due: datetime) -> dict[str, Any]:
         """Return the update, without payload and patch."""
         return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.gone, "")}
 
 
-def check_move(
-    context: QueueContext[Any],
-    to: Destination,
-    *,
-    payload: Any,
-    replace_payload: bool,
-    patch: Any,
-    delay: Duration | None,
-    when: datetime | None,
-    priority: int | None,
-    headers: Any,
-    replace_headers: bool,
-    key: str | None = None,
-) -> Handover:
+def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: str | None = None) -> Handover:
     """Check the options of a move."""
     changes: dict[str, Any] = {"q": to.name, "reserved": False, "attempts": 0}
-    patched = {} if patch is None else check_patch(context, patch, replaces_payload=replace_payload)
-    wrapped = to.codec.wrap(payload) if replace_payload else None
-    if key is not None:
-        changes["key"] = check_key(key)
-    if priority is not None:
-        changes["priority"] = checked_priority(priority)
-    if replace_headers and headers is not None:
-        changes["headers"] = check_headers(headers, context.broker.encoding)
-    check_due(delay, when)
     gone = ["token", "error", "batch", "pushed"]
+    patch = check_patch(context, move.patch, replaces_payload=move.payload is not KEEP)
+    payload = None if move.payload is KEEP else to.codec.wrap(move.payload)
     if key is None:
         gone.append("key")
-    if replace_headers and headers is None:
+    else:
+        changes["key"] = check_key(key)
+    if move.priority is not None:
+        changes["priority"] = checked_priority(move.priority)
+    if move.headers is None:
         gone.append("headers")
-    return Handover(to.name, changes, gone, wrapped, patched, delay, when)
+    elif move.headers is not KEEP:
+        changes["headers"] = check_headers(move.headers, context.broker.encoding)
+    check_due(move.delay, move.when)
+    raw = bytes(context.broker.encoding.raw({"$set": changes, "$unset": gone}).raw)
+    return Handover(to.name, changes, gone, payload, patch, move.delay, move.when, raw)
 
 
-def send_move(context: QueueContext[Any], item: Item[Any], handed: Handover) -> Flow[None]:
-    """Send the update of a move."""
-    broker, to, payload = context.broker, handed.queue, handed.payload
-    until = due_time(broker.clock, handed.delay, handed.when)
-    update = handed.update(until)
-    if payload is not None:
-        update["$set"]["payload"] = broker.encoding.unwrap("payload", payload)
-    marker = Marker(context, "moved", at=broker.clock.now(), to=to)
-    marks = marker.marks(item, payload=payload, added=max_growth(context, handed.patch))
-    key, fixed = handed.changes.get("key"), handed.when is not None
-    is_moved = partial(is_gone, queue=to, when=until, key=key, fixed=fixed)
+def move(
+    context: QueueContext[Any], item: Item[Any], to: Destination, options: Move, *, key: str | None = None
+) -> Flow[None]:
+    """Move an item to another queue with a fresh budget of attempts, in one update."""
+    handed = check_move(context, to, options, key=key)
+    yield from begin_settle(context, item)
+    yield from send_move(context, item, (handed, handed.payload))
+
+
+def send_move(context: QueueContext[Any], item: Item[Any], told: Told) -> Flow[None]:
+    """Send a move that was checked."""
+    handed, _ = told
     try:
-        yield from settle_with_patch(
-            context,
-            item,
-            marks.on(update),
-            patch=handed.patch,
-            happened=lambda found: is_moved(found, item),
-            event="move",
-        )
-        priority = handed.changes.get("priority", item.priority)
-        broker.record_put(to, until, priority, id=item.id, is_new=False)
+        yield from settle_one(context, item, make_move(context, item, told, Batch(context.broker.clock)))
     except Duplicate as duplicate:
         if "key" not in handed.changes:
             raise
-        yield from raise_duplicate(broker, to, handed.changes["key"], duplicate.cause)
+        yield from raise_duplicate(context.broker, handed.queue, handed.changes["key"], duplicate.cause)
 
 
-def bury(
-    context: QueueContext[Any],
-    item: Item[Any],
-    *,
-    reason: str | None,
-    error: Any,
-    attempts: int | None = None,
-) -> Flow[None]:
-    """Move an item to the dead queue; its origin records the reason."""
-    if reason is not None:
-        text(reason, "reason", REASON_BYTES)
-    yield from begin_settle(context, item)
-    now = context.broker.clock.now()
-    counted = item.attempts if attempts is None else attempts
-    marker = Marker(context, "dead", at=now, to=dead_queue(context))
-    update, marks = burial_update(context, item, marker, reason=reason, error=error, attempts=counted, now=now)
-    command = update_command(item.id, item.token, marks.on(update))
-    dead = update["$set"]["q"]
-    yield from run_fenced(context, item, command, lambda found: is_gone(found, item, dead, now), "dead")
-    context.broker.record_put(dead, now, item.priority, id=item.id, is_new=False)
+def make_move(context: QueueContext[Any], item: Item[Any], told: Told, batch: Batch) -> Settlement:
+    """Return the settlement that moves an item of a batch; items with equal updates share one."""
+    handed, payload = told
+    when = batch.due(handed.delay, handed.when and moment(handed.when, "when"))
+    added = max_growth(context, handed.patch)
+    marks = batch.marker(context, "moved", handed.queue).marks(item, payload=payload, added=added)
+    key = handed if handed.patch else handed.raw, when, payload, marks
+    if key not in batch.alike:
+        update = handed.update(when)
+        if payload is not None:
+            update["$set"]["payload"] = context.broker.encoding.unwrap("payload", payload)
+        fixed, new_key, priority = handed.when is not None, handed.changes.get("key"), handed.changes.get("priority")
+        happened = partial(is_gone, queue=handed.queue, when=when, key=new_key, fixed=fixed)
+        put = Put(handed.queue, when, priority)
+        size = len(handed.raw) + len(payload or b"") + marks.size
+        settlement = Settlement(marks.on(update), happened, "move", size=size, put=put)
+        merge_patch(context, settlement, handed.patch)
+        batch.alike[key] = settlement
+    return batch.alike[key]
 
 
-def burial_update(
-    context: QueueContext[Any],
-    item: Item[Any],
-    marker: Marker,
-    *,
-    reason: str | None,
-    error: Any,
-    attempts: int,
-    now: datetime,
-) -> tuple[dict[str, Any], Marks]:
-    """Return the update that moves an item to the dead queue, and the marks left on the item."""
-    failure = error_document(error, now)
-    told = reason or (failure["message"] if failure else "") or BURIED_REASON
-    stage = None if context.stage is None else context.stage.name
-    changes = {
-        "origin": origin_document(item, reason=told, attempts=attempts, at=now, stage=stage),
-        **({"error": failure} if failure else {}),
-        "q": dead_queue(context),
-        "when": now,
-        "reserved": False,
-        "attempts": 0,
-    }
-    update = {"$set": changes, "$unset": {"token": "", "key": "", "batch": "", "pushed": ""}}
-    return update, marker.marks(item, attempts=attempts)
+def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
+    """Move items to other queues; ``resolve`` turns a handle into its context."""
+    items, given = _split_pairs(moves)
+    items, held = check_items(context, items, "moves")
+    alike = _are_alike(given)
+    told = _check_moves(context, given[:1] if alike else given, resolve)
+    if not items:
+        return
+    yield from ensure_ready(context)
+    batch = Batch(context.broker.clock)
+    if alike and held is not None and context.stage is None:
+        yield from settle_alike(context, items, make_move(context, items[0], told[0], batch), held)
+        return
+    each = zip(items, told * len(items) if alike else told, strict=True)
+    yield from settle_bulk(context, [(item, make_move(context, item, one, batch)) for item, one in each])
 
 
-def dead_queue(context: QueueContext[Any]) -> str:
-    """Return the name of the dead queue; raises when the queue has none."""
-    if context.settings.dead is None:
-        why = "is a dead queue" if context.name.endswith(DEAD_SUFFIX) else "was opened with dead=None"
-        raise ArgumentInvalid("queue", f"{context.name!r} {why}, and has no dead queue; move the item, or commit it")
-    return context.settings.dead
+def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
+    """Return the items and the moves of the given pairs, and refuse other values."""
+    pairs = read_list(moves, "moves")
+    if {tuple}.issuperset(map(type, pairs)) and {2}.issuperset(map(len, pairs)):
+        given = [move for _, move in pairs]
+        if {Move}.issuperset(map(type, given)):
+            return [item for item, _ in pairs], given
+    for place, pair in enumerate(pairs):
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
+        if not isinstance(pair[1], Move):
+            raise ArgumentInvalid(f"moves[{place}]", f"a Move beside the item, not {type(pair[1]).__name__}")
+    return [item for item, _ in pairs], [move for _, move in pairs]
 
 
-def dead_context(context: QueueContext[Any]) -> QueueContext[Any]:
-    """Return the context of the dead queue, untyped; it has no dead queue itself."""
-    return graveyard(context.broker, dead_queue(context))
+def _check_moves(context: QueueContext[Any], given: list[Move], resolve: Resolve) -> list[Told]:
+    moves, told = Moves(context, resolve), []
+    for place, move in enumerate(given):
+        try:
+            told.append(moves.check(move))
+        except ArgumentInvalid as error:
+            raise with_place(error, f"moves[{place}].") from error
+    return told
 
 
-def graveyard(broker: BrokerContext, name: str) -> QueueContext[Any]:
-    """Return the context of a queue of dead letters by its own name, untyped; it has no dead queue itself."""
-    name = queue_name(name)
-    options = queue_options(name) if name.endswith(DEAD_SUFFIX) else queue_options(name, dead=None)
-    return QueueContext(broker, options, broker.untyped, settings_from="stored")  # its options are none of the code's
+_attributes = [attrgetter(each.name) for each in fields(Move)]
+
+
+def _are_alike(moves: Sequence[Move]) -> bool:
+    """Return whether all moves have identical options, and leave the payloads unchanged."""
+    if not moves or moves[0].payload is not KEEP or moves[0].patch is not None:
+        return False
+    # equal is not enough: 1 equals True, which is refused
+    return all(all(map(is_, map(told, moves), repeat(told(moves[0])))) for told in _attributes)
+
+
+_but_payload = attrgetter("patch", "delay", "when", "priority", "headers")
+
+
+class Moves:
+    """Checks moves; moves with identical option objects, apart from the payload, share a handover."""
+
+    def __init__(self, context: QueueContext[Any], resolve: Resolve) -> None:
+        self._context = context
+        self._resolve = resolve
+        self._known: dict[Any, tuple[Handover, Destination, Move]] = {}
+
+    def check(self, move: Move) -> Told:
+        """Check a move, and return it with its payload."""
+        try:
+            return self._check(move)
+        except (MongoqError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # what a handler returns may be of any class, and raise anything
+            raise OutcomeInvalid(f"a Move that cannot be read: {spoken(error)}") from error
+
+    def _check(self, move: Move) -> Told:
+        own, to = move.payload is not KEEP, move.to
+        key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
+        if key in self._known:
+            handed, queue, _ = self._known[key]
+            return handed, queue.codec.wrap(move.payload) if own else None
+        queue = destination(self._context, self._resolve(to))
+        handed = check_move(self._context, queue, move)
+        self._known[key] = handed, queue, move  # which keeps what it was told, and so the identities
+        return handed, handed.payload

@@ -1,90 +1,145 @@
-"""Settling: the operations of a reservation's holder within its queue, each one fenced command."""
+"""Settling: the operations of a reservation's holder within its queue, for one item and for many.
+
+A single item is settled by one fenced command. Of many items, each settlement is checked before anything is sent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
 
 from bson import ObjectId
 
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import Document, error_document, expiry
-from mongoq.model.item import Item
-from mongoq.protocol.base.fence import begin_settle, has_deleted, is_back, run_fenced, update_command
+from mongoq.model.indexes import BEGINNING
+from mongoq.model.item import Item, id_key
+from mongoq.model.raw import RawBatch, one_due, remembers
+from mongoq.model.settings import KEEP
+from mongoq.protocol.base.fence import begin_settle, is_back, update_command
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow, has_matched
-from mongoq.protocol.settle.move import bury, reason_exhausted
-from mongoq.protocol.settle.patch import check_patch, max_growth, settle_with_patch
-from mongoq.protocol.settle.trail import Marker
+from mongoq.protocol.settle.bulk import check_items, settle_alike, settle_bulk
+from mongoq.protocol.settle.bury import make_burial, reason_exhausted
+from mongoq.protocol.settle.settlement import (
+    Batch,
+    Patch,
+    Put,
+    Settlement,
+    check_patch,
+    max_growth,
+    merge_patch,
+    settle_one,
+)
+from mongoq.protocol.settle.trail import NO_MARKS
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = [
     "HISTORY_FIELDS",
+    "are_committed_alike",
     "commit",
+    "commit_many",
     "extend",
+    "extend_many",
     "history_update",
-    "is_deleted",
-    "is_extended",
-    "is_settled_by",
+    "make_commit",
+    "make_extension",
+    "make_release",
+    "make_rollback",
     "release",
     "release_command",
+    "release_many",
     "release_update",
     "retention_update",
     "rollback",
-    "rollback_update",
-    "send_rollback",
+    "rollback_many",
     "unprocess_command",
 ]
+
+M = TypeVar("M")
 
 HISTORY_FIELDS = ("processed", "expires", "settled")
 """Fields of history and stubs that no live item has."""
 STUB_DROPPED_FIELDS = ("payload", "headers", "key", "error", "origin", "replayed", "by", "batch", "hops", "trail")
+NO_PATCH: Patch = {}
 
 
-def history_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the update that turns an item into history. The token goes: left in, a late rollback revives it."""
-    update: dict[str, Any] = {
-        "$set": {**marks, "reserved": False},
-        "$unset": dict.fromkeys(("when", "token", *unset), ""),
-    }
-    if attempts:
-        update["$inc"] = {"attempts": attempts}
-    return update
-
-
-def commit(
+def _settle_many(
     context: QueueContext[Any],
-    item: Item[Any],
-    *,
-    payload: Any = None,
-    replace_payload: bool = False,
-    patch: Any = None,
-    begun: bool = False,
-) -> Flow[None]:
-    """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id.
-
-    Here and below ``begun`` means that the caller has run ``begin_settle`` for this item, before sharing commands.
-    """
-    broker = context.broker
-    value = context.codec.wrap(payload) if replace_payload else None
-    patched = {} if patch is None else check_patch(context, patch, replaces_payload=replace_payload)
-    if not begun:
-        yield from begin_settle(context, item)
-    now = broker.clock.now()
-    changes = {} if value is None else {"payload": broker.encoding.unwrap("payload", value)}
-    update = retention_update(context, item, now, changes)
-    if update is None:
-        command = Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, has_deleted)
-        yield from run_fenced(context, item, command, lambda found: is_deleted(found, item), "commit")
-        return
-    if context.settings.history is None:
-        patched = {}  # a stub has no payload
+    items: Iterable[Item[Any]],
+    make: Callable[[QueueContext[Any], Item[Any], Batch], Settlement],
+    are_alike: Callable[[list[Item[Any]], RawBatch], bool],
+) -> Flow[tuple[list[Item[Any]], Batch]]:
+    """Settle items, each by ``make``; of items that are alike it is called once, with the first."""
+    checked, held = check_items(context, items)
+    if checked:
+        yield from ensure_ready(context)
+    batch = Batch(context.broker.clock)
+    if held is not None and are_alike(checked, held):
+        yield from settle_alike(context, checked, make(context, checked[0], batch), held)
     else:
-        marker = Marker(context, "done", at=now)
-        update = marker.marks(item, payload=value, added=max_growth(context, patched)).on(update)
-    yield from settle_with_patch(
-        context, item, update, patch=patched, happened=lambda found: is_settled_by(found, item), event="commit"
-    )
+        yield from settle_bulk(context, [(item, make(context, item, batch)) for item in checked])
+    return checked, batch
+
+
+# --- done ----------------------------------------------------------------------------------------
+
+
+def commit(context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, patch: Any = None) -> Flow[None]:
+    """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id."""
+    value = None if payload is KEEP else context.codec.wrap(payload)
+    checked = check_patch(context, patch, replaces_payload=value is not None)
+    yield from begin_settle(context, item)
+    done = make_commit(context, item, Batch(context.broker.clock), payload=value, patch=checked)
+    yield from settle_one(context, item, done)
+
+
+def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
+    """Settle items as done."""
+    yield from _settle_many(context, items, make_commit, partial(are_committed_alike, context))
+
+
+def are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], held: RawBatch) -> bool:
+    """Return whether held items are committed in the same way as the first of them."""
+    same = context.settings.history is None or held.together  # what is kept tells its token
+    return same and context.stage is None and not remembers(items)
+
+
+def make_commit(
+    context: QueueContext[Any], item: Item[Any], batch: Batch, *, payload: bytes | None = None, patch: Patch = NO_PATCH
+) -> Settlement:
+    """Return the settlement that commits an item; with a payload or a patch, it is the only item of its batch."""
+    expires = expiry(batch.now, context.settings.history, item.once)
+    marks = NO_MARKS
+    if context.settings.history is not None:  # a stub has no trail
+        marks = batch.marker(context, "done").marks(item, payload=payload, added=max_growth(context, patch))
+    key = expires and (id_key(item.token), expires, marks)  # all that two updates can differ in
+    if key not in batch.alike:
+        changes = {} if payload is None else {"payload": context.broker.encoding.unwrap("payload", payload)}
+        update = retention_update(context, item, batch.now, changes)
+        if update is None:
+            settlement = Settlement(None, _is_deleted, "commit")
+        else:
+            # committed before, within the same millisecond, an item looks just the same
+            happened = partial(_is_kept, now=batch.now)
+            settlement = Settlement(marks.on(update), happened, "commit", size=marks.size, is_proof=False)
+        if context.settings.history is not None:  # a stub has no payload
+            merge_patch(context, settlement, patch)
+        batch.alike[key] = settlement
+    return batch.alike[key]
+
+
+def _is_deleted(found: Document, item: Item[Any]) -> bool | None:
+    """Return False for a document that is still there, or ``None`` under our token: the delete may still come."""
+    return None if found.get("token") == item.token else False
+
+
+def _is_kept(found: Document, item: Item[Any], *, now: datetime) -> bool | None:
+    if "settled" in found:
+        return found["settled"] == item.token and found.get("processed") == now
+    return None if found.get("token") == item.token else False
 
 
 def retention_update(
@@ -100,85 +155,15 @@ def retention_update(
     return history_update({**marks, **changes})
 
 
-def is_deleted(found: Document, item: Item[Any]) -> bool | None:
-    """Return False for a document that is still there, or ``None`` under our token: the delete may still come."""
-    return None if found.get("token") == item.token else False
-
-
-def is_settled_by(found: Document, item: Item[Any]) -> bool | None:
-    if "settled" in found:
-        return bool(found["settled"] == item.token)
-    return None if found.get("token") == item.token else False
-
-
-def rollback(
-    context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any, begun: bool = False
-) -> Flow[None]:
-    """Hand an item back after a failure; beyond its retries it is buried at once."""
-    length = duration(delay, "delay")
-    if not begun:
-        yield from begin_settle(context, item)
-    most = context.settings.most_attempts
-    if most is not None and item.attempts >= most:
-        yield from bury(context, item, reason=reason_exhausted(item.attempts), error=error, attempts=item.attempts)
-        return
-    now = context.broker.clock.now()
-    yield from send_rollback(context, item, rollback_update(now + length, error_document(error, now)))
-
-
-def send_rollback(context: QueueContext[Any], item: Item[Any], update: Document) -> Flow[None]:
-    """Send the update that hands an item back after a failure."""
-    when, fewer = update["$set"]["when"], -update.get("$inc", {}).get("attempts", 0)
-    command = update_command(item.id, item.token, update)
-    yield from run_fenced(context, item, command, lambda found: is_back(found, item, when, fewer=fewer), "rollback")
-    context.broker.record_put(context.name, when, item.priority, id=item.id, is_new=False)
-
-
-def rollback_update(when: datetime, failure: Document | None) -> dict[str, Any]:
-    """Return the update that hands an item back after a failure."""
-    return {
-        "$set": {"when": when, "reserved": False, **({"error": failure} if failure else {})},
-        "$unset": {"token": ""},
+def history_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the update that turns an item into history. The token goes: left in, a late rollback revives it."""
+    update: dict[str, Any] = {
+        "$set": {**marks, "reserved": False},
+        "$unset": dict.fromkeys(("when", "token", *unset), ""),
     }
-
-
-def release_update(when: datetime) -> dict[str, Any]:
-    """Return the update that hands an item back unused: where it was in the order, its attempt not counted."""
-    return {"$set": {"when": when, "reserved": False}, "$unset": {"token": ""}, "$inc": {"attempts": -1}}
-
-
-def release_command(id: ObjectId, token: ObjectId | None, when: datetime) -> Command[bool]:
-    """Return the fenced update that hands an item back unused."""
-    return update_command(id, token, release_update(when))
-
-
-def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
-    """Hand an item back unused."""
-    yield from begin_settle(context, item)
-    when = item.due or context.broker.clock.now()
-    command = release_command(item.id, item.token, when)
-    yield from run_fenced(context, item, command, lambda found: is_back(found, item, when, fewer=1), "release")
-    context.broker.record_put(context.name, when, item.priority, is_new=False)
-
-
-def extend(
-    context: QueueContext[Any], item: Item[Any], *, lease: Duration | None, begun: bool = False
-) -> Flow[datetime]:
-    """Extend the lease to ``lease`` from now, and return its new end."""
-    length = None if lease is None else duration(lease, "lease", zero=False)
-    if not begun:
-        yield from begin_settle(context, item)
-    until = context.broker.clock.now() + (length or context.settings.lease)
-    command = update_command(item.id, item.token, {"$set": {"when": until}})
-    yield from run_fenced(context, item, command, lambda found: is_extended(found, item, until), None)
-    context.broker.record_put(context.name, until, item.priority, is_new=False)
-    return until
-
-
-def is_extended(found: Document, item: Item[Any], until: datetime) -> bool | None:
-    if found.get("token") != item.token:
-        return False
-    return True if found["when"] == until else None
+    if attempts:
+        update["$inc"] = {"attempts": attempts}
+    return update
 
 
 def unprocess_command(before: Document, token: ObjectId) -> Command[bool]:
@@ -196,3 +181,112 @@ def unprocess_command(before: Document, token: ObjectId) -> Command[bool]:
         },
         has_matched,
     )
+
+
+# --- handed back ---------------------------------------------------------------------------------
+
+
+def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
+    """Hand an item back after a failure; beyond its retries it is buried at once."""
+    length = duration(delay, "delay")
+    yield from begin_settle(context, item)
+    back = make_rollback(context, item, Batch(context.broker.clock), length=length, error=error)
+    yield from settle_one(context, item, back)
+
+
+def rollback_many(context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration, error: Any) -> Flow[None]:
+    """Hand items back after a failure; items without retries left are buried."""
+    length = duration(delay, "delay")
+    error_document(error, BEGINNING)  # refuses what is no error
+
+    def are_alike(checked: list[Item[Any]], _: RawBatch) -> bool:
+        settings = context.settings
+        return settings.max_retries is None or not settings.is_spent(max(item.attempts for item in checked))
+
+    yield from _settle_many(context, items, partial(make_rollback, length=length, error=error), are_alike)
+
+
+def make_rollback(
+    context: QueueContext[Any], item: Item[Any], batch: Batch, *, length: timedelta, error: Any, counted: bool = True
+) -> Settlement:
+    """Return the settlement that hands an item back after a failure; ``counted``: it used up a run."""
+    key = length.days, length.seconds, length.microseconds, id(error), counted  # a timedelta takes longer to look up
+    if counted and context.settings.is_spent(item.attempts):
+        return make_burial(context, item, batch, reason=reason_exhausted(item.attempts), error=error)
+    if key not in batch.alike:
+        when, failure = batch.now + length, error_document(error, batch.now)
+        update: dict[str, Any] = {
+            "$set": {"when": when, "reserved": False, **({"error": failure} if failure else {})},
+            "$unset": {"token": ""},
+            **({} if counted else {"$inc": {"attempts": -1}}),
+        }
+        happened = partial(is_back, when=when, fewer=0 if counted else 1)
+        batch.alike[key] = Settlement(update, happened, "rollback", put=Put(context.name, when))
+    return batch.alike[key]
+
+
+def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
+    """Hand an item back unused."""
+    yield from begin_settle(context, item)
+    yield from settle_one(context, item, make_release(context, item, Batch(context.broker.clock)))
+
+
+def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
+    """Hand items back unused."""
+    yield from _settle_many(context, items, make_release, lambda checked, _: one_due(checked))
+
+
+def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
+    """Return the settlement that hands an item back unused."""
+    when = item.due or batch.now
+    key = "release", when
+    if key not in batch.alike:
+        # an item that was released before looks just the same
+        happened, put = partial(is_back, when=when, fewer=1), Put(context.name, when)
+        batch.alike[key] = Settlement(release_update(when), happened, "release", is_proof=False, put=put)
+    return batch.alike[key]
+
+
+def release_update(when: datetime) -> dict[str, Any]:
+    """Return the update that hands an item back unused: where it was in the order, its attempt not counted."""
+    return {"$set": {"when": when, "reserved": False}, "$unset": {"token": ""}, "$inc": {"attempts": -1}}
+
+
+def release_command(id: ObjectId, token: ObjectId | None, when: datetime) -> Command[bool]:
+    """Return the fenced update that hands an item back unused."""
+    return update_command(id, token, release_update(when))
+
+
+# --- kept longer ---------------------------------------------------------------------------------
+
+
+def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[datetime]:
+    """Extend the lease to ``lease`` from now, and return its new end."""
+    length = None if lease is None else duration(lease, "lease", zero=False)
+    yield from begin_settle(context, item)
+    longer = make_extension(context, item, Batch(context.broker.clock), lease=length)
+    until: datetime = yield from settle_one(context, item, longer)
+    return until
+
+
+def extend_many(context: QueueContext[M], items: Iterable[Item[M]], *, lease: Duration | None) -> Flow[list[Item[M]]]:
+    """Extend the leases to ``lease`` from now, and return the items with their new ends."""
+    length = None if lease is None else duration(lease, "lease", zero=False)
+    longer = partial(make_extension, lease=length)
+    checked, batch = yield from _settle_many(context, items, longer, lambda *_: True)
+    return [item.held_until(longer(context, item, batch).answer) for item in checked]
+
+
+def make_extension(context: QueueContext[Any], _: Item[Any], batch: Batch, *, lease: timedelta | None) -> Settlement:
+    """Return the settlement that extends leases; its answer is their new end."""
+    until = batch.now + (lease or context.settings.lease)
+    if until not in batch.alike:
+        happened, put = partial(_is_extended, until=until), Put(context.name, until)
+        batch.alike[until] = Settlement({"$set": {"when": until}}, happened, None, answer=until, put=put)
+    return batch.alike[until]
+
+
+def _is_extended(found: Document, item: Item[Any], until: datetime) -> bool | None:
+    if found.get("token") != item.token:
+        return False
+    return True if found["when"] == until else None

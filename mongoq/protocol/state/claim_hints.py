@@ -1,4 +1,4 @@
-"""Lower bounds of claims, for a queue whose index is full of deleted entries.
+"""Where claims begin: lower bounds for a queue whose index is full of deleted entries, and places under contention.
 
 The server keeps the index entries of claimed items for its history window, and a claim that scans from the start of
 the index walks over all of them. This process therefore remembers where the first item of each priority is, and claims
@@ -17,8 +17,9 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.model.envelope import Document
+from mongoq.model.process import dice
 
-__all__ = ["MARGIN", "MOST", "ClaimHints", "LowerBound", "ScanStart", "claimable", "eligible"]
+__all__ = ["MARGIN", "MOST", "ClaimHints", "Contention", "LowerBound", "ScanStart", "claimable", "eligible"]
 
 MARGIN = timedelta(seconds=0.5)
 """No bound is later than this before now: a push that became due so recently may still be in flight."""
@@ -36,6 +37,18 @@ SLOW = 0.00075
 """Seconds that the walk over deleted entries must cost before bounds are worth a slightly different order."""
 CALM = 10
 """Refreshes in a row that must find the walk cheap before claims scan from the start again."""
+
+
+MAX_WIDTH = 64
+"""The largest ``width``: places, one batch apart, among which a process chooses."""
+HIGH_LOSS = 0.16
+"""The smoothed share of lost items above which the width doubles."""
+LOW_LOSS = 0.04
+"""The smoothed share of lost items below which the width shrinks."""
+EARLIER_WEIGHT = 0.85
+"""The weight of earlier batches in the smoothed share."""
+FORGET_SECONDS = 1.0
+"""Seconds without a batch after which the width is 1 again: the other processes may be gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +222,56 @@ def _lower(floor: LowerBound, other: LowerBound | None) -> LowerBound:
 def _later_bound(floor: LowerBound, to: LowerBound) -> LowerBound:
     """Return the later bound; of two on one date the one with an id, which is newer."""
     return to if to.when >= floor.when else floor
+
+
+@dataclass(slots=True)
+class Contention:
+    """The places at the head of a queue where this process claims its batches: how far apart the processes keep.
+
+    Processes that all read the first ids of a queue claim the same items, and all but one of them lose. A process that
+    loses many items therefore begins its next batch some batches behind the head, at places that it visits in turn, the
+    head included. The distance grows until the process loses little, and shrinks again after that: a single consumer is
+    always at the head, and keeps the exact order.
+
+    Attributes:
+        width: the number of places; 1 is the head alone.
+        lost: the smoothed share of items that other processes had claimed first.
+        turns: the places that are left of this round; each is visited once a round, in random order.
+        at: when the last batch was claimed, on the monotonic clock.
+    """
+
+    width: int = 1
+    lost: float = 0.0
+    turns: list[int] = field(default_factory=list)
+    at: float = float("-inf")
+
+    def skip(self, n: int, at: float | None = None) -> int:
+        """Return how many items to skip before a batch of ``n``."""
+        if self.width == 1:
+            return 0
+        if (time.monotonic() if at is None else at) - self.at > FORGET_SECONDS:
+            self._choose(1)
+            return 0
+        turns = self.turns or dice.sample(range(self.width), self.width)
+        self.turns = turns[1:]
+        return n * turns[0]
+
+    def record_batch(self, n: int, lost: int, at: float | None = None) -> None:
+        """Record a batch: of ``n`` items, ``lost`` had been claimed by others."""
+        if not lost and self.width == 1:
+            return
+        self.at = time.monotonic() if at is None else at
+        self.lost = EARLIER_WEIGHT * self.lost + (1 - EARLIER_WEIGHT) * lost / n
+        if self.lost > HIGH_LOSS:
+            self._choose(min(MAX_WIDTH, 2 * self.width))
+        elif self.lost < LOW_LOSS:
+            self._choose(self.width - max(1, self.width // 8))
+
+    def beyond(self) -> None:
+        """Record that the queue ends before the chosen place: halve the width, and go to the head next."""
+        self._choose(max(1, self.width // 2))
+        self.turns = [0]
+
+    def _choose(self, width: int) -> None:
+        self.width, self.turns = max(1, width), []
+        self.lost = (HIGH_LOSS + LOW_LOSS) / 2 if self.width > 1 else 0.0

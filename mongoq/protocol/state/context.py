@@ -16,12 +16,11 @@ from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, id_key, items_of, with_stored
-from mongoq.model.process import EVENTS, Counters, Event, Identity
+from mongoq.model.process import Counters, Event, Identity
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolve_settings
 from mongoq.model.trail import ClaimedPayload, StageMark, keep_payload
 from mongoq.protocol.state.batcher import Batchers
-from mongoq.protocol.state.claim_hints import ClaimHints, ScanStart
-from mongoq.protocol.state.contention import Contention
+from mongoq.protocol.state.claim_hints import ClaimHints, Contention, ScanStart
 from mongoq.protocol.state.prefetch import PrefetchBuffer
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
@@ -291,8 +290,6 @@ class QueueContext(Generic[M]):
     saved: bool = field(init=False)
     saved_at: float = field(init=False, default=float("inf"))
     unfit: int = field(init=False, default=0)
-    _untyped: bool = field(init=False)
-    _once: Mapping[Event, tuple[str, Event, int]] = field(init=False)
     _resolved_from: tuple[Any, Any] = field(init=False, default=(None, None))
     _settings: QueueSettings = field(init=False)
 
@@ -301,8 +298,6 @@ class QueueContext(Generic[M]):
         self.state = self.broker.state(self.name)
         self.saved = not self.options.given
         self.settings_from = self.settings_from or self.broker.settings_from
-        self._untyped = self.codec.untyped
-        self._once = {event: (self.name, event, 1) for event in EVENTS}
 
     @property
     def settings(self) -> QueueSettings:
@@ -315,7 +310,7 @@ class QueueContext(Generic[M]):
 
     def count(self, event: Event, number: int = 1) -> None:
         """Count an event of the queue."""
-        self.broker.counters.append(self._once[event] if number == 1 else (self.name, event, number))
+        self.broker.counters.append((self.name, event, number))
 
     def record_put(self, priority: int, at: int, *, id: Any = None, number: int = 1) -> None:
         """Record pushed items, due at ``at`` in milliseconds since 1970, as ``BrokerContext.record_put`` does.
@@ -381,7 +376,7 @@ class QueueContext(Generic[M]):
 
     def decode_payload(self, item: Item[Any]) -> Item[M]:
         """Return the item with its payload validated by the model; raises ``PayloadInvalid``."""
-        return item if self._untyped else item.with_payload(self.codec.load(item.payload))
+        return item if self.codec.untyped else item.with_payload(self.codec.load(item.payload))
 
 
 def context_of(to: Any) -> Any:

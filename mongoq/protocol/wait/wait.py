@@ -41,11 +41,7 @@ def is_at_work(context: QueueContext[Any], lease: timedelta) -> Flow[bool]:
     """Return whether any item is ready, or reserved for up to ``lease``; scheduled items do not count (``find``)."""
     yield from ensure_broker_ready(context.broker, write=False)
     now = context.broker.clock.now()
-    filter = {
-        "q": context.name,
-        "when": {"$lte": now + lease},
-        "$or": [{"when": {"$lte": now}}, {"reserved": True}],
-    }
+    filter = {"q": context.name, "when": {"$lte": now + lease}, "$or": [{"when": {"$lte": now}}, {"reserved": True}]}
     return (yield from find_one(context.broker, filter, {"_id": 1})) is not None
 
 

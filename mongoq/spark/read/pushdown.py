@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, DecimalException
+from functools import partial
 from typing import Any
 
 import bson
@@ -22,7 +23,7 @@ from pyspark.sql import datasource
 from pyspark.sql.types import DataType, StructType
 
 from mongoq.model.encoding.codec import codec_options
-from mongoq.spark.read.queue_selection import beginning_with
+from mongoq.spark.read.views import beginning_with
 from mongoq.spark.types.column import path_in_payload
 from mongoq.spark.types.convert import is_json
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, ENVELOPE, PAYLOAD
@@ -32,8 +33,13 @@ __all__ = ["Condition", "Kind", "ServerFilter", "Target", "push_down"]
 LONG = 64
 DECIMAL_DIGITS = 34
 HEX_DIGITS = 24
+PATTERN = 1_000
+"""Characters of a text to search for in other texts, at most."""
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC, microsecond=999_000)
 BITS: dict[type[spark.DataType], int] = {spark.ByteType: 8, spark.ShortType: 16, spark.IntegerType: 32}
+
+
+Condition = dict[str, Any]
 
 
 class Unsuited(Exception):
@@ -60,17 +66,86 @@ class Kind:
     beside: tuple[dict[str, Any], ...] = ()
     complete: bool = True
 
-    def not_above(self, value: Any) -> dict[str, Any]:
+    def equal(self, value: Any) -> Condition:
+        """Return a condition that every value equal to ``value`` meets."""
+        return {"$eq": self.literal(value)} if self.exact(value) else self.not_below(value) | self.not_above(value)
+
+    def not_above(self, value: Any) -> Condition:
         """Return a condition that every value equal to ``value`` or below it meets."""
         return {"$lte": (self.upper or self.literal)(value)}
 
-    def not_below(self, value: Any) -> dict[str, Any]:
+    def not_below(self, value: Any) -> Condition:
         """Return a condition that every value equal to ``value`` or above it meets."""
         return {"$gte": self.literal(value)}
 
-    def equal(self, value: Any) -> dict[str, Any]:
-        """Return a condition that every value equal to ``value`` meets."""
-        return {"$eq": self.literal(value)} if self.exact(value) else self.not_below(value) | self.not_above(value)
+    def among(self, values: Sequence[Any]) -> Condition:
+        """Return the condition of ``IN``; nulls in the list equal no value."""
+        return {"$in": self._exact_literals(value for value in values if value is not None)}
+
+    def unequal(self, value: Any) -> Condition:
+        """Return the condition of ``!=``."""
+        [literal] = self._exact_literals([value])
+        return {"$ne": literal}
+
+    def not_among(self, values: Sequence[Any]) -> Condition:
+        """Return the condition of ``NOT IN``."""
+        return {"$nin": self._exact_literals(values)}
+
+    def _exact_literals(self, values: Iterable[Any]) -> list[Any]:
+        """Return the server's values; raises ``Unsuited`` if one of them is only the next below."""
+        found = list(values)
+        if not all(map(self.exact, found)):
+            raise Unsuited
+        return [self.literal(value) for value in found]
+
+    def starts(self, value: str) -> Condition:
+        """Return the condition of texts that begin with ``value``."""
+        if self.types != ("string",) or not value:
+            raise Unsuited
+        return beginning_with(value)
+
+    def matching(self, value: str, end: str = "") -> Condition:
+        """Return the condition of texts that contain ``value``, before the pattern ``end``."""
+        # A NUL cannot be in a regular expression of BSON, which ends with one.
+        if self.types != ("string",) or not 0 < len(value) <= PATTERN or "\0" in value:
+            raise Unsuited
+        return {"$regex": re.escape(value) + end}
+
+
+class TokenKind(Kind):
+    """Comparison of ObjectIds as text: columns of the envelope."""
+
+    __slots__ = ()
+
+    def starts(self, value: str) -> Condition:
+        """Return the range of ids that begin with ``value``."""
+        return self.not_below(value) | self.not_above(value.ljust(HEX_DIGITS, "f"))
+
+
+class IdKind(Kind):
+    """Comparison of ids of items. They may have any type, and are shown as text.
+
+    A negated comparison includes ids of other types, and is a range of the index.
+    """
+
+    __slots__ = ()
+
+    def equal(self, value: Any) -> Condition:
+        """Return the condition of one id."""
+        return self.among([value])
+
+    def among(self, values: Sequence[Any]) -> Condition:
+        """Return the condition of some ids. Of other types only a string can look like 24 digits of an ObjectId."""
+        texts = [value for value in values if value is not None]
+        return {"$in": [*self._exact_literals(texts), *texts]}
+
+    def not_below(self, value: Any) -> Condition:
+        """Return a condition that every id equal to ``value`` or above it meets."""
+        return {"$not": {"$lt": self.literal(value)}}
+
+    def not_above(self, value: Any) -> Condition:
+        """Return a condition that every id equal to ``value`` or below it meets."""
+        return {"$not": {"$gt": self.literal(value)}}
 
 
 def _of(*kinds: type) -> Callable[[Any], Any]:
@@ -106,21 +181,12 @@ def _decimal(value: Any) -> Decimal128:
         raise Unsuited from None
 
 
-def _moment(value: Any) -> datetime:
-    if type(value) is not datetime or value.tzinfo is None:
+def _moment(value: Any, *, aware: bool = True) -> datetime:
+    """Return an aware time, or a wall time in UTC, cut to whole milliseconds, the resolution of BSON dates."""
+    if type(value) is not datetime or (value.tzinfo is not None) != aware:
         raise Unsuited
-    return _whole(value.astimezone(UTC))
-
-
-def _wall_time(value: Any) -> datetime:
-    if type(value) is not datetime or value.tzinfo is not None:
-        raise Unsuited
-    return _whole(value.replace(tzinfo=UTC))
-
-
-def _whole(value: datetime) -> datetime:
-    """Return the time cut to whole milliseconds, the resolution of BSON dates."""
-    return value.replace(microsecond=value.microsecond // 1000 * 1000)
+    utc = value.astimezone(UTC) if aware else value.replace(tzinfo=UTC)
+    return utc.replace(microsecond=utc.microsecond // 1000 * 1000)
 
 
 def _in_whole(value: Any) -> bool:
@@ -154,8 +220,7 @@ def _is_id(value: Any) -> bool:
 
 NO_NUMBERS = ({"$eq": Decimal128("NaN")}, {"$in": [Decimal128("Infinity"), Decimal128("-Infinity")]})
 OUT_OF_RANGE = ({"$lt": FIRST}, {"$gt": LAST})
-HEX = Kind(("objectId",), _hex, _is_id)
-"""Ids as text: columns of the envelope."""
+TOKENS, IDS = TokenKind(("objectId",), _hex, _is_id), IdKind(("objectId",), _hex, _is_id)
 LONGS = Kind(("int", "long"), _integer)
 KINDS: dict[type[spark.DataType], Kind] = {
     spark.LongType: LONGS,
@@ -164,7 +229,7 @@ KINDS: dict[type[spark.DataType], Kind] = {
     spark.StringType: Kind(("string",), _of(str)),
     spark.BooleanType: Kind(("bool",), _of(bool)),
     spark.TimestampType: Kind(("date",), _moment, _in_whole, None, OUT_OF_RANGE),
-    spark.TimestampNTZType: Kind(("date",), _wall_time, _in_whole, None, OUT_OF_RANGE),
+    spark.TimestampNTZType: Kind(("date",), partial(_moment, aware=False), _in_whole, None, OUT_OF_RANGE),
     spark.DateType: Kind(("date",), _day, lambda _value: False, _next_day, beside=OUT_OF_RANGE),
 }
 
@@ -181,14 +246,17 @@ def kind_of(type: spark.DataType) -> Kind | None:
     return KINDS.get(type.__class__)
 
 
-IDS = {("_id",), ("_token",), ("_settled",), ("_origin", "id")}
+OF_COLUMNS: dict[tuple[str, ...], Kind] = {
+    ("_id",): IDS,
+    ("_token",): TOKENS,
+    ("_settled",): TOKENS,
+    ("_origin", "id"): TOKENS,
+}
 COMPUTED = {"_state", "_pushed", "_headers", DELIVERY}
 INDEXED = {"_id", "q", "priority"}
 DATE_FIELDS = {"history": "processed", "all": ""}
 ARRAY = {"$type": "array"}
 """Condition on an array in place of a field: the server compares its elements instead of the field."""
-
-Condition = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +300,7 @@ def target_of(column: Sequence[str], schema: StructType, view: str) -> Target:
     """
     name, *within = column
     type = _within(schema, column)
-    kind = HEX if (name, *within) in IDS else kind_of(type)
+    kind = OF_COLUMNS.get((name, *within)) or kind_of(type)
     steps = (*_root(name), *within)
     if kind is None or name in COMPUTED or (steps == (PAYLOAD,) and kind.types == ("string",)):
         raise Unsuited
@@ -265,8 +333,6 @@ def _other_than(*types: str) -> Condition:
 
 LONGEST = 1024 * 1024
 """Bytes of one condition, at most; a longer list is left to Spark."""
-PATTERN = 1_000
-"""Characters of a text to search for in other texts, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,137 +368,53 @@ def push_down(filters: Sequence[datasource.Filter], schema: StructType, view: st
 def _condition(filter: datasource.Filter, schema: StructType, view: str) -> tuple[Target, Condition]:
     negated = isinstance(filter, datasource.Not)
     inner: Any = filter.child if isinstance(filter, datasource.Not) else filter
-    make = (NEGATED if negated else PLAIN).get(type(inner))
-    if make is None or inner.attribute[0] == CORRUPT:
+    if type(inner) not in {*PLAIN, *NULLS} or inner.attribute[0] == CORRUPT:
         raise Unsuited
     target = target_of(inner.attribute, schema, view)
     if negated:  # an index does not help it, and an array in place of a number meets no condition
         target = replace(target, indexed=False)
-    if target.steps == ("_id",):
-        make = OF_IDS.get(make, make)
-    condition = {target.path: make(target, getattr(inner, "value", None))}
+    condition = {target.path: _condition_on(target, inner, negated=negated)}
     return target, condition if target.indexed else {"$or": [condition, *target.conditions_for_spark()]}
 
 
-def _equal(target: Target, value: Any) -> Condition:
-    return _is_null(target, value) if value is None else target.kind.equal(value)
-
-
-def _unequal(target: Target, value: Any) -> Condition:
-    if not target.kind.exact(value):
+def _condition_on(target: Target, filter: Any, *, negated: bool) -> Condition:
+    value = getattr(filter, "value", None)
+    if value is None and not negated:
+        condition = NULLS.get(type(filter))
+        # Values that do not fit may become null in Spark: the server cannot tell.
+        if condition is None or target.indexed or (condition == IS_NULL and not target.kind.complete):
+            raise Unsuited
+        return condition
+    make = (NEGATED if negated else PLAIN).get(type(filter))
+    if make is None:
         raise Unsuited
-    return {"$ne": target.kind.literal(value)}
+    return make(target.kind, value)
 
 
-def _not_below(target: Target, value: Any) -> Condition:
-    return target.kind.not_below(value)
-
-
-def _not_above(target: Target, value: Any) -> Condition:
-    return target.kind.not_above(value)
-
-
-def _among(target: Target, values: Sequence[Any]) -> Condition:
-    """Return the condition of ``IN``; nulls in the list equal no value. Raises ``Unsuited`` for inexact values."""
-    told = [value for value in values if value is not None]
-    if not all(target.kind.exact(value) for value in told):
-        raise Unsuited
-    return {"$in": [target.kind.literal(value) for value in told]}
-
-
-def _not_among(target: Target, values: Sequence[Any]) -> Condition:
-    if not all(target.kind.exact(value) for value in values):
-        raise Unsuited
-    return {"$nin": [target.kind.literal(value) for value in values]}
-
-
-def _is_null(target: Target, _value: Any) -> Condition:
-    if target.indexed or not target.kind.complete:
-        raise Unsuited
-    return {"$eq": None}
-
-
-def _is_not_null(target: Target, _value: Any) -> Condition:
-    if target.indexed:
-        raise Unsuited
-    return {"$ne": None}
-
-
-def _starts(target: Target, value: str) -> Condition:
-    if target.kind is HEX:
-        return target.kind.not_below(value) | target.kind.not_above(value.ljust(24, "f"))
-    if target.kind.types != ("string",) or not value:
-        raise Unsuited
-    return beginning_with(value)
-
-
-def _ends(target: Target, value: str) -> Condition:
-    # Not $, which also matches before a line break at the end.
-    return _matching(target, value, r"\z")
-
-
-def _contains(target: Target, value: str) -> Condition:
-    return _matching(target, value, "")
-
-
-def _matching(target: Target, value: str, end: str) -> Condition:
-    # A NUL cannot be in a regular expression of BSON, which ends with one.
-    if target.kind.types != ("string",) or not 0 < len(value) <= PATTERN or "\0" in value:
-        raise Unsuited
-    return {"$regex": re.escape(value) + end}
-
-
-def _id_equal(target: Target, value: Any) -> Condition:
-    return _id_among(target, [value])
-
-
-def _id_among(target: Target, values: Sequence[Any]) -> Condition:
-    """Return the condition of ``IN`` on ids. Ids of other types are shown as text too.
-
-    Of these, only a string can look like the 24 digits of an ObjectId.
-    """
-    told = [value for value in values if value is not None]
-    return {"$in": [*_among(target, told)["$in"], *told]}
-
-
-def _id_not_below(target: Target, value: Any) -> Condition:
-    return {"$not": {"$lt": target.kind.literal(value)}}
-
-
-def _id_not_above(target: Target, value: Any) -> Condition:
-    return {"$not": {"$gt": target.kind.literal(value)}}
-
-
-def _id_starts(_target: Target, _value: Any) -> Condition:
-    raise Unsuited
-
-
-Make = Callable[[Target, Any], Condition]
+IS_NULL: Condition = {"$eq": None}
+NULLS: dict[type[datasource.Filter], Condition] = {
+    datasource.EqualTo: IS_NULL,
+    datasource.EqualNullSafe: IS_NULL,
+    datasource.IsNull: IS_NULL,
+    datasource.IsNotNull: {"$ne": None},
+}
+Make = Callable[[Kind, Any], Condition]
 PLAIN: dict[type[datasource.Filter], Make] = {
-    datasource.EqualTo: _equal,
-    datasource.EqualNullSafe: _equal,
-    datasource.GreaterThan: _not_below,
-    datasource.GreaterThanOrEqual: _not_below,
-    datasource.LessThan: _not_above,
-    datasource.LessThanOrEqual: _not_above,
-    datasource.In: _among,
-    datasource.IsNull: _is_null,
-    datasource.IsNotNull: _is_not_null,
-    datasource.StringStartsWith: _starts,
-    datasource.StringEndsWith: _ends,
-    datasource.StringContains: _contains,
+    datasource.EqualTo: lambda kind, value: kind.equal(value),
+    datasource.EqualNullSafe: lambda kind, value: kind.equal(value),
+    datasource.GreaterThan: lambda kind, value: kind.not_below(value),
+    datasource.GreaterThanOrEqual: lambda kind, value: kind.not_below(value),
+    datasource.LessThan: lambda kind, value: kind.not_above(value),
+    datasource.LessThanOrEqual: lambda kind, value: kind.not_above(value),
+    datasource.In: lambda kind, values: kind.among(values),
+    datasource.StringStartsWith: lambda kind, value: kind.starts(value),
+    # Not $, which also matches before a line break at the end.
+    datasource.StringEndsWith: lambda kind, value: kind.matching(value, r"\z"),
+    datasource.StringContains: lambda kind, value: kind.matching(value),
 }
 NEGATED: dict[type[datasource.Filter], Make] = {
-    datasource.EqualTo: _unequal,
-    datasource.EqualNullSafe: _unequal,
-    datasource.In: _not_among,
+    datasource.EqualTo: lambda kind, value: kind.unequal(value),
+    datasource.EqualNullSafe: lambda kind, value: kind.unequal(value),
+    datasource.In: lambda kind, values: kind.not_among(values),
 }
 """Negated filters. On the server nulls meet them, in Spark only some nulls do."""
-OF_IDS: dict[Make, Make] = {
-    _equal: _id_equal,
-    _among: _id_among,
-    _not_below: _id_not_below,
-    _not_above: _id_not_above,
-    _starts: _id_starts,
-}
-"""Filters on ids, which may be of any type: a negated comparison includes other types, and is a range of the index."""

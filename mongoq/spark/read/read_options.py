@@ -9,10 +9,9 @@ from typing import Self
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
-from mongoq.spark.read.queue_selection import WAYS, QueueSelection
-from mongoq.spark.read.views import VIEWS, Period
+from mongoq.spark.read.views import VIEWS, WAYS, Period, QueueSelection
 from mongoq.spark.scan import PREFERENCES
-from mongoq.spark.types.conversion_error import FAIL, MODES
+from mongoq.spark.types.convert import FAIL, MODES
 
 __all__ = ["EMPTY", "KNOWN", "MISSING", "SAMPLE", "ReadOptions"]
 
@@ -24,21 +23,9 @@ EMPTY = "empty"
 MISSING = ("fail", EMPTY)
 FIELDS = '["customer", "total"]'
 KNOWN = (
-    *PLACE,
-    *WAYS,
-    "view",
-    "since",
-    "until",
-    "fields",
-    "mode",
-    "inferSchema",
-    "sampleSize",
-    "pushdown",
-    "partitions",
-    "missing",
-    "readPreference",
-    PATH,
-)
+    *PLACE, *WAYS, "view", "since", "until", "fields", "mode", "inferSchema", "sampleSize", "pushdown", "partitions",
+    "missing", "readPreference", PATH,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +38,7 @@ class ReadOptions:
         view: view of their items.
         period: time range.
         fields: fields of the payload to read; empty for all.
-        mode: one of ``mongoq.spark.types.conversion_error.MODES``.
+        mode: one of ``mongoq.spark.types.convert.MODES``.
         sample: number of items to infer the schema from; ``None``: it is not inferred.
         pushdown: True if filters are passed to the server.
         partitions: number of tasks that read, at most; ``None``: by the number of items.
@@ -73,17 +60,12 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check the options of a Spark reader; users may write their names in any case.
-
-        Raises:
-            ArgumentInvalid: an option is unknown, missing, or out of its range.
-            QueueNameInvalid: no queue can have this name.
-        """
+        """Check the options of a reader, named in any case; raises ``ArgumentInvalid`` and ``QueueNameInvalid``."""
         given = RawOptions(options, KNOWN)
         given.take_path("queue")
         return cls(
             place=given.place(),
-            queues=QueueSelection.parse(given.options),
+            queues=QueueSelection.parse(given),
             view=given.choice("view", VIEWS, DEFAULT_VIEW),
             period=_period(given.moment("since"), given.moment("until")),
             fields=given.names("fields", FIELDS),

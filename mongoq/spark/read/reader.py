@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from mongoq.spark.clients import TASK_PATIENCE, scan_at
-from mongoq.spark.gc_pause import pause_while_making
 from mongoq.spark.read.pushdown import Condition, ServerFilter, push_down
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.read.schema import Columns
@@ -25,35 +24,28 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 __all__ = [
-    "ITEMS",
-    "FilteringReader",
-    "MongoqReader",
-    "ScanPartition",
-    "parts_of",
-    "plan",
-    "read_partition",
-    "schema_of",
-]
+    "ITEMS", "FilteringReader", "MongoqReader", "ScanPartition", "parts_of", "plan", "read_partition", "schema_of",
+]  # fmt: skip
 
 ITEMS = 125_000
 """Items of a partition, unless the option ``partitions`` is given."""
 MOST_PARTITIONS = 200
+ROWS = 10_000
+"""Rows of a record batch, at most; it has 4 MB of BSON at most as well."""
 ID_INDEX = "_id_"
 FOREIGN = 8
 NOTHING = ServerFilter()
 
 
+@dataclass(eq=False)
 class ScanPartition(InputPartition):
     """Everything that one task needs, in any process. It is sent with the URI and never shows it."""
 
-    def __init__(
-        self, options: ReadOptions, filter: dict[str, Any], hint: str | None, now: datetime, place: str
-    ) -> None:
-        self.options = options
-        self.filter = filter
-        self.hint = hint
-        self.now = now
-        self.place = place
+    options: ReadOptions
+    filter: dict[str, Any]
+    hint: str | None
+    now: datetime
+    place: str
 
     def __repr__(self) -> str:
         return f"ScanPartition({self.options.queues}, {self.options.view}, {self.place})"
@@ -79,14 +71,14 @@ def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = NOTHING) -> li
     hint = indexes[0] if len(indexes) == 1 else None
     parts = parts_of(count, options.partitions)
     # A single part needs no boundaries, and no second query.
-    ids = scan.boundaries(_all(view.keys(), pushed.keys), hint, count=count, parts=parts) if parts > 1 else []
-    ranges = id_ranges(ids)
+    cuts = scan.boundaries(_all(view.keys(), pushed.keys), hint, count=count, parts=parts) if parts > 1 else []
+    ranges = id_ranges(cuts)
     if prefer_ids(scan.size(), count, len(ranges)):
         hint = ID_INDEX
     documents = _all(view.documents(), (*pushed.keys, *pushed.others))
     return [
-        ScanPartition(options, _within(documents, each), hint, now, f"{place} of {len(ranges)}")
-        for place, each in enumerate(ranges, 1)
+        ScanPartition(options, documents | ({"_id": ids} if ids else {}), hint, now, f"{place} of {len(ranges)}")
+        for place, ids in enumerate(ranges, 1)
     ]
 
 
@@ -119,14 +111,6 @@ def prefer_ids(collection: int, items: int, parts: int) -> bool:
 
 def _all(filter: Condition, conditions: Sequence[Condition]) -> Condition:
     return {"$and": [filter, *conditions]} if conditions else filter
-
-
-def _within(filter: Condition, ids: Condition) -> Condition:
-    return filter | ({"_id": ids} if ids else {})
-
-
-ROWS = 10_000
-"""Rows of a record batch, at most; it has 4 MB of BSON at most as well."""
 
 
 def schema_of(options: ReadOptions) -> StructType:
@@ -184,12 +168,9 @@ class FilteringReader(MongoqReader):
 
 def read_partition(partition: InputPartition, schema: StructType) -> Iterator[RecordBatch]:
     """Yield the rows of one partition in record batches; at most one batch is held in memory."""
-    if not isinstance(partition, ScanPartition):
-        raise TypeError(f"not a partition of mongoq: {type(partition).__name__}")
-    options, now = partition.options, partition.now
+    assert isinstance(partition, ScanPartition)
+    options = partition.options
     columns = Columns(schema, options.mode, options.fields)
     with scan_at(options.place, patience=TASK_PATIENCE, preference=options.preference) as scan:
         batches = scan.batches(partition.filter, columns.projection(), hint=partition.hint, rows=ROWS, naive=True)
-        yield from pause_while_making(
-            map(partial(columns.batch, now=now), batches)
-        )  # a loop would keep the last documents
+        yield from columns.batches(batches, partition.now)

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.types.arrow import arrow_field
-from mongoq.spark.types.column import NO_PAYLOAD, Column, DocumentBatch, only, path_in_payload
-from mongoq.spark.types.conversion_error import DROP, FAIL, PERMISSIVE, ConversionError, ParseMode, name_of
+from mongoq.spark.clients import pause_while_making
+from mongoq.spark.types.column import NO_PAYLOAD, Column, DocumentBatch, ParseMode, arrow_field, only, path_in_payload
+from mongoq.spark.types.convert import DROP, FAIL, PERMISSIVE, ConversionError, name_of
 from mongoq.spark.types.envelope_columns import PAYLOAD, default_schema
 from mongoq.spark.types.json_text import json_shown
 
-__all__ = ["Columns", "Rows", "default_schema"]
+__all__ = ["Columns", "default_schema"]
 
 EMPTY: Mapping[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of some documents.
-
-    Attributes:
-        batch: the rows, in the order of the documents.
-        left_out: documents without a row, because they do not fit and the mode drops them.
-    """
-
-    batch: pa.RecordBatch
-    left_out: list[dict[str, Any]]
 
 
 class Columns:
@@ -40,7 +27,7 @@ class Columns:
 
     Args:
         schema: names and types of the columns.
-        mode: treatment of values that do not fit, one of ``mongoq.spark.types.conversion_error.MODES``.
+        mode: treatment of values that do not fit, one of ``mongoq.spark.types.convert.MODES``.
         fields: fields of the payload that the user chose; empty for all.
 
     Raises:
@@ -83,25 +70,26 @@ class Columns:
         return column.stored
 
     def batch(self, documents: list[dict[str, Any]], now: datetime) -> pa.RecordBatch:
-        """Return the rows of these documents; raises ``ColumnMismatch``."""
-        return self.rows(documents, now).batch
-
-    def rows(self, documents: list[dict[str, Any]], now: datetime) -> Rows:
-        """Return the rows of these documents, and the documents without a row; dates are aware, or naive in UTC.
+        """Return the rows of these documents, whose dates are aware, or naive in UTC.
 
         Raises:
             ColumnMismatch: a value does not fit, and the mode or a NOT NULL column requires it.
         """
         misfits = ParseMode(self._mode, documents)
-        taken = self._read_batch(documents, misfits, now)
-        arrays = [None if column.is_corrupt else column.array(taken, misfits) for column in self._columns]
+        read = self._read_batch(documents, misfits, now)
+        arrays = [None if column.is_corrupt else column.array(read, misfits) for column in self._columns]
+        # After all other columns, because any of them may have misfits.
         corrupt = self._corrupt(documents, misfits)
         filled = [corrupt if array is None else array for array in arrays]
         batch = pa.RecordBatch.from_arrays(filled, schema=self._schema)
         if self._mode != DROP or not misfits.places:
-            return Rows(batch, [])
-        fit = pa.array([place not in misfits.places for place in range(len(documents))])
-        return Rows(batch.filter(fit), [documents[place] for place in sorted(misfits.places)])
+            return batch
+        return batch.filter(pa.array([place not in misfits.places for place in range(len(documents))]))
+
+    def batches(self, documents: Iterator[list[dict[str, Any]]], now: datetime) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each list of documents, one list in memory at a time; the collector pauses meanwhile."""
+        # With map: a loop would keep the documents of the last batch while it makes the next one.
+        return pause_while_making(map(partial(self.batch, now=now), documents))
 
     def _corrupt(self, documents: list[dict[str, Any]], misfits: ParseMode) -> pa.Array:
         if not self._shows_corrupt:

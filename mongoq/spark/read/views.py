@@ -1,7 +1,8 @@
-"""Views of queues: the documents that each view shows, and the index that holds them."""
+"""Views of queues: the queues of a read, the documents that each view shows, and the index that holds them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,20 +10,100 @@ from difflib import get_close_matches
 from typing import Any, Self
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import DEAD_SUFFIX
+from mongoq.model.arguments import DEAD_SUFFIX, queue_name
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY, Index
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
-from mongoq.spark.read.queue_selection import QueueSelection
+from mongoq.spark.raw_options import RawOptions
 from mongoq.spark.scan import Scan
 
-__all__ = ["VIEWS", "Period", "View", "items_of", "next_millisecond", "refuse_unknown", "view_of"]
+__all__ = [
+    "VIEWS", "WAYS", "Period", "QueueSelection", "View", "beginning_with", "items_of", "next_millisecond",
+    "refuse_unknown", "view_of",
+]  # fmt: skip
 
+WAYS = ("queue", "queues", "prefix")
+"""Options that name the queues of a read; exactly one is given."""
 VIEWS = ("live", "ready", "scheduled", "reserved", "expired", "history", "dead", "all")
 DATE = {"$type": "date"}
 """Condition of a present date. It implies that the field exists, so partial indexes can serve it, and the index alone
 decides it. With ``$exists: true`` the server fetches each document, since an index cannot tell null from missing.
 """
+
+
+SURROGATES = range(0xD800, 0xE000)
+LAST_CODE_POINT = 0x10FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSelection:
+    """The queues of a read.
+
+    Attributes:
+        names: names of the queues; empty if a prefix is given.
+        prefix: common beginning of the names; empty if names are given.
+    """
+
+    names: tuple[str, ...] = ()
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, options: RawOptions) -> Self:
+        """Check the options ``queue``, ``queues`` and ``prefix``; exactly one is required."""
+        given = [way for way in WAYS if options.value(way) is not None]
+        if not given:
+            problem = "this option is missing: the name of the queue to read; or give queues, or prefix"
+            raise ArgumentInvalid("queue", problem)
+        if len(given) > 1:
+            raise ArgumentInvalid(given[1], f"{' and '.join(given)} say both what to read; give one of them")
+        if given == ["prefix"]:
+            prefix = options.value("prefix")
+            if not prefix:
+                raise ArgumentInvalid("prefix", "this option is empty")
+            return cls(prefix=queue_name(prefix, "prefix"))
+        names = options.names("queues", '["orders", "refunds"]') or (options.value("queue"),)
+        return cls(tuple(queue_name(name, given[0]) for name in names))
+
+    def __repr__(self) -> str:
+        return f"prefix {self.prefix!r}" if self.prefix else ", ".join(map(repr, self.names))
+
+    def names_of(self, *, dead: bool) -> list[str]:
+        """Return the names of the queues themselves, or of their dead queues; empty if a prefix is given."""
+        return sorted({_dead(name) if dead else name for name in self.names})
+
+    def condition(self, *, dead: bool) -> Any:
+        """Return the condition on the names: of the queues themselves, or of their dead queues.
+
+        A prefix includes dead queues only with ``dead``.
+        """
+        if self.prefix:
+            named = beginning_with(self.prefix)
+            ending = re.escape(DEAD_SUFFIX) + r"\z"
+            if not dead:
+                # The range bounds the index scan; the ending is checked on its keys.
+                return {**named, "$not": {"$regex": ending}}
+            return {**named, "$regex": f"(?s)^{re.escape(self.prefix)}.*{ending}"}
+        names = self.names_of(dead=dead)
+        return names[0] if len(names) == 1 else {"$in": names}
+
+
+def _dead(name: str) -> str:
+    return name if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
+
+
+def beginning_with(prefix: str) -> dict[str, Any]:
+    """Return the condition on texts with this prefix; an index can answer it."""
+    return {"$gte": prefix, **_before_the_next(prefix)}
+
+
+def _before_the_next(prefix: str) -> dict[str, str]:
+    """Return the upper bound of names with a prefix: the server orders strings as UTF-8, by code points."""
+    head, last = prefix[:-1], ord(prefix[-1])
+    if last == LAST_CODE_POINT:
+        # No code point is larger, so the next name is that after the shorter prefix; a surrogate has no UTF-8.
+        return _before_the_next(head) if head else {}
+    following = last + 1
+    return {"$lt": head + chr(SURROGATES.stop if following in SURROGATES else following)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +120,8 @@ class Period:
 
     def condition(self) -> dict[str, Any]:
         """Return the condition on a date."""
-        told = {"$gte": self.since, "$lt": self.until}
-        return DATE | {operator: moment for operator, moment in told.items() if moment is not None}
+        bounds = {"$gte": self.since, "$lt": self.until}
+        return DATE | {operator: moment for operator, moment in bounds.items() if moment is not None}
 
 
 def next_millisecond(moment: datetime) -> datetime:

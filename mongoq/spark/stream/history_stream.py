@@ -20,7 +20,7 @@ from mongoq.spark.read.reader import ITEMS, ScanPartition, parts_of, read_partit
 from mongoq.spark.read.schema import Columns
 from mongoq.spark.read.views import Period, View, next_millisecond, refuse_unknown, view_of
 from mongoq.spark.scan import Scan
-from mongoq.spark.stream.stream_options import HistoryStreamOptions
+from mongoq.spark.stream.stream_options import OTHER_STREAM, HistoryStreamOptions
 from mongoq.spark.types.json_text import iso_text
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or ``start`` if there are no items; queries once a second while idle."""
-        begin = _moment(start)
+        begin, _ = _read_offset(start)
         # Spark calls this every few milliseconds: the nap keeps an idle stream from using the CPU.
         if time.monotonic() - self._asked < IDLE_SECONDS:
             time.sleep(NAP_SECONDS)
@@ -88,10 +88,9 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the parts of a batch, from its offset; users see the same times in the checkpoint."""
-        until, read = _moment(end), self._options.read
-        times = [_moment(start), *_cuts(end), until]
-        scan = self._open_scan()
-        with scan.in_plain_words():
+        (until, cuts), read = _read_offset(end), self._options.read
+        times = [_read_offset(start)[0], *cuts, until]
+        with self._scanning() as scan:
             hint = scan.index(HISTORY.keys)
         return [
             ScanPartition(read, self._view(*time).documents(), hint, until, f"{place} of {len(times) - 1}")
@@ -108,21 +107,23 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._scan.close()
             self._scan = None
 
-    def _open_scan(self) -> Scan:
+    @contextmanager
+    def _scanning(self) -> Iterator[Scan]:
+        """Open the client at the first call; errors are raised in plain words."""
+        read = self._options.read
         if self._scan is None:
-            read = self._options.read
             self._scan = scan_at(read.place, patience=TASK_PATIENCE, preference=read.preference)
             if not read.empty_if_missing:
                 with self._scan.in_plain_words():
                     refuse_unknown(self._scan, read.queues)
-        return self._scan
+        with self._scan.in_plain_words():
+            yield self._scan
 
     def _frontier(self) -> datetime:
         """Return the latest time that may be read now."""
-        scan, until = self._open_scan(), self._options.read.period.until
-        with scan.in_plain_words():
+        with self._scanning() as scan:
             old_enough = scan.now() - self._options.lag
-        return old_enough if until is None else min(until, old_enough)
+        return min(old_enough, self._options.read.period.until or old_enough)
 
     def _end(self, begin: datetime, frontier: datetime, limit: ReadLimit) -> datetime | None:
         """Return the end of a batch that begins at this time; ``None`` if it would be empty."""
@@ -130,8 +131,8 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         if isinstance(limit, ReadAllAvailable):
             return frontier if self._place(begin, frontier, 0) else None
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_items
-        return self._after(begin, frontier, rows)
+        items = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_items
+        return self._after(begin, frontier, items)
 
     def _after(self, begin: datetime, frontier: datetime, items: int) -> datetime | None:
         """Return the time by which ``items`` items were processed, or the end of the first time if it has more items.
@@ -153,8 +154,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The batch fits into one part, so no count is needed.
         if wanted is None and isinstance(limit, ReadMaxRows) and limit.max_rows <= ITEMS:
             return []
-        scan = self._open_scan()
-        with scan.in_plain_words():
+        with self._scanning() as scan:
             count = scan.count(self._view(begin, end).keys(), scan.index(HISTORY.keys))
         share = -(-count // parts_of(count, wanted))
         while (cut := self._after(cuts[-1], end, share)) is not None and cut < end:
@@ -163,8 +163,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _place(self, begin: datetime, end: datetime, place: int) -> datetime | None:
         """Return the processing time of the item at a position between the two times, from the keys of the index."""
-        scan = self._open_scan()
-        with scan.in_plain_words():
+        with self._scanning() as scan:
             hint = scan.index(HISTORY.keys)
             return scan.date(self._view(begin, end).keys(), "processed", place=place, hint=hint)
 
@@ -181,21 +180,9 @@ def _text(moment: datetime) -> str:
     return iso_text(next_millisecond(moment).astimezone(UTC))
 
 
-def _moment(offset: Mapping[str, Any]) -> datetime:
-    with _own_checkpoint():
-        return datetime.fromisoformat(offset[BEFORE])
-
-
-def _cuts(offset: Mapping[str, Any]) -> list[datetime]:
-    with _own_checkpoint():
-        return [datetime.fromisoformat(cut) for cut in offset.get(CUTS, "").split()]
-
-
-@contextmanager
-def _own_checkpoint() -> Iterator[None]:
+def _read_offset(offset: Mapping[str, Any]) -> tuple[datetime, list[datetime]]:
+    """Return the end of a batch, and the times at which it is split."""
     try:
-        yield
+        return datetime.fromisoformat(offset[BEFORE]), list(map(datetime.fromisoformat, offset.get(CUTS, "").split()))
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise ArgumentInvalid(
-            "checkpointLocation", "this checkpoint belongs to another kind of stream; give this query one of its own"
-        ) from None
+        raise ArgumentInvalid("checkpointLocation", OTHER_STREAM) from None

@@ -1,37 +1,40 @@
-"""Run of a query that reads a queue, in the driver's process: its claim, and the settlement of its batches.
+"""Run of a query that reads a queue, in the driver's process: its claim, its leases, and the settlement of its batches.
 
-There is one run for each process and set of options, although Spark makes several instances of the reader in it.
+There is one run for each process and set of options, although Spark makes several instances of the reader in it. A
+thread, the lease keeper, extends the leases, since no worker does during a batch.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from queue import SimpleQueue
+from typing import Any, NoReturn
+
+from bson import ObjectId
 
 from mongoq.errors import ConsumerBusy
 from mongoq.model.stream_claim import StreamClaim, stream_id
 from mongoq.protocol.coordination import streams
 from mongoq.protocol.coordination.streams import ForeignLease, StreamRun, TakenOver
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.settle.by_token import extend_and_list_held
+from mongoq.protocol.settle.by_token import cut_ids, extend_and_list_held, extend_held
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 from mongoq.spark.clients import broker_at, scan_at
-from mongoq.spark.read.queue_selection import QueueSelection
-from mongoq.spark.read.views import refuse_unknown
-from mongoq.spark.stream.lease_keeper import LeaseKeeper, at_the_end
+from mongoq.spark.read.views import QueueSelection, refuse_unknown
 from mongoq.spark.stream.stream_options import QueueStreamOptions
+from mongoq.sync import Broker
 
-__all__ = ["QueueRun", "end_run", "run_of"]
+__all__ = ["LeaseKeeper", "QueueRun", "at_the_end", "end_run", "run_of"]
 
-T = TypeVar("T")
 logger = logging.getLogger("mongoq.spark")
 
 LENGTH = timedelta(seconds=10)
@@ -41,6 +44,14 @@ DYING = 1.0
 LOOK = 0.25
 IDLE = 0.5
 """Seconds to wait at an empty queue; then Spark asks again, at once."""
+
+TURNS = 4
+"""Extensions of the run's lease within its length."""
+STOP_SECONDS = 2.0
+"""Seconds that giving back the run may take when it ends."""
+END_SECONDS = 2.0
+"""Seconds after which the process ends in any case."""
+TERMINATED = 128 + signal.SIGTERM
 
 _runs: dict[tuple[int, QueueStreamOptions], QueueRun] = {}
 _lock = threading.Lock()
@@ -146,8 +157,8 @@ class QueueRun:
         if start == end:
             return None, ()
         if claim is None or claim.number != end:
-            sentence = "batch %d of consumer %r was settled before, and is empty now: is its checkpoint an old copy?"
-            logger.warning(sentence, end, self._options.consumer)
+            problem = "batch %d of consumer %r was settled before, and is empty now: is its checkpoint an old copy?"
+            logger.warning(problem, end, self._options.consumer)
             return None, ()
         with self._in_plain_words():
             return claim, self._affirm(claim)
@@ -187,7 +198,6 @@ class QueueRun:
             with self._in_plain_words():
                 self._run = self._begin_run()
             self._keeper = LeaseKeeper(self._broker, self._run, self._lease())
-            self._keeper.start()
         elif self._keeper.lost is not None:
             self._busy(self._keeper.lost)
         return self._run
@@ -210,12 +220,12 @@ class QueueRun:
 
     def _check_queue(self) -> None:
         """Refuse an unknown queue; a queue that this consumer has read before is known."""
-        name = self._options.queue
-        if self._options.empty_if_missing:
+        options = self._options
+        if options.empty_if_missing:
             return
-        with scan_at(self._options.place) as scan, scan.in_plain_words():
-            if not scan.has({"_id": stream_id(self._options.consumer), "queue": {"$eq": name}}):
-                refuse_unknown(scan, QueueSelection((name,)))
+        with scan_at(options.place) as scan, scan.in_plain_words():
+            if not scan.has({"_id": stream_id(options.consumer), "queue": {"$eq": options.queue}}):
+                refuse_unknown(scan, QueueSelection((options.queue,)))
 
     def _lease(self) -> timedelta:
         return self._options.lease or self._queue.settings.lease
@@ -227,5 +237,106 @@ class QueueRun:
     def _in_plain_words(self) -> Iterator[None]:
         try:
             yield
-        except TakenOver as taken:
-            self._busy(taken.held)
+        except TakenOver as error:
+            self._busy(error.held)
+
+
+class LeaseKeeper:
+    """Extends the lease of a run, and the leases of its items, until the run ends or is lost.
+
+    A daemon thread, which ends with its process. After a network error it tries again at the next turn; there are
+    several turns within a lease.
+
+    Attributes:
+        lost: lease of the process that has the run instead; ``None`` until the run is lost.
+    """
+
+    def __init__(self, broker: Broker, run: StreamRun, lease: timedelta) -> None:
+        self.lost: ForeignLease | None = None
+        self._broker = broker
+        self._run = run
+        self._lease = lease
+        self._pause = min(run.length, lease).total_seconds() / TURNS
+        self._token: ObjectId | None = None
+        self._due = 0.0
+        self._extended = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mongoq-keeper", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """True after ``end`` was called."""
+        return self._ended.is_set()
+
+    def end(self) -> None:
+        """End the thread, and give the run back at once for other processes, if this takes less than two seconds.
+
+        Several threads may call it; each call returns when this is done.
+        """
+        self._ended.set()
+        self._thread.join(STOP_SECONDS)
+
+    def _work(self) -> None:
+        while not self._ended.wait(self._pause):
+            try:
+                self._turn()
+            except TakenOver as error:
+                self.lost = error.held
+                return
+            except Exception as error:
+                logger.warning("leases of consumer %r could not be extended just now: %r", self._run.consumer, error)
+        try:
+            self._broker._run(streams.give_back, self._run)
+        except Exception as error:
+            logger.debug("the run of consumer %r was not given back: %r", self._run.consumer, error)
+
+    def _turn(self) -> None:
+        self._keep_run()
+        claim = self._run.claim
+        if claim is None or claim.ids is None:
+            return
+        # At a third of the lease: after one failed extension there is time for another.
+        third = self._lease.total_seconds() / 3
+        if claim.token != self._token:  # claimed since the last turn
+            self._token, self._due = claim.token, time.monotonic() + third
+        if time.monotonic() < self._due:
+            return
+        for chunk in cut_ids(claim.ids):
+            self._broker._run(extend_held, claim.token, chunk, self._lease)
+            # Between two commands: the process may have only two seconds left.
+            if self._ended.is_set():
+                return
+            # Extending many items takes time: the lease of the run itself must not end meanwhile.
+            if time.monotonic() - self._extended > self._pause:
+                self._keep_run()
+        self._due = time.monotonic() + third
+
+    def _keep_run(self) -> None:
+        self._broker._run(streams.extend_lease, self._run)
+        self._extended = time.monotonic()
+
+
+def at_the_end(last: Callable[[], None]) -> None:
+    """Call ``last`` when a signal ends the process, within two seconds; no effect if another handler is installed."""
+    # signal.signal works in the main thread only; another handler is the application's own and stays.
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    signals: SimpleQueue[int] = SimpleQueue()  # a SimpleQueue, because its put is reentrant: a signal may interrupt it
+
+    def wait() -> None:
+        signals.get()
+        limit = threading.Timer(END_SECONDS, os._exit, (TERMINATED,))
+        limit.daemon = True
+        limit.start()
+        try:
+            last()
+        finally:
+            os._exit(TERMINATED)
+
+    def handle(number: int, _frame: Any) -> None:
+        signals.put(number)
+
+    threading.Thread(target=wait, name="mongoq-ending", daemon=True).start()
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGHUP, handle)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,10 @@ from mongoq.model.stream_claim import StreamClaim, pack, unpack
 from mongoq.protocol.settle.by_token import read_held_documents
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ColumnMismatch
-from mongoq.spark.gc_pause import pause_while_making
 from mongoq.spark.raw_options import Location
 from mongoq.spark.read.schema import Columns
 from mongoq.spark.stream.queue_run import QueueRun, end_run, run_of
-from mongoq.spark.stream.stream_options import QueueStreamOptions
+from mongoq.spark.stream.stream_options import OTHER_STREAM, QueueStreamOptions
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -42,15 +41,15 @@ ROWS = 5_000
 """Rows of a record batch, at most; fewer if they are more than the 16 MB of a server's reply."""
 
 
+@dataclass(eq=False)
 class ClaimPartition(InputPartition):
-    """A part of a claim, for one task. It is sent with the URI and never shows it."""
+    """A part of a claim, for one task, with packed ids. It is sent with the URI and never shows it."""
 
-    def __init__(self, place: Location, token: ObjectId, ids: Sequence[Any], now: datetime, part: str) -> None:
-        self.place = place
-        self.token = token
-        self.ids = pack(ids)
-        self.now = now
-        self.part = part
+    place: Location
+    token: ObjectId
+    ids: tuple[Any, ...]
+    now: datetime
+    part: str
 
     def __repr__(self) -> str:
         return f"ClaimPartition({self.part})"
@@ -73,21 +72,23 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Restrict the stream to items that are eligible now; later items are left to other runs."""
-        self._run().stop_at_now()
+        run_of(self._options).stop_at_now()
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the beginning of a new checkpoint: it begins with an unsettled claim, so that no item is skipped.
 
         Spark asks again when it plans the first batch, also after a restart, and gets the same answer.
         """
-        return {CLAIM: self._run().last()}
+        return {CLAIM: run_of(self._options).last()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Settle the batch before, which Spark has finished, and claim the next one.
 
         If the queue is empty, the call waits up to half a second for an item: Spark asks again at once.
         """
-        most = min(self._options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.most)
+        most = self._options.most
+        if isinstance(limit, ReadMaxRows):
+            most = min(most, limit.max_rows)
         run, before = self._find_run(start)
         number = run.latest(before, most)
         return start if number == before else {CLAIM: number, TOKEN: run.token}
@@ -110,7 +111,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ClaimPartition(
                 self._options.place,
                 claim.token,
-                [id for id in ids[low:high] if id_key(id) in held],
+                pack([id for id in ids[low:high] if id_key(id) in held]),
                 now,
                 f"{part} of {parts} of claim {claim.number}",
             )
@@ -122,8 +123,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, ClaimPartition):
             return  # Spark's own partition, for a batch without items
         columns = Columns(self._schema, self._options.mode)
-        documents = _documents(partition, columns.projection())
-        yield from pause_while_making(map(partial(columns.batch, now=partition.now), documents))
+        yield from columns.batches(_documents(partition, columns.projection()), partition.now)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Settle the batch, if it is unsettled: most likely it is, because Spark asks for the next batch first."""
@@ -134,12 +134,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the run back at once; Spark calls this when its JVM has ended."""
         end_run(self._options)
 
-    def _run(self) -> QueueRun:
-        return run_of(self._options)
-
     def _find_run(self, offset: Mapping[str, Any]) -> tuple[QueueRun, int]:
         """Return the run, and the number of an offset in it."""
-        run, number = self._run(), _number(offset)
+        run, number = run_of(self._options), _number(offset)
         run.renumber_foreign_claim(number, offset.get(TOKEN))
         return run, number
 
@@ -147,8 +144,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _number(offset: Mapping[str, Any]) -> int:
     number = offset.get(CLAIM)
     if not isinstance(number, int):
-        problem = "this checkpoint belongs to another kind of stream; give this query one of its own"
-        raise ArgumentInvalid("checkpointLocation", problem)
+        raise ArgumentInvalid("checkpointLocation", OTHER_STREAM)
     return number
 
 
@@ -169,8 +165,8 @@ def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterato
             if len(some) == 1:
                 raise ColumnMismatch(some[0], "payload", "string", "text that is not UTF-8") from None
             documents = None
+        # None also for a reply that would be too large.
         if documents is None:
-            # The reply would be too large, or its text is not UTF-8: read fewer items at a time.
             size = max(1, len(some) // 4)
             continue
         done += size

@@ -13,13 +13,13 @@ from mongoq.model.arguments import count, duration, queue_name
 from mongoq.model.stream_claim import MOST, consumer_name
 from mongoq.model.trail import StageMark
 from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
-from mongoq.spark.read.queue_selection import WAYS
 from mongoq.spark.read.read_options import EMPTY, MISSING, ReadOptions
 from mongoq.spark.read.read_options import KNOWN as READ_OPTIONS
-from mongoq.spark.types.conversion_error import DROP, FAIL, MODES, PERMISSIVE
+from mongoq.spark.read.views import WAYS
+from mongoq.spark.types.convert import DROP, FAIL, MODES, PERMISSIVE
 from mongoq.sync import Queue
 
-__all__ = ["HistoryStreamOptions", "QueueStreamOptions", "StageOption"]
+__all__ = ["OTHER_STREAM", "HistoryStreamOptions", "QueueStreamOptions", "StageOption"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,15 @@ class StageOption:
     def parse(cls, given: RawOptions) -> Self | None:
         """Return the option, or ``None``; raises ``ArgumentInvalid``."""
         text = given.text("stage")
-        if text is None:
-            return None
         try:
-            return cls(**json.loads(text))._check()
+            return None if text is None else cls(**json.loads(text))._check()
         except (TypeError, ValueError, AttributeError):
-            problem = "a frame stage of a pipeline sets this option; leave it out"
-            raise ArgumentInvalid("stage", problem) from None
+            raise ArgumentInvalid("stage", "a frame stage of a pipeline sets this option; leave it out") from None
 
     def _check(self) -> Self:
         StageMark(self.name)
-        for flag in (self.trail, self.payloads, self.limited):
-            if not isinstance(flag, bool):
-                raise TypeError
+        if not all(isinstance(flag, bool) for flag in (self.trail, self.payloads, self.limited)):
+            raise TypeError
         if self.dead is not None:
             queue_name(self.dead)
         if self.max_retries is not None:
@@ -77,14 +73,14 @@ class StageOption:
 
     def mark_queue(self, queue: Queue[Any]) -> Queue[Any]:
         """Return a handle with the settings of the stage, whose burials name the stage."""
-        overriding: dict[str, Any] = {"dead": self.dead}
-        if self.limited:
-            overriding["max_retries"] = self.max_retries
+        overriding = {"dead": self.dead} | ({"max_retries": self.max_retries} if self.limited else {})
         mark = StageMark(self.name, trail=self.trail, payloads=self.payloads)
         return queue._with(overriding=overriding, stage=mark)
 
 
+OTHER_STREAM = "this checkpoint belongs to another kind of stream; give this query one of its own"
 KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease", "mode", "missing", "stage", PATH)
+CONSUMER = "a name for this query, which it keeps over restarts, such as etl"
 VIEWS = ("live", "ready")
 DEFAULT_ITEMS = 10_000
 SHORTEST_LEASE = 1.0
@@ -125,12 +121,7 @@ class QueueStreamOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check the options of a stream; users may write their names in any case.
-
-        Raises:
-            ArgumentInvalid: an option is unknown, missing, or out of its range.
-            QueueNameInvalid: no queue can have this name.
-        """
+        """Check the options of a stream, named in any case; raises ``ArgumentInvalid`` and ``QueueNameInvalid``."""
         given = RawOptions(options, KNOWN)
         given.take_path("queue")
         _check_view(given)
@@ -140,7 +131,7 @@ class QueueStreamOptions:
         return cls(
             place=given.place(),
             queue=_queue(given),
-            consumer=_consumer(given),
+            consumer=consumer_name(given.required("consumer", CONSUMER)),
             most=given.whole("maxItems", most=MOST) or DEFAULT_ITEMS,
             partitions=given.whole("partitions"),
             lease=None if lease is None else duration(lease, "lease", zero=False),
@@ -154,18 +145,7 @@ def _queue(given: RawOptions) -> str:
     for way in ("queues", "prefix"):
         if given.value(way) is not None:
             raise ArgumentInvalid(way, "a stream reads one queue: give queue instead, and start a query for each")
-    name = given.value("queue")
-    if name is None:
-        raise ArgumentInvalid("queue", "this option is missing: the name of the queue to read")
-    return queue_name(name)
-
-
-def _consumer(given: RawOptions) -> str:
-    name = given.value("consumer")
-    if name is None:
-        problem = "this option is missing: a name for this query, which it keeps over restarts, such as etl"
-        raise ArgumentInvalid("consumer", problem)
-    return consumer_name(name)
+    return queue_name(given.required("queue", "the name of the queue to read"))
 
 
 def _mode(given: RawOptions) -> str:
@@ -199,12 +179,7 @@ class HistoryStreamOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check the options of a stream with the view ``history``.
-
-        Raises:
-            ArgumentInvalid: an option is unknown, missing, or out of its range.
-            QueueNameInvalid: no queue can have this name.
-        """
+        """Check the options of a stream with the view ``history``, as ``ReadOptions`` does."""
         given = RawOptions(options, (*READ_OPTIONS, *HISTORY_ONLY))
         own = {name.lower() for name in HISTORY_ONLY}
         read = ReadOptions.parse({name: value for name, value in given.options.items() if name not in own})

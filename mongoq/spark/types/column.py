@@ -5,18 +5,149 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from struct import Struct
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructField
+import pyspark.sql.types as spark
+from bson import Decimal128, Int64
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.types.arrow import arrow_type, as_it_is
-from mongoq.spark.types.conversion_error import PERMISSIVE, ConversionError, ParseMode
-from mongoq.spark.types.convert import as_json, converter, is_json, too_deep
+from mongoq.spark.errors import ColumnMismatch
+from mongoq.spark.types.convert import FAIL, PERMISSIVE, ConversionError, as_json, converter, is_json, too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, Document
 
-__all__ = ["NO_PAYLOAD", "Column", "DocumentBatch", "only", "path_in_payload"]
+__all__ = ["NO_PAYLOAD", "Column", "DocumentBatch", "ParseMode", "arrow_field", "only", "path_in_payload"]
+
+# Decimals are read by their bits: decimal.Decimal takes several times as long for each value.
+HALVES = Struct("<QQ")
+"""The 128 bits, from the lowest: 113 of the coefficient, 14 of the exponent, and the sign."""
+EXPONENT_PLACE, EXPONENT_MASK, EXPONENT_BIAS = 49, 0x3FFF, 6176
+HIGH_MASK = (1 << EXPONENT_PLACE) - 1
+LARGEST = 10**34 - 1
+SPECIAL = 3
+"""Value of the two bits below the sign in NaN, in infinities, and in encodings that no writer uses."""
+TENS = [10**place for place in range(39)]
+NULL = bytes(16)
+
+
+def decimal_array(values: Sequence[Decimal128 | None], type: spark.DecimalType) -> pa.Array | None:
+    """Return the numbers as an Arrow array, or ``None`` if one of them does not fit exactly."""
+    scale, limit, parts = type.scale, TENS[type.precision], []
+    for value in values:
+        if value is None:
+            parts.append(NULL)
+            continue
+        number = _scale_digits(value.bid, scale)
+        if number is None or not -limit < number < limit:
+            return None
+        parts.append(number.to_bytes(16, "little", signed=True))
+    return _array(values, pa.decimal128(type.precision, scale), b"".join(parts))
+
+
+def _scale_digits(bid: bytes, scale: int) -> int | None:
+    """Return the number in units of ``10 ** -scale``, or ``None`` if it is no whole number of them, or is special."""
+    low, high = HALVES.unpack(bid)
+    coefficient: int = (high & HIGH_MASK) << 64 | low
+    shift = (high >> EXPONENT_PLACE & EXPONENT_MASK) - EXPONENT_BIAS + scale
+    # All of these are left to the slow path, which converts or refuses them one by one.
+    if high >> 61 & SPECIAL == SPECIAL or coefficient > LARGEST or not -len(TENS) < shift < len(TENS):
+        return None
+    if shift < 0:
+        coefficient, rest = divmod(coefficient, TENS[-shift])
+        if rest:
+            return None
+    elif shift:
+        coefficient *= TENS[shift]
+    return -coefficient if high >> 63 else coefficient
+
+
+def _array(values: Sequence[Decimal128 | None], type: pa.DataType, numbers: bytes) -> pa.Array:
+    valid = None if None not in values else pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
+    return pa.Array.from_buffers(type, len(values), [valid, pa.py_buffer(numbers)])
+
+
+NONE = type(None)
+INTEGERS = frozenset({int, Int64, NONE})
+NOTHING = frozenset({NONE})
+SIMPLE: dict[type[spark.DataType], tuple[pa.DataType, frozenset[type]]] = {
+    spark.StringType: (pa.string(), frozenset({str, NONE})),
+    spark.BooleanType: (pa.bool_(), frozenset({bool, NONE})),
+    spark.ByteType: (pa.int8(), INTEGERS),
+    spark.ShortType: (pa.int16(), INTEGERS),
+    spark.IntegerType: (pa.int32(), INTEGERS),
+    spark.LongType: (pa.int64(), INTEGERS),
+    spark.FloatType: (pa.float32(), NOTHING),
+    spark.DoubleType: (pa.float64(), frozenset({float, NONE})),
+    spark.DateType: (pa.date32(), NOTHING),
+    spark.TimestampType: (pa.timestamp("us", tz="UTC"), frozenset({datetime, NONE})),
+    spark.TimestampNTZType: (pa.timestamp("us"), NOTHING),
+    spark.BinaryType: (pa.binary(), frozenset({bytes, NONE})),
+}
+"""Arrow types, and the Python types that Arrow converts by itself, with range checks; it reads naive times as UTC."""
+
+
+def arrow_type(type: spark.DataType) -> pa.DataType:
+    """Return the Arrow type of a Spark type, with names and nullability of the parts."""
+    if isinstance(type, spark.DecimalType):
+        return pa.decimal128(type.precision, type.scale)
+    if isinstance(type, spark.ArrayType):
+        return pa.list_(pa.field("element", arrow_type(type.elementType), nullable=type.containsNull))
+    if isinstance(type, spark.MapType):
+        value = pa.field("value", arrow_type(type.valueType), nullable=type.valueContainsNull)
+        return pa.map_(pa.field("key", arrow_type(type.keyType), nullable=False), value)
+    if isinstance(type, spark.StructType):
+        return pa.struct([arrow_field(each) for each in type.fields])
+    if type.__class__ in SIMPLE:
+        return SIMPLE[type.__class__][0]
+    raise TypeError(f"type {type.simpleString()} cannot be read; ask for a string")
+
+
+def arrow_field(field: spark.StructField) -> pa.Field:
+    """Return the Arrow field of a Spark field."""
+    return pa.field(field.name, arrow_type(field.dataType), nullable=field.nullable)
+
+
+def as_it_is(values: list[Any], field: spark.StructField, arrow: pa.DataType) -> pa.Array | None:
+    """Return the values as an array if Arrow can take them unconverted, else ``None``.
+
+    Checking the set of their types is much faster than checking each value.
+    """
+    # Classes, not isinstance: a subclass such as a Code or a Binary needs conversion.
+    found = {each.__class__ for each in values}
+    if not field.nullable and NONE in found:
+        return None
+    if isinstance(field.dataType, spark.DecimalType):
+        return decimal_array(values, field.dataType) if found <= {Decimal128, NONE} else None
+    _, plain = SIMPLE.get(field.dataType.__class__, (None, NOTHING))
+    if not found <= plain:
+        return None
+    try:
+        return pa.array(values, arrow)
+    except (pa.ArrowInvalid, OverflowError):
+        return None
+
+
+class ParseMode:
+    """Documents of one batch that do not fit.
+
+    Attributes:
+        places: their positions in the batch; grows with ``meet``, and with values that the mode makes null.
+    """
+
+    def __init__(self, mode: str, documents: Sequence[Document]) -> None:
+        self.places: set[int] = set()
+        self._mode = mode
+        self._documents = documents
+
+    def meet(self, place: int, column: str, misfit: ConversionError, *, nullable: bool) -> None:
+        """Record a document, or raise ``ColumnMismatch`` if the mode or the column requires a value."""
+        if self._mode == FAIL or (self._mode == PERMISSIVE and not nullable):
+            raise ColumnMismatch(
+                self._documents[place]["_id"], column + misfit.path, misfit.type, misfit.problem
+            ) from None
+        self.places.add(place)
+
 
 NO_PAYLOAD = object()
 """Stands for the payload of a document that has none; ``None`` is a payload."""
@@ -58,7 +189,7 @@ class Column:
         ArgumentInvalid: the column has an unsupported type.
     """
 
-    def __init__(self, field: StructField, mode: str) -> None:
+    def __init__(self, field: spark.StructField, mode: str) -> None:
         self.name = field.name
         self.field = field
         self._envelope = ENVELOPE.get(field.name)
@@ -66,7 +197,7 @@ class Column:
         self.is_payload = field.name == PAYLOAD
         self.of_payload = self._envelope is None and not self.is_corrupt and not self.is_payload
         self._check()
-        self._is_text = self.is_payload and isinstance(field.dataType, StringType)
+        self._is_text = self.is_payload and isinstance(field.dataType, spark.StringType)
         self._plain = not self._is_text and not is_json(field)
         self._forgiven: list[ConversionError] | None = [] if mode == PERMISSIVE else None
         try:
@@ -93,22 +224,22 @@ class Column:
             return self._envelope.stored
         return (path_in_payload(self.name) or PAYLOAD if self.of_payload else PAYLOAD,)
 
-    def array(self, taken: DocumentBatch, misfits: ParseMode) -> pa.Array:
+    def array(self, batch: DocumentBatch, misfits: ParseMode) -> pa.Array:
         """Return the column of these documents; a value that does not fit becomes null and is noted, or raises."""
-        values = self._values(taken)
+        values = self._values(batch)
         # Fast path; a value that Arrow refuses is converted one by one, for an error that names it.
         array = as_it_is(values, self.field, self.arrow) if self._plain else None
         return pa.array(self._convert_values(values, misfits), self.arrow) if array is None else array
 
-    def _values(self, taken: DocumentBatch) -> list[Any]:
+    def _values(self, batch: DocumentBatch) -> list[Any]:
         if self.of_payload:
             name = self.name
-            return [payload.get(name) for payload in taken.fields]
+            return [payload.get(name) for payload in batch.fields]
         if self._envelope is not None:
-            return self._envelope.take(taken.documents, taken.now)
+            return self._envelope.take(batch.documents, batch.now)
         if self._is_text:
-            return list(taken.payloads)
-        return [None if payload is NO_PAYLOAD else payload for payload in taken.payloads]
+            return list(batch.payloads)
+        return [None if payload is NO_PAYLOAD else payload for payload in batch.payloads]
 
     def _convert_values(self, values: list[Any], misfits: ParseMode) -> list[Any]:
         converted = []
@@ -121,7 +252,7 @@ class Column:
             if self._forgiven:
                 # The list is shared by all values of the column: empty it for the next one.
                 self._forgiven.clear()
-                misfits.note(place)
+                misfits.places.add(place)
         return converted
 
     def _payload_text(self, value: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""BSON values converted to values of one Spark type, without loss or with an error."""
+"""BSON values converted to values of one Spark type, without loss or with an error that does not quote them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,56 @@ import pyspark.sql.types as spark
 from bson import Decimal128, ObjectId
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from mongoq.spark.types.conversion_error import ConversionError, name_of
+from mongoq.drivers.documents import Garbled
 from mongoq.spark.types.json_text import TextGarbled, json_text
 
-__all__ = ["JSON_MARK", "Convert", "as_json", "converter", "is_json", "too_deep"]
+__all__ = [
+    "DROP", "FAIL", "JSON_MARK", "MODES", "PERMISSIVE", "ConversionError", "as_json", "converter", "is_json", "name_of",
+    "too_deep",
+]  # fmt: skip
+
+FAIL, PERMISSIVE, DROP = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
+MODES = (FAIL, PERMISSIVE, DROP)
+"""Treatments of values that do not fit their columns."""
+
+NAMES: tuple[tuple[type, str], ...] = (
+    (bool, "a boolean"),
+    (str, "a string"),
+    (int, "an integer"),
+    (float, "a double"),
+    (datetime, "a date"),
+    (bytes, "binary data"),
+    (dict, "a document"),
+    (list, "an array"),
+    (ObjectId, "an ObjectId"),
+    (Decimal128, "a Decimal128"),
+    (uuid.UUID, "a UUID"),
+    (Garbled, "text that is not UTF-8"),
+)
+
+
+class ConversionError(Exception):
+    """A value that does not fit; ``steps`` has the path to it, innermost first."""
+
+    def __init__(self, type: DataType, problem: str) -> None:
+        super().__init__(problem)
+        self.type = type.simpleString()
+        self.problem = problem
+        self.steps: list[str] = []
+
+    @property
+    def path(self) -> str:
+        """Path from the column to the value, such as ``[2].price``."""
+        return "".join(reversed(self.steps))
+
+
+def name_of(value: Any) -> str:
+    """Return the kind of a value in words, without quoting it."""
+    for kind, name in NAMES:
+        if isinstance(value, kind):
+            return name
+    return f"a {type(value).__name__}"
+
 
 ARROW_LEVELS = 64
 OF_SPARK = 2
@@ -37,20 +83,21 @@ def too_deep(name: str, type: DataType) -> str | None:
 
 def _beyond(path: str, type: DataType, above: int) -> Iterator[str]:
     """Yield the paths of the outermost parts that are too deep."""
-    if not isinstance(type, StructType | ArrayType | MapType):
-        return
+    match type:
+        case StructType():
+            parts = [(f"{path}.{field.name}", field.dataType) for field in type.fields]
+        case ArrayType():
+            parts = [(f"{path}[]", type.elementType)]
+        case MapType():
+            parts = [(f"{path}[]", type.valueType)]
+        case _:
+            return
     level = above + (MAP_LEVELS if isinstance(type, MapType) else 1)
     if level > COLUMN_LEVELS:
         yield path
         return
-    for inner, part in _parts(path, type):
+    for inner, part in parts:
         yield from _beyond(inner, part, level)
-
-
-def _parts(path: str, type: StructType | ArrayType | MapType) -> list[tuple[str, DataType]]:
-    if isinstance(type, StructType):
-        return [(f"{path}.{field.name}", field.dataType) for field in type.fields]
-    return [(f"{path}[]", type.elementType if isinstance(type, ArrayType) else type.valueType)]
 
 
 JSON_MARK = {"mongoq": "json"}
@@ -93,14 +140,8 @@ def converter(field: spark.StructField, forgiven: list[ConversionError] | None =
     Raises:
         TypeError: the format does not read into this type.
     """
-    convert = as_json if is_json(field) else _converter(field.dataType, forgiven)
-    if forgiven is None:
-        return _optional(convert, field)
-    return _forgiving(convert, field, forgiven) if field.nullable else _optional(convert, field)
-
-
-def _optional(convert: Convert, field: spark.StructField) -> Convert:
     type, nullable = field.dataType, field.nullable
+    convert = as_json if is_json(field) else _converter(type, forgiven)
 
     def optional(value: Any) -> Any:
         if value is not None:
@@ -109,22 +150,15 @@ def _optional(convert: Convert, field: spark.StructField) -> Convert:
             return None
         raise ConversionError(type, "a null or missing value, being NOT NULL")
 
-    return optional
-
-
-def _forgiving(convert: Convert, field: spark.StructField, forgiven: list[ConversionError]) -> Convert:
     def forgiving(value: Any) -> Any:
         try:
             return None if value is None else convert(value)
         except ConversionError as misfit:
+            assert forgiven is not None
             forgiven.append(misfit)
             return None
 
-    return forgiving
-
-
-def _part(type: spark.DataType, nullable: bool, forgiven: list[ConversionError] | None) -> Convert:
-    return converter(spark.StructField("", type, nullable), forgiven)
+    return optional if forgiven is None or not nullable else forgiving
 
 
 def _converter(type: spark.DataType, forgiven: list[ConversionError] | None) -> Convert:
@@ -133,21 +167,18 @@ def _converter(type: spark.DataType, forgiven: list[ConversionError] | None) -> 
     if isinstance(type, spark.DecimalType):
         return _decimals(type)
     if isinstance(type, spark.ArrayType):
-        return _arrays(type, _part(type.elementType, type.containsNull, forgiven))
+        return _arrays(type, converter(spark.StructField("", type.elementType, type.containsNull), forgiven))
     if isinstance(type, spark.StructType):
         return _structs(type, {each.name: converter(each, forgiven) for each in type.fields})
     if isinstance(type, spark.MapType):
-        return _maps(type, _part(type.valueType, type.valueContainsNull, forgiven))
-    for kind, function in SIMPLE.items():
-        if isinstance(type, kind):
-            return lambda value: function(type, value)
+        return _maps(type, converter(spark.StructField("", type.valueType, type.valueContainsNull), forgiven))
+    if function := SIMPLE.get(type.__class__):
+        return lambda value: function(type, value)
     raise TypeError(f"type {type.simpleString()} cannot be read; ask for a string")
 
 
 def _string(type: spark.DataType, value: Any) -> str:
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, ObjectId | uuid.UUID | Decimal128):
+    if isinstance(value, str | ObjectId | uuid.UUID | Decimal128):
         return str(value)
     if isinstance(value, dict | list):
         return as_json(value)

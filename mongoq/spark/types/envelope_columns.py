@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
 )
@@ -36,7 +37,6 @@ __all__ = [
     "PAYLOAD",
     "RAW",
     "Document",
-    "Field",
     "default_schema",
     "envelope_schema",
     "id_shown",
@@ -57,26 +57,16 @@ Document = Mapping[str, Any]
 Take = Callable[[Sequence[Document], datetime], list[Any]]
 
 STRING, INTEGER, MOMENT = StringType(), IntegerType(), TimestampType()
-ERROR = StructType().add("type", STRING).add("message", STRING).add("at", MOMENT)
-ORIGIN = (
-    StructType()
-    .add("queue", STRING)
-    .add("id", STRING)
-    .add("reason", STRING)
-    .add("attempts", INTEGER)
-    .add("key", STRING)
-    .add("at", MOMENT)
-)
-HOP = (
-    StructType()
-    .add("queue", STRING)
-    .add("stage", STRING)
-    .add("by", STRING)
-    .add("taken", MOMENT)
-    .add("settled", MOMENT)
-    .add("attempts", INTEGER)
-    .add("ended", STRING)
-    .add("to", STRING)
+
+
+def _struct(**fields: DataType) -> StructType:
+    return StructType([StructField(name, type) for name, type in fields.items()])
+
+
+ERROR = _struct(type=STRING, message=STRING, at=MOMENT)
+ORIGIN = _struct(queue=STRING, id=STRING, reason=STRING, attempts=INTEGER, key=STRING, at=MOMENT)
+HOP = _struct(
+    queue=STRING, stage=STRING, by=STRING, taken=MOMENT, settled=MOMENT, attempts=INTEGER, ended=STRING, to=STRING
 )
 """Hops without their payloads, which may have any type and be large: the server does not send them."""
 
@@ -100,8 +90,9 @@ def _field(name: str, type: DataType) -> Field:
     return Field(type, (name,), lambda documents, _now: [document.get(name) for document in documents])
 
 
-def _ids(documents: Sequence[Document], _now: datetime) -> list[str]:
-    return [id_shown(document["_id"]) for document in documents]
+def _computed(type: DataType, stored: tuple[str, ...], value: Callable[[Document], Any]) -> Field:
+    """Return a column of values that are each computed from one document."""
+    return Field(type, stored, lambda documents, _now: list(map(value, documents)))
 
 
 def id_shown(id: Any) -> str:
@@ -130,10 +121,6 @@ def _state(document: Document, now: datetime, naive: datetime) -> str:
     return "ready" if due else "scheduled"
 
 
-def _read_entry_times(documents: Sequence[Document], _now: datetime) -> list[Any]:
-    return [_entry(document) for document in documents]
-
-
 def _entry(document: Document) -> Any:
     """Return when an item came to its queue, or ``None`` if unknown: known before a claim, or if a stream noted it."""
     if document.get("when") is None or document.get("reserved") or document.get("attempts"):
@@ -141,40 +128,35 @@ def _entry(document: Document) -> Any:
     return entry_time(document)
 
 
-def _raw(documents: Sequence[Document], _now: datetime) -> list[bytes | Garbled | None]:
-    """Return each payload as ``{"payload": payload}`` in BSON; text that is not UTF-8 has no such form."""
-    return [_encode_payload(each[PAYLOAD]) if PAYLOAD in each else None for each in documents]
-
-
-def _encode_payload(payload: Any) -> bytes | Garbled:
+def _raw(document: Document) -> bytes | Garbled | None:
+    """Return the payload as ``{"payload": payload}`` in BSON; text that is not UTF-8 has no such form."""
+    if PAYLOAD not in document:
+        return None
     try:
-        return bson.encode({PAYLOAD: payload}, codec_options=OPTIONS)
+        return bson.encode({PAYLOAD: document[PAYLOAD]}, codec_options=OPTIONS)
     except InvalidDocument:
-        return Garbled(json_shown(payload))
+        return Garbled(json_shown(document[PAYLOAD]))
 
 
-def _trails(documents: Sequence[Document], _now: datetime) -> list[list[dict[str, Any]] | None]:
-    return [_hops(document.get("trail")) for document in documents]
-
-
-def _hops(stored: Any) -> list[dict[str, Any]] | None:
-    """Return the hops of a trail; ``None`` for an item without a trail."""
+def _hops(document: Document) -> list[dict[str, Any]] | None:
+    """Return the hops of an item's trail; ``None`` for an item without a trail."""
+    stored = document.get("trail")
     if not isinstance(stored, list):
         return None
     return [{name: getattr(hop, name) for name in HOP.names} for hop in trail_of(stored)]
 
 
-def _deliveries(documents: Sequence[Document], _now: datetime) -> list[str]:
-    parts = (delivery_parts(each["_id"], hops_counted(each.get("hops")), each.get("joined")) for each in documents)
-    return ["\0".join(sorted(each)) for each in parts]
+def _delivery(document: Document) -> str:
+    parts = delivery_parts(document["_id"], hops_counted(document.get("hops")), document.get("joined"))
+    return "\0".join(sorted(parts))
 
 
 ENVELOPE: dict[str, Field] = {
-    "_id": Field(STRING, ("_id",), _ids),
+    "_id": _computed(STRING, ("_id",), lambda document: id_shown(document["_id"])),
     "_q": _field("q", STRING),
     "_state": Field(STRING, ("when", "reserved", "processed"), _states),
     "_when": _field("when", MOMENT),
-    "_pushed": Field(MOMENT, ("pushed", "when", "reserved", "attempts"), _read_entry_times),
+    "_pushed": _computed(MOMENT, ("pushed", "when", "reserved", "attempts"), _entry),
     "_priority": _field("priority", INTEGER),
     "_attempts": _field("attempts", INTEGER),
     "_reserved": _field("reserved", BooleanType()),
@@ -188,19 +170,15 @@ ENVELOPE: dict[str, Field] = {
     "_settled": _field("settled", STRING),
     "_processed": _field("processed", MOMENT),
     "_expires": _field("expires", MOMENT),
-    RAW: Field(BinaryType(), (PAYLOAD,), _raw),
-    TRAIL: Field(ArrayType(HOP), tuple(f"trail.{name}" for name in HOP.names), _trails),
-    DELIVERY: Field(STRING, ("_id", "hops", "joined"), _deliveries),
+    RAW: _computed(BinaryType(), (PAYLOAD,), _raw),
+    TRAIL: _computed(ArrayType(HOP), tuple(f"trail.{name}" for name in HOP.names), _hops),
+    DELIVERY: _computed(STRING, ("_id", "hops", "joined"), _delivery),
 }
 
 
 def envelope_schema() -> StructType:
     """Return the envelope's columns, without any form of the payload and without the columns for explicit schemas."""
-    schema = StructType()
-    for name, field in ENVELOPE.items():
-        if name not in ASKED_FOR:
-            schema.add(name, field.type)
-    return schema
+    return StructType([StructField(name, field.type) for name, field in ENVELOPE.items() if name not in ASKED_FOR])
 
 
 def default_schema() -> StructType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import bson
 import pyarrow as pa
@@ -18,16 +18,8 @@ from mongoq.spark.types.convert import too_deep
 from mongoq.spark.types.values import Unfit, Values, check_names, has_maps, values_of
 
 __all__ = [
-    "ENCODING",
-    "AsDocument",
-    "AsJson",
-    "AsRaw",
-    "AsValue",
-    "Payloads",
-    "Refusal",
-    "convert_column",
-    "parse_column",
-]
+    "ENCODING", "AsDocument", "AsJson", "AsRaw", "AsValue", "Payloads", "Refusal", "convert_column", "parse_column",
+]  # fmt: skip
 
 PAYLOAD = "payload"
 ENCODING = Encoding(codec_options())
@@ -42,14 +34,6 @@ class Refusal(Exception):
         self.row = row
         self.column = column
         self.problem = problem
-
-
-class Payloads(Protocol):
-    """Converter of rows to payloads."""
-
-    def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return each payload as ``{"payload": payload}`` in BSON, checked; raises ``Refusal``."""
-        ...
 
 
 def _values_for(field: StructField) -> Values:
@@ -97,7 +81,7 @@ class AsDocument:
         return cls(columns, any(has_maps(field.dataType) for field in fields))
 
     def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Encode the documents."""
+        """Encode the documents; raises ``Refusal``."""
         names = [name for name, _ in self.columns]
         columns = [convert_column(name, values, batch) for name, values in self.columns]
         documents = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
@@ -146,6 +130,10 @@ class AsRaw:
             if problem := _raw_problem(raw):
                 raise Refusal(row, self.name, problem)
         return found
+
+
+Payloads = AsDocument | AsValue | AsJson | AsRaw
+"""Converters of rows to payloads: ``wrap_all`` returns each as ``{"payload": payload}`` in BSON, checked."""
 
 
 def _raw_problem(raw: bytes | None) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyspark.sql.types as spark
 
-from mongoq.spark.types.values import Values
+from mongoq.spark.types.values import INTEGERS, Values, convert_structs
 
 __all__ = ["ContentIds", "Occurrences", "ValueIds", "canonical_of"]
 
@@ -79,13 +79,13 @@ class ContentIds:
         self._partition = str(partition)
         self._prefix = _prefix(self._job)
         self._occurrences = Occurrences()
-        self._told: dict[Hashable, Any] = {}
+        self._begun: dict[Hashable, Any] = {}
 
-    def ids(self, queue: str, told: Hashable, payloads: Sequence[bytes]) -> list[bytes]:
+    def ids(self, queue: str, options: Hashable, payloads: Sequence[bytes]) -> list[bytes]:
         """Return the ids of pushes to one queue with the same options and these payloads as BSON."""
-        begun, digests = self._begin_hash(queue, told), []
+        hashing, digests = self._begin_hash(queue, options), []
         for payload in payloads:
-            hashed = begun.copy()
+            hashed = hashing.copy()
             hashed.update(payload)
             digests.append(hashed.digest())
         for place, again in self._occurrences.counts(digests).items():
@@ -93,15 +93,15 @@ class ContentIds:
         prefix = self._prefix
         return [prefix + digest for digest in digests]
 
-    def _begin_hash(self, queue: str, told: Hashable) -> Any:
-        key = queue, told
-        if key not in self._told:
+    def _begin_hash(self, queue: str, options: Hashable) -> Any:
+        key = queue, options
+        if key not in self._begun:
             # A bound for memory: with a new key for each row the cache would grow forever.
-            if len(self._told) >= FIRST_SLOTS:
-                self._told.clear()
-            named = _join_texts(self._partition, queue, repr(told))
-            self._told[key] = blake2b(key=_hash_within(named, self._job), digest_size=HASH_BYTES)
-        return self._told[key]
+            if len(self._begun) >= FIRST_SLOTS:
+                self._begun.clear()
+            named = _join_texts(self._partition, queue, repr(options))
+            self._begun[key] = blake2b(key=_hash_within(named, self._job), digest_size=HASH_BYTES)
+        return self._begun[key]
 
 
 class ValueIds:
@@ -174,7 +174,7 @@ def _number(value: Decimal) -> bytes:
 
 CANONICAL: tuple[tuple[tuple[type[spark.DataType], ...], bytes, Plain], ...] = (
     ((spark.StringType,), b"s", _text),
-    ((spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType), b"i", _text),
+    (INTEGERS, b"i", _text),
     ((spark.BooleanType,), b"b", _text),
     ((spark.DecimalType,), b"n", _number),
     ((spark.BinaryType,), b"x", bytes),
@@ -187,14 +187,7 @@ CANONICAL: tuple[tuple[tuple[type[spark.DataType], ...], bytes, Plain], ...] = (
 def _canonical_structs(type: spark.StructType) -> Values:
     names = [name.encode() for name in type.fieldNames()]
     parts = [canonical_of(field.dataType) for field in type.fields]
-
-    def convert(array: pa.Array) -> list[Any]:
-        columns = [part(child) for part, child in zip(parts, array.flatten(), strict=True)]
-        rows = zip(*columns, strict=True) if columns else [()] * len(array)
-        there = array.is_valid().to_pylist()
-        return [_struct(names, row) if valid else None for row, valid in zip(rows, there, strict=True)]
-
-    return convert
+    return lambda array: convert_structs(array, parts, partial(_struct, names))
 
 
 def _struct(names: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:

@@ -11,7 +11,7 @@ from typing import Self
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name, text
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
-from mongoq.spark.raw_options import PATH, PLACE, TRUTHS, Location, RawOptions
+from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
 
 __all__ = ["WriteOptions"]
 
@@ -69,12 +69,7 @@ others; default: `true` in a stream, and in a batch an error that asks |
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool = False) -> Self:
-        """Check the options of a Spark writer; users may write their names in any case.
-
-        Raises:
-            ArgumentInvalid: an option is unknown, or out of its range.
-            QueueNameInvalid: no queue can have this name.
-        """
+        """Check the options of a writer, named in any case; raises ``ArgumentInvalid`` and ``QueueNameInvalid``."""
         given = RawOptions(options, (*KNOWN, *OF_SPARK) if stream else KNOWN)
         given.take_path("to")
         to, delay, once = given.value("to"), given.seconds("delay", zero=True), given.seconds("once")
@@ -86,12 +81,12 @@ others; default: `true` in a stream, and in a batch an error that asks |
             delay=None if delay is None else duration(delay, "delay"),
             when=given.moment("when"),
             priority=_priority(given),
-            fields=_names(given, "fields"),
+            fields=given.names("fields", '["customer", "total"]') or None,
             id_column=given.text("idColumn"),
             label=text(given.value("label") or "", "label", LABEL_BYTES),
             once=DEFAULT_REMEMBER if once is None else duration(once, "once", zero=False),
             carry=_carry(given),
-            settle=_settle(given, default=True if stream else None),
+            settle=given.truth("settle", default=True if stream else None),
             lost=given.choice("lost", LOST, "ignore"),
             batch_size=given.whole("batchSize", most=BATCH_SIZE) or BATCH_SIZE,
         )
@@ -107,19 +102,9 @@ def _priority(given: RawOptions) -> int | None:
     return priority
 
 
-def _names(given: RawOptions, name: str, such_as: str = '["customer", "total"]') -> tuple[str, ...] | None:
-    return given.names(name, such_as) or None
-
-
 def _carry(given: RawOptions) -> frozenset[str]:
-    names = _names(given, "carry", '["key", "headers"]') or ()
+    names = given.names("carry", '["key", "headers"]')
     for each in names:
         if each not in CARRIED:
             raise ArgumentInvalid("carry", f"some of {', '.join(CARRIED)}, not {each[:60]!r}")
     return frozenset(names)
-
-
-def _settle(given: RawOptions, *, default: bool | None) -> bool | None:
-    if given.value("settle") is None:
-        return default
-    return TRUTHS[given.choice("settle", TRUTHS, "")]

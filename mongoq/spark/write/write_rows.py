@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
-from typing import NamedTuple
 
 import pyarrow as pa
 from bson import ObjectId
@@ -16,23 +15,28 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
+from mongoq.model.outcomes import Move
+from mongoq.model.settings import KEEP
 from mongoq.protocol.push.push_many import Push, PushOptions, push_each
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
 from mongoq.protocol.settle.move import Destination, Handover, check_move
-from mongoq.spark.clients import broker_at
+from mongoq.spark.clients import broker_at, pause_gc
 from mongoq.spark.errors import RowRefused, RowsLost
-from mongoq.spark.gc_pause import resting
-from mongoq.spark.write.column_roles import ID, TOKEN, ColumnRoles
+from mongoq.spark.write.column_roles import ID, TOKEN, ColumnRoles, RowOrder
 from mongoq.spark.write.payloads import Refusal, convert_column
 from mongoq.spark.write.row_ids import ContentIds, ValueIds
-from mongoq.spark.write.row_orders import RowOrder
 from mongoq.spark.write.write_options import WriteOptions
 from mongoq.sync import Broker
 
 __all__ = ["Rows", "Task", "WrittenRows", "write"]
 
+logger = logging.getLogger("mongoq.spark")
+
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
+ROW_ID = itemgetter(0)
+BYTES = 16 * 1024 * 1024
+"""Bytes of a record batch that are encoded as BSON at a time, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,6 @@ class Task:
         return cls(context.partitionId(), None if query is None or batch is None else (query, batch))
 
 
-ROW_ID = itemgetter(0)
-
-
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Contents of rows, by their positions.
@@ -76,13 +77,7 @@ class Rows:
 
 
 class RowPusher:
-    """Pushes the rows of one task.
-
-    Args:
-        broker: broker of the queues.
-        options: options of the write.
-        ids: makes the ids.
-    """
+    """Pushes the rows of one task, under ids that ``ids`` makes."""
 
     def __init__(self, broker: Broker, options: WriteOptions, ids: ContentIds | ValueIds) -> None:
         self._broker = broker
@@ -94,23 +89,24 @@ class RowPusher:
 
         Rows with the same id are one item.
         """
-        tolds: dict[str, list[PushOptions]] = {}
-        pushes: dict[str, list[Push]] = {}
-        for order, those in _alike(rows.orders, places).items():
-            queue, wrapped = _check_payloads(rows, order, those)
-            ids = self._make_ids(queue, rows, order, those, wrapped)
-            told = tolds.setdefault(queue, [])
-            pushes.setdefault(queue, []).extend(zip(ids, wrapped, repeat(len(told))))
-            told.append(PushOptions(order.delay, order.when, order.priority or 0, order.headers, order.key))
-        for queue, those_pushed in pushes.items():
-            self._send(queue, tolds[queue], those_pushed)
+        alike: dict[RowOrder, list[int]] = {}
+        for place in places:
+            alike.setdefault(rows.orders[place], []).append(place)
+        pushes: dict[str, tuple[list[PushOptions], list[Push]]] = {}
+        for order, positions in alike.items():
+            queue, wrapped = _check_payloads(rows, order, positions)
+            options, pushed = pushes.setdefault(queue, ([], []))
+            pushed.extend(zip(self._make_ids(queue, rows, order, positions, wrapped), wrapped, repeat(len(options))))
+            options.append(PushOptions(order.delay, order.when, order.priority or 0, order.headers, order.key))
+        for queue, (options, pushed) in pushes.items():
+            self._send(queue, options, pushed)
 
-    def _send(self, queue: str, tolds: Sequence[PushOptions], pushes: list[Push]) -> None:
+    def _send(self, queue: str, options: Sequence[PushOptions], pushes: list[Push]) -> None:
         if isinstance(self._ids, ValueIds):
             # Rows with equal ids are one item, so only one of them is sent.
             pushes = list({push[0]: push for push in pushes}.values())
         pushes.sort(key=ROW_ID)  # ordered ids save the server a quarter of its work
-        self._broker.queue(queue)._run(push_each, tolds, pushes, remember=self._options.once)
+        self._broker.queue(queue)._run(push_each, options, pushes, remember=self._options.once)
 
     def _make_ids(
         self, queue: str, rows: Rows, order: RowOrder, places: Sequence[int], wrapped: Sequence[bytes]
@@ -127,13 +123,6 @@ class RowPusher:
         return self._ids.ids(queue, values)
 
 
-def _alike(orders: Sequence[RowOrder], places: Iterable[int]) -> dict[RowOrder, list[int]]:
-    alike: dict[RowOrder, list[int]] = {}
-    for place in places:
-        alike.setdefault(orders[place], []).append(place)
-    return alike
-
-
 def _check_payloads(rows: Rows, order: RowOrder, places: Sequence[int]) -> tuple[str, list[bytes]]:
     """Return the queue of rows with the same order, and their payloads."""
     if order.to is None:
@@ -143,89 +132,69 @@ def _check_payloads(rows: Rows, order: RowOrder, places: Sequence[int]) -> tuple
     return order.to, [rows.wrapped[place] for place in places]
 
 
-logger = logging.getLogger("mongoq.spark")
-
-
-class HeldRow(NamedTuple):
-    """A row: its position, the id and the token of its item in hex, its order, and its payload if it has one."""
-
-    place: int
-    id: str
-    token: str
-    order: RowOrder
-    wrapped: bytes | None
-
-
 class RowSettler:
-    """Settles the rows of one task.
-
-    Args:
-        broker: broker of the items.
-        options: options of the write.
-    """
+    """Settles the rows of one task."""
 
     def __init__(self, broker: Broker, options: WriteOptions) -> None:
         self._broker = broker
         self._options = options
         self._seen: set[bytes] = set()
 
-    def settle(self, rows: Iterable[HeldRow]) -> SettledByToken:
+    def settle(self, rows: Rows, fences: Mapping[int, tuple[str, str]]) -> SettledByToken:
         """Move or commit the items of rows, and return their results; all are tried before an error is raised.
+
+        Args:
+            rows: the rows.
+            fences: ids and tokens of their items in hex, by the positions of the rows.
 
         Raises:
             Refusal: a row does not identify an item; nothing was sent.
             BatchIncomplete: some items could not be settled, for example because the target queue has the key already.
             RowsLost: some items have another holder by now, or were settled before, with ``lost=fail``.
         """
-        handed: dict[RowOrder, Handover] = {}
-        held = [self._make_fenced(row, handed) for row in rows]
+        moves: dict[RowOrder, Handover] = {}
+        held = [self._make_fenced(rows, place, *fence, moves) for place, fence in fences.items()]
         if not held:
             return SettledByToken()
-        told = self._broker._run(settle_held, held)
+        result = self._broker._run(settle_held, held)
         # Reported before failures, which raise: the log has both.
-        if told.lost:
-            self._tell_lost(told.lost)
-        if told.failed:
-            done = [one.id for one in held if one.id not in told.failed]
-            first = next(iter(told.failed.values()))
-            raise BatchIncomplete(", ".join(sorted(told.queues)), done, told.failed) from first
-        return told
+        if result.lost:
+            lost = RowsLost(result.lost)
+            if self._options.lost == "fail":
+                raise lost
+            logger.warning("%s", lost)
+        if result.failed:
+            done = [one.id for one in held if one.id not in result.failed]
+            first = next(iter(result.failed.values()))
+            raise BatchIncomplete(", ".join(sorted(result.queues)), done, result.failed) from first
+        return result
 
-    def _make_fenced(self, row: HeldRow, handed: dict[RowOrder, Handover]) -> FencedItem:
-        id, token = _object_id(row.place, "_id", row.id), _object_id(row.place, "_token", row.token)
+    def _make_fenced(self, rows: Rows, place: int, id: str, token: str, moves: dict[RowOrder, Handover]) -> FencedItem:
+        item, fence = _object_id(place, ID, id), _object_id(place, TOKEN, token)
         # The first row would settle the item, and the second would count as lost.
-        if id.binary in self._seen:
+        if item.binary in self._seen:
             problem = "another row of this task settles the same item; what is made of it besides has no _token"
-            raise Refusal(row.place, "_token", problem)
-        self._seen.add(id.binary)
-        if row.order.to is None:
-            return FencedItem(id, token)
-        if row.order not in handed:
-            handed[row.order] = self._handover(row.order, row.order.to)
-        return FencedItem(id, token, handed[row.order], row.wrapped)
+            raise Refusal(place, TOKEN, problem)
+        self._seen.add(item.binary)
+        order = rows.orders[place]
+        if order.to is None:
+            return FencedItem(item, fence)
+        if order not in moves:
+            moves[order] = self._check_move(order, order.to)
+        return FencedItem(item, fence, moves[order], None if rows.wrapped is None else rows.wrapped[place])
 
-    def _handover(self, order: RowOrder, to: str) -> Handover:
+    def _check_move(self, order: RowOrder, to: str) -> Handover:
         """Return the move of an order: priority and headers stay unless ``carry`` names them."""
-        context = self._broker.queue(to)._context
-        carry = self._options.carry
-        return check_move(
-            context,
-            Destination(to, context.codec),
-            payload=None,
-            replace_payload=False,
-            patch=None,
+        context, carry = self._broker.queue(to)._context, self._options.carry
+        has_headers = "headers" in carry and order.headers is not None
+        move = Move(
+            to,
             delay=order.delay,
             when=order.when,
             priority=order.priority if "priority" in carry else self._options.priority,
-            headers=order.headers,
-            replace_headers="headers" in carry and order.headers is not None,
-            key=order.key,
+            headers=order.headers if has_headers else KEEP,
         )
-
-    def _tell_lost(self, lost: list[ObjectId]) -> None:
-        if self._options.lost == "fail":
-            raise RowsLost(lost)
-        logger.warning("%s", RowsLost(lost))
+        return check_move(context, Destination(to, context.codec), move, key=order.key)
 
 
 def _object_id(place: int, column: str, text: str) -> ObjectId:
@@ -233,10 +202,6 @@ def _object_id(place: int, column: str, text: str) -> ObjectId:
         return ObjectId(text)
     except InvalidId:
         raise Refusal(place, column, "it is no ObjectId in hex, which the ids and tokens of mongoq are") from None
-
-
-BYTES = 16 * 1024 * 1024
-"""Bytes of a record batch that are encoded as BSON at a time, about."""
 
 
 @dataclass
@@ -273,19 +238,19 @@ def write(
         RowRefused: a row cannot be written. Rows before it may have been written.
         BatchIncomplete, RowsLost: as ``RowSettler.settle``.
     """
-    place, writing = 0, None
+    place, writer = 0, None
     for batch in _slices(batches, options.batch_size):
         # Only at the first row: an empty task needs no connection.
-        if writing is None:
-            writing = _Writing(broker_at(options.place), layout, options, task, job)
+        if writer is None:
+            writer = _TaskWriter(layout, options, task.partition, job)
         try:
-            with resting():
-                writing.write(batch)
+            with pause_gc():
+                writer.write(batch)
         except Refusal as refusal:
             row = place + refusal.row
             raise RowRefused(task.partition, row, refusal.column, refusal.problem) from None
         place += batch.num_rows
-    return WrittenRows() if writing is None else writing.written
+    return WrittenRows() if writer is None else writer.written
 
 
 def _slices(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
@@ -296,28 +261,28 @@ def _slices(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordB
             yield batch.slice(start, rows)
 
 
-class _Writing:
-    def __init__(
-        self, broker: Broker, layout: ColumnRoles, options: WriteOptions, task: Task, job: tuple[str, ...] | None
-    ) -> None:
+class _TaskWriter:
+    def __init__(self, layout: ColumnRoles, options: WriteOptions, partition: int, job: tuple[str, ...] | None) -> None:
         self._layout = layout
         self._options = options
-        self._broker = broker
-        self._partition = task.partition
+        self._partition = partition
         self._job = job
-        self._pushing: RowPusher | None = None
-        self._settling = RowSettler(broker, options)
+        self._broker = broker_at(options.place)
+        self._pusher: RowPusher | None = None
+        self._settler = RowSettler(self._broker, options)
         self.written = WrittenRows()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a slice: pushes come first, because a pushed row may be all that is left of an item that is settled."""
         rows = self._rows(batch)
-        held = self._find_held(batch, rows) if self._layout.fenced else {}
-        new = [place for place in range(batch.num_rows) if place not in held]
+        fences = self._find_fences(batch) if self._layout.fenced else {}
+        new = [place for place in range(batch.num_rows) if place not in fences]
         if new:
-            self._pushes().push(rows, new)
-        told = self._settling.settle(held.values())
-        self.written += WrittenRows(len(new), told.done, len(told.lost))
+            # Only now, because ids need a label or an idColumn, and a write that only settles has neither.
+            self._pusher = self._pusher or RowPusher(self._broker, self._options, self._ids())
+            self._pusher.push(rows, new)
+        settled = self._settler.settle(rows, fences)
+        self.written += WrittenRows(len(new), settled.done, len(settled.lost))
 
     def _rows(self, batch: pa.RecordBatch) -> Rows:
         layout = self._layout
@@ -327,11 +292,6 @@ class _Writing:
             None if layout.id_values is None else convert_column(str(self._options.id_column), layout.id_values, batch),
         )
 
-    def _pushes(self) -> RowPusher:
-        if self._pushing is None:
-            self._pushing = RowPusher(self._broker, self._options, self._ids())
-        return self._pushing
-
     def _ids(self) -> ContentIds | ValueIds:
         if self._layout.id_values is not None:
             return ValueIds(self._options.label)
@@ -340,9 +300,9 @@ class _Writing:
             raise ArgumentInvalid("label", problem)
         return ContentIds(self._job, self._partition)
 
-    def _find_held(self, batch: pa.RecordBatch, rows: Rows) -> dict[int, HeldRow]:
-        """Return the rows that settle an item, by their positions."""
-        held = {}
+    def _find_fences(self, batch: pa.RecordBatch) -> dict[int, tuple[str, str]]:
+        """Return ids and tokens of the items that rows settle, by the positions of the rows."""
+        fences = {}
         ids, tokens = batch.column(ID).to_pylist(), batch.column(TOKEN).to_pylist()
         for place, (id, token) in enumerate(zip(ids, tokens, strict=True)):
             if token is None:
@@ -352,6 +312,5 @@ class _Writing:
             if self._options.settle is None:
                 problem = "somebody holds this item: with settle=true it is moved or committed under that fence, with "
                 raise Refusal(place, TOKEN, f"{problem}settle=false it is pushed anew")
-            wrapped = None if rows.wrapped is None else rows.wrapped[place]
-            held[place] = HeldRow(place, id, token, rows.orders[place], wrapped)
-        return held
+            fences[place] = id, token
+        return fences

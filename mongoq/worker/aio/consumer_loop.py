@@ -1,25 +1,41 @@
-"""Consumer loop: the parts that fetch, run and settle the items of one consumer, around a backlog that decides."""
+"""Consumer loop: the parts that fetch, run and settle the items of one consumer, around a backlog that decides.
+
+Its fetcher claims items while there is room, and runs items that may have killed a worker alone.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
+import time
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from mongoq.model.item import Item, id_key
-from mongoq.worker.aio.fetcher import AsyncFetcher
+from mongoq.errors import PayloadInvalid
+from mongoq.model.item import Item
+from mongoq.protocol.claim.reserve_many import claim_batch, claim_exclusive
+from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.aio.item_runner import AsyncItemRunner
 from mongoq.worker.aio.settler import AsyncSettler
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
-from mongoq.worker.coordinator import Coordinator
+from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import FailureReporter
-from mongoq.worker.handler_call import HandlerCall, HandlerSettlements
+from mongoq.worker.handler_call import HandlerSettlements
 from mongoq.worker.time_limit import TimeLimit
 
-__all__ = ["AsyncConsumerLoop"]
+__all__ = ["AsyncConsumerLoop", "AsyncFetcher"]
 
 logger = logging.getLogger("mongoq.worker")
+
+MAX_CLAIM = 1_000
+"""Maximum number of items in one claim."""
+MAX_SINGLE_CLAIMS = 100
+"""Maximum number of lapsed items that are claimed one by one before the first of them is settled."""
+SINGLE_CLAIMS_LEASE_SHARE = 1 / 4
+"""Share of a lease that the first of these may have waited by then: its extension is not due yet."""
 
 
 class AsyncConsumerLoop:
@@ -61,13 +77,159 @@ class AsyncConsumerLoop:
 
     def lose(self, token: Any, key: Any) -> None:
         """Record the loss of an item to another worker, and log it unless its own handler has settled it."""
-        loser = self.backlog.lose(token, key)
-        if loser is None:
+        lost = self.backlog.lose(token, key)
+        if lost is None:
             return
-        item = loser if isinstance(loser, Item) else next(one for one in loser.items if id_key(one.id) == key)
-        job = loser.job if isinstance(loser, HandlerCall) else None
+        item, run = lost
+        job = None if run is None else run.job
         if job is not None and self._settlements.record_loss(item):
             return
         logger.warning("item %s of queue %r is lost: it was taken, or settled, by somebody else", item.id, item.queue)
         if job is not None:
             job.lost.set()
+
+
+@dataclass(eq=False, repr=False)
+class AsyncFetcher:
+    """Claims items for a backlog while it has room, and has the item runner run them."""
+
+    consumer: Consumer
+    backlog: Backlog
+    runner: AsyncItemRunner
+    counts: SettledCounts
+    coordinator: Coordinator
+    executor: AioExecutor
+
+    async def run(self) -> None:
+        """Claim until the backlog is closed."""
+        self.backlog.claiming = True
+        try:
+            while not self.backlog.closed:
+                try:
+                    await self._fetch_once()
+                except PayloadInvalid as invalid:
+                    await self.runner.refuse(invalid)
+                except Exception as error:
+                    await self._back_off(error)
+        finally:
+            self.backlog.claiming = False
+            self.backlog.settle_event.set()
+            self.coordinator.emptied.set()
+
+    async def _back_off(self, error: Exception) -> None:
+        """Rest after an error; claim no more if another try is useless."""
+        pause = self.coordinator.report_error("claim", error)
+        if pause is None:
+            self.backlog.close()
+        else:
+            await self.executor.rest(self.backlog.fetch_event, pause)
+
+    async def _fetch_once(self) -> None:
+        n = 0 if self.coordinator.is_paused(self.consumer) else min(self.backlog.room(), MAX_CLAIM)
+        if n == 0:
+            await self.executor.rest(self.backlog.fetch_event, self.backlog.pause(POLL_SECONDS))
+            return
+        consumer = self.consumer
+        context, screen = consumer.claims or consumer.context, consumer.item_filter
+        claim = claim_batch(context, n, consumer.lease, over=self._is_interrupted, screen=screen)
+        taken = await consumer.queue._run_flow(claim)
+        self.coordinator.report_recovery("claim")
+        if taken is None:
+            return
+        if taken.screened:
+            self._count_filtered(taken.screened)
+        self._accept(taken.items, asked=n, seconds=taken.seconds)
+        if not taken.lapsed:
+            return
+        if consumer.claims is not None:
+            found = await self._claim_lapsed(consumer.claims, min(n - len(taken.items), MAX_SINGLE_CLAIMS))
+        elif found := not self.coordinator.is_turn_of_others():
+            await self._run_exclusively()
+        if not (found or taken.items):
+            await self.executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
+
+    async def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:
+        """Claim lapsed items where no handler runs, one by one; returns whether there were any.
+
+        A claim of many would wait up to a minute for a transaction whose process has died. When the claims take long,
+        the rest is left for the next time: otherwise the first item would lapse again before the last is claimed.
+        """
+        found: list[Item[Any]] = []
+        deadline = time.monotonic() + self.consumer.lease_length.total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
+        try:
+            while len(found) < room and not self._is_interrupted():
+                claimed = await self.consumer.queue._run_flow(claim_exclusive(context, self.consumer.lease))
+                if claimed is None or claimed[0] is None:
+                    break
+                found.append(claimed[0])
+                if time.monotonic() > deadline:
+                    room = len(found)  # counts as a full claim, since there may be more
+        finally:
+            self._accept(found, asked=room)
+        return bool(found)
+
+    def _count_filtered(self, number: int) -> None:
+        self.coordinator.settled += number
+        self.counts.add(["screened"] * number)
+
+    def _is_interrupted(self) -> bool:
+        return self.backlog.closed or self.coordinator.is_paused(self.consumer)
+
+    def _accept(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
+        if not items:
+            return
+        self._measure_sizes(items)
+        back = self.coordinator.is_paused(self.consumer)
+        enough = self.backlog.add(items, self.consumer.lease_length, asked=asked, seconds=seconds, back=back)
+        # Checked again: the pause may have begun meanwhile, and the exclusive consumer waits for running calls.
+        if self.coordinator.is_paused(self.consumer):
+            self.backlog.release_waiting()
+            return
+        self.runner.wake(enough)
+
+    def _measure_sizes(self, items: list[Item[Any]]) -> None:
+        """Measure the items that have no size yet: those claimed one by one."""
+        for item in items:
+            if not item._size:
+                with suppress(Exception):  # another program may have written a document that cannot be encoded again
+                    item._size = self.consumer.context.broker.encoding.size(item._document)
+
+    async def _run_exclusively(self) -> None:
+        """Run items that may have killed a worker, one at a time, while nothing else of this worker runs or waits.
+
+        A crash is then the fault of the one item, and counts as its attempt.
+        """
+        if not self.coordinator.pause_others(self.consumer):
+            return  # another consumer has the worker; the turn of this one comes
+        in_vain = False
+        try:
+            in_vain = not await self._wait_until_quiet(self.coordinator.quiet_wait)
+            while not (in_vain or self.backlog.closed or self.coordinator.is_turn_of_others()):
+                screen = self.consumer.item_filter
+                claimed = await self.consumer.queue._run(claim_exclusive, self.consumer.lease, screen=screen)
+                if claimed is None:
+                    return
+                item, lapsed = claimed
+                if item is None:
+                    self._count_filtered(1)
+                else:
+                    await self._run_one_exclusively(item, lapsed=lapsed)
+                if not lapsed:
+                    return
+        finally:
+            self.coordinator.resume_others(in_vain=in_vain)
+
+    async def _run_one_exclusively(self, item: Item[Any], *, lapsed: bool) -> None:
+        if lapsed:
+            logger.warning("item %s of queue %r may have killed a worker; it runs alone", item.id, item.queue)
+        self._accept([item], asked=1)
+        await self._wait_until_quiet(math.inf)
+
+    async def _wait_until_quiet(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` until this worker holds nothing; returns whether that was reached."""
+        deadline = time.monotonic() + seconds
+        while self.coordinator.holds_anything():
+            if self.coordinator.halted or time.monotonic() > deadline:
+                return False
+            await self.executor.rest(self.coordinator.emptied, POLL_SECONDS / 10)
+        return True

@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -17,7 +16,7 @@ from mongoq.errors import StageStopped
 from mongoq.protocol.base.bootstrap import hello
 from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.flow import Flow, WakeEvent
-from mongoq.protocol.settle.extend_leases import extend_leases, record_timeout
+from mongoq.protocol.settle.by_token import extend_leases, record_timeout
 from mongoq.protocol.wait.wait import is_drained
 from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
 from mongoq.worker.aio.source_runner import AsyncSourceRunner
@@ -28,7 +27,7 @@ from mongoq.worker.failure_log import error_line
 from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
-from mongoq.worker.watchdog import Watchdog
+from mongoq.worker.time_limit import Watchdog
 
 __all__ = ["AsyncEngine"]
 
@@ -80,7 +79,7 @@ class AsyncEngine:
         sources: Sequence[SourcePlan] = (),
         run: ObjectId | None = None,
     ) -> None:
-        self._driver = broker._driver
+        self._broker = broker
         self._context = broker._context
         self._grace = grace
         self._heartbeat = heartbeat
@@ -89,7 +88,7 @@ class AsyncEngine:
         self._executor = AioExecutor(self._coordinator.fail)
         self.loops = [AsyncConsumerLoop(one, self._coordinator, self._executor) for one in consumers]
         self._coordinator.loops = self.loops
-        self.source_runners = [AsyncSourceRunner(one, self._coordinator, self._executor) for one in sources]
+        self.source_runners = [AsyncSourceRunner(one, broker, self._coordinator, self._executor) for one in sources]
         self._name = f"{self._context.identity}/{next(_worker_numbers)}"
         self._signals = 0
         self._prepared = False
@@ -109,7 +108,6 @@ class AsyncEngine:
 
     @property
     def settled(self) -> int:
-        """Number of items settled so far."""
         return self._coordinator.settled
 
     @property
@@ -168,12 +166,12 @@ class AsyncEngine:
 
         Returns early when the worker is stopped. Errors other than an outage are raised.
         """
-        flows: list[Callable[[], Flow[Any]]] = [*checks, partial(heartbeats.begin, self._context)]
         while not self._signals:
             try:
-                await self._driver.run_within(SERVER_WAIT_SECONDS, hello(self._context))
-                for flow in flows:
-                    await self._driver.run(flow())
+                await self._broker._run_within(SERVER_WAIT_SECONDS, hello)
+                for check in checks:
+                    await self._broker._run_flow(check())
+                await self._broker._run(heartbeats.begin)
             except Exception as error:
                 pause = self._coordinator.report_error("answer", error) if is_outage(error) else None
                 if pause is None:
@@ -187,11 +185,9 @@ class AsyncEngine:
     async def _work(self, *, drain: bool) -> None:
         if self._watch is not None:
             self._watch.start()
-        parts = [
-            *(one.consumer.title for one in self.loops),
-            *(f"source {one.plan.name!r}" for one in self.source_runners),
-        ]
-        logger.info("worker %s starts: %s", self._name, ", ".join(dict.fromkeys(parts)))
+        titles = [one.consumer.title for one in self.loops]
+        titles += [f"source {one.plan.name!r}" for one in self.source_runners]
+        logger.info("worker %s starts: %s", self._name, ", ".join(dict.fromkeys(titles)))
         for loop in self.loops:
             loop.start()
         for runner in self.source_runners:
@@ -249,6 +245,7 @@ class AsyncEngine:
             loop.backlog.close()
         for runner in self.source_runners:
             runner.stop()
+        # Fetchers that wait for an item in a claim would see the end only when their wait is over.
         self._context.registry.wake()
         deadline, cut_off = self._now() + self._grace, False
         while self._is_at_work() and self._signals < 2 and self._now() < deadline:
@@ -285,7 +282,6 @@ class AsyncEngine:
         return self._coordinator.is_at_work() or any(runner.active for runner in self.source_runners)
 
     def _new_end_event(self) -> WakeEvent:
-        """Return a new event that is set when the worker has ended."""
         self._end_events.append(WakeEvent())
         return self._end_events[-1]
 
@@ -304,6 +300,7 @@ class AsyncEngine:
                 self._coordinator.report_error("extend leases", error)
             else:
                 self._coordinator.report_recovery("extend leases")
+            # An extension is due when a third of a lease is over; this looks twice in that time.
             shortest = min(loop.consumer.lease_length for loop in self.loops)
             await self._executor.rest(event, min(TICK_SECONDS, shortest.total_seconds() / 6))
 
@@ -312,7 +309,7 @@ class AsyncEngine:
         if not any(loop.backlog.is_due(now) for loop in self.loops):
             return
         due = [(loop, *one) for loop in self.loops for one in loop.backlog.leases_to_extend(now)]
-        ends, lost = await self._driver.run(extend_leases(self._context, [wanted for _, _, wanted in due]))
+        ends, lost = await self._broker._run(extend_leases, [wanted for _, _, wanted in due])
         for (loop, lease, _), until in zip(due, ends, strict=True):
             loop.backlog.set_lease_end(lease, until)
         for key, token in lost:
@@ -325,7 +322,7 @@ class AsyncEngine:
         while not self._ended:
             for loop, items in [(one, items) for one in self.loops for items in one.time_limit.give_up_overdue()]:
                 try:
-                    await self._driver.run(record_timeout(loop.context, items, loop.consumer.timeout_error()))
+                    await loop.consumer.queue._run(record_timeout, items, loop.consumer.timeout_error())
                 except Exception as error:  # only the error text on the items is lost; their leases end all the same
                     logger.debug("that a run took too long is not kept on its items: %r", error)
             await self._executor.rest(event, self._check_interval)
@@ -341,32 +338,19 @@ class AsyncEngine:
             for loop in self.loops:
                 held[loop.consumer.name] += loop.backlog.held
             try:
-                await self._driver.run(
-                    heartbeats.beat(
-                        self._context,
-                        self._name,
-                        started=started,
-                        every=self._heartbeat,
-                        queues=held,
-                        run=self._run_id,
-                    )
-                )
-                if self._now() < sweep:
-                    swept = None
-                else:
-                    swept, sweep = (
-                        await self._driver.run(heartbeats.swept(self._context, every=SWEEP_INTERVAL)),
-                        self._now() + SWEEP_INTERVAL,
-                    )
-                for gone in swept or []:
-                    logger.warning("worker %s is gone since %s; it held %s", gone.name, gone.seen, dict(gone.queues))
+                options = {"started": started, "every": self._heartbeat, "queues": held, "run": self._run_id}
+                await self._broker._run(heartbeats.beat, self._name, **options)
+                if self._now() >= sweep:
+                    for one in await self._broker._run(heartbeats.swept, every=SWEEP_INTERVAL) or []:
+                        logger.warning("worker %s is gone since %s; it held %s", one.name, one.seen, dict(one.queues))
+                    sweep = self._now() + SWEEP_INTERVAL
             except Exception as error:
                 self._coordinator.report_error("take heartbeats", error)
             else:
                 self._coordinator.report_recovery("take heartbeats")
             await self._executor.rest(event, self._heartbeat.total_seconds())
         try:
-            await self._driver.run(heartbeats.forget(self._context, self._name))
+            await self._broker._run(heartbeats.forget, self._name)
         except Exception as error:
             logger.debug("the record of this worker stays for a while: %r", error)
 
@@ -397,13 +381,14 @@ class AsyncEngine:
     async def _is_empty(self) -> bool:
         try:
             for loop in self.loops:
-                own = is_drained(
-                    loop.context, loop.consumer.lease_length, keeps_scheduled=loop.consumer.drains_with_scheduled
-                )
-                if loop.halted is None and not await self._driver.run(own):
+                if loop.halted is None and not await self._is_drained(loop.consumer):
                     return False
         except Exception as error:
             self._coordinator.report_error("count", error)
             return False
         self._coordinator.report_recovery("count")
         return True
+
+    async def _is_drained(self, consumer: Consumer) -> bool:
+        keeps_scheduled = consumer.drains_with_scheduled
+        return await consumer.queue._run(is_drained, consumer.lease_length, keeps_scheduled=keeps_scheduled)  # type: ignore[no-any-return]

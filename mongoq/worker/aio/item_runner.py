@@ -123,7 +123,7 @@ class AsyncItemRunner:
         """Take an item that runs at most once out of its queue; returns whether this worker certainly did."""
         consumer = self.consumer
         try:
-            failed = await consumer.driver.run(commit_before_run(consumer.context, [item]))
+            failed = await consumer.queue._run(commit_before_run, [item])
         except BaseException as error:  # a handler that has ended may still cancel the task that awaits this
             if self.coordinator.halted and not isinstance(error, Exception):
                 raise

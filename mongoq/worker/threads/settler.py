@@ -58,7 +58,6 @@ class Settler:
         self._ended = False
 
     def is_expecting_items(self) -> bool:
-        """Return whether more items are about to come to this consumer."""
         return not self.coordinator.is_paused(self.consumer) and self.backlog.is_filling()
 
     def end(self) -> None:
@@ -71,6 +70,7 @@ class Settler:
         event = self.backlog.settle_event
         backlogs = [one.backlog for one in self._members]
         while True:
+            # Cleared before the outcomes are taken: an outcome that comes in between sets it again.
             event.was_set = False
             parts = [(one, outcomes) for one in self._members if (outcomes := one.backlog.take_outcomes())]
             if parts:
@@ -178,7 +178,7 @@ class Settler:
             flow = apply_outcomes_at_most_once(consumer.context, outcomes, context_of)
         else:
             flow = apply_outcomes_of_queues([(one.consumer.context, outcomes) for one, outcomes in parts], context_of)
-        failed: Mapping[Any, Exception] = consumer.driver.run(flow)
+        failed: Mapping[Any, Exception] = consumer.queue._run_flow(flow)
         return failed
 
     def _drop_settled(self, outcomes: list[ItemOutcome]) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
+from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import printable
@@ -37,33 +38,29 @@ class SourceRunner:
         plan: options of the source.
         active: True while the loop works, or has to give back the lease.
         ended: True after the end of a generator that is not called again.
+        waits: True while another process has the lease.
         failure: error that stopped the source; ``None`` while it can go on.
         pushed: number of records pushed by this process.
     """
 
-    def __init__(self, plan: SourcePlan, coordinator: Coordinator, executor: ThreadExecutor) -> None:
+    def __init__(self, plan: SourcePlan, broker: Any, coordinator: Coordinator, executor: ThreadExecutor) -> None:
         self.plan = plan
         self.active = self.ended = False
         self.failure: BaseException | None = None
         self.pushed = 0
-        self._context = plan.queue._context
-        self._driver = plan.queue._driver
+        self._broker = broker
         self._coordinator = coordinator
         self._executor = executor
         self._event = WakeEvent()
         self._wake = partial(executor.set_event, self._event)
-        self._once = self._closing = self._abandoned = self._waits = False
+        self._once = self._closing = self._abandoned = self.waits = False
         self._due = 0.0
+        self._extension_seconds = plan.lease.total_seconds() / EXTENSIONS_PER_LEASE
 
     @property
     def over(self) -> bool:
         """True when the source has nothing more to do in this run."""
         return self.ended or self.failure is not None
-
-    @property
-    def waits(self) -> bool:
-        """True while another process has the lease."""
-        return self._waits
 
     def start(self, *, once: bool) -> None:
         """Start the loop; ``once``: call the source once, whatever its ``every`` says."""
@@ -77,7 +74,6 @@ class SourceRunner:
         self._executor.set_event(self._event)
 
     def abandon(self) -> None:
-        """Stop waiting for the generator."""
         self._closing = self._abandoned = True
         self._executor.set_event(self._event)
 
@@ -100,36 +96,30 @@ class SourceRunner:
         """Try to take the lease; after a rest without it, return ``None``."""
         plan = self.plan
         try:
-            found: DocumentLease | ForeignLease = self._driver.run(
-                sources.take_source(self._context.broker, plan.id, plan.lease)
-            )
+            found: DocumentLease | ForeignLease = self._broker._run(sources.take_source, plan.id, plan.lease)
         except Exception as error:
             self._back_off("lease sources", error)
             return None
         self._coordinator.report_recovery("lease sources")
         if isinstance(found, ForeignLease):
-            if not self._waits:
+            if not self.waits:
                 logger.info("source %r is run by %s; it waits", plan.name, found.by)
-            self._waits = True
-            self._executor.rest(self._event, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_interval()))
+            self.waits = True
+            self._executor.rest(self._event, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_seconds))
             return None
-        self._waits = False
+        self.waits = False
         self._schedule_extension()
         return found
 
-    def _extension_interval(self) -> float:
-        return self.plan.lease.total_seconds() / EXTENSIONS_PER_LEASE
-
     def _schedule_extension(self) -> None:
-        """Set the time of the next extension: the lease was just taken or extended."""
-        self._due = time.monotonic() + self._extension_interval()
+        self._due = time.monotonic() + self._extension_seconds
 
     def _extend_if_due(self, lease: DocumentLease) -> None:
         """Extend the lease if its extension is due."""
         if time.monotonic() < self._due:
             return
         try:
-            self._driver.run(sources.extend_lease(self._context.broker, lease))
+            self._broker._run(sources.extend_lease, lease)
         except TakenOver:
             raise
         except Exception as error:
@@ -140,7 +130,7 @@ class SourceRunner:
 
     def _release_lease(self, lease: DocumentLease) -> None:
         try:
-            self._driver.run(sources.give_back(self._context.broker, lease))
+            self._broker._run(sources.give_back, lease)
         except Exception as error:
             logger.debug("the lease of source %r could not be given back: %r", self.plan.name, error)
 
@@ -163,7 +153,7 @@ class SourceRunner:
         again = time.monotonic() + self.plan.every.total_seconds()
         while not self._closing and (left := again - time.monotonic()) > 0:
             self._extend_if_due(lease)
-            self._executor.rest(self._event, min(left, self._extension_interval()))
+            self._executor.rest(self._event, min(left, self._extension_seconds))
 
     # --- the generator ---------------------------------------------------------------------------
 
@@ -186,9 +176,8 @@ class SourceRunner:
             self._push_batch(lease, reader)
             return
         self._extend_if_due(lease)
-        self._executor.rest(
-            self._event, self._extension_interval() if wait is None else min(wait, self._extension_interval())
-        )
+        longest = self._extension_seconds
+        self._executor.rest(self._event, longest if wait is None else min(wait, longest))
 
     def _close_reader(self, reader: SourceReader) -> None:
         """Wait until the generator is closed."""
@@ -217,7 +206,7 @@ class SourceRunner:
         batch = reader.take()
         while batch and self.failure is None:
             try:
-                number = self._driver.run(sources.push_records(self._context, lease, batch))
+                number = self.plan.queue._run(sources.push_records, lease, batch)
             except TakenOver:
                 raise
             except ArgumentInvalid as error:

@@ -171,8 +171,7 @@ class Worker(Local):
         if self._settings_from == "code":
             own = check_options(handle.name, lease=lease, max_retries=max_retries)
             options = replace(options, given={**options.given, **own})
-        changed = replace(handle._context, options=options, overriding=overriding, settings_from=self._settings_from)
-        return Queue(handle._driver, changed)
+        return handle._with(options=options, overriding=overriding, settings_from=self._settings_from)
 
     def _add(self, one: Consumer) -> None:
         if self._engine is not None:

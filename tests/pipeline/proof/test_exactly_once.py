@@ -26,7 +26,7 @@ from tests.servers import spare_the_journal
 
 SEED = int(os.environ.get("MONGOQ_CRASH_SEED", random.randrange(2**32)))
 ENGINES = ["threads", "asyncio"]
-SAMPLE = 6
+SAMPLE = 3
 """Kills of a sample, at most."""
 LONG = {"fork-loop"}
 """Graphs whose parts are in others, and whose commands are many."""
@@ -62,7 +62,7 @@ def proven(laboratory: Laboratory, graph: str, engine: str, *, most: int | None)
     assert not wrong, f"{len(wrong)} of {len(trials)} differ, such as {next(iter(wrong.items()))}, not {clean}"
     died = sum(killed for _, killed, _ in trials)
     print(f"{graph}, {engine}: {died} of {len(trials)} died; {Counter(commands)}")
-    assert died > len(trials) / 2
+    assert died > len(trials) / 2 if most is None else died
 
 
 @pytest.mark.parametrize(("graph", "engine"), list(zip(GRAPHS, cycle(ENGINES), strict=False)))

@@ -88,8 +88,8 @@ def check_all_is_given_back(store: Any, raw: mongoq.Queue[Any]) -> None:
 @pytest.mark.parametrize(
     ("starter", "kill"),
     [
-        ("spark-submit", ("group", signal.SIGINT)),
         ("python", ("jvm", signal.SIGTERM)),
+        pytest.param("spark-submit", ("group", signal.SIGINT), marks=pytest.mark.prove),
         pytest.param("spark-submit", ("jvm", signal.SIGTERM), marks=pytest.mark.prove),
         pytest.param("spark-submit", ("group", signal.SIGTERM), marks=pytest.mark.prove),
         pytest.param("python", ("jvm", signal.SIGKILL), marks=pytest.mark.prove),
@@ -121,6 +121,7 @@ def test_a_signal_that_ends_spark_or_its_driver_leaves_nothing_reserved(
     check_all_is_given_back(store, raw)
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(PATIENCE + 200)
 def test_a_session_that_is_stopped_beside_a_run_is_reported_and_leaves_nothing_reserved(
     driver: Any, store: Any, raw: mongoq.Queue[Any]
@@ -158,6 +159,7 @@ exec {python} "$@"
 """The Python of executors: the first that reads a stream starts later than Spark waits for it."""
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(PATIENCE + 200)
 def test_a_frame_stage_whose_python_starts_too_slowly_for_spark_is_started_again(
     driver: Any, store: Any, raw: mongoq.Queue[Any], tmp_path: Path

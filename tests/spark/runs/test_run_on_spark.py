@@ -27,7 +27,7 @@ from mongoq.errors import (
     TransactionsUnavailable,
 )
 from mongoq.model.item import delivery_hash
-from mongoq.pipeline.on_spark.frames import query as query_lock
+from mongoq.pipeline.on_spark import frame_query as query_lock
 from mongoq.pipeline.on_spark.serialization import pack_graph, unpack_graph
 from mongoq.spark import ExecutorError, ExecutorsUnready
 from tests.awkward import AWKWARD, awkward

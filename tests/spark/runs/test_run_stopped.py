@@ -153,7 +153,7 @@ def test_a_run_can_be_stopped_while_the_server_is_away(
     spark: Any, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mongoq.pipeline.on_spark.run.SERVER_SECONDS", 2.0)
-    monkeypatch.setattr("mongoq.pipeline.on_spark.monitor.SERVER_SECONDS", 2.0)
+    monkeypatch.setattr("mongoq.pipeline.on_spark.scheduler.SERVER_SECONDS", 2.0)
     pipeline = mongoq.Pipeline("cut off", outputs="out")
 
     @pipeline.stage("raw", to="out")

@@ -9,9 +9,9 @@ from bson import ObjectId
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mongoq.model.copies import CopyIds, CopyStencil, ReplayOrder, copy_envelope
+from mongoq.model.copies import COPY_MARK, CopyIds, CopyStencil, ReplayOrder
 from mongoq.model.encoding.codec import Encoding, codec_options
-from mongoq.model.item import Item
+from mongoq.model.envelope import new_envelope
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 ID = ObjectId("65920080aaaaaaaaaaaaaaaa")
@@ -58,10 +58,9 @@ def test_a_stencil_makes_the_very_bytes(
     (queue, label), encoding = names, Encoding(codec_options())
 
     def envelope(payload: Any, id: ObjectId, original: ObjectId, when: datetime) -> dict[str, Any]:
-        item: Any = Item({"_id": original, "q": "orders", "attempts": attempts}, payload, NOW, "db.mongoq")
-        return copy_envelope(
-            item, payload, queue=queue, id=id, when=when, priority=priority, once=whens[1], label=label, at=whens[2]
-        )
+        made = new_envelope(queue, payload, id=id, when=when, priority=priority, headers=None, once=whens[1])
+        origin = {"queue": "orders", "id": original, "reason": label, "attempts": attempts, "key": None, "at": whens[2]}
+        return {**made, "origin": origin, COPY_MARK: "orders"}
 
     stencil = CopyStencil(encoding, envelope(payloads[0], ObjectId(), ObjectId(), whens[2]))
     for payload in payloads:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -87,8 +86,8 @@ def test_a_batcher_is_free_until_a_batch_is_under_way() -> None:
     assert not batcher.is_free
 
 
-def batcher_of(max_in_flight: int, callers: int, *, shares: int | None = None) -> Batcher:
-    batcher: Batcher = Batcher(send, max_in_flight, shares or max_in_flight)
+def batcher_of(max_in_flight: int, callers: int) -> Batcher:
+    batcher: Batcher = Batcher(send, max_in_flight)
     batcher.waiting.extend(Shared(batcher, None, "A", waiter=f"A{place}") for place in range(callers))
     return batcher
 
@@ -124,103 +123,10 @@ def test_others_go_in_one_batch(max_in_flight: int, callers: int) -> None:
     assert not batcher.is_free
 
 
-def caller(name: str) -> Any:
-    return lambda: name
-
-
-def round_trip(batcher: Batcher, callers: int, *, comes: int | None = None) -> None:
-    """Let so many callers go and come back, one after the other; the first of them last but for those who ``come``."""
-    for place in range(callers):
-        batcher.enter(Shared(batcher, None, "A", waiter=f"A{place}"), caller(f"A{place}"))
-    while batcher.waiting:
-        batcher.finish(batcher.next_batch(is_gone))
-    for place in range(callers if comes is None else comes):
-        batcher.enter(Shared(batcher, None, "A", waiter=f"A{place}"), caller(f"A{place}"))
-
-
-def test_the_batch_of_many_callers_stays_divided_while_parts_of_it_are_elsewhere() -> None:
-    batcher: Batcher = Batcher(send, 1, 2)
-    round_trip(batcher, batchers.CROWD)
-    assert batcher.crowd == batchers.CROWD
-    for _ in range(4):
-        batcher.batches_in_flight = 1
-        first = batcher.next_batch(is_gone)
-        assert len(first) == batchers.CROWD // 2
-        assert not batcher.is_free, "the other half goes after it"
-        batcher.finish(first)
-        second = batcher.next_batch(is_gone)
-        assert len(second) == batchers.CROWD // 2, "and not with those who come back meanwhile"
-        batcher.finish(second)
-        batcher.waiting.extend([*first, *second])
-
-
-def test_many_callers_are_counted_until_one_of_them_comes_again() -> None:
-    batcher: Batcher = Batcher(send, 2, 3)
-    round_trip(batcher, batchers.CROWD)
-    assert batcher.crowd == batchers.CROWD
-    round_trip(batcher, 10, comes=0)
-    assert batcher.crowd == batchers.CROWD, "the caller that is the sample since then has not come"
-    for place in range(3 * batchers.MOST):  # and does not any more
-        batcher.enter(Shared(batcher, None, "A", waiter=f"B{place}"), caller(f"B{place}"))
-        batcher.finish(batcher.next_batch(is_gone))
-    assert batcher.crowd == 0
-
-
-def test_callers_are_counted_now_and_then_and_fewer_are_noticed() -> None:
-    batcher: Batcher = Batcher(send, 2, 3)
-    asked: list[int] = []
-
-    def come(place: int) -> int:
-        asked.append(place)
-        return place
-
-    def go_round(callers: int, times: int) -> None:
-        for place in [*range(callers)] * times:
-            batcher.enter(Shared(batcher, None, "A", waiter=f"A{place}"), partial(come, place))
-            batcher.finish(batcher.next_batch(is_gone))
-
-    go_round(100, 2)
-    asked.clear()
-    go_round(100, 20)
-    assert batcher.crowd == 100
-    assert 0 < len(asked) < 100 * 20 / 3
-    go_round(10, 100)
-    assert batcher.crowd == 10
-
-
-def test_those_who_may_have_come_once_are_not_divided_into_batches_that_wait_for_each_other() -> None:
-    batcher = batcher_of(1, 2 * batchers.LARGE, shares=3)
-    assert len(batcher.next_batch(is_gone)) == 2 * batchers.LARGE
-
-
-def test_a_lone_caller_is_not_counted() -> None:
-    batcher: Batcher = Batcher(send)
-    batcher.enter(Shared(batcher, None, "A", waiter="A1"), pytest.fail)
-    assert len(batcher.waiting) == 1
-
-
-@pytest.mark.parametrize(
-    ("callers", "batches"),
-    [
-        (batchers.CROWD - 1, [batchers.CROWD - 1]),
-        (batchers.CROWD, [batchers.CROWD // 2] * 2),
-        (batchers.LARGE - 1, [batchers.LARGE // 2, batchers.LARGE // 2 - 1]),
-        (3 * batchers.LARGE, [batchers.LARGE] * 3),
-    ],
-)
-def test_many_callers_form_more_batches_the_more_they_are(callers: int, batches: list[int]) -> None:
-    batcher = batcher_of(1, callers, shares=3)
-    batcher.crowd = callers
-    sizes = []
-    while batch := batcher.next_batch(is_gone):
-        sizes.append(len(batch))
-    assert sizes == batches
-
-
 @pytest.mark.parametrize(("waiting", "free"), [(17, False), (18, True)])
 def test_beside_a_batch_under_way_only_a_large_one_is_sent(waiting: int, free: bool) -> None:
     batcher = batcher_of(2, waiting)
-    batcher.crowd, batcher.batches_in_flight = 48, 1
+    batcher.callers_in_flight, batcher.batches_in_flight = 48 - waiting, 1
     assert batcher.is_free is free
     batcher.batches_in_flight = 2
     assert not batcher.is_free
@@ -229,10 +135,9 @@ def test_beside_a_batch_under_way_only_a_large_one_is_sent(waiting: int, free: b
 def test_only_batchers_that_ask_for_it_divide_many_callers() -> None:
     registry = Batchers()
     registry.divides = True
-    asked, plain = registry.batcher("push", send, max_in_flight=2, shares=3), registry.batcher("settle", send)
-    assert [(batcher.max_in_flight, batcher.shares) for batcher in (asked, plain)] == [(2, 3), (1, 1)]
+    asked, plain = registry.batcher("push", send, max_in_flight=2), registry.batcher("settle", send)
+    assert [batcher.max_in_flight for batcher in (asked, plain)] == [2, 1]
 
 
 def test_drivers_that_do_not_divide_have_one_batch_under_way() -> None:
-    batcher = Batchers().batcher("push", send, max_in_flight=2, shares=3)
-    assert (batcher.max_in_flight, batcher.shares) == (1, 1)
+    assert Batchers().batcher("push", send, max_in_flight=2).max_in_flight == 1

@@ -31,7 +31,7 @@ from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.flow import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from mongoq.protocol.push import push, push_many
-from mongoq.protocol.settle import bulk, move_many, settle_many
+from mongoq.protocol.settle import bulk, move, settle
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from mongoq.protocol.state.claim_hints import ClaimHints, LowerBound
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, found_raw, play, reserved_item
@@ -80,13 +80,13 @@ def verdicts(outcome: Any) -> list[str]:
 
 
 def rolled_back(queue: Any, leased: list[Any]) -> Any:
-    return settle_many.rollback_many(queue, leased, delay=0, error=None)
+    return settle.rollback_many(queue, leased, delay=0, error=None)
 
 
 # --- what follows it -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settle_many_items", [settle_many.release_many, rolled_back], ids=["release", "rollback"])
+@pytest.mark.parametrize("settle_many_items", [settle.release_many, rolled_back], ids=["release", "rollback"])
 def test_what_a_batch_hands_back_lowers_the_bounds_of_claims_and_no_refresh_is_due(settle_many_items: Any) -> None:
     queue = context()
     queue.state.claim_hints = ClaimHints(fast=True, floors={0: LowerBound(NOW)}, looked_at=time.monotonic())
@@ -102,7 +102,7 @@ def test_what_a_batch_hands_back_lowers_the_bounds_of_claims_and_no_refresh_is_d
 
 def test_a_commit_is_one_statement_for_each_token() -> None:
     other = reserved_item(_id=IDS[3], token=OTHER)
-    (command,), outcome = play(settle_many.commit_many(context(), [*items(), other]), [total(4)])
+    (command,), outcome = play(settle.commit_many(context(), [*items(), other]), [total(4)])
     assert outcome is None
     assert requests(command) == [
         ("DeleteMany", {"filter": {"_id": {"$in": IDS[:3]}, "token": TOKEN}}),
@@ -111,7 +111,7 @@ def test_a_commit_is_one_statement_for_each_token() -> None:
 
 
 def test_a_commit_with_history_is_one_update_of_many() -> None:
-    (command,), _ = play(settle_many.commit_many(context(history=60), items()), [updated(3)])
+    (command,), _ = play(settle.commit_many(context(history=60), items()), [updated(3)])
     ((kind, arguments),) = requests(command)
     assert (kind, arguments["filter"]) == ("UpdateMany", {"_id": {"$in": IDS[:3]}, "token": TOKEN})
     assert arguments["update"]["$set"]["settled"] == TOKEN
@@ -121,13 +121,13 @@ def test_a_commit_with_history_is_one_update_of_many() -> None:
 def test_what_differs_has_a_statement_of_its_own() -> None:
     earlier = NOW - timedelta(seconds=9)
     leased = [*items(2, due=NOW), reserved_item(_id=IDS[2], due=earlier)]
-    (command,), _ = play(settle_many.release_many(context(), leased), [updated(3)])
+    (command,), _ = play(settle.release_many(context(), leased), [updated(3)])
     assert [(kind, arguments["update"]["$set"]["when"]) for kind, arguments in requests(command)] == [
         ("UpdateMany", NOW),
         ("UpdateOne", earlier),
     ]
     ways = [Move("a"), Move("a"), Move("b")]
-    (command,), _ = play(move_many.move_many(context(), zip(items(), ways, strict=True), lambda to: to), [updated(3)])
+    (command,), _ = play(move.move_many(context(), zip(items(), ways, strict=True), lambda to: to), [updated(3)])
     assert [(kind, arguments["update"]["$set"]["q"]) for kind, arguments in requests(command)] == [
         ("UpdateMany", "a"),
         ("UpdateOne", "b"),
@@ -137,7 +137,7 @@ def test_what_differs_has_a_statement_of_its_own() -> None:
 @pytest.mark.parametrize("attempts", [(1, 1, 2), (2, 1, 1)])
 def test_what_had_all_its_runs_is_buried_among_others_that_go_back(attempts: tuple[int, ...]) -> None:
     leased = [reserved_item(_id=id, attempts=number) for id, number in zip(IDS, attempts, strict=False)]
-    back = settle_many.rollback_many(context(max_retries=1), leased, delay=0, error=None)
+    back = settle.rollback_many(context(max_retries=1), leased, delay=0, error=None)
     (command,), _ = play(back, [updated(3)])
     updates = {arguments["update"]["$set"].get("q", "orders"): arguments for _, arguments in requests(command)}
     assert updates["orders.dead"]["filter"]["_id"] == IDS[attempts.index(2)]
@@ -146,13 +146,13 @@ def test_what_had_all_its_runs_is_buried_among_others_that_go_back(attempts: tup
 
 def test_moves_with_equal_payloads_share_a_statement_and_1_is_not_true() -> None:
     ways = [Move("next", payload=payload) for payload in ({"n": 1}, {"n": True}, {"n": 1})]
-    (command,), _ = play(move_many.move_many(context(), zip(items(), ways, strict=True), str), [updated(3)])
+    (command,), _ = play(move.move_many(context(), zip(items(), ways, strict=True), str), [updated(3)])
     assert [(kind, arguments["update"]["$set"]["payload"]["n"]) for kind, arguments in requests(command)] == [
         ("UpdateMany", 1),
         ("UpdateOne", True),
     ]
     ways = [Move("next", delay=1), Move("next", delay=True)]
-    commands, outcome = play(move_many.move_many(context(), zip(items(2), ways, strict=True), str), [])
+    commands, outcome = play(move.move_many(context(), zip(items(2), ways, strict=True), str), [])
     assert isinstance(outcome, mongoq.ArgumentInvalid)
     assert (commands, outcome.argument) == ([], "moves[1].delay")
 
@@ -175,7 +175,7 @@ class Computed(Move):
     ],
 )
 def test_moves_of_classes_of_the_users_own_are_distinguished(ways: list[Move], priorities: list[int | None]) -> None:
-    (command,), _ = play(move_many.move_many(context(), zip(items(2), ways, strict=True), str), [updated(2)])
+    (command,), _ = play(move.move_many(context(), zip(items(2), ways, strict=True), str), [updated(2)])
     assert [arguments["update"]["$set"].get("priority") for _, arguments in requests(command)] == priorities
 
 
@@ -186,7 +186,7 @@ def test_a_move_with_a_payload_is_the_same_alone_and_in_a_batch() -> None:
             reserved_item(when=lease),
             Move("next", payload=[1, {"n": UUID(int=1)}], priority=3, headers={"h": 1}),
         )
-        (command,), _ = play(move_many.move_many(context(), [(item, way)], str), [updated(1)])
+        (command,), _ = play(move.move_many(context(), [(item, way)], str), [updated(1)])
         arguments = command.arguments if command.method == "update_one" else requests(command)[0][1]
         updates.append({name: _decoded(part) for name, part in arguments.items()})
     assert updates[0] == updates[1]
@@ -200,7 +200,7 @@ def _decoded(document: Any) -> Any:
 @pytest.mark.parametrize("id", [Decimal128("1"), Code("1"), {"n": 1}, "text"])
 def test_an_id_of_another_program_is_reported_when_its_item_is_lost(id: Any) -> None:
     leased = [reserved_item(_id=id), reserved_item(_id=IDS[0])]
-    commands, outcome = play(settle_many.commit_many(context(), leased), [total(1), found({**foreign(0), "_id": id})])
+    commands, outcome = play(settle.commit_many(context(), leased), [total(1), found({**foreign(0), "_id": id})])
     assert len(commands) == 2
     assert isinstance(outcome, mongoq.BatchIncomplete)
     assert outcome.done == [IDS[0]]
@@ -211,7 +211,7 @@ def test_an_id_of_another_program_is_reported_when_its_item_is_lost(id: Any) -> 
 @pytest.mark.parametrize("when", [None, "soon", DatetimeMS(-(10**15))])
 def test_what_another_program_has_dated_is_settled_by_itself(when: Any) -> None:
     leased = [reserved_item(_id=IDS[0], when=when), reserved_item(_id=IDS[1])]
-    commands, outcome = play(settle_many.commit_many(context(), leased), [total(1), total(1)])
+    commands, outcome = play(settle.commit_many(context(), leased), [total(1), total(1)])
     assert outcome is None
     assert [command.method for command in commands] == ["bulk_write", "delete_one"]
     assert commands[1].arguments["filter"]["_id"] == IDS[0]
@@ -228,26 +228,26 @@ def test_what_was_moved_while_the_index_was_read_is_claimed_once_from_its_first_
 
 def test_patches_never_share_a_statement() -> None:
     way = Move("a", patch={"$inc": {"n": 1}})
-    (command,), _ = play(move_many.move_many(context(), [(item, way) for item in items()], str), [updated(3)])
+    (command,), _ = play(move.move_many(context(), [(item, way) for item in items()], str), [updated(3)])
     assert [kind for kind, _ in requests(command)] == ["UpdateOne"] * 3
     assert all("$expr" in arguments["filter"] for _, arguments in requests(command))
 
 
 def test_bulks_are_bounded() -> None:
     leased = [reserved_item(_id=ObjectId(), token=ObjectId()) for _ in range(2_500)]
-    commands, _ = play(settle_many.commit_many(context(), leased), [total(1_000), total(1_000), total(500)])
+    commands, _ = play(settle.commit_many(context(), leased), [total(1_000), total(1_000), total(500)])
     assert [len(requests(command)) for command in commands] == [1_000, 1_000, 500]
     leased = [reserved_item(_id=ObjectId()) for _ in range(25_000)]
-    commands, _ = play(settle_many.commit_many(context(), leased), [total(10_000), total(10_000), total(5_000)])
+    commands, _ = play(settle.commit_many(context(), leased), [total(10_000), total(10_000), total(5_000)])
     assert [len(requests(command)) for command in commands] == [1, 1, 1]
     ways = [(item, Move("next", payload=bytes([n]) * 9_000_000)) for n, item in enumerate(items())]
-    commands, _ = play(move_many.move_many(context(), ways, str), [updated(1)] * 3)
+    commands, _ = play(move.move_many(context(), ways, str), [updated(1)] * 3)
     assert len(commands) == 3
 
 
 def test_items_whose_leases_end_soon_are_settled_by_themselves() -> None:
     leased = [*items(2), reserved_item(_id=IDS[2], when=NOW + bulk.LEASE_MARGIN)]
-    commands, outcome = play(settle_many.commit_many(context(), leased), [total(2), total(1)])
+    commands, outcome = play(settle.commit_many(context(), leased), [total(2), total(1)])
     assert outcome is None
     assert [command.method for command in commands] == ["bulk_write", "delete_one"]
 
@@ -256,16 +256,16 @@ def test_tokens_of_blocks_are_struck_off_when_settled() -> None:
     queue = context()
     unrelated = {reservation_key(reserved_item(token=OTHER))}
     queue.broker.unsettled |= unrelated | {reservation_key(item) for item in items()}
-    play(settle_many.extend_many(queue, items(), lease=60), [updated(3)])
+    play(settle.extend_many(queue, items(), lease=60), [updated(3)])
     assert len(queue.broker.unsettled) == 4
-    play(settle_many.commit_many(queue, items()), [total(3)])
+    play(settle.commit_many(queue, items()), [total(3)])
     assert queue.broker.unsettled == unrelated
 
 
 def test_every_backend_takes_the_statements() -> None:
-    (command,), _ = play(settle_many.release_many(context(), items()), [updated(3)])
+    (command,), _ = play(settle.release_many(context(), items()), [updated(3)])
     backend = open_backend(pymongo.MongoClient(connect=False)["app"]["mongoq"], asynchronous=False)
-    arguments = backend.arguments("bulk_write", command.arguments)
+    arguments = backend.arguments(command)
     assert arguments["requests"] == [pymongo.UpdateMany(**requests(command)[0][1])]
     for kind in (pymongo.collection.Collection, pymongo.asynchronous.collection.AsyncCollection):
         inspect.signature(kind.bulk_write).bind(None, **arguments)
@@ -276,15 +276,15 @@ def test_every_backend_takes_the_statements() -> None:
 
 # --- who was settled -----------------------------------------------------------------------
 
-COMMIT: Any = lambda: settle_many.commit_many(context(), items())  # noqa: E731
-KEEP: Any = lambda: settle_many.commit_many(context(history=60), items())  # noqa: E731
-ROLLBACK: Any = lambda: settle_many.rollback_many(context(), items(), delay=0, error=None)  # noqa: E731
-RELEASE: Any = lambda: settle_many.release_many(context(), items(due=NOW))  # noqa: E731
-RELEASE_KEYED: Any = lambda: settle_many.release_many(  # noqa: E731
+COMMIT: Any = lambda: settle.commit_many(context(), items())  # noqa: E731
+KEEP: Any = lambda: settle.commit_many(context(history=60), items())  # noqa: E731
+ROLLBACK: Any = lambda: settle.rollback_many(context(), items(), delay=0, error=None)  # noqa: E731
+RELEASE: Any = lambda: settle.release_many(context(), items(due=NOW))  # noqa: E731
+RELEASE_KEYED: Any = lambda: settle.release_many(  # noqa: E731
     context(), [*items(2, due=NOW), reserved_item(_id=IDS[2], due=NOW, key="k")]
 )
-EXTEND: Any = lambda: settle_many.extend_many(context(), items(), lease=60)  # noqa: E731
-MOVE: Any = lambda: move_many.move_many(context(), [(item, Move("next")) for item in items()], str)  # noqa: E731
+EXTEND: Any = lambda: settle.extend_many(context(), items(), lease=60)  # noqa: E731
+MOVE: Any = lambda: move.move_many(context(), [(item, Move("next")) for item in items()], str)  # noqa: E731
 MINUTE = NOW + timedelta(seconds=60)
 
 KEPT = [stored(n, settled=TOKEN, processed=NOW) for n in range(3)]
@@ -305,7 +305,13 @@ SHORT = [
     ("kept: one was before", KEEP, 2, [*KEPT[:2], {**KEPT[2], "processed": MINUTE}], ["done", "done", "lost"]),
     ("kept: one that is gone was ours", KEEP, 2, [KEPT[0], foreign(1)], ["done", "lost", "done"]),
     ("rollback: one is somebody else's", ROLLBACK, 2, [*BACK[:2], foreign(2)], ["done", "done", "lost"]),
-    ("rollback: one may have been taken after it", ROLLBACK, 1, [foreign(1), foreign(2)], ["uncertain"] * 3),
+    (
+        "rollback: one may have been taken after it",
+        ROLLBACK,
+        1,
+        [foreign(1), foreign(2)],
+        ["uncertain"] * 3,
+    ),
     ("rollback: one was back before", ROLLBACK, 2, BACK, ["uncertain"] * 3),
     ("rollback: one had another run", ROLLBACK, 2, [*BACK[:2], {**BACK[2], "attempts": 2}], ["done", "done", "lost"]),
     ("release: one is somebody else's", RELEASE, 2, [*FREE[:2], foreign(2)], ["done", "done", "uncertain"]),
@@ -329,7 +335,7 @@ def test_a_short_count_is_resolved_by_reading(flow: Any, count: int, documents: 
     assert verdicts(outcome) == expected
 
 
-MOVE_TO_A_DATE: Any = lambda: move_many.move_many(  # noqa: E731
+MOVE_TO_A_DATE: Any = lambda: move.move_many(  # noqa: E731
     context(), [(item, Move("next", when=MINUTE)) for item in items()], str
 )
 DATED = [{**document, "when": MINUTE} for document in MOVED]
@@ -341,7 +347,13 @@ LOST_REPLIES = [
     ("kept: ours", KEEP, 0, KEPT, ["done"] * 3),
     ("kept: one is somebody else's", KEEP, 1, [*KEPT[:2], foreign(2)], ["done", "done", "lost"]),
     ("rollback: back", ROLLBACK, 0, BACK, ["done"] * 3),
-    ("rollback: taken, perhaps after it", ROLLBACK, 0, [*BACK[:2], foreign(2)], ["done", "done", "uncertain"]),
+    (
+        "rollback: taken, perhaps after it",
+        ROLLBACK,
+        0,
+        [*BACK[:2], foreign(2)],
+        ["done", "done", "uncertain"],
+    ),
     ("release: back, one of them perhaps replaced", RELEASE_KEYED, 0, [*FREE[:2], NEW], ["done", "done", "uncertain"]),
     ("move: to the date that another may have given", MOVE_TO_A_DATE, 0, DATED, ["uncertain"] * 3),
     ("move: moved, one of them on", MOVE, 0, MOVED[:2], ["done", "done", "uncertain"]),
@@ -372,7 +384,7 @@ def test_a_network_that_is_down_is_the_drivers_error() -> None:
 
 def test_a_network_that_fails_between_two_bulks_is_reported() -> None:
     leased = [reserved_item(_id=ObjectId(), token=ObjectId()) for _ in range(2_500)]
-    commands, outcome = play(settle_many.commit_many(context(), leased), [total(1_000), *[LOST] * SENDS, DOWN])
+    commands, outcome = play(settle.commit_many(context(), leased), [total(1_000), *[LOST] * SENDS, DOWN])
     assert len(commands) == SENDS + 2
     assert set(outcome.done) == {item.id for item in leased[:1_000]}
     assert list(outcome.failed.values()) == [LOST.cause] * 1_000 + [DOWN] * 500
@@ -385,7 +397,7 @@ class Fleeting(dict[str, Any]):
 
 def test_an_object_that_outcomes_share_lives_as_long_as_its_identity_is_used() -> None:
     """Or another one, made where it lay, would be taken for it."""
-    moves, patch = move_many.Moves(context(), str), Fleeting({"$set": {"n": 1}})
+    moves, patch = move.Moves(context(), str), Fleeting({"$set": {"n": 1}})
     reference = weakref.ref(patch)
     moves.check(Move("next", patch=patch))
     del patch
@@ -403,7 +415,7 @@ def test_an_outcome_that_cannot_be_done_fails_its_item_and_no_other() -> None:
 def test_a_refused_statement_fails_its_item_and_no_other() -> None:
     way = Move("a", patch={"$inc": {"n": 1}})
     refused = PartlyRefused(ValueError("bulk"), {1: Refused(ValueError("no number"))}, 2)
-    _, outcome = play(move_many.move_many(context(), [(item, way) for item in items()], str), [refused])
+    _, outcome = play(move.move_many(context(), [(item, way) for item in items()], str), [refused])
     assert outcome.done == [IDS[0], IDS[2]]
     assert isinstance(outcome.failed[IDS[1]], mongoq.PatchInvalid)
 
@@ -432,10 +444,14 @@ def test_the_driver_sorts_the_errors_of_a_bulk() -> None:
         counts = {"nInserted": 1, "nMatched": 2, "nRemoved": 4}
         return BulkWriteError({"writeErrors": refused, "writeConcernErrors": list(unconfirmed), **counts})
 
-    result: Any = classify_error(error(11000, 14, 121))
-    assert isinstance(result, PartlyRefused)
-    assert result.total == 7
-    assert [type(refusal) for refusal in result.refusals.values()] == [Duplicate, Refused, pymongo.errors.WriteError]
+    classified: Any = classify_error(error(11000, 14, 121))
+    assert isinstance(classified, PartlyRefused)
+    assert classified.total == 7
+    assert [type(refusal) for refusal in classified.refusals.values()] == [
+        Duplicate,
+        Refused,
+        pymongo.errors.WriteError,
+    ]
     assert isinstance(classify_error(error(unconfirmed=[{"code": 64}])), ReplyLost)
     assert isinstance(classify_error(error(14, unconfirmed=[{"code": 64}])), ReplyLost)
     assert isinstance(classify_error(error(11602)), ReplyLost)

@@ -11,7 +11,7 @@ import pytest
 
 from mongoq.model.item import id_key
 from mongoq.model.outcomes import Failed, Move
-from mongoq.protocol.settle import move_many, settle_many
+from mongoq.protocol.settle import move, settle
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
 from tests.unit.protocol.test_bulk import IDS, MINUTE, foreign, stored, updated, verdicts
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
@@ -65,21 +65,21 @@ class Way(NamedTuple):
 
 WAYS = {
     "commit": Way(
-        lambda items: settle_many.commit_many(context(), items),
+        lambda items: settle.commit_many(context(), items),
         [Fate(True, None), Fate(True, None, "k")],
         [],
     ),
     "commit with history": Way(
-        lambda items: settle_many.commit_many(context(history=60), items),
+        lambda items: settle.commit_many(context(history=60), items),
         [Fate(True, in_history), Fate(True, in_history, "k")],
         [Fate(True, None)],
     ),
     "rollback": Way(
-        lambda items: settle_many.rollback_many(context(), items, delay=0, error=None),
+        lambda items: settle.rollback_many(context(), items, delay=0, error=None),
         [Fate(True, left(attempts=1)), Fate(True, left(attempts=1, key="k"), "k")],
     ),
     "release": Way(
-        lambda items: settle_many.release_many(context(), items),
+        lambda items: settle.release_many(context(), items),
         [Fate(True, left()), Fate(True, left(key="k"), "k")],
     ),
     "failure of nobody's": Way(
@@ -87,11 +87,11 @@ WAYS = {
         [Fate(True, left()), Fate(True, left(key="k"), "k")],
     ),
     "move": Way(
-        lambda items: move_many.move_many(context(), [(item, Move("next")) for item in items], str),
+        lambda items: move.move_many(context(), [(item, Move("next")) for item in items], str),
         [Fate(True, left(q="next")), Fate(True, left(q="next"), "k")],
     ),
     "bury": Way(
-        lambda items: settle_many.rollback_many(context(max_retries=0), items, delay=0, error=None),
+        lambda items: settle.rollback_many(context(max_retries=0), items, delay=0, error=None),
         [Fate(True, left(q="orders.dead")), Fate(True, left(q="orders.dead"), "k")],
     ),
 }

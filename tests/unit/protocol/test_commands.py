@@ -17,12 +17,13 @@ import pytest
 from bson import ObjectId
 
 from mongoq.model.encoding.codec import codec_options
+from mongoq.model.outcomes import Move
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.claim import pop, reserve
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.history import pages, read
 from mongoq.protocol.push import push
-from mongoq.protocol.settle import move, patch, settle
+from mongoq.protocol.settle import bury, move, settle, settlement
 from tests.unit.scripted import ID, NOW, TOKEN, context, found, matched, play, reserved_item
 
 ANY_TOKEN = object()
@@ -32,16 +33,6 @@ SORT = [("priority", 1), ("when", 1), ("_id", 1)]
 ELIGIBLE = {"q": "orders", "when": {"$lte": NOW}}
 FENCE = {"_id": ID, "token": TOKEN}
 PUSH = {"delay": None, "when": None, "priority": 0, "headers": None, "id": ID, "once": 60}
-MOVE: dict[str, Any] = {
-    "payload": None,
-    "replace_payload": False,
-    "patch": None,
-    "delay": None,
-    "when": None,
-    "priority": None,
-    "headers": None,
-    "replace_headers": False,
-}
 STORED = {
     "_id": ID,
     "q": "orders",
@@ -122,14 +113,14 @@ CASES = [
     ),
     case(
         "commit",
-        lambda: settle.commit(context(), reserved_item(), payload=None, replace_payload=False),
+        lambda: settle.commit(context(), reserved_item()),
         "delete_one",
         {"filter": FENCE},
         matched(1),
     ),
     case(
         "commit with history",
-        lambda: settle.commit(context(history=DAY), reserved_item(), payload="new", replace_payload=True),
+        lambda: settle.commit(context(history=DAY), reserved_item(), payload="new"),
         "update_one",
         {
             "filter": FENCE,
@@ -148,7 +139,7 @@ CASES = [
     ),
     case(
         "commit of a remembered id",
-        lambda: settle.commit(context(), reserved_item(once=NOW + DAY), payload=None, replace_payload=False),
+        lambda: settle.commit(context(), reserved_item(once=NOW + DAY)),
         "update_one",
         {
             "filter": FENCE,
@@ -231,7 +222,7 @@ CASES = [
     ),
     case(
         "move",
-        lambda: move.move(context(), reserved_item(), context("next"), **MOVE),
+        lambda: move.move(context(), reserved_item(), context("next"), Move("next")),
         "update_one",
         {
             "filter": FENCE,
@@ -245,13 +236,13 @@ CASES = [
     case(
         "move with a patch",
         lambda: move.move(
-            context(), reserved_item(), context("next"), **{**MOVE, "patch": {"$set": {"a": 1}, "$push": {"l": 2}}}
+            context(), reserved_item(), context("next"), Move("next", patch={"$set": {"a": 1}, "$push": {"l": 2}})
         ),
         "update_one",
         {
             "filter": {
                 **FENCE,
-                "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, patch.MAX_PATCHED_BYTES - len(bson.encode(PATCHED))]},
+                "$expr": {"$lte": [{"$bsonSize": "$$ROOT"}, settlement.MAX_PATCHED_BYTES - len(bson.encode(PATCHED))]},
             },
             "update": {
                 "$set": {"q": "next", "reserved": False, "attempts": 0, "when": NOW, "payload.a": 1},
@@ -263,7 +254,7 @@ CASES = [
     ),
     case(
         "bury",
-        lambda: move.bury(context(), reserved_item(key="k"), reason="bad", error=None),
+        lambda: bury.bury(context(), reserved_item(key="k"), reason="bad", error=None),
         "update_one",
         {
             "filter": FENCE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mongoq.protocol.state.contention import FORGET, MOST, Contention
+from mongoq.protocol.state.claim_hints import FORGET_SECONDS, MAX_WIDTH, Contention
 
 
 def test_who_loses_nothing_stays_at_the_head() -> None:
@@ -24,7 +24,7 @@ def test_who_keeps_losing_keeps_away_more_and_more() -> None:
         contention.record_batch(10, 9, at=0.0)
         widths.append(contention.width)
     assert widths == sorted(widths)
-    assert widths[-1] == MOST
+    assert widths[-1] == MAX_WIDTH
 
 
 def test_who_loses_no_more_comes_back_to_the_head() -> None:
@@ -49,7 +49,7 @@ def test_each_place_has_its_turn_the_head_too() -> None:
 
 def test_after_a_while_nothing_is_known_of_the_others() -> None:
     contention = Contention(width=8, lost=0.1, at=0.0)
-    assert contention.skip(100, at=FORGET + 0.1) == 0
+    assert contention.skip(100, at=FORGET_SECONDS + 0.1) == 0
     assert contention.width == 1
 
 

@@ -12,9 +12,11 @@ from pymongo.errors import OperationFailure
 
 from mongoq.model.encoding.codec import codec_options
 from mongoq.model.envelope import new_envelope
+from mongoq.model.outcomes import Move
 from mongoq.protocol import group_commit
 from mongoq.protocol.claim.reserve import NotYet
 from mongoq.protocol.flow import Command, Shared
+from mongoq.protocol.settle.move import Destination
 from mongoq.protocol.state.batcher import Batchers
 from tests.unit.scripted import NOW, TOKEN, context, found_raw, matched, play, reserved_item
 
@@ -147,12 +149,10 @@ OPTIONS |= dict.fromkeys(("delay", "when", "headers", "key", "id", "once"))
 def test_only_what_is_in_no_transaction_shares(session: Any, own_options: dict[str, Any]) -> None:
     queue, item = shared_context(), reserved_item()
     options = OPTIONS | own_options
-    moved: dict[str, Any] = {"payload": None, "replace_payload": False, "patch": None, "replace_headers": False}
-    moved |= {"delay": None, "when": None, "priority": None, "headers": None}
     for flow in (
         group_commit.push(queue, 1, session=session, **options),
         group_commit.commit(queue, item, session=session),
-        group_commit.move(queue, item, context("next"), session=session, **moved),  # type: ignore[arg-type]
+        group_commit.move(queue, item, Destination("next", queue.codec), Move("next"), session=session),
     ):
         assert isinstance(next(flow), Command if session else Shared)
         flow.close()

@@ -10,12 +10,13 @@ import pytest
 from bson import ObjectId
 
 import mongoq
+from mongoq.model.outcomes import Move
 from mongoq.model.trail import StageMark
 from mongoq.protocol.claim import pop, reserve
 from mongoq.protocol.flow import SENDS, Flow, ReplyLost
 from mongoq.protocol.push import push
-from mongoq.protocol.settle import move, settle
-from tests.unit.protocol.test_commands import MOVE, PUSH, STORED
+from mongoq.protocol.settle import bury, move, settle
+from tests.unit.protocol.test_commands import PUSH, STORED
 from tests.unit.scripted import ID, LOST, NOW, TOKEN, context, found, matched, play, reserved_item
 
 OTHER = ObjectId()
@@ -26,21 +27,21 @@ BACK = {"_id": ID, "q": "orders", "when": NOW, "reserved": False}
 ROLLED_BACK = {**BACK, "attempts": 1}
 LATER = {**BACK, "when": NOW + timedelta(hours=1)}
 
-COMMIT = lambda: settle.commit(context(), reserved_item(), payload=None, replace_payload=False)  # noqa: E731
-KEEP = lambda: settle.commit(context(history=60), reserved_item(), payload=None, replace_payload=False)  # noqa: E731
+COMMIT = lambda: settle.commit(context(), reserved_item())  # noqa: E731
+KEEP = lambda: settle.commit(context(history=60), reserved_item())  # noqa: E731
 ROLLBACK = lambda: settle.rollback(context(), reserved_item(), delay=0, error=None)  # noqa: E731
 ROLLBACK_TO_THE_END = lambda: settle.rollback(context(), reserved_item(), delay=30, error=None)  # noqa: E731
 RELEASE = lambda: settle.release(context(), reserved_item(due=NOW))  # noqa: E731
 RELEASE_KEYED = lambda: settle.release(context(), reserved_item(due=NOW, key="k"))  # noqa: E731
 RELEASE_KEYED_AGAIN = lambda: settle.release(context(), reserved_item(due=NOW, key="k", attempts=2))  # noqa: E731
 EXTEND = lambda: settle.extend(context(), reserved_item(), lease=60)  # noqa: E731
-MOVED = lambda: move.move(context(), reserved_item(), context("next"), **MOVE)  # noqa: E731
+MOVED = lambda: move.move(context(), reserved_item(), context("next"), Move("next"))  # noqa: E731
 MOVED_TO_A_DATE = lambda: move.move(  # noqa: E731
-    context(), reserved_item(), context("next"), **{**MOVE, "when": LEASE}
+    context(), reserved_item(), context("next"), Move("next", when=LEASE)
 )
-MOVED_WITH_KEY = lambda: move.move(context(), reserved_item(key="k"), context("next"), **MOVE, key="k")  # noqa: E731
-MOVED_HERE = lambda: move.move(context(), reserved_item(key="k"), context(), **MOVE, key="k")  # noqa: E731
-BURY = lambda: move.bury(context(), reserved_item(), reason="bad", error=None)  # noqa: E731
+MOVED_WITH_KEY = lambda: move.move(context(), reserved_item(key="k"), context("next"), Move("next"), key="k")  # noqa: E731
+MOVED_HERE = lambda: move.move(context(), reserved_item(key="k"), context(), Move("orders"), key="k")  # noqa: E731
+BURY = lambda: bury.bury(context(), reserved_item(), reason="bad", error=None)  # noqa: E731
 
 
 def of_a_stage(**options: Any) -> Any:
@@ -51,10 +52,10 @@ def of_a_stage(**options: Any) -> Any:
 
 
 KEEP_BY_STAGE = lambda: settle.commit(  # noqa: E731
-    of_a_stage(history=60), reserved_item(), payload=None, replace_payload=False
+    of_a_stage(history=60), reserved_item()
 )
-MOVED_BY_STAGE = lambda: move.move(of_a_stage(), reserved_item(), context("next"), **MOVE)  # noqa: E731
-BURY_BY_STAGE = lambda: move.bury(of_a_stage(), reserved_item(), reason="bad", error=None)  # noqa: E731
+MOVED_BY_STAGE = lambda: move.move(of_a_stage(), reserved_item(), context("next"), Move("next"))  # noqa: E731
+BURY_BY_STAGE = lambda: bury.bury(of_a_stage(), reserved_item(), reason="bad", error=None)  # noqa: E731
 
 DONE: Any = "done"
 SENT_AGAIN: Any = "sent again"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mongoq.spark.gc_pause import pause_while_making, resting
+from mongoq.spark.clients import pause_gc, pause_while_making
 
 
 def test_it_rests_while_a_value_is_made_and_works_for_who_takes_it() -> None:
@@ -35,7 +35,7 @@ def test_it_works_again_after_an_error() -> None:
 def test_where_it_rests_already_it_is_left_so() -> None:
     gc.disable()
     try:
-        with resting():
+        with pause_gc():
             assert not gc.isenabled()
         assert not gc.isenabled()
     finally:

@@ -1,4 +1,4 @@
-"""Processes that consume side by side: each gets ready, all begin at one moment, and each tells what it did."""
+"""Processes that consume side by side: each gets ready, all begin at once, and each reports its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from bench import report
 
-__all__ = ["ROOT", "CrewFailed", "consumed"]
+__all__ = ["ROOT", "ProcessFailed", "run_side_by_side"]
 
 ROOT = Path(__file__).parents[1]
 """Where ``python -m bench`` finds what it runs."""
@@ -25,11 +25,11 @@ Watch = Callable[[int], None]
 """Given the number of the first process, looks at it until it has ended."""
 
 
-class CrewFailed(Exception):
-    """A process ended without telling what it did."""
+class ProcessFailed(Exception):
+    """A process ended without a result."""
 
 
-def consumed(
+def run_side_by_side(
     commands: Sequence[Sequence[str]],
     *,
     environment: Mapping[str, str] | None = None,
@@ -37,15 +37,15 @@ def consumed(
     seconds: float = LONGEST,
     watch: Watch | None = None,
 ) -> list[dict[str, Any]]:
-    """Run the commands side by side, and return what each has told: a line of JSON.
+    """Run the commands side by side, and return the result of each: the line of JSON that it prints.
 
-    Each writes ``ready`` when it has connected, and begins when it reads a line.
+    A process writes ``ready`` when it is connected, and begins when it reads a line.
 
     Raises:
-        CrewFailed: one of them failed, or took longer than that; it says what was written to stderr.
+        ProcessFailed: a process failed, or took longer than ``seconds``; the message has its last line of stderr.
     """
     with ExitStack() as opened:
-        processes = [_started(opened, command, environment, folder) for command in commands]
+        processes = [_start(opened, command, environment, folder) for command in commands]
         for process, _ in processes:
             timer = Timer(seconds, process.kill)
             timer.start()
@@ -59,10 +59,10 @@ def consumed(
             process.stdin.flush()
         if watch is not None:
             watch(processes[0][0].pid)
-        return [_told(process, errors) for process, errors in processes]
+        return [_read_result(process, errors) for process, errors in processes]
 
 
-def _started(
+def _start(
     opened: ExitStack, command: Sequence[str], environment: Mapping[str, str] | None, folder: Path
 ) -> tuple[subprocess.Popen[str], IO[str]]:
     errors = opened.enter_context(TemporaryFile("w+"))  # noqa: SIM115  # it is entered here
@@ -75,11 +75,11 @@ def _started(
         stderr=errors,
         text=True,
     )
-    opened.callback(_ended, process)
+    opened.callback(_stop, process)
     return process, errors
 
 
-def _ended(process: subprocess.Popen[str]) -> None:
+def _stop(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate()
 
@@ -89,19 +89,19 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def _told(process: subprocess.Popen[str], errors: IO[str]) -> dict[str, Any]:
+def _read_result(process: subprocess.Popen[str], errors: IO[str]) -> dict[str, Any]:
     line = _line(process)
     if process.wait() or not line:
         raise _failure(process, errors)
     if last := _last(errors):
         report.progress(f"process {process.pid} wrote to stderr, last: {last}")
-    told: dict[str, Any] = json.loads(line)
-    return told
+    result: dict[str, Any] = json.loads(line)
+    return result
 
 
-def _failure(process: subprocess.Popen[str], errors: IO[str]) -> CrewFailed:
+def _failure(process: subprocess.Popen[str], errors: IO[str]) -> ProcessFailed:
     code = process.wait()
-    return CrewFailed(f"{'took too long' if code == -9 else f'ended with {code}'}: {_last(errors) or 'no stderr'}")
+    return ProcessFailed(f"{'took too long' if code == -9 else f'ended with {code}'}: {_last(errors) or 'no stderr'}")
 
 
 def _last(errors: IO[str]) -> str | None:

@@ -1,31 +1,32 @@
-# Generated from mongoq/aio/reserved.py by scripts/unasync.py. Do not edit.
-"""``reserved()``: an item for the duration of a block."""
+# Generated from mongoq/aio/blocks.py by scripts/unasync.py. Do not edit.
+"""Blocks, for ``with``: an item for the duration of a block, and a transaction."""
 
 from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Self, TypeVar
 
-from mongoq.drivers.threads.driver import ThreadDriver
-from mongoq.errors import ReservationLost
+from mongoq.drivers.threads.driver import Runner, ThreadDriver
+from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item, reservation_key
+from mongoq.model.process import Local
 from mongoq.protocol import group_commit
 from mongoq.protocol.base import transaction
 from mongoq.protocol.claim import reserve
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle import settle
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["Reserved"]
+__all__ = ["Reserved", "Transaction"]
 
 M = TypeVar("M")
 logger = logging.getLogger("mongoq.reserved")
 
 
-class Reserved(Generic[M]):
+class Reserved(Runner[QueueContext[M]]):
     """The block of ``queue.reserved()``; made by that method."""
 
     def __init__(
@@ -38,8 +39,7 @@ class Reserved(Generic[M]):
         delay: Duration,
         on_invalid: reserve.OnInvalid,
     ) -> None:
-        self._driver = driver
-        self._context = context
+        super().__init__(driver, context)
         self._options: dict[str, Any] = {"lease": lease, "wait": wait, "on_invalid": on_invalid}
         # Checked here, so that a bad value raises before an item is reserved.
         self._delay = duration(delay, "delay")
@@ -47,7 +47,7 @@ class Reserved(Generic[M]):
 
     def __enter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = self._driver.run(group_commit.reserve(self._context, **self._options))
+        self._item = self._run_flow(group_commit.reserve(self._context, **self._options))
         if self._item is not None:
             # The set shows at the end whether the block has settled the item itself.
             self._context.broker.unsettled.add(reservation_key(self._item))
@@ -62,7 +62,7 @@ class Reserved(Generic[M]):
             return
         self._context.broker.unsettled.discard(reservation)
         # A settlement in a transaction counts only if the transaction is committed.
-        tentative = self._driver.sessions.take_tentative(reservation)
+        tentative = self._sessions.take_tentative(reservation)
         if error is None:
             # Shielded below: a cancellation of the caller does not stop the settlement.
             commit = group_commit.commit(self._context, item)
@@ -80,3 +80,56 @@ class Reserved(Generic[M]):
         if issubclass(type(error), Exception):
             return group_commit.rollback(self._context, item, delay=self._delay, error=error)
         return settle.release(self._context, item)
+
+
+class Transaction(Runner[BrokerContext], Local):
+    """A transaction, made by ``broker.transaction()`` and ``broker.run_transaction()``."""
+
+    _elsewhere = (
+        "it belongs to its session, its broker and its process; another process begins a transaction of its own"
+    )
+
+    def __init__(self, driver: ThreadDriver, context: BrokerContext) -> None:
+        super().__init__(driver, context)
+        self._session: Any = None
+        self._caller: Any = None
+
+    @property
+    def session(self) -> Any:
+        """Session of the client: ``session=`` of ``push``, ``commit``, ``move``, and of the methods of the client.
+
+        Raises:
+            ArgumentInvalid: the block of the transaction has not begun.
+        """
+        if self._session is None:
+            raise ArgumentInvalid("session", "the transaction has not begun: with broker.transaction() as tx")
+        return self._session
+
+    def __enter__(self) -> Self:
+        """Begin: make the collection ready, outside of the transaction, and start a session."""
+        caller = self._driver.caller()
+        # One transaction in a thread or task at a time: two could wait for each other.
+        self._sessions.enter(caller)
+        try:
+            self._session = self._run(transaction.begin_transaction)
+        except BaseException:
+            # Also after a cancellation or an interrupt: otherwise this caller could never begin another transaction.
+            self._sessions.leave(caller)
+            raise
+        self._caller = caller
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit; or abort after any exception, also after a cancellation or an interrupt."""
+        try:
+            ending = (
+                transaction.commit_transaction(self._session)
+                if error is None
+                else transaction.abort_transaction(self._session)
+            )
+            # Shielded: a cancellation of the caller does not stop the commit.
+            self._driver.run_shielded(ending)
+        finally:
+            self._sessions.leave(self._caller)

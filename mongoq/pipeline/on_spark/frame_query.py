@@ -1,8 +1,12 @@
-"""The streaming query of a frame stage at one of its queues.
+"""The streaming queries of frame stages: one for each stage and queue.
 
 Lock of a frame stage's queue: one query at a time reads it, in this process and in others. A query of another process
 has the consumer's name under a lease. Spark would end a running query of this process when a second one starts with
 the same checkpoint, so the second one is not started.
+
+The streaming query of a frame stage at one of its queues. Lock of a frame stage's queue: one query at a time reads
+it, in this process and in others. A query of another process has the consumer's name under a lease. Spark would end a
+running query of this process when a second one starts with the same checkpoint, so the second one is not started.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -19,32 +23,43 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 import mongoq.spark
-from mongoq.errors import ArgumentInvalid, ConsumerBusy
+from mongoq.errors import ArgumentInvalid, ConsumerBusy, StageStopped
 from mongoq.model.arguments import duration
 from mongoq.model.stream_claim import stream_id
 from mongoq.pipeline.graph.graph import Frame, Graph, Stage
-from mongoq.pipeline.on_spark.frames.batches import FrameBatches
-from mongoq.pipeline.on_spark.frames.part import FramePart
-from mongoq.pipeline.on_spark.frames.rows import HASH, ID
-from mongoq.pipeline.on_spark.frames.write import ATTEMPTS, FrameWriter
-from mongoq.pipeline.on_spark.jobs import ENDED, has_ended
+from mongoq.pipeline.on_spark.frame_batch import ATTEMPTS, FrameBatches, FrameWriter
+from mongoq.pipeline.on_spark.frame_rows import HASH, ID
+from mongoq.pipeline.on_spark.frame_settler import FramePart
+from mongoq.pipeline.on_spark.task import ENDED, has_ended
 from mongoq.pipeline.run.outcome_resolver import make_stage_handle
+from mongoq.pipeline.run.progress import PipelineCounts, StageCounts
 from mongoq.protocol.base.find import find_one
 from mongoq.spark.clients import broker_at
 from mongoq.spark.errors import ExecutorError
 from mongoq.spark.raw_options import Location
 from mongoq.spark.stream.stream_options import StageOption
-from mongoq.spark.types.conversion_error import PERMISSIVE
-from mongoq.spark.types.convert import too_deep
+from mongoq.spark.types.convert import PERMISSIVE, too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, PAYLOAD
 
-__all__ = ["FrameQuery", "in_plain_words", "register_query", "release_query"]
+__all__ = ["FrameQueries", "FrameQuery"]
+
+logger = logging.getLogger("mongoq.spark")
 
 BUSY = f"{ConsumerBusy.__module__}.{ConsumerBusy.__qualname__}"
 """Name of the error in Spark's text when another process has the consumer."""
 
 _taken: dict[tuple[Location, str], Callable[[], bool]] = {}
 _lock = threading.Lock()
+GRACE = 25.0
+"""Seconds that a batch may take to finish after the query was asked to stop."""
+LOOK = 0.1
+SLOW_START = "Python worker failed to connect back"
+"""Spark's message when the Python process of a streaming source has not started within 10 s. Spark has no setting for
+it (``PythonWorkerFactory`` of Spark 4.2). A busy machine may need longer.
+"""
+MAX_RESTARTS = 20
+OWN = {ID: StringType(), "_token": StringType(), ATTEMPTS: IntegerType(), DELIVERY: StringType(), CORRUPT: StringType()}
+"""Columns that are read in addition to the columns of the schema."""
 
 
 def register_query(place: Location, consumer: str, is_over: Callable[[], bool]) -> None:
@@ -77,41 +92,13 @@ def _busy(place: Location, consumer: str) -> ConsumerBusy:
     return ConsumerBusy(consumer, found.get("by"), found.get("until"))
 
 
-logger = logging.getLogger("mongoq.spark")
-
-GRACE = 25.0
-"""Seconds that a batch may take to finish after the query was asked to stop."""
-LOOK = 0.1
-SLOW_START = "Python worker failed to connect back"
-"""Spark's message when the Python process of a streaming source has not started within 10 s. Spark has no setting for
-it (``PythonWorkerFactory`` of Spark 4.2). A busy machine may need longer.
-"""
-MAX_RESTARTS = 20
-OWN = {
-    ID: StringType(),
-    "_token": StringType(),
-    ATTEMPTS: IntegerType(),
-    DELIVERY: StringType(),
-    CORRUPT: StringType(),
-}
-"""Columns that are read in addition to the columns of the schema."""
-
-
 class FrameQuery:
     """The streaming query of a frame stage at one of its queues.
 
     The outcomes of a batch's items are written below the checkpoint before the first item is settled. So a driver that
-    is killed and started again with the same checkpoint gives each item the same outcome, once.
-
-    Args:
-        spark: the session. The format ``mongoq`` is registered with it.
-        place: location of the queues.
-        graph: the graph of the pipeline, checked.
-        stage: the stage, one with a ``frame``.
-        source: one of its queues.
-        checkpoint: a folder for this query alone, which Spark can write to, and which is kept over restarts.
-        every: seconds between the beginnings of two batches; ``None``: the next batch begins at once.
-        available_now: end when the items that are eligible at the start are processed.
+    is killed and started again with the same checkpoint gives each item the same outcome, once. The checkpoint is a
+    folder for this query alone; ``every`` is the number of seconds between the beginnings of two batches. With
+    ``available_now`` the query ends when the items that are eligible at the start are processed.
 
     Raises:
         ArgumentInvalid: Spark cannot read the schema, or a column has an unsupported type.
@@ -135,7 +122,8 @@ class FrameQuery:
         self._frame = stage.frame
         self._part = FramePart.of(place, graph, stage, source, path=f"{checkpoint}/results")
         self._checkpoint = f"{checkpoint}/query"
-        self._trigger = _trigger(every, available_now=available_now)
+        interval = f"{round((every or 0) * 1000)} milliseconds"
+        self._trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": interval}
         self._ends = available_now
         told = _schema_of(stage.name, stage.frame)
         self._schema = _with_own(told)
@@ -316,12 +304,6 @@ class _Ended(Exception):
     """Ends a batch of a query that was stopped; nothing is wrong with the batch."""
 
 
-def _trigger(every: float | None, *, available_now: bool) -> dict[str, Any]:
-    if available_now:
-        return {"availableNow": True}
-    return {"processingTime": f"{0 if every is None else round(every * 1000)} milliseconds"}
-
-
 def _schema_of(stage: str, frame: Frame) -> StructType:
     if frame.schema is None:
         return StructType([StructField(PAYLOAD, StringType())])
@@ -345,3 +327,65 @@ def _with_own(told: StructType) -> StructType:
     fields = [field for field in fields if field.name != HASH]
     names = {field.name for field in fields}
     return StructType([*fields, *(StructField(name, type) for name, type in OWN.items() if name not in names)])
+
+
+class FrameQueries:
+    """Starts the queries of a run, each with its stage's name, watches them, and stops them.
+
+    Attributes:
+        failure: error that has ended a query, other than a stage that stopped by itself; set by ``look``.
+        stops: stages that have stopped by themselves, by name; set by ``look``.
+    """
+
+    def __init__(self, queries: Iterable[tuple[str, FrameQuery]]) -> None:
+        self.failure: BaseException | None = None
+        self.stops: dict[str, StageStopped] = {}
+        self._queries = list(queries)
+        self._counts: dict[str, StageCounts] = {}
+
+    def start(self) -> None:
+        """Start the queries, all or none."""
+        for stage, query in self._queries:
+            try:
+                query.start()
+            except BaseException as error:
+                error.add_note(f"while the query of frame stage {stage!r} was started")
+                self.end(0)
+                raise
+
+    def look(self) -> None:
+        """Update the counts, and record the queries that have ended."""
+        counted: dict[str, Counter[str]] = {}
+        for stage, query in self._queries:
+            counted[stage] = counted.get(stage, Counter()) + query.counts()
+            error = query.failure
+            if not isinstance(error, StageStopped):
+                self.failure = self.failure or error
+            elif stage not in self.stops:
+                logger.error("stage %r has stopped by itself: %s", stage, error)
+                self.stops[stage] = error
+        now = time.time()
+        for stage, endings in counted.items():
+            before = self._counts.get(stage, StageCounts())
+            if endings != before.endings:
+                before = StageCounts(endings, first=before.first or now, last=now)
+            self._counts[stage] = StageCounts(endings, 0, before.first, before.last, stage in self.stops)
+
+    @property
+    def have_stopped(self) -> bool:
+        """True when all of them have stopped by themselves, or there are none."""
+        return all(stage in self.stops for stage, _ in self._queries)
+
+    @property
+    def counts(self) -> PipelineCounts:
+        """Counts at the last ``look``."""
+        return PipelineCounts(dict(self._counts))
+
+    def end(self, grace: float) -> None:
+        """Stop the queries in good order, each within ``grace`` seconds: the items that they hold are released."""
+        for stage, query in self._queries:
+            try:
+                query.stop(grace)
+            except Exception as error:
+                logger.warning("the query of stage %r could not be stopped in good order: %r", stage, error)
+        self.look()

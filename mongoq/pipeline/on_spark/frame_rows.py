@@ -11,10 +11,10 @@ from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from mongoq.errors import ArgumentInvalid, OutcomeInvalid
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW
+from mongoq.spark.write.column_roles import LENGTH
 from mongoq.spark.write.payloads import AsDocument, AsJson, AsRaw, AsValue, Payloads, Refusal
-from mongoq.spark.write.row_orders import LENGTH
 
-__all__ = ["FATES", "HASH", "ROWS", "Encoder", "Grouper"]
+__all__ = ["FATES", "HASH", "ROWS", "Encoder", "Grouper", "make_batch"]
 
 ID, TO, DELAY, RETRY, DEAD = "_id", "_to", "_delay", "_retry", "_dead"
 HASH = "_delivery_hash"
@@ -33,22 +33,13 @@ FATES = (
 ``misfit``, ``spent``; and ``fault`` or ``unblamed`` for items whose run has failed.
 """
 
-ROW_FIELDS = [
-    pa.field("id", pa.string()),
-    pa.field("kind", pa.string()),
-    pa.field("text", pa.string()),
-    pa.field("to", pa.string()),
-    pa.field("delay", pa.float64()),
-    pa.field("payload", pa.binary()),
-]
-OUTPUT = pa.struct([pa.field("to", pa.string()), pa.field("delay", pa.float64()), pa.field("payload", pa.binary())])
-FATE_FIELDS = [
-    pa.field("id", pa.string()),
-    pa.field("kind", pa.string()),
-    pa.field("text", pa.string()),
-    pa.field("delay", pa.float64()),
-    pa.field("outputs", pa.list_(OUTPUT)),
-]
+ROW_SCHEMA = pa.schema(
+    [*[(name, pa.string()) for name in ("id", "kind", "text", "to")], ("delay", pa.float64()), ("payload", pa.binary())]
+)
+OUTPUT = pa.struct([("to", pa.string()), ("delay", pa.float64()), ("payload", pa.binary())])
+FATE_SCHEMA = pa.schema(
+    [*[(name, pa.string()) for name in ("id", "kind", "text")], ("delay", pa.float64()), ("outputs", pa.list_(OUTPUT))]
+)
 RETURNED = ("row", "retry", "dead", "refused")
 MAX_BATCH_ITEMS = 1_000
 """Items in one record batch of outcomes."""
@@ -125,12 +116,8 @@ class Encoder:
         """Yield the rows of one task."""
         for batch in batches:
             ids = batch.column(ID).to_pylist()
-            rows = self._make_rows(batch)
-            columns = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
-            arrays = [
-                pa.array(list(values), field.type) for values, field in zip([ids, *columns], ROW_FIELDS, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(ROW_FIELDS))
+            rows = [(id, *row) for id, row in zip(ids, self._make_rows(batch), strict=True)]
+            yield make_batch(rows, ROW_SCHEMA)
 
     def _make_rows(self, batch: pa.RecordBatch) -> list[Row]:
         texts = [self._column(batch, name) for name in (RETRY, DEAD, TO)]
@@ -180,12 +167,7 @@ def _to_seconds(value: Any) -> float | None:
 
 
 class Grouper:
-    """Converts ``ROWS`` to ``FATES``. The rows are sorted by id, and all rows of an item are in one task.
-
-    Args:
-        stage: name of the stage.
-        sink: True if items end at the stage.
-    """
+    """Converts ``ROWS`` to ``FATES``. The rows are sorted by id, and all rows of an item are in one task."""
 
     def __init__(self, stage: str, *, sink: bool) -> None:
         self._stage = stage
@@ -197,9 +179,9 @@ class Grouper:
         for id, rows in _group_by_item(batches):
             fates.append((id, *self._make_fate(id, rows)))
             if len(fates) >= MAX_BATCH_ITEMS:
-                yield _make_batch(fates)
+                yield make_batch(fates, FATE_SCHEMA)
                 fates = []
-        yield _make_batch(fates)
+        yield make_batch(fates, FATE_SCHEMA)
 
     def _make_fate(self, id: str | None, rows: list[Row]) -> tuple[Any, ...]:
         """Return kind, text, delay and outputs of an item's outcome."""
@@ -240,7 +222,8 @@ def _group_by_item(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str | No
         yield at, rows
 
 
-def _make_batch(fates: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    columns = zip(*fates, strict=True) if fates else [()] * len(FATE_FIELDS)
-    arrays = [pa.array(list(values), field.type) for values, field in zip(columns, FATE_FIELDS, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(FATE_FIELDS))
+def make_batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as a record batch."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(list(values), type) for values, type in zip(columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

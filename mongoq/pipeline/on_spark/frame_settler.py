@@ -1,27 +1,30 @@
-"""Settlement of a frame's items, in Spark's tasks: by the stage's outcome resolver and the operations of workers."""
+"""A frame stage at one of its queues, and the settlement of its items in Spark's tasks."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
+from urllib.parse import quote
 
 import pyarrow as pa
 from bson import ObjectId
 
-from mongoq.errors import MongoqError, OutcomeInvalid, ReservationLost
+from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid, ReservationLost
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.encoding.codec import Wrapped
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, ResolvedOutcome, Retry, name_ending
 from mongoq.model.settings import KEEP
-from mongoq.pipeline.on_spark.frames.failures import make_named_error
-from mongoq.pipeline.on_spark.frames.part import FramePart
+from mongoq.pipeline.graph.graph import Graph, Stage
+from mongoq.pipeline.on_spark.frame_rows import make_batch
 from mongoq.pipeline.on_spark.serialization import absent
-from mongoq.pipeline.run.consumers import DEFAULTS
+from mongoq.pipeline.run.consumers import make_consumer
 from mongoq.pipeline.run.outcome_resolver import make_resolver, make_stage_handle
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow
@@ -30,27 +33,28 @@ from mongoq.protocol.settle.by_token import read_held_documents
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import QueueContext, context_of
 from mongoq.spark.clients import broker_at
+from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import id_shown
-from mongoq.worker.consumer import consumer
 from mongoq.worker.failure_log import log_failure
 from mongoq.worker.outcome_resolver import HandlerResult, retry_delay
 
-__all__ = ["COUNTS", "Settler", "StageSettings"]
+__all__ = ["COUNTS", "FramePart", "Settler", "StageSettings", "consumer_of", "make_named_error", "path_of"]
 
 logger = logging.getLogger("mongoq.spark")
 
+NAME_BYTES = 120
+"""Bytes of a consumer's name, at most."""
+HASH_DIGITS = 16
 COUNTS = "ending string, number long, item string, text string"
 """Counts that tasks return: number of items by ending. ``left``: items for later; ``lost``: items of other holders;
 ``halted``: an item and its error, when it has failed for good and there is no error queue.
 """
-COUNT_FIELDS = [
-    pa.field("ending", pa.string()),
-    pa.field("number", pa.int64()),
-    pa.field("item", pa.string()),
-    pa.field("text", pa.string()),
-]
-ITEMS = 1_000
-BYTES = 16 * 1024 * 1024
+COUNT_SCHEMA = pa.schema(
+    [("ending", pa.string()), ("number", pa.int64()), ("item", pa.string()), ("text", pa.string())]
+)
+MAX_ITEMS = 1_000
+"""Items that are settled at a time."""
+MAX_BYTES = 16 * 1024 * 1024
 """Bytes of outcomes that are settled at a time."""
 ROUNDS = 5
 """Attempts to settle items that were put off, or whose settlement failed."""
@@ -58,16 +62,75 @@ MISFIT = "the payload does not fit the columns of the stage"
 UNREAD = {"payload": 0}
 
 
+def consumer_of(graph: Graph, stage: Stage, source: str) -> str:
+    """Return the name under which a frame stage reads one of its queues: ``PIPELINE/STAGE/QUEUE``.
+
+    A name that is too long is cut. A cut name, and a name that another stage might have as well, gets a hash.
+    """
+    parts = [str(graph.name), str(stage.name), source]
+    name = "/".join(parts)
+    if len(name.encode()) <= NAME_BYTES and not any("/" in part for part in parts):
+        return name
+    # The hash is of the parts, so that a slash in one of them does not make two stages equal.
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:HASH_DIGITS]
+    return f"{name.encode()[: NAME_BYTES - HASH_DIGITS - 1].decode(errors='ignore')}~{digest}"
+
+
+def path_of(checkpoint: str | None, graph: Graph, stage: Stage, source: str) -> str:
+    """Return the folder of a frame stage at one of its queues, below the folder of the run.
+
+    Raises:
+        ArgumentInvalid: the run has no folder.
+    """
+    if checkpoint is None:
+        needed = (
+            f"stage {stage.name!r} takes frames, and needs a folder that Spark can write to, the same at each start"
+        )
+        raise ArgumentInvalid("checkpoint", needed)
+    return f"{checkpoint.rstrip('/')}/{quote(consumer_of(graph, stage, source), safe='')}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FramePart:
+    """A frame stage at one of its queues. Its function stays on the driver, because it may hold unpicklable objects.
+
+    Attributes:
+        place: location of the queues.
+        graph: the pipeline with this stage alone, without its function.
+        source: name of the queue.
+        consumer: name under which the queue is read.
+        path: folder of the outcomes of a batch's items.
+    """
+
+    place: Location
+    graph: Graph
+    source: str
+    consumer: str
+    path: str
+
+    @classmethod
+    def of(cls, place: Location, graph: Graph, stage: Stage, source: str, *, path: str) -> Self:
+        """Return the part, without the objects that stay on the driver."""
+        bare = replace(stage, handler=absent, frame=None)
+        lone = replace(graph, stages=(bare,), sources=(), inputs=None, outputs=())
+        return cls(place, lone, source, consumer_of(graph, stage, source), path)
+
+    @property
+    def stage(self) -> Stage:
+        """The stage, without its function."""
+        return self.graph.stages[0]
+
+    @property
+    def name(self) -> str:
+        """Name of the stage."""
+        return str(self.stage.name)
+
+
 class StageSettings:
     """A stage at one of its queues, as the settlement of its items needs it.
 
-    Args:
-        part: the stage at the queue.
-
     Attributes:
-        broker: broker of this process.
         queue: handle of the queue with the stage's settings.
-        context: its context.
         consumer: consumer with the stage's options.
         resolver: outcome resolver of the stage.
         targets: queues that items may go to.
@@ -79,8 +142,7 @@ class StageSettings:
         own = make_stage_handle(graph, stage, handle)
         self.queue, self.context = own, own._context
         own._run(_prepare)
-        options = {name: value for name, value in stage.options.items() if name in DEFAULTS}
-        self.consumer = consumer(own, absent, **{**DEFAULTS, **options, "batch": ITEMS}, coroutines=False)
+        self.consumer = make_consumer(stage, own, absent, coroutines=False, batch=MAX_ITEMS)
         self.resolver = make_resolver(graph, stage, handle, self.broker)
         self.targets = stage.targets
         self._title = f"stage {stage.name!r}"
@@ -216,7 +278,6 @@ class Settler:
     """Settles items by ``FATES``; Spark calls it with the outcomes of one task.
 
     Args:
-        part: the stage at its queue.
         token: token that holds the items.
         others: ids that are not ObjectIds, by their text.
         left: True to settle the items without a row only; False to settle the other items only.
@@ -231,7 +292,7 @@ class Settler:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the counts of the task, as ``COUNTS``."""
         settling: StageSettings | None = None
-        counts: list[tuple[str, int, str | None, str | None]] = []
+        counts: list[tuple[Any, ...]] = []
         for fates, left in self._split(batches):
             counts += [("left", left, None, None)] if left else []
             if not fates:
@@ -240,16 +301,21 @@ class Settler:
             endings, halted = settling.settle(self._token, fates, self._others)
             counts += [(ending, number, None, None) for ending, number in endings.items()]
             counts += [("halted", 1, id, text) for id, text in halted]
-        columns = zip(*counts, strict=True) if counts else [()] * len(COUNT_FIELDS)
-        arrays = [pa.array(list(values), field.type) for values, field in zip(columns, COUNT_FIELDS, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(COUNT_FIELDS))
+        yield make_batch(counts, COUNT_SCHEMA)
 
     def _split(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[dict[str, Any]], int]]:
         """Yield the outcomes to settle now, in parts of bounded size, and the number of outcomes for later."""
         for batch in batches:
-            # As many rows as fit into BYTES on average.
-            rows = max(1, min(ITEMS, BYTES * batch.num_rows // max(batch.nbytes, 1)))
+            # As many rows as fit into MAX_BYTES on average.
+            rows = max(1, min(MAX_ITEMS, MAX_BYTES * batch.num_rows // max(batch.nbytes, 1)))
             for start in range(0, batch.num_rows, rows):
                 fates = batch.slice(start, rows).to_pylist()
                 now = [fate for fate in fates if (fate["kind"] == "left") is self._left]
                 yield now, 0 if self._left else len(fates) - len(now)
+
+
+def make_named_error(kind: str, message: str) -> Exception:
+    """Return an exception whose type has this name, for the record of the item."""
+    module, _, name = kind.rpartition(".")
+    made: type[Exception] = type(name, (Exception,), {"__module__": module or "builtins", "__qualname__": name})
+    return made(message)

@@ -1,0 +1,170 @@
+"""Settlements: the update that settles items, whether it has happened, and what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+from mongoq.errors import PatchInvalid, PayloadTooLarge, ReservationLost
+from mongoq.model.clock import Clock
+from mongoq.model.encoding.codec import SIZE_LIMIT
+from mongoq.model.envelope import Document
+from mongoq.model.item import Item
+from mongoq.model.patch import padding, patch_update
+from mongoq.model.process import Event
+from mongoq.protocol.base.fence import has_deleted, run_fenced, update_command
+from mongoq.protocol.base.find import find_one
+from mongoq.protocol.flow import Command, Flow, Refused
+from mongoq.protocol.push.push import due_time
+from mongoq.protocol.settle.trail import Ended, Marker
+from mongoq.protocol.state.context import QueueContext
+
+__all__ = [
+    "Batch",
+    "Patch",
+    "Put",
+    "Settlement",
+    "check_patch",
+    "max_growth",
+    "merge_patch",
+    "patch_misfit_error",
+    "patch_too_large_error",
+    "settle_one",
+]
+
+Patch = Mapping[str, Mapping[str, Any]]
+
+MAX_PATCHED_BYTES = SIZE_LIMIT + 32 * 1024
+"""Bytes of a whole document that a patch may grow to, so that later claims and burials still fit."""
+
+
+class Put(NamedTuple):
+    """The queue that items are put into, the time from which on they are due there, and their new priority, if any."""
+
+    queue: str
+    when: datetime
+    priority: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Settlement:
+    """How items are settled that are treated alike; items under one token share a statement.
+
+    Attributes:
+        update: the update that does it; ``None`` deletes the items.
+        happened: returns, from the stored document of an item, whether it was done.
+        event: what to count; ``None`` leaves the items reserved.
+        patch: the most bytes that a patch in it adds, or ``None`` without one. Patched items share no statement: a
+            patch that does not fit one item must not fail another.
+        room: the condition that a patch leaves room.
+        size: the bytes of the update, when they count.
+        is_proof: no item looks settled in this way unless this update did it.
+        answer: the answer for the caller.
+        put: where the items are put; ``None`` when they leave the queues.
+    """
+
+    update: Mapping[str, Any] | None
+    happened: Callable[[Document, Item[Any]], bool | None]
+    event: Event | None
+    patch: int | None = None
+    room: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 0
+    is_proof: bool = True
+    answer: Any = None
+    put: Put | None = None
+
+
+class Batch:
+    """Shared state of one batch: the moment it is sent, settlements that items share, and their marks."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.now = clock.now()
+        self.alike: dict[Any, Settlement] = {}
+        self.due = cache(partial(due_time, clock))  # of moments in UTC: two folds of one hour are equal
+        self._markers: dict[Any, Marker] = {}
+
+    def marker(self, context: QueueContext[Any], ended: Ended, to: str | None = None) -> Marker:
+        """Return the maker of marks for items with this end; handles of one queue may belong to a stage or to none."""
+        key = context.stage, ended, to
+        if key not in self._markers:
+            self._markers[key] = Marker(context, ended, at=self.now, to=to)
+        return self._markers[key]
+
+
+def settle_one(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> Flow[Any]:
+    """Settle one item by a command of its own, whose answer is exact; return the answer for the caller."""
+    command, put = _fenced_command(context, item, settlement), settlement.put
+    try:
+        yield from run_fenced(context, item, command, lambda found: settlement.happened(found, item), settlement.event)
+    except Refused as refused:
+        if settlement.patch is None:
+            raise
+        raise patch_misfit_error(refused) from refused.cause
+    except ReservationLost as lost:
+        if settlement.patch is not None and lost.certain and (yield from _is_still_held(context, item)):
+            raise patch_too_large_error(settlement.patch) from None
+        raise
+    if put is not None:
+        priority = item.priority if put.priority is None else put.priority
+        context.broker.record_put(put.queue, put.when, priority, id=item.id, is_new=False)
+    return settlement.answer
+
+
+def _fenced_command(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> Command[bool]:
+    if settlement.update is None:
+        return Command("delete_one", {"filter": {"_id": item.id, "token": item.token}}, has_deleted)
+    command = update_command(item.id, item.token, settlement.update)
+    if not context.broker.serverless:  # mongomock has no ``$bsonSize``
+        command.arguments["filter"].update(settlement.room)
+    return command
+
+
+def _is_still_held(context: QueueContext[Any], item: Item[Any]) -> Flow[bool]:
+    ours = {"_id": item.id, "token": item.token}
+    return (yield from find_one(context.broker, ours, {"_id": 1})) is not None
+
+
+def check_patch(context: QueueContext[Any], patch: Any, *, replaces_payload: bool) -> Patch:
+    """Return the operators to send, none without a patch; a patch beside a new payload is refused."""
+    if patch is None:
+        return {}
+    if replaces_payload:
+        raise PatchInvalid("patch", "give either payload= or patch=, not both")
+    return patch_update(patch, context.broker.encoding)
+
+
+def merge_patch(context: QueueContext[Any], settlement: Settlement, patch: Patch) -> None:
+    """Add a patch to a settlement, and the condition that it leaves room: the item must stay small enough to claim."""
+    update = settlement.update
+    if not patch or update is None:
+        return
+    size = max_growth(context, patch)
+    whole: dict[str, Any] = {"$bsonSize": "$$ROOT"}
+    limit = MAX_PATCHED_BYTES - size
+    if "trail" in update["$set"]:  # which makes room
+        whole = {"$subtract": [whole, {"$bsonSize": {"trail": "$trail"}}]}
+        limit -= context.broker.encoding.size({"trail": update["$set"]["trail"]})
+    settlement.update = {
+        **update,
+        **{operator: {**update.get(operator, {}), **fields} for operator, fields in patch.items()},
+    }
+    settlement.patch, settlement.room = size, {"$expr": {"$lte": [whole, limit]}}
+    settlement.size = context.broker.encoding.size(settlement.update)
+
+
+def max_growth(context: QueueContext[Any], patch: Patch) -> int:
+    """Return the most bytes that a patch can add."""
+    return context.broker.encoding.size(patch) + padding(patch) if patch else 0
+
+
+def patch_misfit_error(refused: Exception) -> PatchInvalid:
+    """Return the error for a patch that the server could not apply to what is stored."""
+    return PatchInvalid("patch", f"does not fit the payload: {str(refused).partition(', full error')[0]}")
+
+
+def patch_too_large_error(size: int) -> PayloadTooLarge:
+    """Return the error for a patch that may add so many bytes to an item that has no room for them."""
+    return PayloadTooLarge("patch", SIZE_LIMIT + size, SIZE_LIMIT)
