@@ -23,7 +23,7 @@ async def _processed(shell: Shell, payloads: list[Any], **options: Any) -> Any:
     return queue
 
 
-async def _read_history(queue: Any, **options: Any) -> list[Any]:
+async def _read(queue: Any, **options: Any) -> list[Any]:
     return [item.payload async for item in queue.history(**options)]
 
 
@@ -64,7 +64,7 @@ BEYOND_MONGOMOCK: list[tuple[Any, list[Any]]] = [
 async def test_a_filter_is_evaluated_by_the_server(shell: Shell) -> None:
     queue = await _processed(shell, ORDERS)
     for where, expected in FILTERS + (BEYOND_MONGOMOCK if shell.kind != "mongomock" else []):
-        numbers = [payload["n"] for payload in await _read_history(queue, where=where, page=2)]
+        numbers = [payload["n"] for payload in await _read(queue, where=where, page=2)]
         assert numbers == expected, where
 
 
@@ -74,13 +74,13 @@ DOLLARS: list[Any] = ["$n", "$$NOW", {"$gt": 0}, {"x": {"$where": "1"}}, {"$expr
 async def test_values_with_dollars_are_compared_literally(shell: Shell) -> None:
     queue = await _processed(shell, [{"v": operand, "n": n} for n, operand in enumerate([*DOLLARS, 5, "n"])])
     for value in DOLLARS:
-        assert [payload["v"] for payload in await _read_history(queue, where={"v": {"$eq": value}})] == [value]
+        assert [payload["v"] for payload in await _read(queue, where={"v": {"$eq": value}})] == [value]
 
 
 async def test_a_filter_without_a_path_is_about_the_payload_itself(shell: Shell) -> None:
     queue = await _processed(shell, [1, 5, "text", {"n": 7}, None, 9])
-    assert await _read_history(queue, where={"$gt": 3}) == [5, 9]
-    assert await _read_history(queue, where={"$or": [{"$eq": "text"}, {"n": 7}]}) == ["text", {"n": 7}]
+    assert await _read(queue, where={"$gt": 3}) == [5, 9]
+    assert await _read(queue, where={"$or": [{"$eq": "text"}, {"n": 7}]}) == ["text", {"n": 7}]
 
 
 async def test_a_filter_does_not_leave_the_queue_and_the_range(shell: Shell) -> None:
@@ -88,9 +88,9 @@ async def test_a_filter_does_not_leave_the_queue_and_the_range(shell: Shell) -> 
     start = shell.clock.now()
     queue = await _processed(shell, [{"n": n % 2} for n in range(6)])
     where = {"$or": [{"n": 1}, {"q": "other"}]}
-    assert len(await _read_history(queue, where=where)) == 3
+    assert len(await _read(queue, where=where)) == 3
     inner = {"since": start + timedelta(seconds=1), "until": start + timedelta(seconds=5)}
-    assert len(await _read_history(queue, where=where, page=1, **inner)) == 2
+    assert len(await _read(queue, where=where, page=1, **inner)) == 2
 
 
 async def test_items_processed_while_one_iterates_follow_once(shell: Shell) -> None:
@@ -118,7 +118,7 @@ async def test_ids_that_do_not_sort_as_they_were_processed_are_no_hindrance(shel
         await queue.pop()
         shell.clock.advance(n % 2)
     for page in (1, 2, 5):
-        numbers = await _read_history(queue, page=page)
+        numbers = await _read(queue, page=page)
         assert len(numbers) == 12
         assert [n // 2 for n in numbers] == sorted((n // 2 for n in range(12)), reverse=True)
 
@@ -127,7 +127,7 @@ async def test_stubs_are_no_history(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push(1, id=ObjectId())
     await queue.pop()
-    assert await _read_history(queue) == []
+    assert await _read(queue) == []
 
 
 async def _live(shell: Shell) -> Any:
@@ -163,11 +163,7 @@ async def test_live_items_by_filter_and_by_when_they_are_due(shell: Shell) -> No
     assert len(due) == 7
     assert all(since <= when < until for when in due)
     where = {"n": {"$gte": 20, "$lt": 26}}
-    assert sorted([payload["n"] for payload in await _read_history(queue, state="ready", where=where, page=1)]) == [
-        21,
-        23,
-        25,
-    ]
+    assert sorted([payload["n"] for payload in await _read(queue, state="ready", where=where, page=1)]) == [21, 23, 25]
     leases = [item.lease_until async for item in queue.history(state="reserved", until=now + timedelta(seconds=499))]
     assert leases == [now + timedelta(seconds=498)]
 
@@ -190,7 +186,7 @@ async def test_a_document_without_priority_does_not_end_the_iteration(shell: She
     queue = shell.queue()
     await queue.push(1)
     shell.raw.insert_many([{"q": "orders", "when": shell.clock.now(), "payload": 0, "reserved": False} for _ in "ab"])
-    assert await _read_history(queue, state=None, page=1) == [0, 0, 1]
+    assert await _read(queue, state=None, page=1) == [0, 0, 1]
 
 
 NAIVE = datetime(2024, 1, 1)
@@ -213,7 +209,7 @@ WRONG: list[tuple[Any, str]] = [
 async def test_what_cannot_be_read_is_refused_by_name(shell: Shell) -> None:
     for options, argument in WRONG:
         with pytest.raises(mongoq.ArgumentInvalid) as caught:
-            await _read_history(shell.queue(), **options)
+            await _read(shell.queue(), **options)
         assert caught.value.argument == argument
 
 
@@ -221,7 +217,7 @@ async def test_a_pattern_that_the_server_refuses_is_the_callers_mistake(shell: S
     if shell.kind == "mongomock":
         pytest.skip("its patterns are Python's, and so are their errors")
     where, message = {"a": {"$regex": "("}}, r"where: the server refuses it: Regular expression .*\)$"
-    for reads in (_read_history(shell.queue(), where=where), shell.queue().replay(to="next", where=where)):
+    for reads in (_read(shell.queue(), where=where), shell.queue().replay(to="next", where=where)):
         with pytest.raises(mongoq.FilterInvalid, match=message) as caught:
             await reads
         assert caught.value.argument == "where"
@@ -234,9 +230,9 @@ class Order(BaseModel):
 async def test_history_is_typed_and_shows_what_does_not_fit(shell: Shell) -> None:
     await _processed(shell, [{"n": "1"}, {"n": "x"}])
     typed = shell.queue(model=Order)
-    assert await _read_history(typed, where={"n": "1"}) == [Order(n=1)]
+    assert await _read(typed, where={"n": "1"}) == [Order(n=1)]
     with pytest.raises(mongoq.PayloadInvalid) as caught:
-        await _read_history(typed)
+        await _read(typed)
     assert caught.value.item.payload == {"n": "x"}
 
 

@@ -39,13 +39,8 @@ async def test_commit_with_history_keeps_the_item_and_drops_its_token(shell: She
     document = shell.raw.find_one({"_id": id})
     assert document["settled"] == item.token
     assert not {"token", "when"} & set(document)
-    processed = await queue.get(id)
-    assert (processed.state, processed.payload, processed.headers, processed.by) == (
-        "processed",
-        "a",
-        {"h": 1},
-        item.by,
-    )
+    saved = await queue.get(id)
+    assert (saved.state, saved.payload, saved.headers, saved.by) == ("processed", "a", {"h": 1}, item.by)
 
 
 async def test_commit_may_replace_the_payload(shell: Shell) -> None:

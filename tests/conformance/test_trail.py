@@ -105,22 +105,12 @@ async def test_a_handle_of_no_stage_leaves_nothing(shell: Shell, settle: Any, to
 async def test_a_move_leaves_an_entry(shell: Shell, together: bool) -> None:
     stage = staged(shell.queue(), "enrich", trail=True)
     item = await _claimed(stage, {"n": 1})
-    reserved_at = shell.clock.now()
+    start = shell.clock.now()
     shell.clock.advance(2)
     await _moved(stage, item, together, payload={"n": 2})
     (hop,) = (await shell.queue("next").get(item.id)).trail
     assert hop == mongoq.Hop(
-        "orders",
-        "enrich",
-        item.by,
-        reserved_at,
-        reserved_at + timedelta(seconds=2),
-        1,
-        "moved",
-        "next",
-        None,
-        False,
-        False,
+        "orders", "enrich", item.by, start, start + timedelta(seconds=2), 1, "moved", "next", None, False, False
     )
 
 

@@ -32,13 +32,13 @@ class Meddler(CommandListener):
     """Notes the commands, and does something just before a claim is sent."""
 
     def __init__(self) -> None:
-        self.commands: list[str] = []
+        self.names: list[str] = []
         self.commands: dict[str, Any] = {}
         self.meddle: Callable[[], Any] | None = None
 
     def started(self, event: CommandStartedEvent) -> None:
         if event.command_name in ("find", "update", "delete", "findAndModify", "aggregate"):
-            self.commands.append(event.command_name)
+            self.names.append(event.command_name)
             self.commands[event.command_name] = dict(event.command)
         claims = event.command_name == "update" and event.command["updates"][0]["multi"]
         if claims and self.meddle is not None:
@@ -98,11 +98,11 @@ async def place(uri: str, database: str, other_broker: mongoq.Broker, raw: Any) 
 async def test_they_are_not_read_back(place: Place, way: str) -> None:
     await place.queue.push_many(range(CALLERS))
     await place.queue.peek()
-    place.meddler.commands.clear()
+    place.meddler.names.clear()
     items = await place.reserved(way=way)
     assert [item.payload for item in items] == list(range(CALLERS))
-    assert place.meddler.commands.count("update") == 1
-    assert place.meddler.commands.count("find") <= 3  # the settings may be read, and the next batches
+    assert place.meddler.names.count("update") == 1
+    assert place.meddler.names.count("find") <= 3  # the settings may be read, and the next batches
     assert place.meddler.commands["find"]["limit"] >= CALLERS
     assert "token" not in place.meddler.commands["find"]["filter"]
 

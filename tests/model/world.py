@@ -109,13 +109,9 @@ class World(RuleBasedStateMachine):
     def some(self, consumer: int, mask: int) -> list[Reservation]:
         """Some of what a consumer holds of one queue, each item once."""
         holding = self.holding(consumer)
-        reservations = [reservation for place, reservation in enumerate(holding) if mask >> place % 8 & 1] or holding[
-            :1
-        ]
-        of_one_queue = [
-            reservation for reservation in reservations if reservation.run.queue == reservations[0].run.queue
-        ]
-        return list({reservation.run.id: reservation for reservation in of_one_queue}.values())
+        picked = [each for place, each in enumerate(holding) if mask >> place % 8 & 1] or holding[:1]
+        of_one_queue = [each for each in picked if each.run.queue == picked[0].run.queue]
+        return list({each.run.id: each for each in of_one_queue}.values())
 
     def take(self, consumer: int, item: mongoq.Item[Any], run: Run) -> None:
         """Compare what was claimed, and let a consumer hold it."""

@@ -205,16 +205,8 @@ class FilterComparison:
         ids = [repr(document["_id"]) for document in documents]
         self.rows = {
             "all": dict(zip(ids, rows, strict=True)),
-            "live": {
-                id: row
-                for id, row, stored_document in zip(ids, rows, documents, strict=True)
-                if "when" in stored_document
-            },
-            "history": {
-                id: row
-                for id, row, stored_document in zip(ids, rows, documents, strict=True)
-                if "processed" in stored_document
-            },
+            "live": {id: row for id, row, each in zip(ids, rows, documents, strict=True) if "when" in each},
+            "history": {id: row for id, row, each in zip(ids, rows, documents, strict=True) if "processed" in each},
         }
 
     def read_ids(self, view: str, *filters: Filter, parts: int = 1) -> list[str]:

@@ -126,10 +126,8 @@ def test_a_stage_of_frames_runs_in_executors(drained: Any, broker: mongoq.Broker
     broker.queue("raw").push_many([{"n": n} for n in range(10)])
     progress = drained(pipeline).stages["sort"]
     assert (progress.moved, progress.dropped, progress.dead) == (8, 1, 1)
-    numbers_by_queue = {
-        queue: [item.payload["n"] for item in broker.queue(queue).peek(10)] for queue in ("even", "odd")
-    }
-    assert {queue: sorted(numbers) for queue, numbers in numbers_by_queue.items()} == {
+    by_queue = {queue: [item.payload["n"] for item in broker.queue(queue).peek(10)] for queue in ("even", "odd")}
+    assert {queue: sorted(numbers) for queue, numbers in by_queue.items()} == {
         "even": [0, 2, 4, 6, 8],
         "odd": [1, 5, 9],
     }

@@ -59,7 +59,7 @@ def stored(place: int, **fields: Any) -> dict[str, Any]:
     return {"_id": IDS[place], "q": "orders", **fields}
 
 
-def reserved_elsewhere(place: int) -> dict[str, Any]:
+def foreign(place: int) -> dict[str, Any]:
     return stored(place, token=OTHER, reserved=True, when=LEASE, by="somebody")
 
 
@@ -200,9 +200,7 @@ def _decoded(document: Any) -> Any:
 @pytest.mark.parametrize("id", [Decimal128("1"), Code("1"), {"n": 1}, "text"])
 def test_an_id_of_another_program_is_reported_when_its_item_is_lost(id: Any) -> None:
     leased = [reserved_item(_id=id), reserved_item(_id=IDS[0])]
-    commands, outcome = play(
-        settle.commit_many(context(), leased), [total(1), found({**reserved_elsewhere(0), "_id": id})]
-    )
+    commands, outcome = play(settle.commit_many(context(), leased), [total(1), found({**foreign(0), "_id": id})])
     assert len(commands) == 2
     assert isinstance(outcome, mongoq.BatchIncomplete)
     assert outcome.done == [IDS[0]]
@@ -256,12 +254,12 @@ def test_items_whose_leases_end_soon_are_settled_by_themselves() -> None:
 
 def test_tokens_of_blocks_are_struck_off_when_settled() -> None:
     queue = context()
-    foreign = {reservation_key(reserved_item(token=OTHER))}
-    queue.broker.unsettled |= foreign | {reservation_key(item) for item in items()}
+    unrelated = {reservation_key(reserved_item(token=OTHER))}
+    queue.broker.unsettled |= unrelated | {reservation_key(item) for item in items()}
     play(settle.extend_many(queue, items(), lease=60), [updated(3)])
     assert len(queue.broker.unsettled) == 4
     play(settle.commit_many(queue, items()), [total(3)])
-    assert queue.broker.unsettled == foreign
+    assert queue.broker.unsettled == unrelated
 
 
 def test_every_backend_takes_the_statements() -> None:
@@ -298,32 +296,32 @@ LATER = {**NEW, "when": MINUTE}
 EXTENDED = [stored(n, token=TOKEN, reserved=True, when=MINUTE) for n in range(3)]
 
 SHORT = [
-    ("commit: one is somebody else's", COMMIT, 2, [reserved_elsewhere(1)], ["done", "lost", "done"]),
+    ("commit: one is somebody else's", COMMIT, 2, [foreign(1)], ["done", "lost", "done"]),
     ("commit: all are gone, one of them before", COMMIT, 2, [], ["uncertain"] * 3),
     ("commit: one is back", COMMIT, 2, [BACK[0]], ["lost", "done", "done"]),
     ("commit: nothing was there", COMMIT, 0, [], ["lost"] * 3),
     ("kept: one was settled by another", KEEP, 2, [*KEPT[:2], stored(2, settled=OTHER)], ["done", "done", "lost"]),
     ("kept: one is gone", KEEP, 2, KEPT[:2], ["done", "done", "uncertain"]),
     ("kept: one was before", KEEP, 2, [*KEPT[:2], {**KEPT[2], "processed": MINUTE}], ["done", "done", "lost"]),
-    ("kept: one that is gone was ours", KEEP, 2, [KEPT[0], reserved_elsewhere(1)], ["done", "lost", "done"]),
-    ("rollback: one is somebody else's", ROLLBACK, 2, [*BACK[:2], reserved_elsewhere(2)], ["done", "done", "lost"]),
+    ("kept: one that is gone was ours", KEEP, 2, [KEPT[0], foreign(1)], ["done", "lost", "done"]),
+    ("rollback: one is somebody else's", ROLLBACK, 2, [*BACK[:2], foreign(2)], ["done", "done", "lost"]),
     (
         "rollback: one may have been taken after it",
         ROLLBACK,
         1,
-        [reserved_elsewhere(1), reserved_elsewhere(2)],
+        [foreign(1), foreign(2)],
         ["uncertain"] * 3,
     ),
     ("rollback: one was back before", ROLLBACK, 2, BACK, ["uncertain"] * 3),
     ("rollback: one had another run", ROLLBACK, 2, [*BACK[:2], {**BACK[2], "attempts": 2}], ["done", "done", "lost"]),
-    ("release: one is somebody else's", RELEASE, 2, [*FREE[:2], reserved_elsewhere(2)], ["done", "done", "uncertain"]),
+    ("release: one is somebody else's", RELEASE, 2, [*FREE[:2], foreign(2)], ["done", "done", "uncertain"]),
     ("release: one was free before", RELEASE, 2, FREE, ["uncertain"] * 3),
     ("release: one is in another queue", RELEASE, 2, [*FREE[:2], MOVED[2]], ["done", "done", "uncertain"]),
     ("release: one is under another key", RELEASE, 2, [*FREE[:2], NEW], ["done", "done", "uncertain"]),
     ("release: one was free before, or replaced", RELEASE_KEYED, 2, [*FREE[:2], NEW], ["uncertain"] * 3),
     ("release: one was replaced", RELEASE_KEYED, 2, [*FREE[:2], LATER], ["done", "done", "uncertain"]),
-    ("extend: one is somebody else's", EXTEND, 2, [*EXTENDED[:2], reserved_elsewhere(2)], ["done", "done", "lost"]),
-    ("move: one is somebody else's", MOVE, 2, [*MOVED[:2], reserved_elsewhere(2)], ["done", "done", "lost"]),
+    ("extend: one is somebody else's", EXTEND, 2, [*EXTENDED[:2], foreign(2)], ["done", "done", "lost"]),
+    ("move: one is somebody else's", MOVE, 2, [*MOVED[:2], foreign(2)], ["done", "done", "lost"]),
     ("move: one is in another queue", MOVE, 2, [*MOVED[:2], BACK[2]], ["done", "done", "lost"]),
 ]
 
@@ -344,16 +342,16 @@ DATED = [{**document, "when": MINUTE} for document in MOVED]
 LOST_REPLIES = [
     ("commit: sent again", COMMIT, 3, None, ["done"] * 3),
     ("commit: gone, though the leases run by the local clock", COMMIT, 0, [], ["uncertain"] * 3),
-    ("commit: one is somebody else's", COMMIT, 0, [reserved_elsewhere(0)], ["lost", "uncertain", "uncertain"]),
-    ("commit: one was still there", COMMIT, 1, [reserved_elsewhere(0)], ["lost", "uncertain", "uncertain"]),
+    ("commit: one is somebody else's", COMMIT, 0, [foreign(0)], ["lost", "uncertain", "uncertain"]),
+    ("commit: one was still there", COMMIT, 1, [foreign(0)], ["lost", "uncertain", "uncertain"]),
     ("kept: ours", KEEP, 0, KEPT, ["done"] * 3),
-    ("kept: one is somebody else's", KEEP, 1, [*KEPT[:2], reserved_elsewhere(2)], ["done", "done", "lost"]),
+    ("kept: one is somebody else's", KEEP, 1, [*KEPT[:2], foreign(2)], ["done", "done", "lost"]),
     ("rollback: back", ROLLBACK, 0, BACK, ["done"] * 3),
     (
         "rollback: taken, perhaps after it",
         ROLLBACK,
         0,
-        [*BACK[:2], reserved_elsewhere(2)],
+        [*BACK[:2], foreign(2)],
         ["done", "done", "uncertain"],
     ),
     ("release: back, one of them perhaps replaced", RELEASE_KEYED, 0, [*FREE[:2], NEW], ["done", "done", "uncertain"]),
@@ -372,7 +370,7 @@ def test_a_lost_reply_of_a_bulk_is_resolved(flow: Any, count: int, documents: An
 
 
 def test_the_holder_of_a_lost_item_is_reported() -> None:
-    _, outcome = play(COMMIT(), [total(2), found(reserved_elsewhere(1))])
+    _, outcome = play(COMMIT(), [total(2), found(foreign(1))])
     assert outcome.failed[IDS[1]].held_by == "somebody"
     assert str(IDS[1]) in str(outcome)
     assert isinstance(outcome.__cause__, mongoq.ReservationLost)

@@ -13,7 +13,7 @@ from mongoq.model.item import id_key
 from mongoq.model.outcomes import Failed, Move
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
-from tests.unit.protocol.test_bulk import IDS, MINUTE, reserved_elsewhere, stored, updated, verdicts
+from tests.unit.protocol.test_bulk import IDS, MINUTE, foreign, stored, updated, verdicts
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, play, reserved_item
 
 MOST = 3
@@ -42,9 +42,9 @@ def in_history(place: int) -> dict[str, Any]:
     return stored(place, settled=TOKEN, processed=NOW, attempts=1)
 
 
-SEEN_NO_MORE = [Fate(True, reserved_elsewhere), Fate(True, None), Fate(True, None, "k")]
+SEEN_NO_MORE = [Fate(True, foreign), Fate(True, None), Fate(True, None, "k")]
 LOST_BEFORE = [
-    Fate(False, reserved_elsewhere),
+    Fate(False, foreign),
     Fate(False, None),
     Fate(False, left(q="elsewhere")),
     Fate(False, left(attempts=5)),
