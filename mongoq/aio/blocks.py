@@ -19,8 +19,6 @@ from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle import settle
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["AsyncReserved", "AsyncTransaction"]
-
 M = TypeVar("M")
 logger = logging.getLogger("mongoq.reserved")
 

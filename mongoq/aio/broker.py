@@ -35,8 +35,6 @@ from mongoq.protocol.settle.bury import graveyard
 from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["AsyncBroker"]
-
 M = TypeVar("M")
 T = TypeVar("T")
 

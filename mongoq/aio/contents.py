@@ -24,8 +24,6 @@ from mongoq.protocol.state.context import QueueContext, context_of
 if TYPE_CHECKING:
     from mongoq.aio.queue import AsyncQueue
 
-__all__ = ["AsyncContents"]
-
 M = TypeVar("M")
 
 

@@ -28,8 +28,6 @@ from mongoq.protocol.push.insert import OnDuplicate
 from mongoq.protocol.settle import bury, move, settle
 from mongoq.protocol.state.context import context_of
 
-__all__ = ["AsyncDeadQueue", "AsyncQueue"]
-
 M = TypeVar("M")
 
 

@@ -51,19 +51,6 @@ from mongoq.protocol.flow import (
     Wait,
 )
 
-__all__ = [
-    "Backend",
-    "OwnRequest",
-    "UndoLog",
-    "classify_error",
-    "decode_details",
-    "find_primary",
-    "is_outage",
-    "log_reply",
-    "open_backend",
-    "register",
-]
-
 OwnRequest = Command[Any] | Wait | Rest | Beside | Begin | Begun
 """Requests of one caller alone, in contrast to ``Shared``."""
 UndoLog = list[tuple[Command[Any] | Shared[Any], Any]]

@@ -12,16 +12,6 @@ from pymongo.uri_parser import validate_options
 
 from mongoq.errors import ArgumentInvalid
 
-__all__ = [
-    "advise_escaping",
-    "explain_refusal",
-    "has_option",
-    "list_connection_errors",
-    "list_hosts",
-    "make_client",
-    "redact_error",
-]
-
 SCHEMES = ("mongodb://", "mongodb+srv://")
 REFUSAL_TEXT = "the driver cannot use this connection string"
 UNESCAPED = re.compile(r"[^@/?]*[@/?].*@", re.DOTALL)

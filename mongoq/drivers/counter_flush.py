@@ -9,8 +9,6 @@ from typing import Any
 from mongoq.drivers import backend
 from mongoq.model.process import Counters
 
-__all__ = ["FLUSH_INTERVAL_SECONDS", "FLUSH_TIMEOUT_SECONDS", "CounterFlush"]
-
 logger = logging.getLogger("mongoq.drive")
 
 FLUSH_INTERVAL_SECONDS = 5.0

@@ -17,8 +17,6 @@ from bson.raw_bson import RawBSONDocument
 
 from mongoq.model.encoding.codec import codec_options
 
-__all__ = ["Document", "Garbled", "decode", "split_reply"]
-
 Document = dict[str, Any]
 Options = CodecOptions[Any]
 Bytes = bytes | memoryview

@@ -14,8 +14,6 @@ from mongoq.errors import BrokerClosed
 from mongoq.protocol.flow import Flow, Shared
 from mongoq.protocol.state.batcher import Batcher, Batchers, copies
 
-__all__ = ["AioGroupCommit"]
-
 logger = logging.getLogger("mongoq.drive")
 
 Waiter = asyncio.Future[Any]

@@ -16,8 +16,6 @@ from mongoq.drivers.signals import on_main_thread
 from mongoq.protocol.flow import Flow, ReplyLost, Shared
 from mongoq.protocol.state.batcher import Batcher, Batchers, copies
 
-__all__ = ["ThreadGroupCommit"]
-
 logger = logging.getLogger("mongoq.drive")
 
 

@@ -19,8 +19,6 @@ from mongoq.protocol.flow import Begin, Begun, Beside, Command, Flow, ReplyLost,
 if TYPE_CHECKING:
     from mongoq.drivers.aio.driver import AioSender
 
-__all__ = ["AioPerformer"]
-
 T = TypeVar("T")
 logger = logging.getLogger("mongoq.drive")
 

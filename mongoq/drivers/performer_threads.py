@@ -21,8 +21,6 @@ from mongoq.protocol.flow import Begin, Begun, Beside, Command, Flow, Rest, Shar
 if TYPE_CHECKING:
     from mongoq.drivers.threads.driver import ThreadSender
 
-__all__ = ["ThreadPerformer"]
-
 logger = logging.getLogger("mongoq.drive")
 
 

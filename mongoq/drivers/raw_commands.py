@@ -14,8 +14,6 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteConcernError,
 
 from mongoq.protocol.flow import Command
 
-__all__ = ["DUPLICATE_CODE", "Outcome", "build_command", "is_raw_command", "parse_reply"]
-
 DUPLICATE_CODE = 11000
 MAJORITY = {"w": "majority"}
 COUNT_FIELDS = {"bulk_write": "nMatched", "insert_many": "nInserted"}

@@ -11,8 +11,6 @@ from mongoq.drivers import backend
 from mongoq.errors import VIRTUAL, ArgumentInvalid, TransactionsUnavailable
 from mongoq.protocol.base.transaction import Tentative
 
-__all__ = ["Sessions"]
-
 STANDALONE = "Standalone"
 
 

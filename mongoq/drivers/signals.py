@@ -11,8 +11,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["DeferredSignals", "on_main_thread"]
-
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
 _NUMBERS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
 Handler = Callable[[int, FrameType | None], Any]

@@ -12,8 +12,6 @@ from mongoq.drivers.signals import on_main_thread
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
-__all__ = ["limit_stream", "rest", "rest_aio"]
-
 SIGNAL_CHECK_SECONDS = 1.0
 """Seconds after which the main thread looks whether a signal has come.
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from mongoq.errors import EmbeddedServerUnavailable
 
-__all__ = ["explain", "find_mongod", "is_directory_in_use"]
-
 # Meanings of mongod's exit statuses (src/mongo/util/exit_code.h).
 _OPTIONS_BAD = 2
 _ABRUPT = 14

@@ -21,8 +21,6 @@ from mongoq.embedded.binary import explain, is_directory_in_use
 from mongoq.embedded.process import Process
 from mongoq.errors import ArgumentInvalid, EmbeddedServerUnavailable
 
-__all__ = ["Log", "Node", "Options"]
-
 _LEAST_CACHE_MB = 256  # mongod refuses less
 _OPLOG_MB = 512  # the default is 5 % of the free disk, too much for a demo
 

@@ -16,8 +16,6 @@ from typing import IO, cast
 
 from mongoq.embedded import watchdog
 
-__all__ = ["Process"]
-
 _GRACE = 10.0  # seconds for a clean end of a mongod with data to keep
 _MARGIN = 5.0  # further seconds for the watchdog, to remove the directory
 

@@ -14,8 +14,6 @@ from pymongo.errors import AutoReconnect, OperationFailure, ServerSelectionTimeo
 from mongoq.embedded.node import Options
 from mongoq.errors import EmbeddedServerUnavailable
 
-__all__ = ["prepare"]
-
 _AUTHENTICATION_FAILED = 18
 _ALREADY_INITIALIZED = 23
 _USER_EXISTS = 51003

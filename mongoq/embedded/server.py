@@ -20,8 +20,6 @@ from mongoq.embedded.replica import prepare
 from mongoq.errors import ArgumentInvalid, EmbeddedServerUnavailable
 from mongoq.model.process import Local
 
-__all__ = ["EmbeddedServer"]
-
 
 class EmbeddedServer(Local):
     """A private MongoDB on a free loopback port, for demos and tests.

@@ -11,23 +11,6 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid
 
-__all__ = [
-    "DEAD_SUFFIX",
-    "LONGEST",
-    "PRIORITIES",
-    "REASON_BYTES",
-    "Duration",
-    "count",
-    "duration",
-    "moment",
-    "object_id",
-    "priority",
-    "queue_name",
-    "read_list",
-    "text",
-    "wait_seconds",
-]
-
 Duration = timedelta | float
 """A ``timedelta``, or a number of seconds."""
 

@@ -17,8 +17,6 @@ from typing import Protocol
 
 from mongoq.model.arguments import Duration, duration, moment
 
-__all__ = ["Clock", "LocalClock", "Sample", "ServerClock", "VirtualClock", "milliseconds", "time_of"]
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """Zero of BSON's dates."""
 MILLISECOND = timedelta(milliseconds=1)

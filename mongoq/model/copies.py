@@ -18,19 +18,6 @@ from mongoq.model.clock import EPOCH, MILLISECOND, milliseconds
 from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.item import Document
 
-__all__ = [
-    "COPY_MARK",
-    "REFUSALS",
-    "SKIP",
-    "CopyIds",
-    "CopyStencil",
-    "ReplayOrder",
-    "Replayed",
-    "is_publication",
-    "make_bound_copy",
-    "make_copy_id",
-]
-
 PUBLISHED = "published"
 """Reason in the ``origin`` of a copy."""
 PRODUCER = slice(4, 9)

@@ -15,8 +15,6 @@ from bson import Regex
 from mongoq.errors import FilterInvalid, PatchInvalid, PayloadInvalid, PayloadTooLarge
 from mongoq.model.encoding.codec import Encoding
 
-__all__ = ["LOGICAL", "OPERATORS", "check_path", "where_filter"]
-
 LOGICAL = ("$and", "$or", "$nor")
 """Operators that combine filters."""
 FILTER_LIMIT = 1024 * 1024

@@ -10,20 +10,6 @@ from typing import Any
 
 from mongoq.model.clock import milliseconds
 
-__all__ = [
-    "BEGINNING",
-    "CLAIM",
-    "CLAIM_FIELDS",
-    "CLAIM_ORDER",
-    "HISTORY",
-    "HISTORY_ORDER",
-    "INDEXES",
-    "KEY",
-    "ClaimPlace",
-    "Index",
-    "claim_place",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Index:

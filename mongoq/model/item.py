@@ -12,23 +12,6 @@ from bson import ObjectId
 
 from mongoq.model.trail import ClaimedPayload, Hop, hops_counted, trail_of
 
-__all__ = [
-    "Document",
-    "Failure",
-    "Item",
-    "Origin",
-    "State",
-    "delivery_hash",
-    "delivery_parts",
-    "id_key",
-    "id_keys",
-    "is_held_in",
-    "items_of",
-    "reservation_key",
-    "state_of",
-    "with_stored",
-]
-
 M = TypeVar("M")
 N = TypeVar("N")
 Document = Mapping[str, Any]

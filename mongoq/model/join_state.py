@@ -19,8 +19,6 @@ import bson
 from bson import Decimal128, ObjectId
 from bson.binary import UuidRepresentation
 
-__all__ = ["JoinState", "Place", "Unjoinable", "qualify", "rendezvous_id", "value_key"]
-
 
 def qualify(pipeline: str, part: str, by: str) -> str:
     """Return the name of a pipeline and a part; in the pipeline's name the separator and ``%`` are escaped."""

@@ -16,24 +16,6 @@ from mongoq.model.arguments import REASON_BYTES, Duration, duration, read_list, 
 from mongoq.model.encoding.error_text import name_of
 from mongoq.model.settings import KEEP
 
-__all__ = [
-    "Dead",
-    "Done",
-    "Drop",
-    "Failed",
-    "Fork",
-    "HandlerOutcome",
-    "Move",
-    "Outcome",
-    "Record",
-    "Release",
-    "ResolvedOutcome",
-    "Retry",
-    "SettledElsewhere",
-    "make_unknown_error",
-    "name_ending",
-]
-
 
 class Outcome:
     """The common type of all outcomes."""

@@ -13,8 +13,6 @@ from mongoq.errors import PatchInvalid
 from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding
 from mongoq.model.filters import check_path
 
-__all__ = ["OPERATORS", "padding", "patch_update"]
-
 OPERATORS = ("$set", "$unset", "$inc", "$mul", "$min", "$max", "$push", "$addToSet", "$pullAll", "$pop", "$rename")
 """The safe list: operators that a patch may use."""
 _LITERAL_APPEND = ("$push", "$addToSet")

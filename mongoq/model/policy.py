@@ -12,8 +12,6 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import LONGEST, Duration, count, duration
 from mongoq.model.process import dice as own
 
-__all__ = ["Exponential", "Fixed", "Linear", "RetryPolicy"]
-
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy(ABC):

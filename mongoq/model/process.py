@@ -10,8 +10,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from typing import ClassVar, Literal, NoReturn, SupportsIndex, get_args
 
-__all__ = ["EVENTS", "Counters", "Event", "Identity", "Local", "dice"]
-
 HOST_LENGTH = 100
 """Characters of the host's name, at most."""
 

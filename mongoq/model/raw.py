@@ -18,18 +18,6 @@ from mongoq.model.encoding.ids import bytes_of
 from mongoq.model.envelope import ID, Document, queue_field
 from mongoq.model.item import Item
 
-__all__ = [
-    "Cut",
-    "Cutter",
-    "RawBatch",
-    "all_held",
-    "fields_of",
-    "ids_of",
-    "is_fresh",
-    "one_due",
-    "remembers",
-]
-
 Cut = tuple[bytes, bytes, bytes, int]
 """An id of 12 bytes, a payload in BSON, the bytes after it, and the time of processing in milliseconds."""
 

@@ -10,23 +10,6 @@ from typing import Any, Final, Literal, get_args
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, Duration, count, duration, queue_name
 
-__all__ = [
-    "DEFAULT",
-    "KEEP",
-    "Default",
-    "QueueOptions",
-    "QueueSettings",
-    "SettingsFrom",
-    "check_limit",
-    "check_options",
-    "check_source",
-    "from_stored",
-    "only_given",
-    "queue_options",
-    "resolve_settings",
-    "to_stored",
-]
-
 DEFAULT_LEASE = timedelta(seconds=30)
 """Lease of a queue without the option."""
 DEFAULT_MAX_RETRIES = 10

@@ -12,8 +12,6 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import text
 
-__all__ = ["ENTRY", "MOST", "StreamClaim", "consumer_name", "entry_time", "pack", "stream_id", "unpack"]
-
 STREAM_PREFIX = "stream:"
 """Prefix of the ``_id`` of a consumer's control document."""
 NAME_BYTES = 120

@@ -11,23 +11,6 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import text
 from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding
 
-__all__ = [
-    "HOPS",
-    "KEPT_BYTES",
-    "LARGE",
-    "STAGE_BYTES",
-    "ClaimedPayload",
-    "Hop",
-    "StageMark",
-    "hops_counted",
-    "is_countable",
-    "keep_payload",
-    "most_hops",
-    "payload_at",
-    "trail_of",
-    "without_payloads",
-]
-
 STAGE_BYTES = 120
 """Bytes of a stage's name, at most."""
 HOPS = 50

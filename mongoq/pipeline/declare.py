@@ -13,8 +13,6 @@ from mongoq.pipeline.graph.graph import ITEMS, Delivery, Frame, Join, OnNone, St
 from mongoq.pipeline.graph.handlers import decorator_names, handler_name, names
 from mongoq.worker.consumer import OnTimeout
 
-__all__ = ["FRAME", "Declarations", "H", "Names"]
-
 H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from mongoq.pipeline.on_spark.run import SparkRun
 
-__all__ = ["Pipeline"]
-
 GRACE = 25
 HEARTBEAT = 5
 

@@ -11,8 +11,6 @@ from mongoq.model.settings import KEEP
 from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name, quote_if_odd
 
-__all__ = ["description", "mermaid"]
-
 WIDTH = 11
 
 

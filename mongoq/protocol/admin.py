@@ -35,8 +35,6 @@ from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queu
 from mongoq.protocol.history.stats import HORIZON, MOST, flush
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["drop", "purge", "sweep", "upkeep"]
-
 PAGE = 1_000
 """Items that one command deletes, at most, where ids are named."""
 PLACE: dict[str, Any] = dict.fromkeys(("priority", "when", "processed"), 1)

@@ -15,36 +15,6 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, MongoqError, PayloadInvalid, PayloadTooLarge
 
-__all__ = [
-    "IDS",
-    "SENDS",
-    "Begin",
-    "Begun",
-    "Beside",
-    "Blocked",
-    "Command",
-    "Duplicate",
-    "Flow",
-    "Interruption",
-    "PartlyRefused",
-    "Refused",
-    "ReplyLost",
-    "Request",
-    "Rest",
-    "Shared",
-    "Target",
-    "Unreadable",
-    "Wait",
-    "Waiter",
-    "WakeEvent",
-    "chunks",
-    "finish",
-    "hands_over",
-    "has_matched",
-    "own_error",
-    "with_place",
-]
-
 
 class WakeEvent:
     """An event that wakes one waiter; it may be set before the waiter waits.

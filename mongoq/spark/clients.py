@@ -17,8 +17,6 @@ from mongoq.spark.raw_options import Location
 from mongoq.spark.scan import Scan
 from mongoq.sync import Broker
 
-__all__ = ["PLAN_PATIENCE", "TASK_PATIENCE", "broker_at", "pause_gc", "pause_while_making", "scan_at"]
-
 PLAN_PATIENCE = 5.0
 TASK_PATIENCE = 30.0
 """Seconds that a task waits for a server: an election takes about twelve."""

@@ -7,16 +7,6 @@ from typing import Any
 
 from mongoq.errors import MongoqError
 
-__all__ = [
-    "ColumnMismatch",
-    "ExecutorError",
-    "ExecutorsUnready",
-    "RowRefused",
-    "RowsLost",
-    "SparkUnavailable",
-    "in_short",
-]
-
 NAMED = 10
 """Ids that a message names, at most."""
 CALLING = "An error occurred while calling "

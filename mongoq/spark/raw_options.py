@@ -12,8 +12,6 @@ from typing import TypeVar
 
 from mongoq.errors import ArgumentInvalid
 
-__all__ = ["PATH", "PLACE", "Location", "RawOptions"]
-
 T = TypeVar("T")
 
 DEFAULT_COLLECTION = "mongoq"

@@ -35,8 +35,6 @@ from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, describe_mis
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.encoding.codec import codec_options
 
-__all__ = ["PREFERENCES", "Scan"]
-
 DATABASE = "mongoq"
 SELECTION_SECONDS = 5.0
 SELECTION_OPTION = "serverSelectionTimeoutMS"

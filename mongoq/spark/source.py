@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from mongoq.spark.stream.queue_stream import QueueStreamReader
     from mongoq.spark.write.writer import MongoqStreamWriter, MongoqWriter
 
-__all__ = ["MongoqDataSource"]
-
 STREAM_ONLY = frozenset({"consumer", "maxitems", "lag", "lease"})
 """Options that only streams have: they show that Spark asks for the columns of a stream, which it does not say."""
 

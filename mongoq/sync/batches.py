@@ -20,8 +20,6 @@ from mongoq.protocol.push import push_many
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext, context_of
 
-__all__ = ["Batches"]
-
 M = TypeVar("M")
 
 

@@ -20,8 +20,6 @@ from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle import settle
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["Reserved", "Transaction"]
-
 M = TypeVar("M")
 logger = logging.getLogger("mongoq.reserved")
 

@@ -36,8 +36,6 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync.blocks import Transaction
 from mongoq.sync.queue import DeadQueue, Queue
 
-__all__ = ["Broker"]
-
 M = TypeVar("M")
 T = TypeVar("T")
 

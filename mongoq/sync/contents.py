@@ -25,8 +25,6 @@ from mongoq.protocol.state.context import QueueContext, context_of
 if TYPE_CHECKING:
     from mongoq.sync.queue import Queue
 
-__all__ = ["Contents"]
-
 M = TypeVar("M")
 
 

@@ -29,8 +29,6 @@ from mongoq.sync.batches import Batches
 from mongoq.sync.blocks import Reserved
 from mongoq.sync.contents import Contents
 
-__all__ = ["DeadQueue", "Queue"]
-
 M = TypeVar("M")
 
 

@@ -13,8 +13,6 @@ from mongoq.testing.server import VirtualServer, VirtualTime
 from mongoq.testing.worker import AsyncVirtualWorker, VirtualWorker
 from mongoq.worker import AsyncWorker, Worker
 
-__all__ = ["AsyncVirtualBroker", "VirtualBroker"]
-
 
 class VirtualBroker(VirtualTime, Broker):
     """A ``Broker`` without a server, for tests of handlers: everything happens in memory, in the caller's thread.

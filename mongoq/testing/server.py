@@ -26,8 +26,6 @@ from mongoq.sync import Queue
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
 
-__all__ = ["VirtualServer", "VirtualTime"]
-
 T = TypeVar("T")
 
 

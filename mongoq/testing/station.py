@@ -24,8 +24,6 @@ from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
 
-__all__ = ["NeverIdle", "Result", "Steps", "VirtualStation"]
-
 ResultOutcome = Literal["done", "retry", "dead", "dropped", "moved", "screened", "lost"]
 RESULTS: dict[str, ResultOutcome] = {
     "apart": "done",

@@ -24,8 +24,6 @@ from mongoq.worker.consumer import Consumer
 if TYPE_CHECKING:
     from mongoq.testing.broker import AsyncVirtualBroker, VirtualBroker
 
-__all__ = ["AsyncVirtualWorker", "VirtualWorker"]
-
 
 class VirtualWorker(VirtualTime, Worker):
     """A ``Worker`` that runs an item on request and returns its result; made by ``VirtualBroker.worker``.

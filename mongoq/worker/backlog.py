@@ -19,8 +19,6 @@ from mongoq.worker.fetch_limits import ByteLimit, CircuitBreaker, PrefetchSizer
 from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.leases import Lease, Leases
 
-__all__ = ["Backlog", "SettledCounts"]
-
 
 class SettledCounts:
     """Counts settled items.

@@ -16,18 +16,6 @@ from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
 
-__all__ = [
-    "BROKER_HINT",
-    "PREFETCH_BYTES",
-    "Consumer",
-    "Handler",
-    "OnTimeout",
-    "SettleGroup",
-    "any_handler",
-    "check_range",
-    "consumer",
-]
-
 
 class SettleGroup:
     """Several consumers of an engine with one settle loop for the items of all of them.

@@ -20,8 +20,6 @@ from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import error_kind
 
-__all__ = ["POLL_SECONDS", "Coordinator"]
-
 logger = logging.getLogger("mongoq.worker")
 
 POLL_SECONDS = 1.0

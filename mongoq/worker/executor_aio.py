@@ -32,8 +32,6 @@ from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
 from mongoq.worker.signals import stop_on_signals
 
-__all__ = ["AioExecutor"]
-
 T = TypeVar("T")
 _Work = Callable[[], None]
 

@@ -15,8 +15,6 @@ from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.run_context import RunContext
 from mongoq.worker.signals import stop_on_signals
 
-__all__ = ["ThreadExecutor"]
-
 
 class ThreadExecutor:
     """Starts loops as daemon threads, and calls handlers. A handler that hangs does not keep the process alive.

@@ -21,8 +21,6 @@ from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator
 
-__all__ = ["FailureReporter", "error_line", "exc_info_of", "log_failure"]
-
 logger = logging.getLogger("mongoq.worker")
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]

@@ -8,8 +8,6 @@ from typing import Any
 from mongoq.model.item import Item
 from mongoq.model.policy import RetryPolicy
 
-__all__ = ["ByteLimit", "CircuitBreaker", "PrefetchSizer"]
-
 MAX_PREFETCH = 2_000
 """Maximum number of waiting items, unless the consumer sets one: two claims, so that one can be under way."""
 FAST_SECONDS = 0.2

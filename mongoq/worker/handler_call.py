@@ -9,8 +9,6 @@ from typing import Any
 from mongoq.model.item import Item, reservation_key
 from mongoq.worker.consumer import Consumer
 
-__all__ = ["HandlerCall", "HandlerSettlements"]
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class HandlerCall:

@@ -10,8 +10,6 @@ from typing import Any
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.settle.by_token import ExtendedItems
 
-__all__ = ["Lease", "Leases"]
-
 DUE = 2 / 3
 """Share of a lease that is left when its extension is due."""
 SOON = 5 / 6

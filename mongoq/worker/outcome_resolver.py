@@ -32,17 +32,6 @@ from mongoq.model.outcomes import (
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer
 
-__all__ = [
-    "HandlerResult",
-    "OutcomeResolver",
-    "check_entries",
-    "check_result",
-    "error_kind",
-    "is_function",
-    "is_success",
-    "retry_delay",
-]
-
 AWAIT_HINT = "nobody awaits it; await it in the handler, and make the handler `async def`"
 LOOP_HINT = "nothing loops over it, so it never runs; loop over it in the handler, or return list(…)"
 ASYNC_LOOP_HINT = "nothing loops over it, so it never runs; loop over it with `async for` in the handler"

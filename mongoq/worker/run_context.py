@@ -11,8 +11,6 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any, Never, TypeVar
 
-__all__ = ["RunContext"]
-
 T = TypeVar("T")
 CHILD_AWAIT_ERROR = RuntimeError(
     "a forked child cannot await anything: its event loop is the parent's; call os._exit before that"

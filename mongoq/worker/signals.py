@@ -17,8 +17,6 @@ from typing import Any
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import ArgumentInvalid
 
-__all__ = ["check_signals", "stop_on_signals"]
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -25,8 +25,6 @@ from mongoq.worker.consumer import check_range
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.run_context import RunContext
 
-__all__ = ["SourcePlan", "SourceReader", "source_plan"]
-
 logger = logging.getLogger("mongoq.source")
 
 MAX_BATCH_BYTES = 8 * 1024 * 1024

@@ -20,8 +20,6 @@ from mongoq.worker.consumer import Consumer
 from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerCall
 
-__all__ = ["TimeLimit", "Watchdog"]
-
 logger = logging.getLogger("mongoq.worker")
 
 Overdue = Callable[[], Iterable[tuple[str, HandlerCall]]]

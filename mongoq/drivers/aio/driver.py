@@ -27,7 +27,6 @@ from mongoq.errors import BrokerClosed
 from mongoq.protocol.flow import SENDS, Command, Flow, Interruption, ReplyLost, Request, Shared, hands_over
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["AioDriver", "AioSender", "AsyncRunner"]  # async only
 # sync only: __all__ = ["Runner", "ThreadDriver", "ThreadSender"]
 
 C = TypeVar("C")

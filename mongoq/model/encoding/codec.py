@@ -26,8 +26,6 @@ from mongoq.errors import ArgumentInvalid, PayloadInvalid, PayloadTooLarge
 from mongoq.model.encoding.typed import Dumped, TypedValues, parts
 from mongoq.model.encoding.unreadable import read
 
-__all__ = ["HEADERS_LIMIT", "SIZE_LIMIT", "Codec", "Encoding", "check", "codec_options"]
-
 SIZE_LIMIT = 16 * 1024 * 1024 - 64 * 1024
 """Bytes of a pushed item, at most. The server's limit is 16 MiB, and a claim, an error and a burial add fields."""
 HEADERS_LIMIT = 16 * 1024

@@ -6,18 +6,6 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-__all__ = [
-    "name_of",
-    "plain",
-    "print_exception",
-    "printable",
-    "shorten_trace",
-    "spoken",
-    "text_of",
-    "trace_of",
-    "type_name",
-]
-
 LONGEST = 64 * 1024
 """Characters of a text that is logged, or sent from an executor, at most."""
 # The descriptors of the classes themselves: a metaclass, or the exception's class, may have others of these names.

@@ -9,8 +9,6 @@ from operator import attrgetter
 
 from bson import ObjectId
 
-__all__ = ["bytes_of", "new_id", "new_ids"]
-
 bytes_of = attrgetter("binary")
 """Returns the 12 bytes of an ObjectId."""
 

@@ -36,8 +36,6 @@ from pydantic_core import to_jsonable_python
 from mongoq.errors import PayloadInvalid
 from mongoq.model.encoding.error_text import spoken
 
-__all__ = ["Dumped", "TypedValues", "parts"]
-
 M = TypeVar("M")
 _PLAIN = (str, bool, int, float, bytes, datetime, UUID)
 _BY_IDENTITY: Any = object.__eq__

@@ -11,8 +11,6 @@ from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
-__all__ = ["UnreadableDocument", "read"]
-
 Options = CodecOptions[Any]
 ERRORS = (BSONError, TypeError, ValueError, OverflowError)
 """Errors that the driver raises for BSON it cannot decode."""

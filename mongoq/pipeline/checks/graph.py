@@ -15,8 +15,6 @@ from mongoq.pipeline.checks.stages import join_queue_faults, source_faults, stag
 from mongoq.pipeline.checks.types import type_faults
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
 
-__all__ = ["faults"]
-
 NAME_BYTES = 120
 UNFIT = ("Cc", "Cs", "Zl", "Zp")
 """Unicode categories that a name must not have: they break lines, control a terminal, or have no UTF-8 encoding."""

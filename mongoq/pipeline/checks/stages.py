@@ -24,8 +24,6 @@ from mongoq.worker.consumer import any_handler, consumer
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.sources import source_plan
 
-__all__ = ["join_queue_faults", "source_faults", "stage_faults"]
-
 FINE: dict[str, Any] = {"batch": BATCH, "every": None, "lease": LEASE, "coroutines": True}
 """Valid options of a source, to check one value at a time. Async generators are valid: asyncio may run them."""
 ENCODING = Encoding(codec_options())

@@ -20,8 +20,6 @@ from mongoq.model.outcomes import Outcome
 from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.pipeline.graph.handlers import argument_type, classes, elements, return_type
 
-__all__ = ["may_hold", "type_faults"]
-
 SCALARS: tuple[type, ...] = (str, bytes, int, float, bool, datetime, date, time, timedelta, Decimal, UUID)
 CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset)
 NUMBERS: tuple[type, ...] = (int, float, bool)

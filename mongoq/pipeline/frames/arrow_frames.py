@@ -14,8 +14,6 @@ from bson import Decimal128, Int64, ObjectId
 from mongoq.pipeline.frames.values import ABSENT, NUMBERS, moment, plain_values
 from mongoq.spark.types.json_text import json_shown
 
-__all__ = ["KIND", "NESTED", "columns", "make_frame"]
-
 KIND = pa.Table
 NESTED = True
 """True: Arrow returns documents and lists as new objects, not as the objects it was given."""

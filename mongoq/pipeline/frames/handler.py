@@ -18,8 +18,6 @@ from mongoq.pipeline.graph.graph import Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import check_entries, check_result
 
-__all__ = ["FORMATS", "FrameHandler", "frames_of", "kind_name", "wrap_frame_handler"]
-
 FORMATS = {"pandas": "pandas.DataFrame", "arrow": "pyarrow.Table"}
 
 

@@ -12,8 +12,6 @@ from bson import Decimal128, Int64
 
 from mongoq.pipeline.frames.values import ABSENT, NUMBERS, is_missing, moment, plain_values
 
-__all__ = ["KIND", "NESTED", "columns", "make_frame"]
-
 KIND = pandas.DataFrame
 NESTED = False
 """False: pandas returns documents and lists as the very objects it was given."""

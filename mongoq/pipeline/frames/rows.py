@@ -15,8 +15,6 @@ from mongoq.model.item import Item
 from mongoq.model.outcomes import Dead, Drop, Fork, HandlerOutcome, Move, Retry
 from mongoq.pipeline.frames.values import ABSENT, is_document, restore_value
 
-__all__ = ["FrameRows", "Results", "check_columns", "make_rows"]
-
 ID, DELIVERY_HASH, ATTEMPTS = "_id", "_delivery_hash", "_attempts"
 PAYLOAD = "payload"
 """Column of payloads that are not documents."""

@@ -14,8 +14,6 @@ from bson.datetime_ms import DatetimeMS
 
 from mongoq.model.encoding.codec import NESTING_LIMIT
 
-__all__ = ["ABSENT", "NUMBERS", "is_document", "is_missing", "moment", "plain_values", "restore_value"]
-
 ABSENT: Final = object()
 """Stands for a field that an item does not have; a null is a value of its own."""
 NOTHING = type(None)

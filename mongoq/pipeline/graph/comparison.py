@@ -10,8 +10,6 @@ from mongoq.model.settings import DEFAULT
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name
 
-__all__ = ["Difference", "differences"]
-
 WHOLE = ("name", "errors", "inputs", "outputs", "trail")
 SOURCE = ("target", "batch", "every", "lease")
 FIELDS = (

@@ -15,21 +15,6 @@ from mongoq.model.outcomes import Drop, Move
 from mongoq.model.settings import DEFAULT, Default
 from mongoq.protocol.join.spec import FOREVER
 
-__all__ = [
-    "BATCH",
-    "ITEMS",
-    "LEASE",
-    "Delivery",
-    "Frame",
-    "Graph",
-    "Join",
-    "OnNone",
-    "Source",
-    "Stage",
-    "Trail",
-    "Waiting",
-]
-
 BATCH = 1_000
 LEASE = 30
 Delivery = Literal["exactly-once", "at-most-once"]

@@ -13,22 +13,6 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from mongoq.errors import ArgumentInvalid
 
-__all__ = [
-    "ImportFailed",
-    "argument_type",
-    "classes",
-    "decorator_names",
-    "elements",
-    "handler_name",
-    "import_object",
-    "import_path",
-    "in_a_line",
-    "model_name",
-    "names",
-    "quote_if_odd",
-    "return_type",
-]
-
 
 class ImportFailed(Exception):
     """The path cannot be imported; the message has the reason."""

@@ -28,8 +28,6 @@ from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, id_shown
 from mongoq.worker.outcome_resolver import check_result
 from mongoq.worker.run_context import RunContext
 
-__all__ = ["ATTEMPTS", "Bisection", "FrameBatches", "FrameWriter", "cause"]
-
 logger = logging.getLogger("mongoq.spark")
 
 OURS = ("left", "lost", "halted")

@@ -41,8 +41,6 @@ from mongoq.spark.stream.stream_options import StageOption
 from mongoq.spark.types.convert import PERMISSIVE, too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, PAYLOAD
 
-__all__ = ["FrameQueries", "FrameQuery"]
-
 logger = logging.getLogger("mongoq.spark")
 
 BUSY = f"{ConsumerBusy.__module__}.{ConsumerBusy.__qualname__}"

@@ -14,8 +14,6 @@ from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW
 from mongoq.spark.write.column_roles import LENGTH
 from mongoq.spark.write.payloads import AsDocument, AsJson, AsRaw, AsValue, Payloads, Refusal
 
-__all__ = ["FATES", "HASH", "ROWS", "Encoder", "Grouper", "make_batch"]
-
 ID, TO, DELAY, RETRY, DEAD = "_id", "_to", "_delay", "_retry", "_dead"
 HASH = "_delivery_hash"
 CONTROL = (ID, TO, DELAY, RETRY, DEAD)

@@ -38,8 +38,6 @@ from mongoq.spark.types.envelope_columns import id_shown
 from mongoq.worker.failure_log import log_failure
 from mongoq.worker.outcome_resolver import HandlerResult, retry_delay
 
-__all__ = ["COUNTS", "FramePart", "Settler", "StageSettings", "consumer_of", "make_named_error", "path_of"]
-
 logger = logging.getLogger("mongoq.spark")
 
 NAME_BYTES = 120

@@ -48,8 +48,6 @@ from mongoq.worker.sources import SourcePlan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkRun"]
-
 logger = logging.getLogger("mongoq.spark")
 
 CHECK_SECONDS, MAX_CHECK_SECONDS = 0.1, 0.5

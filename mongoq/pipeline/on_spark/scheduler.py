@@ -19,8 +19,6 @@ from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import Coordinator
 
-__all__ = ["Monitor", "Scheduler", "TaskSlot", "Trigger"]
-
 logger = logging.getLogger("mongoq.spark")
 
 LOOK = 0.1

@@ -26,8 +26,6 @@ from pyspark import cloudpickle
 from mongoq.errors import GraphInvalid
 from mongoq.pipeline.graph.graph import Graph
 
-__all__ = ["SerializedGraph", "absent", "dumps", "pack_graph", "unpack_graph"]
-
 Cached = type(lru_cache(abs))
 
 

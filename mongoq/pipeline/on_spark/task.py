@@ -34,8 +34,6 @@ from mongoq.worker.threads.engine import Engine
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ENDED", "Report", "Stop", "TaskOrder", "cancel", "has_ended", "ready_for", "run_task", "run_tasks"]
-
 logger = logging.getLogger("mongoq.spark")
 
 AS_LONG_AS_IT_TAKES = timedelta(days=365)

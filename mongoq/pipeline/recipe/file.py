@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.pipeline.graph.handlers import in_a_line
 
-__all__ = ["MOST_VALUES", "NESTING_LIMIT", "TOO_DEEP", "TOO_MANY", "TooMuch", "recipe_content", "without_doubles"]
-
 FILE_BYTES = 1024 * 1024
 MOST_VALUES = 20_000
 """Values of a recipe, at most; each is counted at every place where it occurs: a few YAML aliases make billions."""

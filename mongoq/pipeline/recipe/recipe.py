@@ -15,9 +15,6 @@ from mongoq.pipeline.graph.graph import Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import ImportFailed, handler_name, import_object, in_a_line, names
 from mongoq.pipeline.recipe.file import recipe_content
 
-__all__ = ["graph_of"]
-
-
 PIPELINE = ("name", "errors", "inputs", "outputs", "trail", "sources", "stages")
 SOURCE = ("name", "to", "handler", "batch", "every", "lease")
 FIELDS = ("where", "delivery", "format", "none", "errors", "shared")

@@ -8,8 +8,6 @@ import yaml  # type: ignore[import-untyped]
 
 from mongoq.pipeline.recipe.file import MOST_VALUES, NESTING_LIMIT, TOO_DEEP, TOO_MANY, TooMuch
 
-__all__ = ["load"]
-
 MERGE = "tag:yaml.org,2002:merge"
 INTEGER = "tag:yaml.org,2002:int"
 KEY_DIGITS = 18

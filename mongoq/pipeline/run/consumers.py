@@ -31,8 +31,6 @@ from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, SettleGroup, consum
 from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
 from mongoq.worker.sources import SourcePlan, source_plan
 
-__all__ = ["DEFAULTS", "check_server", "machinery", "make_consumer", "takes_job"]
-
 DEFAULTS: dict[str, Any] = {
     "concurrency": 1,
     "prefetch": None,

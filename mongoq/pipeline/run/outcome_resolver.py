@@ -32,8 +32,6 @@ from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import HandlerResult, OutcomeResolver, check_entries, check_result, is_success
 
-__all__ = ["StageOutcomeResolver", "find_model", "make_resolver", "make_stage_handle"]
-
 SEVERAL = (list, tuple, set, frozenset)
 """Return types that suggest several items."""
 

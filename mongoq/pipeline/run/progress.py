@@ -13,19 +13,6 @@ from mongoq.protocol.history.stats import QueueStats
 if TYPE_CHECKING:
     from mongoq.pipeline.run.run import AsyncRun, Run
 
-__all__ = [
-    "PipelineCounts",
-    "Progress",
-    "SourceCounts",
-    "SourceProgress",
-    "StageCounts",
-    "StageProgress",
-    "progress_of",
-    "show_progress",
-    "show_progress_async",
-    "table",
-]
-
 COUNTED = ("moved", "done", "dropped", "screened", "retried", "dead")
 """Names of item outcomes in counts."""
 OFTEN = 0.25

@@ -28,8 +28,6 @@ from mongoq.worker.consumer import Consumer
 from mongoq.worker.signals import stop_on_signals
 from mongoq.worker.threads.engine import Engine
 
-__all__ = ["AsyncRun", "Run", "StartingAsync", "ThreadedRun", "start_checks"]
-
 LOOK = 0.1
 """Seconds between two checks for a signal, while a caller waits for the run."""
 ELSEWHERE = (

@@ -16,16 +16,6 @@ from mongoq.protocol.base.retry import retry_and_report, retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption, Shared
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "UNAUTHORIZED_CODE",
-    "check_collection",
-    "ensure_broker_ready",
-    "ensure_indexes",
-    "hello",
-    "is_broker_ready",
-]
-
 logger = logging.getLogger("mongoq.clock")
 
 SCHEMA_VERSION = 1

@@ -22,21 +22,6 @@ from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.flow import Command, Flow, has_matched
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = [
-    "LEASE_MARGIN",
-    "Verdict",
-    "begin_settle",
-    "check_owner",
-    "ends_by",
-    "has_deleted",
-    "is_back",
-    "is_gone",
-    "make_lost_error",
-    "may_be_new",
-    "run_fenced",
-    "update_command",
-]
-
 LEASE_MARGIN = timedelta(seconds=1)
 """Rest of a lease within which another consumer may claim the item while a command about it is under way."""
 

@@ -18,19 +18,6 @@ from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.flow import Command, Flow, ReplyLost, Target, Unreadable
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = [
-    "Head",
-    "close_cursor",
-    "find_command",
-    "find_few",
-    "find_head",
-    "find_one",
-    "find_reply",
-    "find_undecoded",
-    "prefix_filter",
-    "read_stored_batch",
-]
-
 SERVER_FIRST_BATCH = 101
 """Documents in the server's first reply when the command sets no ``batchSize``."""
 

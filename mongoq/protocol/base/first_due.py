@@ -16,8 +16,6 @@ from mongoq.protocol.flow import Command, Duplicate, Flow
 from mongoq.protocol.state.claim_hints import LowerBound, claimable, eligible
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["first_due_command", "first_due_pipeline", "has_items_before_bound", "refresh_hints"]
-
 SLOW_PAIRS = 5
 """Slow measurements in a row before claims start from lower bounds: one slow reply proves nothing."""
 END_MARKER_SECONDS = 86_400.0

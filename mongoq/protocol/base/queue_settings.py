@@ -19,20 +19,6 @@ from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow, Shared
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "CALM_SECONDS",
-    "CONTROL_PREFIX",
-    "COUNTERS_PREFIX",
-    "IN_USE",
-    "RECHECK_SECONDS",
-    "REFRESH_SECONDS",
-    "configure",
-    "ensure_ready",
-    "is_paused",
-    "mark_used",
-    "set_paused",
-]
-
 logger = logging.getLogger("mongoq.settings")
 
 MAX_QUEUES = 5_000

@@ -22,17 +22,6 @@ from typing import Any, TypeVar
 from mongoq.model.process import dice
 from mongoq.protocol.flow import SENDS, Begun, Command, Duplicate, Flow, ReplyLost, Wait, own_error
 
-__all__ = [
-    "TRANSIENT",
-    "UNKNOWN_COMMIT",
-    "TransactionRetries",
-    "has_label",
-    "retry_and_report",
-    "retry_lost_race",
-    "retry_once",
-    "retry_until_reply",
-]
-
 T = TypeVar("T")
 
 MAX_RACES = 5

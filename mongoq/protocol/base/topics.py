@@ -17,8 +17,6 @@ from mongoq.protocol.base.queue_settings import CALM_SECONDS, RECHECK_SECONDS, R
 from mongoq.protocol.flow import Flow, Shared
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["TOPICS_ID", "Bound", "bindings_in", "ensure_ready_to_push", "read_bindings", "refresh_bindings"]
-
 TOPICS_ID = "topics:mongoq"
 
 Bound = Mapping[str, tuple[str, ...]]

@@ -17,19 +17,6 @@ from mongoq.protocol.base.topics import refresh_bindings
 from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption, Refused, Request, Wait
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "Tentative",
-    "abort_transaction",
-    "begin_transaction",
-    "check_awaitable",
-    "check_result",
-    "commit_transaction",
-    "ensure_transactional",
-    "run_in_transaction",
-    "run_within",
-    "skip_if_settled",
-]
-
 T = TypeVar("T")
 logger = logging.getLogger("mongoq.transaction")
 

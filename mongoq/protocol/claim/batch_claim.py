@@ -31,8 +31,6 @@ from mongoq.protocol.settle.settle import release_update
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["BatchClaim", "give_back_command", "send_claim"]
-
 UNTOUCHED_FILTER: Mapping[str, Any] = {"by": None, "key": None, "once": None}
 """Items that were never claimed and cannot be replaced have none of these (``mongoq.protocol.claim.candidates``)."""
 MAX_ATTEMPTS = 2**31

@@ -31,8 +31,6 @@ from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.prefetch import PendingRead
 
-__all__ = ["Candidates", "begin_read_ahead", "read_candidates", "read_ids"]
-
 FILTER_FIELDS = {**CLAIM_FIELDS, "once": 1}
 """Projection of candidates that a filter of a consumer may settle."""
 

@@ -29,8 +29,6 @@ from mongoq.protocol.settle.settle import make_commit
 from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["ItemFilter", "check_on_server", "is_kept", "make_filter", "settle_unmatched"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemFilter:

@@ -17,8 +17,6 @@ from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
 from mongoq.protocol.settle.settle import HISTORY_FIELDS
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["bury_popped_unreadable", "bury_uncountable", "bury_unreadable", "restore_command"]
-
 logger = logging.getLogger("mongoq.foreign")
 
 Change = tuple[dict[str, Any], tuple[str, ...]]

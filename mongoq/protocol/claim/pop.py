@@ -33,8 +33,6 @@ from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.settle import bury, settle
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["pop"]
-
 M = TypeVar("M")
 
 ZERO_TIME = timedelta(0)

@@ -26,25 +26,6 @@ from mongoq.protocol.settle.bury import bury, reason_exhausted
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 
-__all__ = [
-    "NotYet",
-    "OnInvalid",
-    "bury_exhausted",
-    "bury_or_raise",
-    "check_on_invalid",
-    "claim_first",
-    "claim_one",
-    "claim_with_lapse",
-    "invalid_reason",
-    "is_suspect",
-    "make_marks",
-    "max_runs",
-    "refuse_or_bury",
-    "renew_lease",
-    "reserve",
-    "reserve_now",
-]
-
 logger = logging.getLogger("mongoq.claim")
 
 M = TypeVar("M")

@@ -35,8 +35,6 @@ from mongoq.protocol.flow import IDS, Blocked, Command, Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 
-__all__ = ["ClaimedBatch", "claim_batch", "claim_exclusive", "claim_for_callers", "reserve_many"]
-
 M = TypeVar("M")
 
 MAX_CLAIM = 1_000

@@ -22,20 +22,6 @@ from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = [
-    "DocumentLease",
-    "ForeignLease",
-    "TakenOver",
-    "extend_lease",
-    "give_back",
-    "halt",
-    "holder",
-    "is_halted",
-    "take_lease",
-    "under",
-    "write_under_lease",
-]
-
 
 @dataclass(slots=True)
 class DocumentLease:

@@ -18,8 +18,6 @@ from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["WorkerRecord", "beat", "begin", "forget", "swept", "workers", "workers_of"]
-
 WORKER_PREFIX = "worker:"
 """Prefix of the ``_id`` of a worker's record."""
 HOUSEKEEPING = "lease:housekeeping"

@@ -19,8 +19,6 @@ from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy
 from mongoq.protocol.push.push import check_due, check_headers, due_time
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["EncodedRecord", "Yielded", "documents", "encode_record"]
-
 POSITION_LIMIT = 64 * 1024
 """Bytes of a position as BSON, at most: it is written with every batch."""
 LARGEST = 2**63

@@ -27,8 +27,6 @@ from mongoq.protocol.history.pages import open_document
 from mongoq.protocol.settle.move import Destination
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["Copies", "Task", "Transform", "copies_of", "receive", "send"]
-
 CHUNK_BYTES = 8 * 1024 * 1024
 """Bytes of one insert, at most."""
 LARGEST = 16 * 1024 * 1024

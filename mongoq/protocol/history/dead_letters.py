@@ -29,8 +29,6 @@ from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.settle.bulk import count_found
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["KEY_TAKEN", "revive", "selection"]
-
 PAGE = 500
 """Letters in one page."""
 Selection = Range | list[ObjectId]

@@ -18,8 +18,6 @@ from mongoq.protocol.history.read import in_state, queues
 from mongoq.protocol.history.stats import MOST
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = ["refuse_mistake"]
-
 ALIKE = 0.6
 """Part of two names, from 0 to 1, that must be equal before one counts as a misspelling of the other."""
 SHOWN = 3

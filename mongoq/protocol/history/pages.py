@@ -27,18 +27,6 @@ from mongoq.protocol.flow import Begin, Begun, Command, Flow, Unreadable, own_er
 from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "Chosen",
-    "Page",
-    "Range",
-    "documents_page",
-    "history_page",
-    "history_range",
-    "is_refused_filter",
-    "open_document",
-    "refusal",
-]
-
 M = TypeVar("M")
 REFUSED_FILTERS = (2, 9, 51091)
 """Codes of the server's errors for a filter that it cannot read: bad values, a pattern that does not compile."""

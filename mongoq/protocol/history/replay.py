@@ -28,8 +28,6 @@ from mongoq.protocol.history.pages import Chosen, PageRequest, Range, history_ra
 from mongoq.protocol.settle.move import Destination, destination
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Progress", "hop_destination", "replay"]
-
 LABEL_BYTES = 100
 """Bytes of a label, at most."""
 IDS_PER_FIND = 1000

@@ -18,8 +18,6 @@ from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, Refuse
 from mongoq.protocol.history.read import Counts, count_states, counts_of, find_queues
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["QueueStats", "flush", "stats"]
-
 logger = logging.getLogger("mongoq.stats")
 
 CACHED = 1.0

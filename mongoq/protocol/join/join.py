@@ -31,8 +31,6 @@ from mongoq.protocol.join.spec import (
 )
 from mongoq.protocol.settle.exchange import Exchange, PutOff, run_exchange
 
-__all__ = ["join_arrivals", "settle_expired"]
-
 TAKEN = dict.fromkeys(("token", "error", "batch", MISSED), "")
 """Fields of a reservation, or of an earlier give-up; an item that waits no longer has them."""
 TOGETHER = 1_000

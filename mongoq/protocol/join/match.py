@@ -14,8 +14,6 @@ from mongoq.protocol.flow import Flow
 from mongoq.protocol.join.pair import MISSED
 from mongoq.protocol.join.spec import JoinSpec, rendezvous
 
-__all__ = ["Arrival", "Plan", "by_value", "count_arrivals", "make_plan"]
-
 PATIENCE = 3
 """Arrivals of a queue's items before an item that waits for one is parked: its partner may be in a later arrival."""
 AHEAD = 50_000

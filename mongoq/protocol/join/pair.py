@@ -21,8 +21,6 @@ from mongoq.protocol.settle.settle import retention_update
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["MISSED", "Member", "Pair", "bury_statement", "make_leave_statements", "pair", "priority_of"]
-
 PARKED = ("key", "parked")
 """Fields that an item has while it waits for its partners."""
 MISSED = "missed"

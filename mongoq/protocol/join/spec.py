@@ -18,18 +18,6 @@ from mongoq.protocol.settle.bulk import Statement, count_found
 from mongoq.protocol.settle.exchange import FenceMiss
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "ARRIVALS",
-    "FOREVER",
-    "JoinSpec",
-    "JoinTransaction",
-    "Late",
-    "record_results",
-    "rendezvous",
-    "send_results",
-    "write_states",
-]
-
 logger = logging.getLogger("mongoq.joining")
 
 Late = Literal["error", "wait", "drop"]

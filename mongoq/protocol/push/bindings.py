@@ -16,8 +16,6 @@ from mongoq.protocol.base.transaction import ensure_transactional
 from mongoq.protocol.flow import Command, Duplicate, Flow, Refused
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["bind", "bindings", "unbind"]
-
 DEAD_QUEUE_PROBLEM = "is a dead queue: it takes what failed, by moves of single items"
 """Error text for a dead queue named in a binding."""
 

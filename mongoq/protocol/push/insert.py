@@ -21,21 +21,6 @@ from mongoq.protocol.base.retry import retry_lost_race, retry_once
 from mongoq.protocol.flow import Command, Duplicate, Flow, ReplyLost, has_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "Keyed",
-    "OnDuplicate",
-    "check_key",
-    "check_keyed",
-    "find_pushed",
-    "id_taken_error",
-    "insert_command",
-    "insert_item",
-    "is_new",
-    "push_keyed",
-    "raise_duplicate",
-    "upsert_keyed",
-]
-
 OnDuplicate = Literal["keep", "replace", "raise"]
 WAYS: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
 MAX_KEY_BYTES = 1024

@@ -18,8 +18,6 @@ from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.push.insert import Keyed, find_pushed, id_taken_error, insert_item, upsert_keyed
 from mongoq.protocol.state.context import BrokerContext
 
-__all__ = ["MAX_COPIES", "MAX_TRANSACTION_BYTES", "Copy", "copy_for_queue", "insert_joined", "publish", "publish_many"]
-
 MAX_COPIES = 30_000
 """Copies that one transaction writes, at most."""
 MAX_TRANSACTION_BYTES = 32 * 1024 * 1024

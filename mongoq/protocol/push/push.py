@@ -24,8 +24,6 @@ from mongoq.protocol.push.publish import publish
 from mongoq.protocol.state.batcher import Batchers, copies
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["DEFAULT_REMEMBER", "Draft", "Kind", "check_due", "check_headers", "due_time", "push", "remember_time"]
-
 Kind = tuple[str, int, int]
 """Queue, priority and due time of an item, the last in milliseconds since 1970."""
 

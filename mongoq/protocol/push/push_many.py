@@ -40,8 +40,6 @@ from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, Copy
 from mongoq.protocol.push.push import check_due, check_headers, due_time, remember_time
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Push", "PushOptions", "push_each", "push_many"]
-
 logger = logging.getLogger("mongoq.push")
 
 Failures = dict[ObjectId, Exception]

@@ -41,14 +41,6 @@ from mongoq.protocol.settle.settle import make_commit, make_release, make_rollba
 from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = [
-    "ItemOutcome",
-    "apply_outcomes",
-    "apply_outcomes_at_most_once",
-    "apply_outcomes_of_queues",
-    "commit_before_run",
-]
-
 logger = logging.getLogger("mongoq.worker")
 
 OUTPUT_ID_REMEMBER = timedelta(hours=1)

@@ -38,24 +38,6 @@ from mongoq.protocol.flow import (
 from mongoq.protocol.settle.settlement import Put, Settlement, patch_misfit_error, patch_too_large_error, settle_one
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "BulkResult",
-    "Group",
-    "Statement",
-    "Wanted",
-    "check_items",
-    "count_found",
-    "group_by_statement",
-    "make_statement",
-    "make_statements",
-    "mark_done",
-    "number_found",
-    "read_states",
-    "run_bulk",
-    "settle_alike",
-    "settle_bulk",
-]
-
 MAX_STATEMENTS = 1_000
 """Statements of one bulk, at most."""
 STATE_FIELDS: dict[str, Any] = dict.fromkeys(

@@ -17,17 +17,6 @@ from mongoq.protocol.settle.settlement import Batch, Put, Settlement, settle_one
 from mongoq.protocol.settle.trail import Marker, Marks
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "ONLY_RUN_REASON",
-    "burial_update",
-    "bury",
-    "dead_context",
-    "dead_queue",
-    "graveyard",
-    "make_burial",
-    "reason_exhausted",
-]
-
 EXHAUSTED_REASON = "retries exhausted"
 ONLY_RUN_REASON = "failed, no retries allowed"
 BURIED_REASON = "buried"

@@ -30,20 +30,6 @@ from mongoq.protocol.settle.settle import make_commit
 from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-__all__ = [
-    "ExtendedItems",
-    "FencedItem",
-    "SettledByToken",
-    "cut_ids",
-    "extend_and_list_held",
-    "extend_held",
-    "extend_leases",
-    "read_held_documents",
-    "record_timeout",
-    "settle_held",
-    "update_many_command",
-]
-
 MAX_READS = 100
 READ_PAUSE_SECONDS = 0.1
 """Seconds between reads of items that are certainly there."""

@@ -20,8 +20,6 @@ from mongoq.protocol.flow import Duplicate, Flow, Interruption, PartlyRefused, R
 from mongoq.protocol.settle.bulk import read_states
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["Exchange", "FenceMiss", "PutOff", "run_exchange"]
-
 W = TypeVar("W")
 R = TypeVar("R")
 Failures = dict[Any, Exception]

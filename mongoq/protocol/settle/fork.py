@@ -25,8 +25,6 @@ from mongoq.protocol.settle.settle import make_commit
 from mongoq.protocol.settle.settlement import Batch, Settlement
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["fork_items", "make_output"]
-
 
 def make_output(
     context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId

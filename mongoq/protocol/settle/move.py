@@ -36,20 +36,6 @@ from mongoq.protocol.settle.settlement import (
 )
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = [
-    "CheckedMove",
-    "Destination",
-    "Handover",
-    "Moves",
-    "Resolve",
-    "check_move",
-    "destination",
-    "make_move",
-    "move",
-    "move_many",
-    "send_move",
-]
-
 Resolve = Callable[[Any], "str | QueueContext[Any]"]
 """Turns a handle into its context."""
 CheckedMove = tuple["Handover", bytes | None]

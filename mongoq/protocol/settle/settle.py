@@ -36,27 +36,6 @@ from mongoq.protocol.settle.settlement import (
 from mongoq.protocol.settle.trail import NO_MARKS
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = [
-    "HISTORY_FIELDS",
-    "commit",
-    "commit_many",
-    "extend",
-    "extend_many",
-    "history_update",
-    "make_commit",
-    "make_extension",
-    "make_release",
-    "make_rollback",
-    "release",
-    "release_command",
-    "release_many",
-    "release_update",
-    "retention_update",
-    "rollback",
-    "rollback_many",
-    "unprocess_command",
-]
-
 M = TypeVar("M")
 
 HISTORY_FIELDS = ("processed", "expires", "settled")

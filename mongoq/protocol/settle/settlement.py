@@ -22,19 +22,6 @@ from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.trail import Ended, Marker
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = [
-    "Batch",
-    "Patch",
-    "Put",
-    "Settlement",
-    "check_patch",
-    "max_growth",
-    "merge_patch",
-    "patch_misfit_error",
-    "patch_too_large_error",
-    "settle_one",
-]
-
 Patch = Mapping[str, Mapping[str, Any]]
 
 MAX_PATCHED_BYTES = SIZE_LIMIT + 32 * 1024

@@ -12,8 +12,6 @@ from mongoq.model.item import Item
 from mongoq.model.trail import LARGE, ClaimedPayload, StageMark, is_countable, most_hops, without_payloads
 from mongoq.protocol.state.context import QueueContext
 
-__all__ = ["NO_MARKS", "Ended", "Marker", "Marks"]
-
 Ended = Literal["moved", "done", "dead"]
 MAX_BY_BYTES = 128
 MAX_TRAIL_BYTES = 32 * 1024

@@ -16,8 +16,6 @@ from typing import Any
 
 from mongoq.protocol.flow import Flow, Interruption, Shared
 
-__all__ = ["CROWD", "MOST", "Batcher", "Batchers", "Send", "copies"]
-
 MOST = 1_000
 """Callers in one batch."""
 CROWD = 48

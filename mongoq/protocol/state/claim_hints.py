@@ -19,8 +19,6 @@ from bson import ObjectId
 from mongoq.model.envelope import Document
 from mongoq.model.process import dice
 
-__all__ = ["MARGIN", "MOST", "ClaimHints", "Contention", "LowerBound", "ScanStart", "claimable", "eligible"]
-
 MARGIN = timedelta(seconds=0.5)
 """No bound is later than this before now: a push that became due so recently may still be in flight."""
 MOST = 16

@@ -24,8 +24,6 @@ from mongoq.protocol.state.claim_hints import ClaimHints, Contention, ScanStart
 from mongoq.protocol.state.prefetch import PrefetchBuffer
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
-__all__ = ["BrokerContext", "Known", "QueueContext", "Topics", "context_of", "event_key"]
-
 logger = logging.getLogger("mongoq.foreign")
 
 M = TypeVar("M")

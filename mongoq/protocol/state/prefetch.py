@@ -19,8 +19,6 @@ from mongoq.model.item import Document, id_key
 from mongoq.protocol.flow import Begun, Command
 from mongoq.protocol.state.claim_hints import ScanStart
 
-__all__ = ["FRESH", "PendingRead", "PrefetchBuffer"]
-
 FRESH = 0.1
 """Seconds for which read items are used; an item that another process puts before them waits so much longer."""
 BATCHES = 4

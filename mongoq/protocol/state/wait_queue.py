@@ -15,8 +15,6 @@ from typing import Any, Literal, Protocol
 from mongoq.model.process import dice
 from mongoq.protocol.flow import Waiter
 
-__all__ = ["LIVE_POLL", "POLL_IDLE", "Turn", "WaitQueue"]
-
 LIVE_POLL = 600.0
 """Seconds between two polls of a queue that the change stream covers: they only catch what a stream could miss."""
 POLL_FIRST, POLL_MOST, POLL_IDLE = 0.01, 0.2, 5.0

@@ -13,8 +13,6 @@ from weakref import WeakSet
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.wait_queue import POLL_IDLE, WaitQueue
 
-__all__ = ["LINGER", "WaiterRegistry"]
-
 AWAIT = 10.0
 """Seconds that the server waits before it answers a ``getMore`` without events."""
 SLACK = 5.0

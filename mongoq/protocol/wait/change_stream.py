@@ -20,8 +20,6 @@ from mongoq.protocol.flow import Command, Flow, Interruption, ReplyLost, Rest
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.state.waiter_registry import LINGER
 
-__all__ = ["kill_command", "run_change_stream", "stream_pipeline"]
-
 logger = logging.getLogger("mongoq.listening")
 
 FIRST_AWAIT_SECONDS = 0.05

@@ -24,8 +24,6 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext, event_key
 from mongoq.protocol.state.wait_queue import WaitQueue
 from mongoq.protocol.wait.change_stream import kill_command, run_change_stream
 
-__all__ = ["find_next_due", "find_next_dues", "is_drained", "wait_for_item"]
-
 
 def find_next_due(context: QueueContext[Any]) -> Flow[datetime | None]:
     """Find when the next item is, or was, due: one index lookup for each priority in use.

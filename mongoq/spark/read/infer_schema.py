@@ -21,8 +21,6 @@ from mongoq.spark.types.column import NO_PAYLOAD, only, path_in_payload
 from mongoq.spark.types.convert import JSON_MARK, PERMISSIVE, too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, default_schema, envelope_schema
 
-__all__ = ["ObservedValues", "infer_schema"]
-
 RESERVED = {name.lower() for name in (*ENVELOPE, PAYLOAD, CORRUPT, "")}
 
 

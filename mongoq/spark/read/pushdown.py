@@ -28,8 +28,6 @@ from mongoq.spark.types.column import path_in_payload
 from mongoq.spark.types.convert import is_json
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, ENVELOPE, PAYLOAD
 
-__all__ = ["Condition", "Kind", "ServerFilter", "Target", "push_down"]
-
 LONG = 64
 DECIMAL_DIGITS = 34
 HEX_DIGITS = 24

@@ -13,8 +13,6 @@ from mongoq.spark.read.views import VIEWS, WAYS, Period, QueueSelection
 from mongoq.spark.scan import PREFERENCES
 from mongoq.spark.types.convert import FAIL, MODES
 
-__all__ = ["EMPTY", "KNOWN", "MISSING", "SAMPLE", "ReadOptions"]
-
 DEFAULT_VIEW = "live"
 SAMPLE = 1_000
 MOST_SAMPLED = 100_000

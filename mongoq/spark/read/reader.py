@@ -23,10 +23,6 @@ from mongoq.spark.types.envelope_columns import default_schema
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-__all__ = [
-    "ITEMS", "FilteringReader", "MongoqReader", "ScanPartition", "parts_of", "plan", "read_partition", "schema_of",
-]  # fmt: skip
-
 ITEMS = 125_000
 """Items of a partition, unless the option ``partitions`` is given."""
 MOST_PARTITIONS = 200

@@ -17,11 +17,6 @@ from mongoq.protocol.base.topics import TOPICS_ID
 from mongoq.spark.raw_options import RawOptions
 from mongoq.spark.scan import Scan
 
-__all__ = [
-    "VIEWS", "WAYS", "Period", "QueueSelection", "View", "beginning_with", "items_of", "next_millisecond",
-    "refuse_unknown", "view_of",
-]  # fmt: skip
-
 WAYS = ("queue", "queues", "prefix")
 """Options that name the queues of a read; exactly one is given."""
 VIEWS = ("live", "ready", "scheduled", "reserved", "expired", "history", "dead", "all")

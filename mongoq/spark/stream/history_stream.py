@@ -26,8 +26,6 @@ from mongoq.spark.types.json_text import iso_text
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-__all__ = ["HistoryStream"]
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 BEFORE, CUTS = "before", "cuts"

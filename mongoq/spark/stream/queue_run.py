@@ -33,8 +33,6 @@ from mongoq.spark.read.views import QueueSelection, refuse_unknown
 from mongoq.spark.stream.stream_options import QueueStreamOptions
 from mongoq.sync import Broker
 
-__all__ = ["LeaseKeeper", "QueueRun", "at_the_end", "end_run", "run_of"]
-
 logger = logging.getLogger("mongoq.spark")
 
 LENGTH = timedelta(seconds=10)

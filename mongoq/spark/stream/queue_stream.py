@@ -28,8 +28,6 @@ from mongoq.spark.stream.stream_options import OTHER_STREAM, QueueStreamOptions
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-__all__ = ["QueueStreamReader"]
-
 CLAIM = "claim"
 TOKEN = "token"
 """Keys of an offset: number and token of the last claim before it. Claims of two consumers may have equal numbers, but

@@ -19,8 +19,6 @@ from mongoq.spark.read.views import WAYS
 from mongoq.spark.types.convert import DROP, FAIL, MODES, PERMISSIVE
 from mongoq.sync import Queue
 
-__all__ = ["OTHER_STREAM", "HistoryStreamOptions", "QueueStreamOptions", "StageOption"]
-
 
 @dataclass(frozen=True, slots=True)
 class StageOption:

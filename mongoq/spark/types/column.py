@@ -17,8 +17,6 @@ from mongoq.spark.errors import ColumnMismatch
 from mongoq.spark.types.convert import FAIL, PERMISSIVE, ConversionError, as_json, converter, is_json, too_deep
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, Document
 
-__all__ = ["NO_PAYLOAD", "Column", "DocumentBatch", "ParseMode", "arrow_field", "only", "path_in_payload"]
-
 # Decimals are read by their bits: decimal.Decimal takes several times as long for each value.
 HALVES = Struct("<QQ")
 """The 128 bits, from the lowest: 113 of the coefficient, 14 of the exponent, and the sign."""

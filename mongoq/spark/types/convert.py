@@ -17,11 +17,6 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from mongoq.drivers.documents import Garbled
 from mongoq.spark.types.json_text import TextGarbled, json_text
 
-__all__ = [
-    "DROP", "FAIL", "JSON_MARK", "MODES", "PERMISSIVE", "ConversionError", "as_json", "converter", "is_json", "name_of",
-    "too_deep",
-]  # fmt: skip
-
 FAIL, PERMISSIVE, DROP = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
 MODES = (FAIL, PERMISSIVE, DROP)
 """Treatments of values that do not fit their columns."""

@@ -30,18 +30,6 @@ from mongoq.model.stream_claim import entry_time
 from mongoq.model.trail import hops_counted, trail_of
 from mongoq.spark.types.json_text import json_shown
 
-__all__ = [
-    "CORRUPT",
-    "DELIVERY",
-    "ENVELOPE",
-    "PAYLOAD",
-    "RAW",
-    "Document",
-    "default_schema",
-    "envelope_schema",
-    "id_shown",
-]
-
 PAYLOAD = "payload"
 CORRUPT = "_corrupt"
 """Column with the payload of an item that did not fit, in the permissive mode."""

@@ -16,8 +16,6 @@ from bson.dbref import DBRef
 
 from mongoq.drivers.documents import Garbled
 
-__all__ = ["TextGarbled", "iso_text", "json_shown", "json_text"]
-
 SEPARATORS = (",", ":")
 
 

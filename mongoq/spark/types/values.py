@@ -13,8 +13,6 @@ import pyarrow.compute as pc
 import pyspark.sql.types as spark
 from bson import Decimal128
 
-__all__ = ["INTEGERS", "Unfit", "Values", "check_names", "convert_structs", "has_maps", "values_of"]
-
 Values = Callable[[pa.Array], list[Any]]
 """Converts an array to values without any Arrow objects inside; raises ``Unfit``."""
 

@@ -23,8 +23,6 @@ from mongoq.spark.write.payloads import ENCODING, AsDocument, AsJson, AsRaw, AsV
 from mongoq.spark.write.row_ids import canonical_of
 from mongoq.spark.write.write_options import WriteOptions
 
-__all__ = ["ID", "LENGTH", "TOKEN", "ColumnRoles", "RowOrder"]
-
 ID, TOKEN, QUEUE = "_id", "_token", "_q"
 CARRIED_BY_READERS = ("_when", "_key")
 """Columns with values of the item that was read, which the new item only takes over with ``carry``."""

@@ -17,10 +17,6 @@ from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding, codec_options
 from mongoq.spark.types.convert import too_deep
 from mongoq.spark.types.values import Unfit, Values, check_names, has_maps, values_of
 
-__all__ = [
-    "ENCODING", "AsDocument", "AsJson", "AsRaw", "AsValue", "Payloads", "Refusal", "convert_column", "parse_column",
-]  # fmt: skip
-
 PAYLOAD = "payload"
 ENCODING = Encoding(codec_options())
 """Encoding of payloads; clients of Spark's workers have no codec options of their own."""

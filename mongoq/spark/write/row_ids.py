@@ -17,8 +17,6 @@ import pyspark.sql.types as spark
 
 from mongoq.spark.types.values import INTEGERS, Values, convert_structs
 
-__all__ = ["ContentIds", "Occurrences", "ValueIds", "canonical_of"]
-
 PREFIX_BYTES = 2
 HASH_BYTES = 10
 """Bytes of an id's hash. With a billion rows of one job, two have equal ids with a probability of 4e-7. The ids of a

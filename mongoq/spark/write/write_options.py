@@ -13,8 +13,6 @@ from mongoq.model.arguments import duration, queue_name, text
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
 
-__all__ = ["WriteOptions"]
-
 CARRIED = ("when", "key", "priority", "headers")
 """Values of an item that was read, which ``carry`` may take over."""
 LOST = ("ignore", "fail")

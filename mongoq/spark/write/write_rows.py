@@ -28,8 +28,6 @@ from mongoq.spark.write.row_ids import ContentIds, ValueIds
 from mongoq.spark.write.write_options import WriteOptions
 from mongoq.sync import Broker
 
-__all__ = ["Rows", "Task", "WrittenRows", "write"]
-
 logger = logging.getLogger("mongoq.spark")
 
 QUERY_PROPERTY = "sql.streaming.queryId"

@@ -23,8 +23,6 @@ from mongoq.spark.write.write_rows import BATCH_PROPERTY, QUERY_PROPERTY, Task, 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-__all__ = ["MongoqStreamWriter", "MongoqWriter"]
-
 logger = logging.getLogger("mongoq.spark")
 
 Messages = list[WriterCommitMessage | None]

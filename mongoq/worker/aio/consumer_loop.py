@@ -26,8 +26,6 @@ from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerSettlements
 from mongoq.worker.time_limit import TimeLimit
 
-__all__ = ["AsyncConsumerLoop", "AsyncFetcher"]
-
 logger = logging.getLogger("mongoq.worker")
 
 MAX_CLAIM = 1_000

@@ -29,8 +29,6 @@ from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
 from mongoq.worker.time_limit import Watchdog
 
-__all__ = ["AsyncEngine"]
-
 logger = logging.getLogger("mongoq.worker")
 
 SETTLED_LINES = ("worker %s has ended; it has settled %d items", "worker %s has ended; it has settled %d item")

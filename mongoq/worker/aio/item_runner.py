@@ -21,8 +21,6 @@ from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerCall, HandlerSettlements
 
-__all__ = ["AsyncItemRunner"]
-
 logger = logging.getLogger("mongoq.worker")
 
 NEVER_ENDS = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)

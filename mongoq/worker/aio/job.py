@@ -10,8 +10,6 @@ from mongoq.model.arguments import Duration
 from mongoq.model.item import Item, delivery_hash
 from mongoq.model.process import Local
 
-__all__ = ["AsyncJob"]
-
 
 class AsyncJob(Local):
     """A run as its handler sees it: ``async def handle(payload, job)``.

@@ -24,8 +24,6 @@ from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerSettlements
 
-__all__ = ["AsyncSettler"]
-
 logger = logging.getLogger("mongoq.worker")
 
 PUT_OFF_REST_SECONDS = 0.05

@@ -17,8 +17,6 @@ from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan, SourceReader
 
-__all__ = ["AsyncSourceRunner"]
-
 logger = logging.getLogger("mongoq.source")
 
 FOREIGN_LEASE_POLL_SECONDS = 1.0

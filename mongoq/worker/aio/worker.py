@@ -16,8 +16,6 @@ from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.consumer import BROKER_HINT, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
 from mongoq.worker.signals import check_signals
 
-__all__ = ["AsyncWorker"]
-
 H = TypeVar("H", bound=Handler)
 
 

@@ -27,8 +27,6 @@ from mongoq.worker.threads.item_runner import ItemRunner
 from mongoq.worker.threads.settler import Settler
 from mongoq.worker.time_limit import TimeLimit
 
-__all__ = ["ConsumerLoop", "Fetcher"]
-
 logger = logging.getLogger("mongoq.worker")
 
 MAX_CLAIM = 1_000

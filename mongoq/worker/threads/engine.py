@@ -30,8 +30,6 @@ from mongoq.worker.threads.consumer_loop import ConsumerLoop
 from mongoq.worker.threads.source_runner import SourceRunner
 from mongoq.worker.time_limit import Watchdog
 
-__all__ = ["Engine"]
-
 logger = logging.getLogger("mongoq.worker")
 
 SETTLED_LINES = ("worker %s has ended; it has settled %d items", "worker %s has ended; it has settled %d item")

@@ -22,8 +22,6 @@ from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerCall, HandlerSettlements
 from mongoq.worker.threads.job import Job
 
-__all__ = ["ItemRunner"]
-
 logger = logging.getLogger("mongoq.worker")
 
 NEVER_ENDS = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)

@@ -11,8 +11,6 @@ from mongoq.model.arguments import Duration
 from mongoq.model.item import Item, delivery_hash
 from mongoq.model.process import Local
 
-__all__ = ["Job"]
-
 
 class Job(Local):
     """A run as its handler sees it: ``def handle(payload, job)``.

@@ -25,8 +25,6 @@ from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerSettlements
 
-__all__ = ["Settler"]
-
 logger = logging.getLogger("mongoq.worker")
 
 PUT_OFF_REST_SECONDS = 0.05

@@ -18,8 +18,6 @@ from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan, SourceReader
 
-__all__ = ["SourceRunner"]
-
 logger = logging.getLogger("mongoq.source")
 
 FOREIGN_LEASE_POLL_SECONDS = 1.0

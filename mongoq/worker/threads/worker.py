@@ -17,8 +17,6 @@ from mongoq.worker.consumer import BROKER_HINT, PREFETCH_BYTES, Consumer, Handle
 from mongoq.worker.signals import check_signals
 from mongoq.worker.threads.engine import Engine
 
-__all__ = ["Worker"]
-
 H = TypeVar("H", bound=Handler)
 
 
