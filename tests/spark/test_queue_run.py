@@ -254,6 +254,8 @@ def test_an_item_is_in_the_same_part_when_some_were_settled_before_the_batch_is_
 ) -> None:
     from pyspark.sql.streaming.datasource import ReadMaxRows
 
+    from mongoq.spark.stream import queue_stream
+
     def read(stream: Any) -> list[list[int]]:
         parts = stream.partitions({"claim": 0}, end)
         return [[n for batch in stream.read(part) for n in batch.column("n").to_pylist()] for part in parts]
@@ -264,7 +266,7 @@ def test_an_item_is_in_the_same_part_when_some_were_settled_before_the_batch_is_
     end = first.latestOffset(first.initialOffset(), ReadMaxRows(100))
     assert read(first) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     first.stop()
-    first._run().end()
+    queue_stream.run_of(first._options).end()
     moved = {"$set": {"q": "next", "reserved": False}, "$unset": {"token": ""}}
     store.collection.update_many({"payload.n": {"$in": [0, 1, 2, 4]}}, moved)
     assert read(reader(partitions=3)) == [[], [3, 5], [6, 7, 8]]
