@@ -16,7 +16,6 @@ from pymongo.errors import AutoReconnect
 
 import mongoq
 from mongoq.model.encoding.codec import codec_options
-from mongoq.model.raw import RawEnvelope
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared
 from mongoq.protocol.push import push as shared_push
 from mongoq.protocol.push.push import Draft, push
@@ -162,7 +161,7 @@ def test_what_was_inserted_is_counted_and_reported_at_once(
     if listener == "who waits":
         queue.broker.registry.wait_queues["orders"] = None  # type: ignore[assignment]  # only its name is looked for
     elif listener:
-        queue.state.prefetch.items = [RawEnvelope(b"", 0, 0, b"")]
+        queue.state.prefetch.items = [{"_id": GIVEN}]
     options: list[dict[str, Any]] = [{}, {}, {"priority": 5}, {}, {"delay": 5}]
     entries = [asking(queue, n, **each)[1] for n, each in enumerate(options)]
     play(shared_push._insert_drafts(entries), [PartlyRefused(ValueError(), {1: Duplicate(ValueError("dup"))}, 4)])
