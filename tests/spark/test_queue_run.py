@@ -266,19 +266,11 @@ def test_an_item_is_in_the_same_part_when_some_were_settled_before_the_batch_is_
 
     for n in range(9):
         store.add({"n": n})
-<<<<<<< HEAD
     first_reader = reader(partitions=3)
     end = first_reader.latestOffset(first_reader.initialOffset(), ReadMaxRows(100))
     assert read(first_reader) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     first_reader.stop()
-    first_reader._run().end()
-=======
-    first = reader(partitions=3)
-    end = first.latestOffset(first.initialOffset(), ReadMaxRows(100))
-    assert read(first) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
-    first.stop()
-    queue_stream.run_of(first._options).end()
->>>>>>> refs/heads/spark
+    queue_stream.run_of(first_reader._options).end()
     moved = {"$set": {"q": "next", "reserved": False}, "$unset": {"token": ""}}
     store.collection.update_many({"payload.n": {"$in": [0, 1, 2, 4]}}, moved)
     assert read(reader(partitions=3)) == [[], [3, 5], [6, 7, 8]]
