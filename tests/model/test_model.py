@@ -51,7 +51,7 @@ def _run(raw: Any, monkeypatch: pytest.MonkeyPatch, examples: int, *, seed: int 
     @hypothesis.seed(seed)
     def queues() -> Queues:
         monkeypatch.setattr(ObjectId, "__init__", _counted())
-        monkeypatch.setattr(ids._counter, "make", lambda number: [ObjectId().binary for _ in range(number)])
+        monkeypatch.setattr(ids, "_count_up", lambda number: [ObjectId().binary for _ in range(number)])
         return Queues(raw)
 
     factory: Any = queues
