@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.errors import WriteConcernError
 
 import mongoq
 from mongoq.model.clock import ServerClock, local_seconds
@@ -189,39 +190,27 @@ def test_a_write_that_was_not_confirmed_is_looked_for(broker: mongoq.Broker, fai
         assert time.monotonic() < deadline
 
 
-def test_an_unconfirmed_delete_of_what_nobody_else_can_have_taken_is_confirmed(
-    broker: mongoq.Broker, failing: Any
-) -> None:
+def test_an_unconfirmed_delete_is_uncertain_and_never_success(broker: mongoq.Broker, failing: Any) -> None:
+    """The driver does not send it again, and a deleted item leaves nothing to read."""
     queue = broker.queue("orders")
     queue.push("a")
     item = queue.reserve()
     assert item is not None
     failing(["delete"], **CONCERN)
-    queue.commit(item)
-    assert (queue.size(), broker.stats()["orders"].commit) == (0, 1)
-
-
-def test_an_unconfirmed_delete_of_what_may_have_been_replaced_is_confirmed_under_its_number(
-    broker: mongoq.Broker, failing: Any
-) -> None:
-    queue = broker.queue("orders")
-    queue.push("a", key="a")
-    item = queue.reserve()
-    assert item is not None
-    failing(["delete"], times=SENDS - 1, **CONCERN)
-    queue.commit(item)
-    assert (queue.size(), broker.stats()["orders"].commit) == (0, 1)
-
-
-def test_one_that_is_never_confirmed_is_uncertain_and_never_success(broker: mongoq.Broker, failing: Any) -> None:
-    queue = broker.queue("orders")
-    queue.push("a", key="a")
-    item = queue.reserve()
-    assert item is not None
-    failing(["delete"], times=SENDS, **CONCERN)
     with pytest.raises(mongoq.ReservationLost) as caught:
         queue.commit(item)
     assert not caught.value.certain
+    assert (queue.size(), broker.stats()["orders"].commit) == (0, 0)
+
+
+def test_a_delete_that_is_never_confirmed_raises_the_drivers_error(broker: mongoq.Broker, failing: Any) -> None:
+    queue = broker.queue("orders")
+    queue.push("a")
+    item = queue.reserve()
+    assert item is not None
+    failing(["delete"], times=SENDS, **CONCERN)
+    with pytest.raises(WriteConcernError):
+        queue.commit(item)
 
 
 def test_a_broken_connection_is_survived(broker: mongoq.Broker, failing: Any) -> None:
