@@ -369,6 +369,7 @@ def test_the_ttl_index_deletes_what_has_expired(raw: Any, client: MongoClient[An
     _emptied(process, lease=77)
     process.queue("paused").pause()
     process.queue("held", lease=5).push(1)
+    process.flush()
     process.sweep()
     process.sweep(days=101)
     assert "expires" in (raw.find_one({"_id": "queue:orders"}) or {"expires": "gone already"})

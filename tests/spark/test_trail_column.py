@@ -62,7 +62,7 @@ def test_what_is_no_hop_is_left_out_and_no_trail_is_null(store: Any, load: Any) 
     assert trails == {str(empty): [], str(strange): None, str(none): None}
 
 
-def test_the_server_sends_no_payloads_for_it() -> None:
+def test_the_server_sends_no_payloads_for_it(spark: Any) -> None:
     from mongoq.spark.read.schema import Columns
 
     projection = Columns(StructType.fromDDL(SCHEMA)).projection()

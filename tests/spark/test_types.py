@@ -295,7 +295,7 @@ def of_levels(levels: int, kinds: str) -> str:
     [("s", 63, 62), ("s", 120, 62), ("l", 63, 62), ("sl", 80, 62), ("m", 32, 31), ("m", 60, 31), ("ms", 42, 41)],
 )
 def test_a_type_deeper_than_arrow_brings_is_refused_and_a_string_there_holds_the_rest(
-    store: Any, reader: Any, kinds: str, levels: int, steps: int
+    spark: Any, reader: Any, kinds: str, levels: int, steps: int
 ) -> None:
     from pyspark.sql.types import StructType
 
