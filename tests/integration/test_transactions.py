@@ -256,10 +256,10 @@ def test_settings_are_stored_whatever_becomes_of_the_transaction(broker: mongoq.
     assert broker.queue("orders").size() == 0
 
 
-def test_a_session_of_another_client_is_refused(broker: mongoq.Broker, client: MongoClient[Any]) -> None:
+def test_a_session_of_another_client_is_refused(broker: mongoq.Broker, uri: str) -> None:
     broker.queue("orders").push(1)
     refused = pytest.raises(mongoq.ArgumentInvalid, match="another client")
-    with client.start_session() as session, session.start_transaction(), refused:
+    with MongoClient[Any](uri) as another, another.start_session() as session, session.start_transaction(), refused:
         broker.queue("orders").push(1, session=session)
     assert broker.queue("orders").size() == 1
 

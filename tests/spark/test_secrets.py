@@ -66,7 +66,7 @@ def test_a_failing_task_shows_no_credentials(queue: Any, auth_server: Any, load:
 
 
 @pytest.mark.parametrize(
-    "uri",
+    "address",
     [
         "mongodb://analyst:s3cret-p4ss@127.0.0.1:1/?serverSelectionTimeoutMS=100",
         "mongodb://analyst:s3cret-p4ss@127.0.0.1:port/",
@@ -83,9 +83,9 @@ def test_a_failing_task_shows_no_credentials(queue: Any, auth_server: Any, load:
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning:pymongo")
-def test_errors_of_planning_show_no_credentials(reader: Any, uri: str) -> None:
+def test_errors_of_planning_show_no_credentials(reader: Any, address: str) -> None:
     with pytest.raises(Exception) as caught:
-        reader(uri=uri, database="app").partitions()
+        reader(uri=address, database="app").partitions()
     assert hidden("".join(traceback.format_exception(caught.value)))
 
 
