@@ -20,6 +20,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
+from mongoq.protocol.base import queue_settings
 from mongoq.protocol.state import claim_hints
 from tests.proxy import Proxy
 from tests.servers import drop, empty, spare_the_journal
@@ -107,8 +108,9 @@ def module_database(client: MongoClient[Any]) -> Iterator[str]:
 
 
 @pytest.fixture
-def emptied_database(client: MongoClient[Any], module_database: str) -> Iterator[str]:
+def emptied_database(client: MongoClient[Any], module_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a database without documents; to make indexes for each test takes a third of the server's time."""
+    monkeypatch.setattr(queue_settings, "_warned", set())  # else the process has warned of its queues already
     yield module_database
     empty(client, module_database)
 

@@ -12,7 +12,6 @@ import pytest
 from pymongo import MongoClient
 
 import mongoq
-from mongoq.protocol.base import queue_settings
 from tests.clients import opened
 from tests.shells import Awaited, Shell
 
@@ -74,7 +73,6 @@ async def shell(
         if kind == who and request.node.name.startswith(test):
             request.applymarker(pytest.mark.xfail(reason=why, strict=True))
     clock = mongoq.VirtualClock(datetime.now(UTC))
-    queue_settings._warned.clear()  # of a queue of the same name in the test before
     server: Any = mongomock.MongoClient(tz_aware=True) if kind == "mongomock" else client
     raw = server[database]["mongoq"]
     async with AsyncExitStack() as brokers:
