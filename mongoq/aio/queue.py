@@ -387,8 +387,8 @@ class AsyncDeadQueue(AsyncQueue[Any]):
 
         A crash in between leaves the rest here: call it again.
         """
-        chosen = selection(self._context, ids=ids, where=where, stage=stage)
-        return await self._run(revive, chosen, to=context_of(to), hop=hop, limit=limit)
+        letters = selection(self._context, ids=ids, where=where, stage=stage)
+        return await self._run(revive, letters, to=context_of(to), hop=hop, limit=limit)
 
     async def purge(
         self,

@@ -76,14 +76,14 @@ class ResetInChild(Protocol):
 _objects: WeakSet[ResetInChild] = WeakSet()
 
 
-def register(one: ResetInChild) -> None:
+def register(resettable: ResetInChild) -> None:
     """Call ``forget`` of an object in every child that is forked while the object lives."""
-    _objects.add(one)
+    _objects.add(resettable)
 
 
 def _after_fork() -> None:
-    for one in list(_objects):
-        one.forget()
+    for resettable in list(_objects):
+        resettable.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -273,10 +273,10 @@ def is_outage(error: Exception) -> bool:
 def _classify_bulk(error: BulkWriteError) -> Interruption:
     """Classify a bulk write error; an unconfirmed write comes before refused statements."""
     refused = error.details["writeErrors"]
-    if error.details.get("writeConcernErrors") or any(one["code"] in REPLY_LOST_CODES for one in refused):
+    if error.details.get("writeConcernErrors") or any(failure["code"] in REPLY_LOST_CODES for failure in refused):
         return ReplyLost(error)
     total = sum(error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved"))  # mongomock tells less
-    return PartlyRefused(error, {one["index"]: _classify_statement(one) for one in refused}, total)
+    return PartlyRefused(error, {failure["index"]: _classify_statement(failure) for failure in refused}, total)
 
 
 def _classify_statement(details: Mapping[str, Any]) -> Exception:

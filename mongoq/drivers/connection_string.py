@@ -62,8 +62,9 @@ def has_option(uri: str, name: str) -> bool:
 
 def explain_refusal(error: BaseException, uri: str) -> str:
     """Return why the driver cannot use a connection string, and what to do where user or password look unescaped."""
-    said = redact_error(error, uri)
-    return f"{REFUSAL_TEXT}: {said}" if "must be escaped" in said else f"{REFUSAL_TEXT}: {said}{advise_escaping(uri)}"
+    message = redact_error(error, uri)
+    advice = "" if "must be escaped" in message else advise_escaping(uri)
+    return f"{REFUSAL_TEXT}: {message}{advice}"
 
 
 def advise_escaping(uri: str) -> str:

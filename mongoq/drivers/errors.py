@@ -63,9 +63,9 @@ def advise(error: Exception, client: Any) -> None:
 
 
 def _add(error: Exception, advice: str) -> None:
-    said, *others = error.args or ("",)
-    if OURS not in said:
-        error.args = (f"{said}{OURS}{advice}", *others)
+    message, *others = error.args or ("",)
+    if OURS not in message:
+        error.args = (f"{message}{OURS}{advice}", *others)
 
 
 def _describe_primary(client: Any) -> str:

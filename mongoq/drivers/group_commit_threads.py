@@ -125,13 +125,13 @@ class ThreadGroupCommit:
         abandoned: list[tuple[Shared[Any], Any]] = []
         with self._lock:
             batcher.finish(batch)
-            for shared, one in zip(batch, answer, strict=True):
+            for shared, reply in zip(batch, answer, strict=True):
                 if shared.waiter.is_gone:
-                    abandoned.append((shared, one))
+                    abandoned.append((shared, reply))
                 else:
-                    shared.waiter.answer_with(one)
-        for shared, one in abandoned:
-            self._hand_on(batcher, shared, one)
+                    shared.waiter.answer_with(reply)
+        for shared, reply in abandoned:
+            self._hand_on(batcher, shared, reply)
 
     def _hand_over(self, batcher: Batcher, waiter: _Waiter) -> None:
         """Pass the lead to the first waiting thread, if this thread led."""
@@ -151,8 +151,8 @@ class ThreadGroupCommit:
             waiter.is_gone = True
             answer = list(waiter.answer)
         self._hand_over(batcher, waiter)
-        for one in answer:
-            self._hand_on(batcher, shared, one)
+        for reply in answer:
+            self._hand_on(batcher, shared, reply)
 
     def _hand_on(self, batcher: Batcher, shared: Shared[Any], answer: Any) -> None:
         """Hand the item of an interrupted thread to the next waiting thread of its kind, or give it back."""

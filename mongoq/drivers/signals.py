@@ -33,10 +33,10 @@ class DeferredSignals:
 
     def __init__(self) -> None:
         global _last_handlers, _python_handlers  # read and written on the main thread alone
-        seen = tuple(map(_signal.getsignal, _NUMBERS))
-        if seen != _last_handlers:
-            found = ((number, handler) for number, handler in zip(_NUMBERS, seen, strict=True) if callable(handler))
-            _last_handlers, _python_handlers = seen, tuple(found)
+        handlers = tuple(map(_signal.getsignal, _NUMBERS))
+        if handlers != _last_handlers:
+            found = ((number, handler) for number, handler in zip(_NUMBERS, handlers, strict=True) if callable(handler))
+            _last_handlers, _python_handlers = handlers, tuple(found)
         self._handlers = _python_handlers
         self._pending: dict[int, FrameType | None] = {}
         try:

@@ -208,7 +208,7 @@ def attempts_of(document: Document) -> int:
 def expiry(now: datetime, history: timedelta | None, once: Any) -> datetime | None:
     """Return the time until which a settled item is kept, for its history or its id; ``None`` to delete it."""
     remembered = once if isinstance(once, datetime) and once > now else None
-    kept = None if history is None else now + history
-    if kept is None or remembered is None:
-        return kept or remembered
-    return max(kept, remembered)
+    end_of_history = None if history is None else now + history
+    if end_of_history is None or remembered is None:
+        return end_of_history or remembered
+    return max(end_of_history, remembered)

@@ -329,8 +329,8 @@ def delivery_parts(id: Any, hops: int, joined: Any) -> list[str]:
     inputs = joined.get("inputs") if isinstance(joined, Mapping) else None
     if not isinstance(inputs, list):
         return [_part(id, hops)]
-    told = [one for one in inputs if isinstance(one, Mapping)]
-    return [*(_part(one.get("id"), hops_counted(one.get("hops"))) for one in told), f"joined {hops}"]
+    entries = [entry for entry in inputs if isinstance(entry, Mapping)]
+    return [*(_part(entry.get("id"), hops_counted(entry.get("hops"))) for entry in entries), f"joined {hops}"]
 
 
 def _part(id: Any, hops: int) -> str:

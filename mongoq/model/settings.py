@@ -104,9 +104,9 @@ def check_source(settings: Any) -> SettingsFrom:
     return settings  # type: ignore[no-any-return]
 
 
-def check_limit(name: str, given: Mapping[str, Any], *, dead: str | None) -> None:
+def check_limit(name: str, options: Mapping[str, Any], *, dead: str | None) -> None:
     """Refuse a limit of retries for a queue without a dead queue; ``dead`` is its dead queue unless one is given."""
-    if given.get("max_retries") is not None and given.get("dead", dead) is None:
+    if options.get("max_retries") is not None and options.get("dead", dead) is None:
         raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
 
 

@@ -59,13 +59,13 @@ def stream_id(consumer: str) -> str:
 
 def pack(ids: Iterable[Any]) -> tuple[bytes, list[Any]]:
     """Return the ObjectIds among ids in 12 bytes each, and the other ids, which other programs made."""
-    packed, others = [], []
+    packed, unpacked = [], []
     for id in ids:
         if type(id) is ObjectId:
             packed.append(id.binary)
         else:
-            others.append(id)
-    return b"".join(packed), others
+            unpacked.append(id)
+    return b"".join(packed), unpacked
 
 
 def unpack(packed: bytes, others: Sequence[Any]) -> list[Any]:
@@ -105,5 +105,5 @@ class StreamClaim:
         stored: dict[str, Any] = {"number": self.number, "token": self.token, "until": self.until, "due": self.due}
         if self.ids is None:
             return stored
-        packed, others = pack(self.ids)
-        return {**stored, "ids": packed, "others": others, "once": self.remembers}
+        packed, unpacked = pack(self.ids)
+        return {**stored, "ids": packed, "others": unpacked, "once": self.remembers}

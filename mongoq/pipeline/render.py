@@ -91,8 +91,9 @@ def _join(join: Join) -> Iterator[tuple[str, str]]:
 
 def _frame(frame: Frame) -> Iterator[tuple[str, str]]:
     yield "runs", "on Spark, on frames"
-    told = frame.schema
-    yield "schema", "the payload as JSON" if told is None else _brief(told) if isinstance(told, str) else _columns(told)
+    schema = frame.schema
+    columns = _brief(schema) if isinstance(schema, str) else None if schema is None else _columns(schema)
+    yield "schema", columns or "the payload as JSON"
     yield "items", f"{_brief(frame.items)} a frame at most"
     if frame.partitions is not None:
         yield "partitions", _brief(frame.partitions)
@@ -113,8 +114,8 @@ def _outcome(outcome: Outcome) -> str:
         return "drop"
     if not isinstance(outcome, Move):
         return _brief(outcome)
-    told = {name: getattr(outcome, name) for name in ("delay", "when", "priority")}
-    given = {name: value for name, value in told.items() if value is not None}
+    options = {name: getattr(outcome, name) for name in ("delay", "when", "priority")}
+    given = {name: value for name, value in options.items() if value is not None}
     if outcome.headers is not KEEP:
         given["headers"] = outcome.headers
     return ", ".join(
@@ -153,8 +154,8 @@ def mermaid(graph: Graph) -> str:
 def _id(kind: str, name: object) -> str:
     """Return an id of letters, digits and underscores; different names have different ids."""
     # A graph with faults is drawn as well, so a name may be of any type.
-    told = name if isinstance(name, str) else f"{name!r:.150}"
-    return f"{kind}_{re.sub('[^A-Za-z0-9]', lambda found: f'_{ord(found[0]):x}_', told)}"
+    text = name if isinstance(name, str) else f"{name!r:.150}"
+    return f"{kind}_{re.sub('[^A-Za-z0-9]', lambda found: f'_{ord(found[0]):x}_', text)}"
 
 
 def _label(name: object) -> str:

@@ -102,7 +102,7 @@ def _settle_for_all(entries: list[_Settling]) -> Flow[list[Any]]:
     context = entries[0].context
     batch = Batch(context.broker.clock)
     first: dict[Any, _Settling] = {}
-    told: dict[_Settling, Any] = {}
+    answers: dict[_Settling, Any] = {}
     for entry in entries:
         first.setdefault(id_key(entry.item.id), entry)
     wanted: dict[Any, tuple[Item[Any], Settlement]] = {}
@@ -111,17 +111,17 @@ def _settle_for_all(entries: list[_Settling]) -> Flow[list[Any]]:
             wanted[key] = entry.item, entry.make(entry.context, entry.item, batch)
         except Exception as error:
             # The error concerns this caller only; the rest of the batch goes on.
-            told[entry] = error
+            answers[entry] = error
     tally = yield from run_bulk(context, list(wanted.values()))
     for key, (_, settlement) in wanted.items():
-        told[first[key]] = _answer(tally, key, settlement.answer)
+        answers[first[key]] = _answer(tally, key, settlement.answer)
     for entry in entries:
-        if entry not in told:
+        if entry not in answers:
             try:
-                told[entry] = yield from entry.alone()
+                answers[entry] = yield from entry.alone()
             except Exception as error:
-                told[entry] = own_error(error)
-    return [told[entry] for entry in entries]
+                answers[entry] = own_error(error)
+    return [answers[entry] for entry in entries]
 
 
 def _answer(tally: BulkResult, key: Any, answer: Any) -> Any:

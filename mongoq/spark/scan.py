@@ -260,11 +260,11 @@ def _hinted(hint: str | None) -> dict[str, Any]:
 
 def _preference(client: MongoClient[dict[str, Any]], name: str) -> Any:
     """Return a read preference, with the URI's tags and maximum staleness."""
-    given, kind = client.read_preference, PREFERENCES[name]
+    own, kind = client.read_preference, PREFERENCES[name]
     # The primary has no tags and no staleness.
-    if kind is Primary or isinstance(given, Primary):
+    if kind is Primary or isinstance(own, Primary):
         return kind()
-    return kind(given.tag_sets, given.max_staleness)
+    return kind(own.tag_sets, own.max_staleness)
 
 
 def _collection(

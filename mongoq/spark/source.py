@@ -128,10 +128,10 @@ its delay included; null where it is unknown: after a worker has had the item, u
         return QueueStreamReader(options, schema)
 
     def _stream_options(self) -> QueueStreamOptions | HistoryStreamOptions:
-        given = {name.lower(): value for name, value in self.options.items()}
-        if given.get("view", "").lower() == "history":
-            return HistoryStreamOptions.parse(given)
-        return QueueStreamOptions.parse(given)
+        options = {name.lower(): value for name, value in self.options.items()}
+        if options.get("view", "").lower() == "history":
+            return HistoryStreamOptions.parse(options)
+        return QueueStreamOptions.parse(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> MongoqWriter:
         """Return the batch writer for these columns (``WriteOptions``); checks options, columns and the server."""

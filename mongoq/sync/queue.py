@@ -386,8 +386,8 @@ class DeadQueue(Queue[Any]):
 
         A crash in between leaves the rest here: call it again.
         """
-        chosen = selection(self._context, ids=ids, where=where, stage=stage)
-        return self._run(revive, chosen, to=context_of(to), hop=hop, limit=limit)
+        letters = selection(self._context, ids=ids, where=where, stage=stage)
+        return self._run(revive, letters, to=context_of(to), hop=hop, limit=limit)
 
     def purge(
         self,

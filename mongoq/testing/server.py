@@ -64,13 +64,11 @@ class PrivateLoop:
         """
         if asyncio._get_running_loop() is None:
             return
-        for one in consumers:
-            if one.asynchronous:
-                raise ArgumentInvalid(
-                    "worker",
-                    f"the handler of {one.name!r} is a coroutine function, and the test runs in an event loop already; "
-                    "await the worker of an AsyncVirtualBroker there",
-                )
+        for consumer in consumers:
+            if consumer.asynchronous:
+                problem = "is a coroutine function, and the test runs in an event loop already"
+                advice = "await the worker of an AsyncVirtualBroker there"
+                raise ArgumentInvalid("worker", f"the handler of {consumer.name!r} {problem}; {advice}")
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine to its end, in the context of the caller."""

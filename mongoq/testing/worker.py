@@ -150,7 +150,10 @@ def _adopt_consumers(production: Any, server: VirtualServer, broker: Any) -> dic
         return _key_by_queue(machinery(production.graph, broker, coroutines=True)[0])
     if not isinstance(production, Worker | AsyncWorker):
         raise ArgumentInvalid("production", f"a Worker, an AsyncWorker or a Pipeline, not {type(production).__name__}")
-    return {name: replace(one, queue=server.queue(one.queue._context)) for name, one in production._consumers.items()}
+    return {
+        name: replace(consumer, queue=server.queue(consumer.queue._context))
+        for name, consumer in production._consumers.items()
+    }
 
 
 def _check_sources(pipeline: Pipeline) -> None:
@@ -164,8 +167,8 @@ def _check_sources(pipeline: Pipeline) -> None:
 def _key_by_queue(own: Iterable[Consumer]) -> dict[str, Consumer]:
     """Return consumers by queue; a second consumer of a queue has the key of queue and stage."""
     found: dict[str, Consumer] = {}
-    for one in own:
-        found[one.name if one.name not in found else f"{one.name} ({one.stage})"] = one
+    for consumer in own:
+        found[consumer.name if consumer.name not in found else f"{consumer.name} ({consumer.stage})"] = consumer
     return found
 
 
@@ -181,7 +184,7 @@ def _run_up_to(n: int | None, queue: Any, consumers: Mapping[str, Consumer], ser
 def _run_until_idle(limit: Any, consumers: Mapping[str, Consumer], server: VirtualServer) -> Steps:
     """Run queue by queue, and again from the first as long as an item has run."""
     most = count(limit, "limit")
-    stations = [VirtualStation(one, server) for one in consumers.values()]
+    stations = [VirtualStation(consumer, server) for consumer in consumers.values()]
     results: list[Result] = []
     runs = before = 0
     while True:

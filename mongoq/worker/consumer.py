@@ -212,21 +212,28 @@ def _check_handler(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
             "an AsyncWorker runs it, or start_async and drain_async of its pipeline; here it is to be a plain function"
         )
         raise ArgumentInvalid("handler", f"{_name(handler)} is a coroutine function; {hint}")
-    return asynchronous, _takes_job(handler)
+    expected = f"{_name(handler)} is to take (payload) or (payload, job), and nothing else"
+    return asynchronous, takes_job(handler, 1, expected=expected)
 
 
-def _takes_job(handler: Handler) -> bool:
+def takes_job(handler: Callable[..., Any], number: int, *, expected: str) -> bool:
+    """Return whether a handler of ``number`` arguments takes the job as well.
+
+    Raises:
+        ArgumentInvalid: with the text ``expected``; it takes neither this number of arguments nor one more.
+    """
     try:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):  # some functions written in C have no signature
         return False
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    needed = [one for one in positional if one.default is one.empty]
-    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
-    several = any(one.kind is one.VAR_POSITIONAL for one in parameters)
-    if not (positional or several) or len(needed) > 2 or named:
-        raise ArgumentInvalid("handler", f"{_name(handler)} is to take (payload) or (payload, job), and nothing else")
-    return len(needed) == 2 or (len(positional) > 1 and positional[1].name == "job")
+    by_place = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    required = sum(each.default is each.empty for each in by_place)
+    needs_keyword = any(each.kind is each.KEYWORD_ONLY and each.default is each.empty for each in parameters)
+    takes_any_number = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    if needs_keyword or required > number + 1 or (len(by_place) < number and not takes_any_number):
+        raise ArgumentInvalid("handler", expected)
+    # An optional further argument is the job only if its name is job.
+    return required == number + 1 or (len(by_place) > number and by_place[number].name == "job")
 
 
 def _name(handler: Any) -> str:

@@ -85,14 +85,14 @@ class Coordinator:
     def halt(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> None:
         """Stop a consumer, and the others of its stage: an item has failed for good and has no queue to go to."""
         stage = consumer.stage  # a stage may take items from several queues
-        loops = [one for one in self.loops if one.consumer is consumer or (stage and one.consumer.stage == stage)]
-        if all(one.halted for one in loops):
+        loops = [loop for loop in self.loops if loop.consumer is consumer or (stage and loop.consumer.stage == stage)]
+        if all(loop.halted for loop in loops):
             return
         words = consumer.title, item.id, item.queue, error_kind(error)
         logger.error("%s stops: item %s of queue %r has failed for good: %s", *words)
-        for one in loops:
-            one.halted = one.halted or (item, error)
-            one.backlog.close()
+        for loop in loops:
+            loop.halted = loop.halted or (item, error)
+            loop.backlog.close()
         self.changed.set()
 
     # --- exclusive runs --------------------------------------------------------------------------
@@ -108,8 +108,8 @@ class Coordinator:
             if self._exclusive is not None:
                 return False
             self._exclusive, self._exclusive_since = consumer, time.monotonic()
-        for one in self.loops:
-            one.backlog.release_waiting()
+        for loop in self.loops:
+            loop.backlog.release_waiting()
         self.registry.wake()
         return True
 
@@ -123,8 +123,8 @@ class Coordinator:
             waited = now - self._exclusive_since
             self._exclusive, self._others_until = None, max(self._others_until, now + waited * (2 if in_vain else 1))
             self.quiet_wait = self.quiet_wait * 2 if in_vain else QUIET_WAIT_SECONDS
-        for one in self.loops:
-            one.backlog.fetch_event.set()
+        for loop in self.loops:
+            loop.backlog.fetch_event.set()
 
     def is_turn_of_others(self) -> bool:
         """Return whether the other consumers have to have their turn."""

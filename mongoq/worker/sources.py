@@ -169,16 +169,16 @@ class SourceReader:
 
     def take(self) -> list[Yielded]:
         """Remove and return the oldest records, at most one batch."""
-        taken: list[Yielded] = []
+        records: list[Yielded] = []
         size = 0
-        while self._records and len(taken) < self._plan.batch and size < MAX_BATCH_BYTES:
+        while self._records and len(records) < self._plan.batch and size < MAX_BATCH_BYTES:
             record = self._records.popleft()
-            taken.append(record)
+            records.append(record)
             size += len(record.wrapped)
         self._taken_bytes += size
         self._since = time.monotonic()
         self._room_event.set()
-        return taken
+        return records
 
     def _is_ahead_by(self, batches: int) -> bool:
         size = self._read_bytes - self._taken_bytes

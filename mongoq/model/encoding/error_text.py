@@ -99,8 +99,8 @@ def shorten_trace(trace: TracebackType | None, limit: int, *, hidden: str = "") 
     first, last = frames.format()[:FIRST], frames.format()[FIRST:]
     while True:
         left_out = len(frames) - len(first) - len(last)
-        told = [*first, *([f"  … {left_out} more\n"] if left_out else []), *last]
-        text = "".join(told)
+        lines = [*first, *([f"  … {left_out} more\n"] if left_out else []), *last]
+        text = "".join(lines)
         if len(last) <= LAST and len(text.encode(errors="backslashreplace")) <= limit:
             return text.encode(errors="backslashreplace").decode()
         if last:

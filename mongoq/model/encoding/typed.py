@@ -260,8 +260,8 @@ def explain(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return spoken(error)
     faults = error.errors(include_url=False, include_input=False, include_context=False)
-    shown = [f"{'.'.join(map(str, fault['loc'])) or 'value'}: {fault['msg']}" for fault in faults[:5]]
-    return "; ".join(shown) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else "")
+    lines = [f"{'.'.join(map(str, fault['loc'])) or 'value'}: {fault['msg']}" for fault in faults[:5]]
+    return "; ".join(lines) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else "")
 
 
 class _Unstorable(Exception):

@@ -70,16 +70,16 @@ def _unfit(name: Any) -> Iterator[str]:
 
 
 def _of_queue_names(graph: Graph) -> Iterator[str]:
-    told: list[tuple[str, str, Any]] = [("pipeline", "inputs", queue) for queue in graph.inputs or ()]
-    told += [("pipeline", "outputs", queue) for queue in graph.outputs]
-    told += [("pipeline", "errors", graph.errors)] if graph.errors is not None else []
-    told += [(_title(source), "to", source.target) for source in graph.sources]
+    names: list[tuple[str, str, Any]] = [("pipeline", "inputs", queue) for queue in graph.inputs or ()]
+    names += [("pipeline", "outputs", queue) for queue in graph.outputs]
+    names += [("pipeline", "errors", graph.errors)] if graph.errors is not None else []
+    names += [(_title(source), "to", source.target) for source in graph.sources]
     for stage in graph.stages:
         subject = _title(stage)
-        told += [(subject, "source", queue) for queue in stage.sources]
-        told += [(subject, "to", queue) for queue in stage.targets]
-        told += [(subject, "errors", stage.errors)] if isinstance(stage.errors, str) else []
-    for subject, argument, queue in told:
+        names += [(subject, "source", queue) for queue in stage.sources]
+        names += [(subject, "to", queue) for queue in stage.targets]
+        names += [(subject, "errors", stage.errors)] if isinstance(stage.errors, str) else []
+    for subject, argument, queue in names:
         if isinstance(queue, list | tuple) and not subject.startswith("source"):
             yield f"{subject}: {argument}: it names no queue; name one, or declare a sink"
             continue
@@ -136,9 +136,9 @@ def _of_lists(graph: Graph) -> Iterator[str]:
 
 
 def _of_targets(plan: _Plan) -> Iterator[str]:
-    sent: list[tuple[Stage | Source, str]] = [(source, source.target) for source in plan.graph.sources]
-    sent += [(stage, target) for stage in plan.graph.stages for target in stage.targets]
-    for part, queue in sent:
+    targets: list[tuple[Stage | Source, str]] = [(source, source.target) for source in plan.graph.sources]
+    targets += [(stage, target) for stage in plan.graph.stages for target in stage.targets]
+    for part, queue in targets:
         if not plan.leads_on(queue):
             yield (
                 f"{_title(part)}: to: no stage takes items from {queue!r:.150}; declare one, or name the queue in "
@@ -172,24 +172,24 @@ def _of_readers(plan: _Plan) -> Iterator[str]:
             remedy = "a join shares its queues with nobody: give each a queue of its own"
             if not joins:
                 remedy = "give each shared=True if that is meant, or a queue of its own"
-            told = f"stages {names} take items from it, and each item goes to one of them"
-            yield f"queue {queue!r:.150}: {told}; {remedy}"
+            problem = f"stages {names} take items from it, and each item goes to one of them"
+            yield f"queue {queue!r:.150}: {problem}; {remedy}"
 
 
 def _of_ends(plan: _Plan) -> Iterator[str]:
     for queue in plan.graph.inputs or ():
         if queue not in plan.readers:
             yield f"pipeline: inputs: no stage takes items from {queue!r:.150}; declare one, or leave the queue out"
-    sent = {*(route.queue for route in plan.graph.routes), *plan.graph.fed}
+    filled = {*(route.queue for route in plan.graph.routes), *plan.graph.fed}
     for queue in plan.graph.outputs:
-        if queue not in sent:
+        if queue not in filled:
             yield f"pipeline: outputs: no stage sends items to {queue!r:.150}; name it in to=, or leave the queue out"
 
 
 def _of_unreached(plan: _Plan) -> Iterator[str]:
-    seen = plan.graph.find_reachable([*plan.graph.entries, *plan.graph.fed])
+    reachable = plan.graph.find_reachable([*plan.graph.entries, *plan.graph.fed])
     for stage in plan.graph.stages:
-        if stage.sources and seen.isdisjoint(stage.sources):
+        if stage.sources and reachable.isdisjoint(stage.sources):
             names = ", ".join(f"{source!r:.150}" for source in stage.sources)
             yield (
                 f"{_title(stage)}: no item ever comes to {names}; send some there from another stage, or name the "

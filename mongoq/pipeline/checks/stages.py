@@ -18,7 +18,7 @@ from mongoq.pipeline.checks.types import may_hold
 from mongoq.pipeline.frames.handler import FORMATS, frames_of, kind_name
 from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import argument_type, classes, in_a_line, return_type
-from mongoq.pipeline.run.consumers import DEFAULTS, takes_job
+from mongoq.pipeline.run.consumers import DEFAULTS, join_takes_job
 from mongoq.protocol.push.push import check_due, check_headers
 from mongoq.worker.consumer import any_handler, consumer
 from mongoq.worker.outcome_resolver import is_function
@@ -40,9 +40,9 @@ LATE = ("error", "wait", "drop")
 
 def source_faults(source: Source) -> Iterator[str]:
     """Return the faults of a source, without its name."""
-    told: dict[str, Any] = {"batch": source.batch, "every": source.every, "lease": source.lease}
+    values: dict[str, Any] = {"batch": source.batch, "every": source.every, "lease": source.lease}
     # Each value is checked alone, beside valid ones: source_plan raises at the first fault, and all are reported.
-    for handler, options in [(source.handler, FINE), *((_nothing, FINE | {key: told[key]}) for key in told)]:
+    for handler, options in [(source.handler, FINE), *((_nothing, FINE | {key: values[key]}) for key in values)]:
         yield from _yield_fault(partial(source_plan, "", "", None, handler, **options))
 
 
@@ -116,9 +116,9 @@ def _of_values(stage: Stage) -> Iterator[str]:
 
 
 def _of_errors(graph: Graph, stage: Stage) -> Iterator[str]:
-    told: Any = stage.errors
-    if not (told is None or isinstance(told, str | Default)):
-        yield f"errors: the name of a queue, or None, not {type(told).__name__}"
+    queue: Any = stage.errors
+    if not (queue is None or isinstance(queue, str | Default)):
+        yield f"errors: the name of a queue, or None, not {type(queue).__name__}"
     errors = graph.errors_of(stage)
     if isinstance(errors, str) and errors in stage.sources:
         yield (
@@ -139,28 +139,28 @@ def _of_the_filter(stage: Stage) -> Iterator[str]:
 
 def _of_otherwise(stage: Stage) -> Iterator[str]:
     """Yield the faults of ``otherwise``, which settles the items that do not match the filter."""
-    told: Any = stage.otherwise
-    if told is None or isinstance(told, Drop):
+    outcome: Any = stage.otherwise
+    if outcome is None or isinstance(outcome, Drop):
         return
-    if not isinstance(told, Move):
-        yield f"otherwise: Drop() or Move(queue), not {told!r:.60}"
+    if not isinstance(outcome, Move):
+        yield f"otherwise: Drop() or Move(queue), not {outcome!r:.60}"
         return
-    if told.payload is not KEEP or told.patch is not None:
+    if outcome.payload is not KEEP or outcome.patch is not None:
         yield "otherwise: the move of items that do not fit leaves their payload alone; leave out payload= and patch="
     for check in (
-        lambda: queue_name(told.to, "otherwise"),
-        lambda: check_due(told.delay, told.when),
-        lambda: None if told.priority is None else priority(told.priority),
-        lambda: None if told.headers is KEEP else check_headers(told.headers, ENCODING),
+        lambda: queue_name(outcome.to, "otherwise"),
+        lambda: check_due(outcome.delay, outcome.when),
+        lambda: None if outcome.priority is None else priority(outcome.priority),
+        lambda: None if outcome.headers is KEEP else check_headers(outcome.headers, ENCODING),
     ):
         yield from (fault if fault.startswith("otherwise") else f"otherwise: {fault}" for fault in _yield_fault(check))
 
 
 def format_faults(stage: Stage) -> Iterator[str]:
     """Return the faults of the stage's ``format=``, without the stage's name."""
-    told: Any = stage.format
-    if not isinstance(told, str) or told not in FORMATS:
-        yield f"format: {' or '.join(map(repr, FORMATS))}, not {told!r:.60}"
+    format: Any = stage.format
+    if not isinstance(format, str) or format not in FORMATS:
+        yield f"format: {' or '.join(map(repr, FORMATS))}, not {format!r:.60}"
         return
     if stage.join is not None:
         yield "format: a join takes payloads; leave it out, or join first, and have a batch stage behind that"
@@ -172,11 +172,11 @@ def format_faults(stage: Stage) -> Iterator[str]:
         yield "batch: a frame is made of a batch; say of how many items at most"
     try:
         # Importing the format's module finds a missing package here, and not in the first run.
-        kind = frames_of(told).KIND
+        kind = frames_of(format).KIND
     except ImportError as error:
         yield f"format: {error}"
         return
-    yield from _of_annotations(stage, told, kind)
+    yield from _of_annotations(stage, format, kind)
 
 
 def _of_annotations(stage: Stage, format: str, kind: type) -> Iterator[str]:
@@ -234,8 +234,8 @@ def _takes_one(handler: Any) -> bool:
 def _of_the_schema(schema: Any) -> Iterator[str]:
     text = isinstance(schema, str)
     if (text and not schema.strip()) or not (schema is None or text or hasattr(schema, "fieldNames")):
-        given = "nothing" if text else f"a value of type {type(schema).__name__}"
-        yield f"schema: columns such as 'carrier string, dep_delay int', a StructType, or None, not {given}"
+        problem = "nothing" if text else f"a value of type {type(schema).__name__}"
+        yield f"schema: columns such as 'carrier string, dep_delay int', a StructType, or None, not {problem}"
 
 
 def _of_numbers(frame: Frame) -> Iterator[str]:
@@ -261,15 +261,15 @@ def _of_the_lease(lease: Any) -> Iterator[str]:
 
 def _of_refused_options(stage: Stage) -> Iterator[str]:
     """Yield the faults of options that a recipe may have and the decorator does not accept."""
-    told = {
+    refused = {
         "model": stage.model is not None,
         "where": stage.where is not None,
         "delivery": stage.delivery != "exactly-once",
         "none": stage.none != "error",
         **{option: True for option in stage.options if option not in OPTIONS},
     }
-    for name, given in told.items():
-        if given:
+    for name, value in refused.items():
+        if value:
             yield f"{name}: a stage on frames has no such option; leave it out, or do it in the function"
 
 
@@ -327,7 +327,7 @@ def _of_the_join_handler(stage: Stage) -> Iterator[str]:
     if is_function(inspect.isgeneratorfunction, handler) or is_function(inspect.isasyncgenfunction, handler):
         yield "handler: it is a generator, which would run nothing; return instead"
         return
-    yield from _yield_fault(lambda: takes_job(handler, len(stage.sources)))
+    yield from _yield_fault(lambda: join_takes_job(handler, len(stage.sources)))
 
 
 def _of_join_options(stage: Stage) -> Iterator[str]:
@@ -343,9 +343,9 @@ def _of_join_options(stage: Stage) -> Iterator[str]:
 
 def join_queue_faults(graph: Graph) -> Iterator[str]:
     """Return the faults of the queues in which the joins of a graph park their items."""
-    told = [*graph.outputs, *(graph.errors_of(one) for one in graph.stages)]
-    told += [queue for one in graph.stages for queue in (*one.sources, *one.targets)]
-    named = {queue for queue in told if isinstance(queue, str)}
+    queues = [*graph.outputs, *(graph.errors_of(one) for one in graph.stages)]
+    queues += [queue for one in graph.stages for queue in (*one.sources, *one.targets)]
+    named = {queue for queue in queues if isinstance(queue, str)}
     for stage in graph.stages:
         if stage.join is not None:
             yield from (f"stage {stage.name!r:.150}: {fault}" for fault in _of_its_queues(graph, stage, named))

@@ -63,12 +63,12 @@ def _is_written_plainly(kind: type) -> bool:
 def _lacking(kind: Any, wanted: Any) -> str | None:
     if kind.model_config.get("extra") == "allow":
         return None
-    written = {name for field, info in kind.model_fields.items() for name in _aliases(field, info)}
+    names = {name for field, info in kind.model_fields.items() for name in _aliases(field, info)}
     # The reader may use any of its names for a field, and the writer may have written it by any of its names.
     missing = [
         field
         for field, info in wanted.model_fields.items()
-        if info.is_required() and not _is_elsewhere(info) and written.isdisjoint(_aliases(field, info))
+        if info.is_required() and not _is_elsewhere(info) and names.isdisjoint(_aliases(field, info))
     ]
     return f"{kind.__name__} lacks {', '.join(missing)} of {wanted.__name__}" if missing else None
 
@@ -79,8 +79,8 @@ def _is_elsewhere(info: FieldInfo) -> bool:
 
 
 def _aliases(field: str, info: FieldInfo) -> set[str]:
-    told = (field, info.alias, info.validation_alias, info.serialization_alias)
-    return {name for name in told if isinstance(name, str)}
+    aliases = (field, info.alias, info.validation_alias, info.serialization_alias)
+    return {name for name in aliases if isinstance(name, str)}
 
 
 SEVERAL = (list, tuple, set, frozenset, Iterator, AsyncIterator)
@@ -114,18 +114,18 @@ def _of_what_is_taken(stage: Stage) -> Iterator[str]:
                 f"model={kinds[0].__name__}"
             )
         return
-    made: Any = get_origin(stage.model) or stage.model
-    if _is_decided(made) and not any(may_hold(kind, made) for kind in kinds):
-        yield f"model: the handler takes {_names(kinds)}, and the model makes {made.__name__}; let them agree"
+    model: Any = get_origin(stage.model) or stage.model
+    if _is_decided(model) and not any(may_hold(kind, model) for kind in kinds):
+        yield f"model: the handler takes {_names(kinds)}, and the model makes {model.__name__}; let them agree"
 
 
 def _is_one_payload(kind: type) -> bool:
     return issubclass(kind, BaseModel | dict) or kind in SCALARS
 
 
-def _is_decided(made: Any) -> bool:
+def _is_decided(type_made: Any) -> bool:
     """Return whether a model makes values of a known class; pydantic models in general may make any value."""
-    return isinstance(made, type) and (made in (*SCALARS, *CONTAINERS) or is_plain(made))
+    return isinstance(type_made, type) and (type_made in (*SCALARS, *CONTAINERS) or is_plain(type_made))
 
 
 def may_hold(kind: type, made: type) -> bool:

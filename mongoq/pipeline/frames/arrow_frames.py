@@ -34,10 +34,10 @@ DIGITS, MORE_DIGITS = 38, 76
 Typed = tuple[pa.DataType, list[Any]]
 
 
-def make_frame(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
+def make_frame(columns: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
     """Return a table of these columns, and the values that the table returns when the function changes nothing."""
     typed = {
-        name: _as_one_type([None if value is ABSENT else value for value in values]) for name, values in given.items()
+        name: _as_one_type([None if value is ABSENT else value for value in values]) for name, values in columns.items()
     }
     arrays = [pa.array(values, type) for type, values in typed.values()]
     return pa.table(arrays, names=list(typed)), {name: values for name, (_, values) in typed.items()}
@@ -93,11 +93,11 @@ def _lists(values: list[Any]) -> Typed:
 def _structs(values: list[Any]) -> Typed:
     fields = dict.fromkeys(chain.from_iterable(value for value in values if value is not None))
     typed = {field: _as_one_type([None if value is None else value.get(field) for value in values]) for field in fields}
-    shown = [
+    structs = [
         None if value is None else {field: typed[field][1][place] for field in value}
         for place, value in enumerate(values)
     ]
-    return pa.struct([pa.field(field, type) for field, (type, _) in typed.items()]), shown
+    return pa.struct([pa.field(field, type) for field, (type, _) in typed.items()]), structs
 
 
 def columns(frame: Any) -> list[tuple[Any, list[Any]]]:

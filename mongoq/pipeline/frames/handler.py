@@ -82,20 +82,20 @@ class _Frames:
     def _read_entries(self, rows: FrameRows, shown: Mapping[str, list[Any]], returned: Any) -> Sequence[Any]:
         module = frames_of(self.format)
         if returned is None or isinstance(returned, BaseException):
-            told: Sequence[Any] = [returned] * len(rows.ids)
+            entries: Sequence[Any] = [returned] * len(rows.ids)
         elif isinstance(returned, module.KIND):
             try:
                 columns = module.columns(returned)
             except (ArithmeticError, LookupError, ValueError) as error:  # Arrow's are ValueErrors or LookupErrors
                 raise OutcomeInvalid(f"the frame returned holds what Python cannot read: {error}") from error
-            told = Results(rows, shown, self.targets, module.NESTED, check_columns(columns)).entries()
+            entries = Results(rows, shown, self.targets, module.NESTED, check_columns(columns)).entries()
         else:
             check_result(returned)
             if not isinstance(returned, list | tuple):
                 hint = f"return a {kind_name(self.format)}, a list with an entry for each row, or None"
                 raise OutcomeInvalid(f"a stage with format={self.format!r} got a {name_of(returned)}; {hint}")
-            told = check_entries(rows.items, returned)
-        return _with_refused(told, rows.refused)
+            entries = check_entries(rows.items, returned)
+        return _with_refused(entries, rows.refused)
 
 
 class FrameHandler(_Frames):
@@ -116,9 +116,9 @@ class AsyncFrameHandler(_Frames):
         return read_entries(await self.function(*arguments))
 
 
-def _with_refused(told: Sequence[Any], refused: Mapping[int, Exception]) -> Sequence[Any]:
+def _with_refused(entries: Sequence[Any], refused: Mapping[int, Exception]) -> Sequence[Any]:
     """Return the entries with the items without a row at their positions in the batch, each with its own error."""
     if not refused:
-        return told
-    rest = iter(told)
-    return [refused[place] if place in refused else next(rest) for place in range(len(told) + len(refused))]
+        return entries
+    rest = iter(entries)
+    return [refused[place] if place in refused else next(rest) for place in range(len(entries) + len(refused))]

@@ -17,9 +17,9 @@ NESTED = False
 """False: pandas returns documents and lists as the very objects it was given."""
 
 
-def make_frame(given: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
+def make_frame(columns: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
     """Return a frame of these columns, and the values that the frame returns when the function changes nothing."""
-    shown = {name: [None if value is ABSENT else value for value in values] for name, values in given.items()}
+    shown = {name: [None if value is ABSENT else value for value in values] for name, values in columns.items()}
     return pandas.DataFrame({name: _array(values) for name, values in shown.items()}), shown
 
 
@@ -61,8 +61,8 @@ def _moments(values: list[Any]) -> Any:
 
 
 def _objects(values: list[Any]) -> Any:
-    told = [value.to_decimal() if type(value) is Decimal128 else value for value in values]
-    return pandas.Series(told, dtype=object)
+    objects = [value.to_decimal() if type(value) is Decimal128 else value for value in values]
+    return pandas.Series(objects, dtype=object)
 
 
 MOMENTS = frozenset({datetime})
@@ -93,4 +93,6 @@ def _values(series: Any) -> list[Any]:
 def _times(series: Any) -> list[Any]:
     # By integers of microseconds: ``moment`` also handles times outside Python's years.
     micros = series.dt.tz_convert("UTC").dt.as_unit("us").astype("int64").tolist()
-    return [None if gone else moment(each) for each, gone in zip(micros, series.isna().tolist(), strict=True)]
+    return [
+        None if is_missing else moment(each) for each, is_missing in zip(micros, series.isna().tolist(), strict=True)
+    ]

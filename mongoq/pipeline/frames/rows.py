@@ -75,12 +75,12 @@ def _refusal(payload: Any) -> Exception:
 
 def _ids(items: Sequence[Item[Any]]) -> list[str]:
     """Return ids as text, as Spark's tables show them; ids with equal text are shown by ``repr``."""
-    shown = [_id(item.id) for item in items]
-    if len(set(shown)) == len(shown):
-        return shown
+    texts = [_id(item.id) for item in items]
+    if len(set(texts)) == len(texts):
+        return texts
     # An ObjectId and a string with the same 24 digits look alike; repr distinguishes them.
-    times = Counter(shown)
-    return [repr(item.id) if times[text] > 1 else text for text, item in zip(shown, items, strict=True)]
+    times = Counter(texts)
+    return [repr(item.id) if times[text] > 1 else text for text, item in zip(texts, items, strict=True)]
 
 
 def _id(id: Any) -> str:

@@ -93,8 +93,8 @@ def _of_numpy(value: Any, depth: int) -> Any:
         return value
     if value.dtype.kind in "mM":
         value = value.astype(f"{value.dtype.name.partition('64')[0]}64[us]")  # Python's datetime has no nanoseconds
-    told = value.tolist()
-    return told if type(told) is type(value) else plain(told, depth + 1)
+    listed = value.tolist()
+    return listed if type(listed) is type(value) else plain(listed, depth + 1)
 
 
 def restore_value(value: Any, shown: Any, original: Any, *, nested: bool) -> Any:

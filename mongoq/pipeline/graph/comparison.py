@@ -98,8 +98,9 @@ def _facts(part: Stage | Source) -> dict[str, Any]:
     facts["model"] = _model(part)
     options = dict(part.options)
     if "success_on" in options:
-        told = options["success_on"]
-        options["success_on"] = tuple(map(import_path, told if isinstance(told, list | tuple) else (told,)))
+        success_on = options["success_on"]
+        errors = success_on if isinstance(success_on, list | tuple) else (success_on,)
+        options["success_on"] = tuple(map(import_path, errors))
     return facts | options
 
 

@@ -260,8 +260,8 @@ class Graph:
         if self.inputs is not None:
             return self.inputs
         sources = dict.fromkeys(source for stage in self.stages for source in stage.sources)
-        written = {*self.fed, *(target for stage in self.stages for target in stage.targets)}
-        return tuple(queue for queue in sources if queue not in written)
+        targets = {*self.fed, *(target for stage in self.stages for target in stage.targets)}
+        return tuple(queue for queue in sources if queue not in targets)
 
     # --- queues of joins -------------------------------------------------------------------------
 
@@ -307,15 +307,15 @@ class Graph:
         for route in self.routes:
             for source in route.stage.sources:
                 next_to.setdefault(source, []).append(route.queue)
-        seen: set[str] = set()
+        reached: set[str] = set()
         waiting = list(start)
         # A loop over a list, not recursion: graphs may have cycles and long chains.
         while waiting:
             queue = waiting.pop()
-            if queue not in seen:
-                seen.add(queue)
+            if queue not in reached:
+                reached.add(queue)
                 waiting += next_to.get(queue, ())
-        return seen
+        return reached
 
     def find_loops(self, stage: Stage) -> list[str]:
         """Return the sources of a stage that its own items may come back to."""

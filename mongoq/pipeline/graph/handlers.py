@@ -79,20 +79,20 @@ def model_name(model: Any) -> str:
     return import_path(model) if isinstance(model, type) and get_origin(model) is None else repr(model)
 
 
-def names(given: Any) -> tuple[Any, ...]:
+def names(queues: Any) -> tuple[Any, ...]:
     """Return one name or several as a tuple; another value stays as it is, and a check reports it."""
-    return tuple(given) if isinstance(given, list | tuple) else (given,)
+    return tuple(queues) if isinstance(queues, list | tuple) else (queues,)
 
 
-def decorator_names(given: Any, decorator: str) -> tuple[Any, ...]:
+def decorator_names(queues: Any, decorator: str) -> tuple[Any, ...]:
     """Return the names that a decorator was called with.
 
     Raises:
         ArgumentInvalid: the argument is a function: without parentheses the decorator would declare nothing.
     """
-    if callable(given):
+    if callable(queues):
         raise ArgumentInvalid("source", f'the name of a queue, not a function: write @pipeline.{decorator}("queue")')
-    return names(given)
+    return names(queues)
 
 
 UNTOLD: Final = object()
@@ -116,11 +116,12 @@ def return_type(handler: Any) -> Any:
 def _annotation(handler: Any, name: str) -> Any:
     function = _function(handler)
     try:
-        told = getattr(function, "__annotations__", {})
-        if name not in told:
+        annotations = getattr(function, "__annotations__", {})
+        if name not in annotations:
             return UNTOLD
         alone = types.FunctionType(_alone.__code__, getattr(function, "__globals__", {}))
-        alone.__annotations__ = {name: told[name]}  # one annotation alone: others that cannot be resolved do not matter
+        # One annotation alone: others that cannot be resolved do not matter.
+        alone.__annotations__ = {name: annotations[name]}
         return typing.get_type_hints(alone, include_extras=True)[name]
     except Exception:  # a string annotation is an expression that is evaluated, and may raise anything
         return UNTOLD

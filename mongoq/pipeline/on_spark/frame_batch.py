@@ -101,27 +101,27 @@ class FrameBatches:
 
     def _settle(self, spark: SparkSession, token: ObjectId, others: dict[str, Any]) -> None:
         """Settle the items that have a row, and then the items without a row."""
-        told, halted = self._run_settler(spark, Settler(self._part, token, others, left=False))
-        if told["left"]:
+        counts, halted = self._run_settler(spark, Settler(self._part, token, others, left=False))
+        if counts["left"]:
             more, also = self._run_settler(spark, Settler(self._part, token, others, left=True))
-            told, halted = told + more, [*halted, *also]
-        if told["lost"]:
+            counts, halted = counts + more, [*halted, *also]
+        if counts["lost"]:
             sentence = "%d items of stage %r are left out: settled before, as in a batch that is run again, or taken"
-            logger.warning(sentence, told["lost"], self._part.name)
-        self.counts += Counter({ending: number for ending, number in told.items() if ending not in OURS})
+            logger.warning(sentence, counts["lost"], self._part.name)
+        self.counts += Counter({ending: number for ending, number in counts.items() if ending not in OURS})
         if halted:
             item, text = halted[0]
             id = others[item] if item in others else ObjectId(item)
             raise StageStopped(self._part.name, self._part.source, id) from make_named_error("StageFailed", text)
 
     def _run_settler(self, spark: SparkSession, settler: Settler) -> tuple[Counter[str], list[tuple[str, str]]]:
-        told: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         halted = []
         for ending, number, item, text in self._fates(spark).mapInArrow(settler, COUNTS).collect():
-            told[ending] += number
+            counts[ending] += number
             if ending == "halted":
                 halted.append((item, text))
-        return told, halted
+        return counts, halted
 
 
 class FrameWriter:
@@ -208,9 +208,9 @@ class FrameWriter:
     def _fates(self, frame: DataFrame, most: int | None) -> DataFrame:
         own = self._kind(most)
         rows = frame.select(f.col(ID).alias("id"), own.alias("kind"), *_nulls(ROWS.split(", ")[2:]))
-        made = self._call_function(frame.where(own == "item"))
-        if made is not None:
-            rows = rows.union(made)
+        result = self._call_function(frame.where(own == "item"))
+        if result is not None:
+            rows = rows.union(result)
         number = frame.sparkSession.sparkContext.defaultParallelism
         # All rows of an item have to be in one task, one behind the other: Grouper reads them as a stream.
         together = rows.repartition(number, "id").sortWithinPartitions("id")
@@ -222,21 +222,21 @@ class FrameWriter:
             kind = f.when(f.col(ATTEMPTS) > most, "spent").otherwise(kind)
         return f.when(f.col(CORRUPT).isNotNull(), "misfit").otherwise(kind) if self._tells_misfits else kind
 
-    def _call_function(self, given: DataFrame) -> DataFrame | None:
+    def _call_function(self, frame: DataFrame) -> DataFrame | None:
         """Call the function, and return its rows as ``ROWS``; ``None`` where the result has no outcomes of items."""
         stage = self._part.stage
         mark = f.concat(f.lit(f"{stage.name}\0".encode()), f.encode(DELIVERY, "utf-8"))
-        columns = given.select(ID, ATTEMPTS, f.sha2(mark, 256).alias(HASH), *self._columns)
+        columns = frame.select(ID, ATTEMPTS, f.sha2(mark, 256).alias(HASH), *self._columns)
         # Py4J calls back in a thread of its own, which lacks the context variables of the caller.
-        made = self._context.copy().call(self._function, columns)
-        if isinstance(made, Exception):
-            raise made
-        check_result(made)
-        if stage.is_sink and not (isinstance(made, DataFrame) and {RETRY, DEAD} & set(made.columns)):
+        result = self._context.copy().call(self._function, columns)
+        if isinstance(result, Exception):
+            raise result
+        check_result(result)
+        if stage.is_sink and not (isinstance(result, DataFrame) and {RETRY, DEAD} & set(result.columns)):
             return None
-        if not isinstance(made, DataFrame):
-            raise OutcomeInvalid(f"stage {stage.name!r} returned a {name_of(made)}; return a DataFrame")
-        return made.mapInArrow(Encoder(made.schema, stage.name, several=len(stage.targets) > 1), ROWS)
+        if not isinstance(result, DataFrame):
+            raise OutcomeInvalid(f"stage {stage.name!r} returned a {name_of(result)}; return a DataFrame")
+        return result.mapInArrow(Encoder(result.schema, stage.name, several=len(stage.targets) > 1), ROWS)
 
 
 @dataclass(frozen=True)
@@ -367,5 +367,5 @@ def _secrets(place: Location) -> list[str]:
         password = urlsplit(place.uri).password
     except ValueError:
         password = None
-    told = [place.uri, password, None if password is None else unquote(password)]
-    return [secret for secret in told if secret]
+    secrets = [place.uri, password, None if password is None else unquote(password)]
+    return [secret for secret in secrets if secret]

@@ -123,13 +123,13 @@ class FrameQuery:
         interval = f"{round((every or 0) * 1000)} milliseconds"
         self._trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": interval}
         self._ends = available_now
-        told = _schema_of(stage.name, stage.frame)
-        self._schema = _with_own(told)
+        schema = _schema_of(stage.name, stage.frame)
+        self._schema = _with_own(schema)
         writing = FrameWriter(
             self._part,
             stage.handler,
-            [name for name in told.fieldNames() if name not in (ID, ATTEMPTS, HASH)],
-            tells_misfits=CORRUPT not in told.fieldNames(),
+            [name for name in schema.fieldNames() if name not in (ID, ATTEMPTS, HASH)],
+            tells_misfits=CORRUPT not in schema.fieldNames(),
             stopping=lambda: self._stopping,
         )
         self._batches = FrameBatches(self._part, writing)
@@ -282,7 +282,7 @@ class FrameQuery:
         part, frame = self._part, self._frame
         handle = make_stage_handle(part.graph, part.stage, broker_at(part.place).queue(part.source))
         lease = part.stage.options.get("lease")
-        told = {
+        options = {
             "uri": part.place.uri,
             "database": part.place.database,
             "collection": part.place.collection,
@@ -295,7 +295,7 @@ class FrameQuery:
             "lease": None if lease is None else duration(lease, "lease").total_seconds(),
             "stage": StageOption.of(handle._context.stage, handle._context.overriding).text(),
         }
-        return {name: str(value) for name, value in told.items() if value is not None}
+        return {name: str(value) for name, value in options.items() if value is not None}
 
 
 class _Ended(Exception):
@@ -306,22 +306,22 @@ def _schema_of(stage: str, frame: Frame) -> StructType:
     if frame.schema is None:
         return StructType([StructField(PAYLOAD, StringType())])
     try:
-        told = StructType.fromDDL(frame.schema) if isinstance(frame.schema, str) else frame.schema
+        schema = StructType.fromDDL(frame.schema) if isinstance(frame.schema, str) else frame.schema
     except Exception as error:  # an error of Spark's parser
         first = str(error).strip().splitlines()[0]
         raise ArgumentInvalid("schema", f"stage {stage!r}: Spark cannot read {frame.schema!r:.200}: {first}") from None
-    if not isinstance(told, StructType):
+    if not isinstance(schema, StructType):
         problem = f"stage {stage!r}: columns with names, such as 'carrier string', not {frame.schema!r:.200}"
         raise ArgumentInvalid("schema", problem)
-    for field in told.fields:
+    for field in schema.fields:
         if deep := too_deep(field.name, field.dataType):
             raise ArgumentInvalid("schema", f"stage {stage!r}: field {deep}; make it a string, which holds it as JSON")
-    return told
+    return schema
 
 
-def _with_own(told: StructType) -> StructType:
+def _with_own(schema: StructType) -> StructType:
     """Return the columns to read: the columns of the schema, all nullable, and the columns that settling needs."""
-    fields = [StructField(each.name, each.dataType, nullable=True, metadata=each.metadata) for each in told.fields]
+    fields = [StructField(each.name, each.dataType, nullable=True, metadata=each.metadata) for each in schema.fields]
     fields = [field for field in fields if field.name != HASH]
     names = {field.name for field in fields}
     return StructType([*fields, *(StructField(name, type) for name, type in OWN.items() if name not in names)])

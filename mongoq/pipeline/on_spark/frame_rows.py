@@ -183,7 +183,7 @@ class Grouper:
 
     def _make_fate(self, id: str | None, rows: list[Row]) -> tuple[Any, ...]:
         """Return kind, text, delay and outputs of an item's outcome."""
-        made = [row for row in rows if row.kind in RETURNED]
+        returned = [row for row in rows if row.kind in RETURNED]
         own = next((row for row in rows if row.kind not in RETURNED), None)
         # Each item of the frame has one row of its own, so a group without one has an id that the function made up.
         if own is None:
@@ -191,18 +191,18 @@ class Grouper:
             raise OutcomeInvalid(f"stage {self._stage!r} returned a row with {which}; each row is made of an item")
         if own.kind != "item":
             return own.kind, own.text, None, None
-        refused = next((row for row in made if row.kind == "refused"), None)
+        refused = next((row for row in returned if row.kind == "refused"), None)
         if refused is not None:
             return "refused", f"stage {self._stage!r}: {refused.text}", None, None
-        failure = next((row for row in made if row.kind != "row"), None)
-        if failure is not None and len(made) > 1:
-            text = f"it is said to be {failure.kind}, and has {len(made)} rows; such an item has that row alone"
+        failure = next((row for row in returned if row.kind != "row"), None)
+        if failure is not None and len(returned) > 1:
+            text = f"it is said to be {failure.kind}, and has {len(returned)} rows; such an item has that row alone"
             return "refused", f"stage {self._stage!r}: {text}", None, None
         if failure is not None:
             return failure.kind, failure.text, failure.delay, None
-        if self._sink or not made:
+        if self._sink or not returned:
             return "left", None, None, None
-        return "moved", None, None, [{"to": row.to, "delay": row.delay, "payload": row.payload} for row in made]
+        return "moved", None, None, [{"to": row.to, "delay": row.delay, "payload": row.payload} for row in returned]
 
 
 def _group_by_item(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str | None, list[Row]]]:

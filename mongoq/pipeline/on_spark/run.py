@@ -142,8 +142,8 @@ class SparkRun(ThreadedRun):
         cores = tasks if context is None else context.defaultParallelism
         shared = parts if len(sources) >= cores else frozenset[str]()  # otherwise sources would leave no slot to stages
         source_slots = [
-            TaskSlot(1, shared | {one.name}, source=one.name, every=None if self._drain else one.every)
-            for one in sources
+            TaskSlot(1, shared | {source.name}, source=source.name, every=None if self._drain else source.every)
+            for source in sources
         ]
         number = min(tasks, MAX_JOBS) if parts else 0
         # Spread the tasks evenly: job n has the tasks from places[n] to places[n + 1].
@@ -330,8 +330,8 @@ def _check_session(spark: Any) -> None:
     if has_ended(spark):
         raise ArgumentInvalid("spark", "this session was stopped; start another one")
     if isinstance(spark, type) or not all(hasattr(spark, method) for method in ("range", "readStream", "conf")):
-        told = f"the class {spark.__name__}" if isinstance(spark, type) else type(spark).__name__
-        raise ArgumentInvalid("spark", f"a SparkSession, not {told}")
+        description = f"the class {spark.__name__}" if isinstance(spark, type) else type(spark).__name__
+        raise ArgumentInvalid("spark", f"a SparkSession, not {description}")
 
 
 def _check_frames(graph: Graph, spark: Any) -> None:
@@ -339,7 +339,7 @@ def _check_frames(graph: Graph, spark: Any) -> None:
     if any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__):
         problem = "a frame stage needs a classic Spark session, and this one is of Spark Connect"
         hint = "run it where the driver is (spark-submit, or master(...)), and the other stages by stages="
-        faults = [f"stage {one.name!r}: {problem}; {hint}" for one in graph.own_stages if one.frame is not None]
+        faults = [f"stage {stage.name!r}: {problem}; {hint}" for stage in graph.own_stages if stage.frame is not None]
         if faults:
             raise GraphInvalid(graph.name, faults)
 

@@ -107,7 +107,9 @@ class TaskSlot:
         """Return a task's counts as they hold for the run: a source that is called again has not ended."""
         if self.source is None or self._every is None:
             return counts
-        return PipelineCounts(counts.stages, {name: replace(one, ended=False) for name, one in counts.sources.items()})
+        return PipelineCounts(
+            counts.stages, {name: replace(source_counts, ended=False) for name, source_counts in counts.sources.items()}
+        )
 
     @property
     def is_over(self) -> bool:
@@ -278,7 +280,7 @@ class Monitor:
 
     def is_due(self, stopped: Collection[str]) -> bool:
         """Return whether an item is ready for tasks, at a stage that has not stopped by itself."""
-        queues = list(dict.fromkeys(one.name for one in self._consumers if one.stage not in stopped))
+        queues = list(dict.fromkeys(consumer.name for consumer in self._consumers if consumer.stage not in stopped))
         if not queues:
             return False
         try:
@@ -301,9 +303,9 @@ class Monitor:
 
     def _find_watched(self, stopped: Collection[str]) -> Iterator[tuple[Queue[Any], timedelta, bool]]:
         """Yield the queues that have to be empty at the end, their leases, and True if scheduled items may stay."""
-        for one in self._consumers:
-            if one.stage not in stopped:
-                yield one.queue, one.lease or one.queue.settings.lease, one.drains_with_scheduled
+        for consumer in self._consumers:
+            if consumer.stage not in stopped:
+                yield consumer.queue, consumer.lease or consumer.queue.settings.lease, consumer.drains_with_scheduled
         for stage, queue in self._frames:
             if stage.name not in stopped:
                 yield queue, queue.settings.lease, False

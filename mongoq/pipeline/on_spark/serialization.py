@@ -40,8 +40,8 @@ def dumps(value: Any) -> bytes:
 class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Cached) and not _is_found(obj):
-            told = {"function": obj.__wrapped__}
-            return _empty, (obj.cache_parameters(),), told, None, None, _fill_cached
+            state = {"function": obj.__wrapped__}
+            return _empty, (obj.cache_parameters(),), state, None, None, _fill_cached
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
 
@@ -67,9 +67,9 @@ def _empty(parameters: Mapping[str, Any]) -> Any:
     return lru_cache(**parameters)(_Behind())
 
 
-def _fill_cached(cached: Any, told: Mapping[str, Any]) -> None:
-    cached.__wrapped__.function = told["function"]
-    update_wrapper(cached, told["function"])
+def _fill_cached(cached: Any, state: Mapping[str, Any]) -> None:
+    cached.__wrapped__.function = state["function"]
+    update_wrapper(cached, state["function"])
 
 
 logger = logging.getLogger("mongoq.spark")

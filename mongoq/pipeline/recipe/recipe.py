@@ -82,8 +82,8 @@ class _Reading:
         whole = self._part(content, "recipe", PIPELINE, required=("name", "stages"), name="recipe", stages=[])
         if whole is None or (self.faults and not whole["stages"]):
             return None
-        sources = [self._source(told, place) for place, told in enumerate(whole.get("sources", ()))]
-        stages = [self._stage(told, place) for place, told in enumerate(whole["stages"])]
+        sources = [self._source(entry, place) for place, entry in enumerate(whole.get("sources", ()))]
+        stages = [self._stage(entry, place) for place, entry in enumerate(whole["stages"])]
         makers = tuple(source for source in sources if source is not None)
         known = tuple(stage for stage in stages if stage is not None)
         # Without a stage or source, the checks of the graph would report faults that are not there.
@@ -94,22 +94,22 @@ class _Reading:
         return Graph(whole["name"], known, whole.get("errors"), inputs, outputs, whole.get("trail", False), makers)
 
     def _part(
-        self, told: Any, at: str, keys: Sequence[str], *, required: Sequence[str] = (), **stand_ins: Any
+        self, entry: Any, at: str, keys: Sequence[str], *, required: Sequence[str] = (), **stand_ins: Any
     ) -> dict[str, Any] | None:
         """Return a part without its wrong keys; ``None`` if a required key is wrong and has no stand-in."""
-        if not isinstance(told, Mapping):
-            self.faults.append(f"{at}: a mapping, not {type(told).__name__}")
+        if not isinstance(entry, Mapping):
+            self.faults.append(f"{at}: a mapping, not {type(entry).__name__}")
             return None
         part = {}
         for key in keys:
             kind, wanted = TYPES.get(key, (object, ""))
-            if key in told and isinstance(told[key], kind):
-                part[key] = told[key]
-            elif key in told:
+            if key in entry and isinstance(entry[key], kind):
+                part[key] = entry[key]
+            elif key in entry:
                 self.faults.append(f"{at}: {key}: Input should be {wanted}")
             elif key in required:
                 self.faults.append(f"{at}: {key!r} is missing")
-        for key in told:
+        for key in entry:
             if not isinstance(key, str):
                 self.faults.append(f"{at}: {key!r:.60}: Keys should be strings")
             elif key not in keys:
@@ -117,9 +117,9 @@ class _Reading:
         part = stand_ins | part
         return None if any(key not in part for key in required) else part
 
-    def _source(self, told: Any, place: int) -> Source | None:
-        at = _place("sources", place, told)
-        part = self._part(told, at, SOURCE, required=("to", "handler"), handler=SOURCE_STAND_IN)
+    def _source(self, entry: Any, place: int) -> Source | None:
+        at = _place("sources", place, entry)
+        part = self._part(entry, at, SOURCE, required=("to", "handler"), handler=SOURCE_STAND_IN)
         if part is None:
             return None
         handler = self._import(part.pop("handler"), f"{at}: handler", _source_stand_in)
@@ -127,9 +127,9 @@ class _Reading:
         name, target = part.pop("name", None), part.pop("to")
         return Source(default if name is None else name, target, handler, **part)
 
-    def _stage(self, told: Any, place: int) -> Stage | None:
-        at = _place("stages", place, told)
-        part = self._part(told, at, STAGE, required=("handler",), handler=STAND_IN)
+    def _stage(self, entry: Any, place: int) -> Stage | None:
+        at = _place("stages", place, entry)
+        part = self._part(entry, at, STAGE, required=("handler",), handler=STAND_IN)
         if part is None:
             return None
         handler = self._import(part["handler"], f"{at}: handler", _stand_in)
@@ -147,22 +147,23 @@ class _Reading:
             **{key: part[key] for key in FIELDS if key in part},
         )
 
-    def _model(self, told: Any, at: str) -> Any:
-        if isinstance(told, list):
-            return [self._model(one, f"{at}[{place}]") for place, one in enumerate(told)]
-        if told is None or isinstance(told, str):
-            return None if told is None else self._import(told, at, None)
-        self.faults.append(f"{at}: where it is imported from, such as 'app.models:Flight', not {told!r:.60}")
+    def _model(self, name: Any, at: str) -> Any:
+        if isinstance(name, list):
+            return [self._model(part, f"{at}[{place}]") for place, part in enumerate(name)]
+        if name is None or isinstance(name, str):
+            return None if name is None else self._import(name, at, None)
+        self.faults.append(f"{at}: where it is imported from, such as 'app.models:Flight', not {name!r:.60}")
         return None
 
-    def _join(self, told: Any, at: str) -> Join | None:
-        if isinstance(told, Mapping) and True in told and "on" not in told:  # YAML 1.1 reads on without quotes as True
-            told = {"on" if key is True else key: value for key, value in told.items()}
-        part = None if told is None else self._part(told, at, JOIN, required=("on",), on=None)
+    def _join(self, entry: Any, at: str) -> Join | None:
+        # YAML 1.1 reads on without quotes as True.
+        if isinstance(entry, Mapping) and True in entry and "on" not in entry:
+            entry = {"on" if key is True else key: value for key, value in entry.items()}
+        part = None if entry is None else self._part(entry, at, JOIN, required=("on",), on=None)
         return None if part is None else Join(**part)
 
-    def _frame(self, told: Any, at: str) -> Frame | None:
-        part = None if told is None else self._part(told, at, FRAME_KEYS)
+    def _frame(self, entry: Any, at: str) -> Frame | None:
+        part = None if entry is None else self._part(entry, at, FRAME_KEYS)
         return None if part is None else Frame(**part)
 
     def _import(self, path: Any, at: str, stand_in: Any) -> Any:
@@ -172,36 +173,36 @@ class _Reading:
             self.faults.append(f"{at}: {failed}")
             return stand_in
 
-    def _otherwise(self, told: Any, at: str) -> Drop | Move | None:
-        if told is None or told == "drop":
-            return None if told is None else Drop()
-        if not isinstance(told, Mapping) or set(told) != {"move"}:
-            self.faults.append(f"{at}: 'drop', or {{'move': {{'to': …}}}}, not {told!r:.60}")
+    def _otherwise(self, entry: Any, at: str) -> Drop | Move | None:
+        if entry is None or entry == "drop":
+            return None if entry is None else Drop()
+        if not isinstance(entry, Mapping) or set(entry) != {"move"}:
+            self.faults.append(f"{at}: 'drop', or {{'move': {{'to': …}}}}, not {entry!r:.60}")
             return Drop()
-        part = self._part(told["move"], f"{at}.move", MOVE, required=("to",))
+        part = self._part(entry["move"], f"{at}.move", MOVE, required=("to",))
         return Drop() if part is None else Move(**part)
 
-    def _options(self, given: Mapping[str, Any], at: str) -> dict[str, Any]:
-        options = {option: given[option] for option in OPTIONS if option in given}
-        if given.get("format") is not None:
+    def _options(self, entry: Mapping[str, Any], at: str) -> dict[str, Any]:
+        options = {option: entry[option] for option in OPTIONS if option in entry}
+        if entry.get("format") is not None:
             options.setdefault("batch", FRAME)
-        if "retry" in given:
-            options["retry"] = self._retry(given["retry"], f"{at}: retry")
-        if "success_on" in given:
+        if "retry" in entry:
+            options["retry"] = self._retry(entry["retry"], f"{at}: retry")
+        if "success_on" in entry:
             options["success_on"] = tuple(
-                self._import(path, f"{at}: success_on", Exception) for path in names(given["success_on"])
+                self._import(path, f"{at}: success_on", Exception) for path in names(entry["success_on"])
             )
         return options
 
-    def _retry(self, told: Any, at: str) -> RetryPolicy | None:
-        if told is None:
+    def _retry(self, entry: Any, at: str) -> RetryPolicy | None:
+        if entry is None:
             return None
-        kind = next(iter(told)) if isinstance(told, Mapping) and len(told) == 1 else None
+        kind = next(iter(entry)) if isinstance(entry, Mapping) and len(entry) == 1 else None
         if kind not in POLICIES:
-            self.faults.append(f"{at}: {{kind: {{…}}}} with one of {', '.join(POLICIES)}, not {told!r:.60}")
+            self.faults.append(f"{at}: {{kind: {{…}}}} with one of {', '.join(POLICIES)}, not {entry!r:.60}")
             return None
         keys, policy = POLICIES[kind]
-        values = self._part({} if told[kind] is None else told[kind], f"{at}.{kind}", keys)
+        values = self._part({} if entry[kind] is None else entry[kind], f"{at}.{kind}", keys)
         try:
             return None if values is None else policy(**values)
         except ArgumentInvalid as invalid:
@@ -209,9 +210,9 @@ class _Reading:
             return None
 
 
-def _place(kind: str, place: int, told: Any) -> str:
+def _place(kind: str, place: int, entry: Any) -> str:
     """Return the name that faults use for an entry of a list."""
-    name = told.get("name") if isinstance(told, Mapping) else None
+    name = entry.get("name") if isinstance(entry, Mapping) else None
     return f"{kind}[{place}] ({name!r:.150})" if isinstance(name, str) else f"{kind}[{place}]"
 
 

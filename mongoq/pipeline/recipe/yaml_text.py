@@ -35,10 +35,10 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         """Refuse keys that are written differently and have the same value, such as ``on`` and ``yes``."""
-        made = super().construct_mapping(node, deep)
-        if len(made) < len(node.value):
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
             raise _refusal("two of its keys are the same value", node)
-        return made
+        return mapping
 
     def construct_number(self, node: Any) -> int | float:
         """Refuse numbers in base 60: PyYAML takes quadratic time for them."""
@@ -50,7 +50,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Refuse duplicate keys before a mapping is made; nested merges also grow without bounds."""
-        seen = set()
+        keys = set()
         for key, _ in node.value:
             if key.tag == MERGE:
                 raise _refusal("merge keys (<<) are not taken; write the keys out", key)
@@ -58,9 +58,9 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
                 raise _refusal("a key is a plain value", key)
             if key.tag == INTEGER and len(key.value) > KEY_DIGITS:
                 raise _refusal(f"a number of more than {KEY_DIGITS} digits is no key; put it in quotes", key)
-            if key.value in seen:
+            if key.value in keys:
                 raise _refusal(f"the key {key.value!r:.150} is given twice", key)
-            seen.add(key.value)
+            keys.add(key.value)
 
 
 # SafeLoader reads 1:30 as 90, a number in base 60, by the constructors of these two tags.

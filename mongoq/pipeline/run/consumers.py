@@ -27,7 +27,7 @@ from mongoq.protocol.join.join import join_arrivals, settle_expired
 from mongoq.protocol.join.match import Arrival
 from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
 from mongoq.protocol.state.context import BrokerContext, context_of
-from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, SettleGroup, consumer
+from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, SettleGroup, consumer, takes_job
 from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
 from mongoq.worker.sources import SourcePlan, source_plan
 
@@ -213,30 +213,16 @@ def _nothing(_: Any) -> None:
     """Stand-in for a handler: the outcome resolver alone decides about the items."""
 
 
-def takes_job(handler: Callable[..., Any], number: int) -> bool:
-    """Return whether a handler of ``number`` payloads takes the job as well.
-
-    Raises:
-        ArgumentInvalid: it takes neither this number of arguments nor one more.
-    """
-    try:
-        parameters = inspect.signature(handler).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    needed = sum(one.default is one.empty for one in positional)
-    named = any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters)
-    several = any(one.kind is one.VAR_POSITIONAL for one in parameters)
-    if named or needed > number + 1 or (len(positional) < number and not several):
-        raise ArgumentInvalid("handler", f"it is to take {number} payloads, one of each queue, and maybe the job")
-    # An optional further argument is the job only if its name is job.
-    return needed == number + 1 or (len(positional) > number and positional[number].name == "job")
+def join_takes_job(handler: Callable[..., Any], number: int) -> bool:
+    """Return whether the handler of a join of ``number`` queues takes the job as well; raises ``ArgumentInvalid``."""
+    expected = f"it is to take {number} payloads, one of each queue, and maybe the job"
+    return takes_job(handler, number, expected=expected)
 
 
 def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
     """Return a handler of one payload, the list of all payloads, that calls the given handler."""
     number = len(stage.sources)
-    with_job = takes_job(handler, number)
+    with_job = join_takes_job(handler, number)
     if is_function(inspect.iscoroutinefunction, handler):
 
         async def called_async(payloads: Sequence[Any], job: Any) -> Any:

@@ -296,6 +296,8 @@ class StartingAsync:
 def start_checks(broker: BrokerContext, graph: Graph, own: Sequence[Consumer]) -> list[Callable[[], Flow[None]]]:
     """Return the checks before a run begins, the checks that must come before any write first."""
     filters = [
-        partial(check_on_server, one.queue._context, one.item_filter) for one in own if one.item_filter is not None
+        partial(check_on_server, consumer.queue._context, consumer.item_filter)
+        for consumer in own
+        if consumer.item_filter is not None
     ]
     return [partial(check_server, broker, graph), partial(begin, broker), *filters]

@@ -262,14 +262,14 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
     suspects = [document for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
     left = sum(not is_spent(attempts_of(document)) for document in found)
     together = claim.runs_with_others or left > (1 if alone else 0)
-    others: list[Item[Any]] = []
+    more: list[Item[Any]] = []
     for document in found:
         spent = is_spent(attempts_of(document))
         if spent and is_suspect(document):
             continue
         if item := (yield from _claim_or_bury(claim, document, together=together and not spent)):
-            others.append(item)
-    if suspects and alone and not others:
+            more.append(item)
+    if suspects and alone and not more:
         item = yield from _claim_or_bury(claim, suspects[0], together=False)
         return {id_key(item.id): item} if item else {}
     if suspects:
@@ -277,9 +277,9 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
         update = {"$set": {"when": claim.now}}
         ids = [document["_id"] for document in suspects]
         yield from retry_until_reply(Command("update_many", {"filter": claim.filter(ids), "update": update}))
-    if len(items) == 1 and not others and not claim.runs_with_others:
+    if len(items) == 1 and not more and not claim.runs_with_others:
         yield from _unmark(claim, *items.values())
-    return {id_key(item.id): item for item in others}
+    return {id_key(item.id): item for item in more}
 
 
 def _set_lapsed_aside(claim: BatchClaim, found: list[Document]) -> list[Document]:

@@ -101,8 +101,10 @@ def _record_settled(claim: BatchClaim, wanted: ItemFilter, total: int) -> None:
     context.count("move", total)
     to, when = wanted.handed.queue, due_time(context.broker.clock, wanted.handed.delay, wanted.handed.when)
     # Items of another program may have a priority that cannot be hashed.
-    found = {one for document in claim.candidates.documents if isinstance(one := document.get("priority"), int)}
-    priorities = {wanted.handed.changes.get("priority", one) for one in found}
+    found = {
+        priority for document in claim.candidates.documents if isinstance(priority := document.get("priority"), int)
+    }
+    priorities = {wanted.handed.changes.get("priority", priority) for priority in found}
     context.broker.record_put(to, when, *priorities, number=total, is_new=False)
 
 

@@ -165,11 +165,11 @@ def _claim_single(
 ) -> Flow[ClaimedBatch[Any] | None]:
     """Claim the first item by itself: no batch can hold it, or only a claim can find out whether it is free."""
     with context.state.prefetch.claims_one():
-        one = yield from claim_one(context, lease)
-    if one is None:
+        item = yield from claim_one(context, lease)
+    if item is None:
         return None
-    if screen is None or (yield from is_kept(context, screen, one)):
-        return ClaimedBatch([one])
+    if screen is None or (yield from is_kept(context, screen, item)):
+        return ClaimedBatch([item])
     return ClaimedBatch([], screened=1)
 
 

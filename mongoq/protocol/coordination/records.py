@@ -102,34 +102,34 @@ def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Enco
     """
     stencils: dict[int, tuple[Stencil, datetime]] = {}
     made = []
-    for one, id in zip(part, new_ids(len(part)), strict=True):
-        if one.delay is None and one.headers is None:
-            if one.priority not in stencils:
-                stencils[one.priority] = _stencil(context, one, id)
-            stencil, when = stencils[one.priority]
+    for record, id in zip(part, new_ids(len(part)), strict=True):
+        if record.delay is None and record.headers is None:
+            if record.priority not in stencils:
+                stencils[record.priority] = _stencil(context, record, id)
+            stencil, when = stencils[record.priority]
         else:
-            stencil, when = _stencil(context, one, id)
-        made.append(EncodedRecord(context.name, one.priority, when, stencil.envelope(id, one.wrapped)))
+            stencil, when = _stencil(context, record, id)
+        made.append(EncodedRecord(context.name, record.priority, when, stencil.envelope(id, record.wrapped)))
     return made
 
 
-def _stencil(context: QueueContext[Any], one: Yielded, id: bytes) -> tuple[Stencil, datetime]:
-    envelope = _envelope(context, one, id)
+def _stencil(context: QueueContext[Any], record: Yielded, id: bytes) -> tuple[Stencil, datetime]:
+    envelope = _envelope(context, record, id)
     return Stencil(context.broker.encoding, envelope), envelope["when"]
 
 
-def _envelope(context: QueueContext[Any], one: Yielded, id: bytes) -> dict[str, Any]:
-    when = due_time(context.broker.clock, one.delay, None)
+def _envelope(context: QueueContext[Any], record: Yielded, id: bytes) -> dict[str, Any]:
+    when = due_time(context.broker.clock, record.delay, None)
     return new_envelope(
-        context.name, None, id=ObjectId(id), when=when, priority=one.priority, headers=one.headers, once=None
+        context.name, None, id=ObjectId(id), when=when, priority=record.priority, headers=record.headers, once=None
     )
 
 
 def _what_fits(batch: Sequence[Yielded], queues: int) -> Sequence[Yielded]:
     """Return the first records that fit one transaction with all their copies."""
     size = 0
-    for place, one in enumerate(batch):
-        size += _size(one) * queues
+    for place, record in enumerate(batch):
+        size += _size(record) * queues
         if size > MAX_TRANSACTION_BYTES or (place + 1) * queues > MAX_COPIES:
             if place == 0:
                 # Not even one record fits: no smaller batch can help.
@@ -138,18 +138,21 @@ def _what_fits(batch: Sequence[Yielded], queues: int) -> Sequence[Yielded]:
     return batch
 
 
-def _size(one: Yielded) -> int:
-    return OVERHEAD + len(one.wrapped) + (0 if one.headers is None else len(one.headers.raw))
+def _size(record: Yielded) -> int:
+    return OVERHEAD + len(record.wrapped) + (0 if record.headers is None else len(record.headers.raw))
 
 
 def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequence[str]) -> list[EncodedRecord]:
     """Return one copy of each record for each queue that is bound to the topic."""
     broker, at = context.broker, context.broker.clock.now()
-    envelopes = [_envelope(context, one, id) for one, id in zip(part, new_ids(len(part)), strict=True)]
+    envelopes = [_envelope(context, record, id) for record, id in zip(part, new_ids(len(part)), strict=True)]
     return [
         EncodedRecord(
-            queue, one.priority, envelope["when"], copy_for_queue(broker, envelope, one.wrapped, queue, at).document
+            queue,
+            record.priority,
+            envelope["when"],
+            copy_for_queue(broker, envelope, record.wrapped, queue, at).document,
         )
         for queue in queues
-        for one, envelope in zip(part, envelopes, strict=True)
+        for record, envelope in zip(part, envelopes, strict=True)
     ]

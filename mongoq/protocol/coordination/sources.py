@@ -101,7 +101,7 @@ def push_records(context: QueueContext[Any], tenure: DocumentLease, batch: Seque
         yield from _resolve_lost_reply(broker, tenure, len(part))
     tenure.pushed += len(part)
     tenure.position = broker.encoding.decode_sendable(part[-1].position)
-    numbers = Counter((one.queue, one.priority, one.when) for one in made)
+    numbers = Counter((copy.queue, copy.priority, copy.when) for copy in made)
     for (queue, priority, when), number in numbers.items():
         broker.record_put(queue, when, priority, number=number)
     return len(part)
@@ -116,7 +116,7 @@ def _attempt(
     filter = {**under(tenure), "pushed": tenure.pushed}
     if not (yield from Command("update_one", {"filter": filter, "update": {"$set": told}}, has_matched)):
         raise _Unmatched
-    documents = [one.document for one in made]
+    documents = [copy.document for copy in made]
     for chunk in chunks(documents, lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
 

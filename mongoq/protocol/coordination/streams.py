@@ -191,14 +191,14 @@ class StreamClaimer:
         """Reserve one document with fields of odd types, written by another program; no batch can hold it."""
         if self._items:
             return []
-        one = yield from claim_one(self._context, self._lease)
-        if one is None:
+        item = yield from claim_one(self._context, self._lease)
+        if item is None:
             return []
-        filter = {"_id": one.id, "token": one.token}
-        mine = {**self._mine, "pushed": one.due}
+        filter = {"_id": item.id, "token": item.token}
+        mine = {**self._mine, "pushed": item.due}
         # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
         kept = yield from Command("update_one", {"filter": filter, "update": {"$set": mine}}, has_matched)
-        return [one] if kept else []
+        return [item] if kept else []
 
 
 def next_claim(

@@ -119,16 +119,16 @@ def _fit_to_size(
 
     Other programs may fill a document up to the server's limit; the marks of a copy then no longer fit.
     """
-    ids, sent = [], []
+    ids, documents = [], []
     for copy, when in zip(batch.copies, whens, strict=True):
-        made = copy.make(when)
-        if len(made.raw) <= LARGEST:
+        document = copy.make(when)
+        if len(document.raw) <= LARGEST:
             ids.append(copy.id)
-            sent.append(made)
+            documents.append(document)
         else:
             original = open_document(broker, copy.original)["_id"]
-            batch.refusals.append((original, str(PayloadTooLarge("payload", len(made.raw), LARGEST))))
-    return ids, sent
+            batch.refusals.append((original, str(PayloadTooLarge("payload", len(document.raw), LARGEST))))
+    return ids, documents
 
 
 def send(task: Task, copies: Copies) -> Flow[None]:
@@ -317,6 +317,10 @@ def _duplicates(error: Exception) -> int | None:
     if not isinstance(details, Mapping):
         return None
     failures = details.get("writeErrors")
-    if not failures or details.get("writeConcernErrors") or any(one["code"] != DUPLICATE_KEY for one in failures):
+    if (
+        not failures
+        or details.get("writeConcernErrors")
+        or any(failure["code"] != DUPLICATE_KEY for failure in failures)
+    ):
         return None
     return len(failures)

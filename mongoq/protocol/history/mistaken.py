@@ -101,8 +101,8 @@ def _nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
     """Return the names that are most similar to this one; only dead queues for a dead queue."""
     suffix = DEAD_SUFFIX if name.endswith(DEAD_SUFFIX) else ""
     owner = name.removesuffix(suffix)
-    others = {other.removesuffix(DEAD_SUFFIX) if suffix else other for other in names}
-    ratios = {other: ratio for other in others if (ratio := _likeness(owner, other)) >= ALIKE}
+    candidates = {other.removesuffix(DEAD_SUFFIX) if suffix else other for other in names}
+    ratios = {other: ratio for other in candidates if (ratio := _likeness(owner, other)) >= ALIKE}
     return tuple(other + suffix for other in sorted(ratios, key=lambda other: (-ratios[other], other))[:SHOWN])
 
 

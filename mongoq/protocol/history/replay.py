@@ -203,8 +203,8 @@ def _find_kept(
     found = yield from find_few(
         context.broker, filter, [("_id", 1)], len(ids), projection=fields, target="history", lenient=True
     )
-    kept = [document for document in found if document.get("q") == context.name and document.get("processed")]
-    return sorted(kept, key=_processing_order)
+    processed = [document for document in found if document.get("q") == context.name and document.get("processed")]
+    return sorted(processed, key=_processing_order)
 
 
 def _processing_order(document: Document) -> tuple[Any, Any]:

@@ -104,11 +104,11 @@ def _own(spec: JoinSpec, arrival: Arrival) -> Member:
     return Member(spec.side(arrival.queue), item, {"_id": item.id, "token": item.token})
 
 
-def _partner(spec: JoinSpec, queue: str, one: Arrival | Place, waiting: Mapping[str, Document]) -> Member:
+def _partner(spec: JoinSpec, queue: str, member: Arrival | Place, waiting: Mapping[str, Document]) -> Member:
     """Return a partner as it was in its first queue; a process that gives it up at this moment comes too late."""
-    if isinstance(one, Arrival):
-        return _own(spec, one)
-    context, document = spec.side(queue), waiting[one.text]
+    if isinstance(member, Arrival):
+        return _own(spec, member)
+    context, document = spec.side(queue), waiting[member.text]
     parked = document["parked"]
     as_it_came = {**document, "q": context.name, "token": None, "key": parked.get("key")}
     at = parked.get("at")
@@ -215,8 +215,8 @@ def _part(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetim
 
 def _parking(spec: JoinSpec, item: Item[Any]) -> Member:
     """Return a parked item as it was in its first queue; the join may no longer have that queue."""
-    told = _note(item).get("queue")
-    queue = told if isinstance(told, str) else spec.queues[0]
+    queue_name = _note(item).get("queue")
+    queue = queue_name if isinstance(queue_name, str) else spec.queues[0]
     context = spec.side(queue) if queue in spec.queues else spec.sides[0]
     as_it_came = with_stored(with_stored(item, "q", queue), "key", _note(item).get("key"))
     return Member(context, as_it_came, {"_id": item.id, "token": item.token})

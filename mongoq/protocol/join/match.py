@@ -86,7 +86,7 @@ class Plan:
     @property
     def places(self) -> dict[str, Place]:
         """Places of parked partners, by their texts."""
-        return {one.text: one for _, met in self.meetings for one in met.values() if isinstance(one, Place)}
+        return {place.text: place for _, met in self.meetings for place in met.values() if isinstance(place, Place)}
 
 
 def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:

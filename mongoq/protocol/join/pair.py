@@ -100,8 +100,8 @@ def _trail(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
         own = {"trail": stored if isinstance(stored, list) else []}
         marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
         entries += marks.in_document(own).get("trail", own["trail"])
-    told = [{**entry, "joined": True} if isinstance(entry, Mapping) else entry for entry in entries]
-    return sorted(told, key=_settlement_time)[-HOPS:]
+    joined = [{**entry, "joined": True} if isinstance(entry, Mapping) else entry for entry in entries]
+    return sorted(joined, key=_settlement_time)[-HOPS:]
 
 
 def _is_recorded(member: Member) -> bool:
@@ -139,10 +139,10 @@ def bury_statement(
     """Return the statement that sends an item to the error queue, as if from the queue that it arrived by."""
     context, item = member.context, member.item
     update, marks = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
-    told = {**marks.on(update), "$unset": {**update["$unset"], "parked": ""}}
+    marked = {**marks.on(update), "$unset": {**update["$unset"], "parked": ""}}
     if missed:
-        told["$set"] = {**told["$set"], MISSED: True}
-    return "UpdateOne", {"filter": member.where, "update": told}
+        marked["$set"] = {**marked["$set"], MISSED: True}
+    return "UpdateOne", {"filter": member.where, "update": marked}
 
 
 def _in_its_queue(member: Member, update: dict[str, Any]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def record_results(spec: JoinSpec, done: JoinTransaction) -> None:
             "%d items of the join %r have failed; the last: %s", len(done.reasons), spec.name, done.reasons[-1]
         )
     broker = spec.parked.broker
-    for document in (one.document for one in done.pairs):
+    for document in (pair.document for pair in done.pairs):
         broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])
     for queue, number in Counter(member.context.name for member in done.members).items():
         broker.counters.add(queue, "commit", number)
@@ -180,6 +180,6 @@ def send_results(broker: BrokerContext, doing: JoinTransaction) -> Flow[None]:
     # One count for all statements: a transaction that finds fewer items is aborted as a whole.
     if requests and (yield from count_found(broker, requests)) < expected:
         raise FenceMiss
-    made = [*map(broker.encoding.raw, doing.values), *(one.raw for one in doing.pairs)]
+    made = [*map(broker.encoding.raw, doing.values), *(pair.raw for pair in doing.pairs)]
     for chunk in chunks(made, lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})

@@ -207,7 +207,7 @@ def _insert_drafts(drafts: list[Draft]) -> Flow[list[Any]]:
         yield insert_command(drafts[0].encode())
         drafts[0].record_put()
         return [None]
-    told: list[Any] = []
+    refusals_by_place: list[Any] = []
     for chunk in chunks(drafts, lambda draft: draft.size):
         refusals: Mapping[int, Exception] = {}
         documents = [draft.encode() for draft in chunk]
@@ -218,8 +218,8 @@ def _insert_drafts(drafts: list[Draft]) -> Flow[list[Any]]:
         except Exception as error:
             refusals = dict(enumerate(copies(error, len(chunk))))
         _record_drafts(draft for place, draft in enumerate(chunk) if place not in refusals)
-        told += [refusals.get(place) for place in range(len(chunk))]
-    return told
+        refusals_by_place += [refusals.get(place) for place in range(len(chunk))]
+    return refusals_by_place
 
 
 def _record_drafts(drafts: Iterable[Draft]) -> None:

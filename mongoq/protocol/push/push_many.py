@@ -161,7 +161,7 @@ def push_many(
         first = envelopes.document(pushes[0], None)
         yield from publish_many(context.broker, first, fresh, bound, given=given is not None, joined=joined)
     elif joined:
-        copies = [Copy(context.name, id, envelopes.encode(one)) for id, one in zip(identities, pushes, strict=True)]
+        copies = [Copy(context.name, id, envelopes.encode(push)) for id, push in zip(identities, pushes, strict=True)]
         first = envelopes.document(pushes[0], None)
         yield from insert_joined(context.broker, copies, first, given=given is not None)
     else:
@@ -171,11 +171,11 @@ def push_many(
 
 def _encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:
     """Check and encode each payload, as ``{"payload": payload}``."""
-    given = read_list(payloads, "payloads")
+    listed = read_list(payloads, "payloads")
     with suppress(ArgumentInvalid):
-        return context.codec.wrap_many(given)
+        return context.codec.wrap_many(listed)
     values = []
-    for place, payload in enumerate(given):  # one payload is refused: find out which, for the error
+    for place, payload in enumerate(listed):  # one payload is refused: find out which, for the error
         try:
             values.append(context.codec.wrap(payload))
         except ArgumentInvalid as error:
@@ -184,12 +184,12 @@ def _encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> lis
 
 
 def _check_ids(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
-    given = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
-    if len(given) != number:
-        raise ArgumentInvalid("ids", f"{len(given)} ids for {number} payloads; give one for each")
-    if len({id.binary for id in given}) != number:
+    object_ids = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
+    if len(object_ids) != number:
+        raise ArgumentInvalid("ids", f"{len(object_ids)} ids for {number} payloads; give one for each")
+    if len({id.binary for id in object_ids}) != number:
         raise ArgumentInvalid("ids", "the same id is given twice; one item has one id")
-    return given
+    return object_ids
 
 
 def _insert_in_chunks(
@@ -224,7 +224,7 @@ def _insert_in_chunks(
 
 def _ids(chunk: Iterable[Push]) -> list[ObjectId]:
     """Return the ids as ``ObjectId``; made on demand, since most calls need none."""
-    return [ObjectId(one[0]) for one in chunk]
+    return [ObjectId(push[0]) for push in chunk]
 
 
 def _insert_chunk(
@@ -240,7 +240,7 @@ def _insert_chunk(
     try:
         yield from (retry_until_reply(command) if again else command)
     except PartlyRefused as refused:
-        envelopes.record([one for place, one in enumerate(chunk) if place not in refused.refusals])
+        envelopes.record([push for place, push in enumerate(chunk) if place not in refused.refusals])
         failed = {
             place: own_error(error)
             for place, error in refused.refusals.items()
@@ -259,7 +259,7 @@ def _insert_chunk(
         except Exception as error:
             logger.debug("what was pushed could not be looked for: %r", error)
         absent = set(missing)
-        envelopes.record([one for one, id in zip(chunk, ids, strict=True) if id not in absent])
+        envelopes.record([push for push, id in zip(chunk, ids, strict=True) if id not in absent])
         return taken | dict.fromkeys(missing, reply.cause), bool(missing)
     envelopes.record(chunk)
     return {}, False
@@ -275,10 +275,10 @@ def _resolve_duplicates(
     if not chunk:
         return {}, False
     taken, found = yield from _find_taken(context, _ids(chunk))
-    gone = [one for one in chunk if one[0] not in found]
-    if not gone:
+    missing = [push for push in chunk if push[0] not in found]
+    if not missing:
         return taken, False
-    more, unknown = yield from _insert_chunk(context, gone, envelopes, again=True)
+    more, unknown = yield from _insert_chunk(context, missing, envelopes, again=True)
     return taken | more, unknown
 
 

@@ -116,9 +116,9 @@ def run_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[BulkR
     soon = context.broker.clock.now() + LEASE_MARGIN
     alone: list[Wanted] = []
     together: list[Wanted] = []
-    for one in wanted:
+    for pair in wanted:
         # Near the end of a lease another consumer may claim the item meanwhile, and a total does not tell which one.
-        (alone if context.broker.serverless or ends_by(one[0], soon) else together).append(one)
+        (alone if context.broker.serverless or ends_by(pair[0], soon) else together).append(pair)
     return (yield from _run_bulk(context, list(group_by_statement(together)), alone))
 
 

@@ -61,10 +61,10 @@ def burial_update(
 ) -> tuple[dict[str, Any], Marks]:
     """Return the update that moves an item to the dead queue, and the marks left on the item."""
     failure, dead = error_document(error, now), dead_queue(context)
-    told = reason or (failure["message"] if failure else "") or BURIED_REASON
+    text = reason or (failure["message"] if failure else "") or BURIED_REASON
     stage = None if context.stage is None else context.stage.name
     changes = {
-        "origin": origin_document(item, reason=told, attempts=attempts, at=now, stage=stage),
+        "origin": origin_document(item, reason=text, attempts=attempts, at=now, stage=stage),
         **({"error": failure} if failure else {}),
         "q": dead,
         "when": now,

@@ -130,25 +130,25 @@ def extend_leases(
     stays so.
     """
     now = broker.clock.now()
-    ends = [now + one.lease for one in wanted]
+    ends = [now + extension.lease for extension in wanted]
     requests = list(_make_statements(wanted, ends))
     arguments = {"requests": requests, "ordered": False}
     command: Command[int] = Command("bulk_write", arguments, number_matched, resolved=True)
     held = yield from retry_until_reply(command)
-    if held == sum(len(one.ids) for one in wanted):
+    if held == sum(len(extension.ids) for extension in wanted):
         return ends, set()
     return ends, (yield from _find_lost(broker, wanted))
 
 
 def _make_statements(wanted: Iterable[ExtendedItems], ends: Iterable[datetime]) -> Iterable[Statement]:
-    for one, until in zip(wanted, ends, strict=True):
-        for ids in cut_ids(one.ids):
-            yield make_statement(one.token, ids, {"$max": {"when": until}})
+    for extension, until in zip(wanted, ends, strict=True):
+        for ids in cut_ids(extension.ids):
+            yield make_statement(extension.token, ids, {"$max": {"when": until}})
 
 
 def _find_lost(broker: BrokerContext, wanted: Iterable[ExtendedItems]) -> Flow[set[tuple[Any, Any]]]:
     """Read the present holders of all items together, since leases not read yet are not extended meanwhile."""
-    held = [(id, one.token) for one in wanted for id in one.ids]
+    held = [(id, extension.token) for extension in wanted for id in extension.ids]
     tokens: dict[Any, Any] = {}
     for ids in cut_ids([id for id, _ in held]):
         found = yield from read_states(broker, ids)
@@ -233,12 +233,12 @@ def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Settl
         some = held[start : start + IDS]
         found = yield from _find_held(broker, some)
         queues: dict[str, list[tuple[FencedItem, Document]]] = {}
-        for one in some:
-            document = found.get(one.id.binary)
-            if document is None or document.get("token") != one.token:
-                result.lost.append(one.id)
+        for item in some:
+            document = found.get(item.id.binary)
+            if document is None or document.get("token") != item.token:
+                result.lost.append(item.id)
             else:
-                queues.setdefault(document["q"], []).append((one, document))
+                queues.setdefault(document["q"], []).append((item, document))
         result.queues |= queues.keys()
         for queue, fenced in queues.items():
             yield from _settle_queue(QueueContext(broker, queue_options(queue), broker.untyped), fenced, result)
@@ -246,7 +246,7 @@ def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Settl
 
 
 def _find_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Mapping[bytes, Document]]:
-    ids = [one.id for one in held]
+    ids = [item.id for item in held]
     filter = {"_id": {"$in": ids}, "token": {"$exists": True}}
     documents = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=dict.fromkeys(UNREAD_FIELDS, 0))
     return {document["_id"].binary: document for document in documents}

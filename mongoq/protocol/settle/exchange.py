@@ -79,7 +79,7 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures
     except ITEM_ERRORS as error:
         return (yield from _isolate_failure(exchange, wanted, error))
     except Exception as error:
-        return {id_key(exchange.item(one).id): own_error(error) for one in wanted}
+        return {id_key(exchange.item(entry).id): own_error(error) for entry in wanted}
     exchange.done(result)
     return {}
 
@@ -87,15 +87,15 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures
 def _isolate_failure(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failures]:
     """Find the items that an error is about, and try again with the others."""
     context, item = exchange.context, exchange.item
-    gone = (yield from _find_lost(context, [item(one) for one in wanted])) if isinstance(error, FenceMiss) else {}
-    if gone:
-        rest = [one for one in wanted if id_key(item(one).id) not in gone]
-        return {**gone, **(yield from run_exchange(exchange, rest))}
+    lost = (yield from _find_lost(context, [item(entry) for entry in wanted])) if isinstance(error, FenceMiss) else {}
+    if lost:
+        rest = [entry for entry in wanted if id_key(item(entry).id) not in lost]
+        return {**lost, **(yield from run_exchange(exchange, rest))}
     if len(wanted) > 1:
         return (yield from _run_halves(exchange, wanted))
-    [one] = wanted
+    [entry] = wanted
     return {
-        id_key(item(one).id): make_lost_error(context, item(one), None)
+        id_key(item(entry).id): make_lost_error(context, item(entry), None)
         if isinstance(error, FenceMiss)
         else _item_error(error)
     }
@@ -114,7 +114,7 @@ def _item_error(error: Exception) -> Exception:
 def _is_permanent(error: Exception) -> bool:
     """Return whether an error would be the same another time."""
     if isinstance(error, PartlyRefused):
-        return all(isinstance(one, Refused | Duplicate) for one in error.refusals.values())
+        return all(isinstance(refusal, Refused | Duplicate) for refusal in error.refusals.values())
     return isinstance(error, Refused | Duplicate | Unreadable) or not isinstance(error, Interruption)
 
 

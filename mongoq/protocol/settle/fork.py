@@ -30,16 +30,16 @@ def make_output(
     context: QueueContext[Any], item: Item[Any], move: Move, moves: Moves, *, id: ObjectId
 ) -> dict[str, Any]:
     """Return the envelope of a new item, by a move of the old one."""
-    handed, payload = moves.check(move)
-    if handed.patch:
+    checked, payload = moves.check(move)
+    if checked.patch:
         raise OutcomeInvalid("what comes of an item is a new one, and has nothing to patch; give payload=")
     return new_envelope(
-        handed.queue,
+        checked.queue,
         item.stored("payload") if payload is None else context.broker.encoding.unwrap("payload", payload),
         id=id,
-        when=due_time(context.broker.clock, handed.delay, handed.when),
-        priority=handed.changes.get("priority", item.priority),
-        headers=handed.changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
+        when=due_time(context.broker.clock, checked.delay, checked.when),
+        priority=checked.changes.get("priority", item.priority),
+        headers=checked.changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
         once=None,
     )
 
@@ -111,16 +111,16 @@ def _mark_output(context: QueueContext[Any], item: Item[Any], document: dict[str
 
 
 def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> Flow[Sequence[_ForkedItem]]:
-    requests = make_statements(group_by_statement((one.item, one.settlement) for one in wanted))
+    requests = make_statements(group_by_statement((forked.item, forked.settlement) for forked in wanted))
     if (yield from count_found(context.broker, requests)) < len(wanted):
         raise FenceMiss
-    for chunk in chunks([document for one in wanted for document in one.raw], lambda document: len(document.raw)):
+    for chunk in chunks([document for forked in wanted for document in forked.raw], lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
     return wanted
 
 
 def _record_done(context: QueueContext[Any], done: Sequence[_ForkedItem]) -> None:
-    mark_done(context, group_by_statement((one.item, one.settlement) for one in done), BulkResult())
-    for one in done:
-        for document in one.outputs:
+    mark_done(context, group_by_statement((forked.item, forked.settlement) for forked in done), BulkResult())
+    for forked in done:
+        for document in forked.outputs:
             context.broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])

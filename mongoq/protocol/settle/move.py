@@ -121,42 +121,46 @@ def move(
 
 def send_move(context: QueueContext[Any], item: Item[Any], checked: CheckedMove) -> Flow[None]:
     """Send a move that was checked."""
-    handed, _ = checked
+    handover, _ = checked
     try:
         yield from settle_one(context, item, make_move(context, item, Batch(context.broker.clock), checked))
     except Duplicate as duplicate:
-        if "key" not in handed.changes:
+        if "key" not in handover.changes:
             raise
-        yield from raise_duplicate(context.broker, handed.queue, handed.changes["key"], duplicate.cause)
+        yield from raise_duplicate(context.broker, handover.queue, handover.changes["key"], duplicate.cause)
 
 
 def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked: CheckedMove) -> Settlement:
     """Return the settlement that moves an item of a batch; items with equal updates share one."""
-    handed, payload = checked
-    when = batch.due(handed.delay, handed.when and moment(handed.when, "when"))
-    added = max_growth(context, handed.patch)
-    marks = batch.marker(context, "moved", handed.queue).marks(item, payload=payload, added=added)
-    key = handed if handed.patch else handed.raw, when, payload, marks
+    handover, payload = checked
+    when = batch.due(handover.delay, handover.when and moment(handover.when, "when"))
+    added = max_growth(context, handover.patch)
+    marks = batch.marker(context, "moved", handover.queue).marks(item, payload=payload, added=added)
+    key = handover if handover.patch else handover.raw, when, payload, marks
     if key not in batch.alike:
-        update = handed.update(when)
+        update = handover.update(when)
         if payload is not None:
             update["$set"]["payload"] = context.broker.encoding.unwrap("payload", payload)
-        fixed, new_key, priority = handed.when is not None, handed.changes.get("key"), handed.changes.get("priority")
-        happened = partial(is_gone, queue=handed.queue, when=when, key=new_key, fixed=fixed)
-        put = Put(handed.queue, when, priority)
-        size = len(handed.raw) + len(payload or b"") + marks.size
+        fixed, new_key, priority = (
+            handover.when is not None,
+            handover.changes.get("key"),
+            handover.changes.get("priority"),
+        )
+        happened = partial(is_gone, queue=handover.queue, when=when, key=new_key, fixed=fixed)
+        put = Put(handover.queue, when, priority)
+        size = len(handover.raw) + len(payload or b"") + marks.size
         settlement = Settlement(marks.on(update), happened, "move", size=size, put=put)
-        merge_patch(context, settlement, handed.patch)
+        merge_patch(context, settlement, handover.patch)
         batch.alike[key] = settlement
     return batch.alike[key]
 
 
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
     """Move items to other queues; ``resolve`` turns a handle into its context."""
-    items, given = _split_pairs(moves)
+    items, outcomes = _split_pairs(moves)
     items, held = check_items(context, items, "moves")
-    alike = _are_alike(given)
-    checked = _check_moves(context, given[:1] if alike else given, resolve)
+    alike = _are_alike(outcomes)
+    checked = _check_moves(context, outcomes[:1] if alike else outcomes, resolve)
     if not items:
         return
     yield from ensure_ready(context)
@@ -172,9 +176,9 @@ def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
     """Return the items and the moves of the given pairs, and refuse other values."""
     pairs = read_list(moves, "moves")
     if {tuple}.issuperset(map(type, pairs)) and {2}.issuperset(map(len, pairs)):
-        given = [move for _, move in pairs]
-        if {Move}.issuperset(map(type, given)):
-            return [item for item, _ in pairs], given
+        outcomes = [move for _, move in pairs]
+        if {Move}.issuperset(map(type, outcomes)):
+            return [item for item, _ in pairs], outcomes
     for place, pair in enumerate(pairs):
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise ArgumentInvalid(f"moves[{place}]", f"a tuple of an item and a Move, not {type(pair).__name__}")
@@ -183,9 +187,9 @@ def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:
     return [item for item, _ in pairs], [move for _, move in pairs]
 
 
-def _check_moves(context: QueueContext[Any], given: list[Move], resolve: Resolve) -> list[CheckedMove]:
+def _check_moves(context: QueueContext[Any], outcomes: list[Move], resolve: Resolve) -> list[CheckedMove]:
     moves, checked = Moves(context, resolve), []
-    for place, move in enumerate(given):
+    for place, move in enumerate(outcomes):
         try:
             checked.append(moves.check(move))
         except ArgumentInvalid as error:
@@ -228,8 +232,8 @@ class Moves:
         own, to = move.payload is not KEEP, move.to
         key = own, to if type(to) is str else id(to), *map(id, _but_payload(move))
         if key in self._known:
-            handed, queue, _ = self._known[key]
-            return handed, queue.codec.wrap(move.payload) if own else None
+            handover, queue, _ = self._known[key]
+            return handover, queue.codec.wrap(move.payload) if own else None
         queue = destination(self._context, self._resolve(to))
         checked = check_move(self._context, queue, move)
         self._known[key] = checked[0], queue, move  # the move keeps its options alive, and so their identities

@@ -100,12 +100,12 @@ def copies(error: Exception, number: int) -> list[Exception]:
 
 def _copy(error: Exception) -> Exception:
     try:
-        made = copy(error)
+        copied = copy(error)
     except Exception:  # an error may be made in any way
         return error
-    if isinstance(made, Interruption):
-        made.cause = _copy(made.cause)
-    return made
+    if isinstance(copied, Interruption):
+        copied.cause = _copy(copied.cause)
+    return copied
 
 
 class Batchers:

@@ -55,8 +55,8 @@ class Known:
         if self.read_at <= self.changed_at:
             return True
         now = time.monotonic()
-        told = registry is not None and now < registry.alive_until and self.read_at > registry.since
-        return not told and now - self.read_at >= age
+        is_told_of_changes = registry is not None and now < registry.alive_until and self.read_at > registry.since
+        return not is_told_of_changes and now - self.read_at >= age
 
 
 @dataclass(slots=True)

@@ -139,9 +139,9 @@ class _Reader:
 
     def _open(self) -> Flow[None]:
         queues, token = self._registry.wanted_queues(), self._registry.token
-        spelled = {"aggregate": self._broker.collection, "pipeline": stream_pipeline(queues, token), "cursor": {}}
+        command = {"aggregate": self._broker.collection, "pipeline": stream_pipeline(queues, token), "cursor": {}}
         try:
-            reply = yield from self._send(spelled)
+            reply = yield from self._send(command)
         except Exception as error:
             if _code(error) in UNSUPPORTED_CODES:
                 self._registry.deaf = True

@@ -34,16 +34,16 @@ def infer_schema(scan: Scan, options: ReadOptions) -> StructType:
         ArgumentInvalid: the payloads have more fields than a table should have columns, or nest deeper than a column
             can; or the option ``fields`` is given and a payload has no fields.
     """
-    seen = ObservedValues()
+    observed = ObservedValues()
     for payload in _payloads(scan, options):
-        seen.add("no document" if payload is NO_PAYLOAD or payload is None else payload)
-    if len(seen.fields) > MOST_FIELDS:
+        observed.add("no document" if payload is NO_PAYLOAD or payload is None else payload)
+    if len(observed.fields) > MOST_FIELDS:
         raise ArgumentInvalid(
             "inferSchema", f"the payloads have more than {MOST_FIELDS:,} different fields; give a schema, or fields"
         )
-    if seen.kinds == {"document"} and seen.fields:
-        schema = _of_documents(seen)
-    elif options.fields and seen.kinds not in (set(), {"document"}):
+    if observed.kinds == {"document"} and observed.fields:
+        schema = _of_documents(observed)
+    elif options.fields and observed.kinds not in (set(), {"document"}):
         raise ArgumentInvalid("fields", "an item's payload is no document, and has no fields; leave out this option")
     else:
         schema = default_schema()
@@ -58,16 +58,16 @@ def _check_depth(schema: StructType) -> None:
             raise ArgumentInvalid("inferSchema", f"field {problem}; {hint}")
 
 
-def _of_documents(seen: ObservedValues) -> StructType:
-    names = list(seen.fields)
+def _of_documents(observed: ObservedValues) -> StructType:
+    names = list(observed.fields)
     doubles = alike(names)
     schema, others = envelope_schema(), ObservedValues()
     for name in names:
         if name.lower() in RESERVED or name in doubles:
             others.kinds.add("document")
-            others.fields[name] = seen.fields[name]
+            others.fields[name] = observed.fields[name]
         else:
-            schema.add(seen.fields[name].column(name))
+            schema.add(observed.fields[name].column(name))
     if others.kinds:
         schema.add(PAYLOAD, others.type() or StringType())
     return schema

@@ -59,20 +59,20 @@ class ReadOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Check the options of a reader, named in any case; raises ``ArgumentInvalid`` and ``QueueNameInvalid``."""
-        given = RawOptions(options, KNOWN)
-        given.take_path("queue")
+        raw = RawOptions(options, KNOWN)
+        raw.take_path("queue")
         return cls(
-            place=given.place(),
-            queues=QueueSelection.parse(given),
-            view=given.choice("view", VIEWS, DEFAULT_VIEW),
-            period=_period(given.moment("since"), given.moment("until")),
-            fields=given.names("fields", FIELDS),
-            mode=given.choice("mode", MODES, FAIL),
-            sample=_sample(given),
-            pushdown=given.truth("pushdown", default=False),
-            partitions=given.whole("partitions", most=MOST_PARTS),
-            empty_if_missing=given.choice("missing", MISSING, MISSING[0]) == EMPTY,
-            preference=_preference(given),
+            place=raw.place(),
+            queues=QueueSelection.parse(raw),
+            view=raw.choice("view", VIEWS, DEFAULT_VIEW),
+            period=_period(raw.moment("since"), raw.moment("until")),
+            fields=raw.names("fields", FIELDS),
+            mode=raw.choice("mode", MODES, FAIL),
+            sample=_sample(raw),
+            pushdown=raw.truth("pushdown", default=False),
+            partitions=raw.whole("partitions", most=MOST_PARTS),
+            empty_if_missing=raw.choice("missing", MISSING, MISSING[0]) == EMPTY,
+            preference=_preference(raw),
         )
 
 
@@ -82,15 +82,15 @@ def _period(since: datetime | None, until: datetime | None) -> Period:
     return Period.between(since, until)
 
 
-def _sample(given: RawOptions) -> int | None:
-    size = given.whole("sampleSize", most=MOST_SAMPLED)
-    if given.truth("inferSchema", default=False):
+def _sample(raw: RawOptions) -> int | None:
+    size = raw.whole("sampleSize", most=MOST_SAMPLED)
+    if raw.truth("inferSchema", default=False):
         return size or SAMPLE
     if size is not None:
         raise ArgumentInvalid("sampleSize", "it says how many items to infer the schema from; say inferSchema=true")
     return None
 
 
-def _preference(given: RawOptions) -> str | None:
+def _preference(raw: RawOptions) -> str | None:
     name = "readPreference"
-    return None if given.value(name) is None else given.choice(name, PREFERENCES, "primary")
+    return None if raw.value(name) is None else raw.choice(name, PREFERENCES, "primary")

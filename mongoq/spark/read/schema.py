@@ -94,10 +94,10 @@ class Columns:
     def _corrupt(self, documents: list[dict[str, Any]], misfits: ParseMode) -> pa.Array:
         if not self._shows_corrupt:
             return pa.nulls(len(documents), pa.string())
-        shown: list[str | None] = [None] * len(documents)
+        texts: list[str | None] = [None] * len(documents)
         for place in misfits.places:
-            shown[place] = json_shown(documents[place].get(PAYLOAD))
-        return pa.array(shown, pa.string())
+            texts[place] = json_shown(documents[place].get(PAYLOAD))
+        return pa.array(texts, pa.string())
 
     def _read_batch(self, documents: list[dict[str, Any]], misfits: ParseMode, now: datetime) -> DocumentBatch:
         payloads = [document.get(PAYLOAD, NO_PAYLOAD) for document in documents]

@@ -45,19 +45,19 @@ class QueueSelection:
     @classmethod
     def parse(cls, options: RawOptions) -> Self:
         """Check the options ``queue``, ``queues`` and ``prefix``; exactly one is required."""
-        given = [way for way in WAYS if options.value(way) is not None]
-        if not given:
+        ways = [way for way in WAYS if options.value(way) is not None]
+        if not ways:
             problem = "this option is missing: the name of the queue to read; or give queues, or prefix"
             raise ArgumentInvalid("queue", problem)
-        if len(given) > 1:
-            raise ArgumentInvalid(given[1], f"{' and '.join(given)} say both what to read; give one of them")
-        if given == ["prefix"]:
+        if len(ways) > 1:
+            raise ArgumentInvalid(ways[1], f"{' and '.join(ways)} say both what to read; give one of them")
+        if ways == ["prefix"]:
             prefix = options.value("prefix")
             if not prefix:
                 raise ArgumentInvalid("prefix", "this option is empty")
             return cls(prefix=queue_name(prefix, "prefix"))
         names = options.names("queues", '["orders", "refunds"]') or (options.value("queue"),)
-        return cls(tuple(queue_name(name, given[0]) for name in names))
+        return cls(tuple(queue_name(name, ways[0]) for name in names))
 
     def __repr__(self) -> str:
         return f"prefix {self.prefix!r}" if self.prefix else ", ".join(map(repr, self.names))

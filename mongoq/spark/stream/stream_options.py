@@ -47,9 +47,9 @@ class StageOption:
         return cls(mark.name, mark.trail, mark.payloads, dead, limited, overriding.get("max_retries"))
 
     @classmethod
-    def parse(cls, given: RawOptions) -> Self | None:
+    def parse(cls, raw: RawOptions) -> Self | None:
         """Return the option, or ``None``; raises ``ArgumentInvalid``."""
-        text = given.text("stage")
+        text = raw.text("stage")
         try:
             return None if text is None else cls(**json.loads(text))._check()
         except (TypeError, ValueError, AttributeError):
@@ -120,42 +120,42 @@ class QueueStreamOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Check the options of a stream, named in any case; raises ``ArgumentInvalid`` and ``QueueNameInvalid``."""
-        given = RawOptions(options, KNOWN)
-        given.take_path("queue")
-        _check_view(given)
-        lease = given.seconds("lease")
+        raw = RawOptions(options, KNOWN)
+        raw.take_path("queue")
+        _check_view(raw)
+        lease = raw.seconds("lease")
         if lease is not None and lease < SHORTEST_LEASE:
-            raise ArgumentInvalid("lease", f"{SHORTEST_LEASE:g} second at least, not {given.value('lease')!r}")
+            raise ArgumentInvalid("lease", f"{SHORTEST_LEASE:g} second at least, not {raw.value('lease')!r}")
         return cls(
-            place=given.place(),
-            queue=_queue(given),
-            consumer=consumer_name(given.required("consumer", CONSUMER)),
-            most=given.whole("maxItems", most=MOST) or DEFAULT_ITEMS,
-            partitions=given.whole("partitions"),
+            place=raw.place(),
+            queue=_queue(raw),
+            consumer=consumer_name(raw.required("consumer", CONSUMER)),
+            most=raw.whole("maxItems", most=MOST) or DEFAULT_ITEMS,
+            partitions=raw.whole("partitions"),
             lease=None if lease is None else duration(lease, "lease", zero=False),
-            mode=_mode(given),
-            empty_if_missing=given.choice("missing", MISSING, MISSING[0]) == EMPTY,
-            stage=StageOption.parse(given),
+            mode=_mode(raw),
+            empty_if_missing=raw.choice("missing", MISSING, MISSING[0]) == EMPTY,
+            stage=StageOption.parse(raw),
         )
 
 
-def _queue(given: RawOptions) -> str:
+def _queue(raw: RawOptions) -> str:
     for way in ("queues", "prefix"):
-        if given.value(way) is not None:
+        if raw.value(way) is not None:
             raise ArgumentInvalid(way, "a stream reads one queue: give queue instead, and start a query for each")
-    return queue_name(given.required("queue", "the name of the queue to read"))
+    return queue_name(raw.required("queue", "the name of the queue to read"))
 
 
-def _mode(given: RawOptions) -> str:
-    mode = given.choice("mode", MODES, FAIL)
+def _mode(raw: RawOptions) -> str:
+    mode = raw.choice("mode", MODES, FAIL)
     if mode == DROP:
         problem = f"{FAIL} or {PERMISSIVE}, not {DROP}: what a stream leaves out would be committed unread"
         raise ArgumentInvalid("mode", problem)
     return mode
 
 
-def _check_view(given: RawOptions) -> None:
-    view = given.value("view")
+def _check_view(raw: RawOptions) -> None:
+    view = raw.value("view")
     if view is not None and view.lower() not in VIEWS:
         problem = f"a stream takes what is ready in a queue, or replays its history, and cannot read view {view!r}"
         raise ArgumentInvalid("view", f"{problem}; leave this option out, or read a table with spark.read")
@@ -178,16 +178,16 @@ class HistoryStreamOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Check the options of a stream with the view ``history``, as ``ReadOptions`` does."""
-        given = RawOptions(options, (*READ_OPTIONS, *HISTORY_ONLY))
+        raw = RawOptions(options, (*READ_OPTIONS, *HISTORY_ONLY))
         own = {name.lower() for name in HISTORY_ONLY}
-        read = ReadOptions.parse({name: value for name, value in given.options.items() if name not in own})
+        read = ReadOptions.parse({name: value for name, value in raw.options.items() if name not in own})
         if read.queues.prefix:
             raise ArgumentInvalid("prefix", "a stream reads one queue, or those that the option queues names")
         if read.pushdown:
             raise ArgumentInvalid("pushdown", "Spark hands filters to batch reads only; leave it out")
-        lag = given.seconds("lag", zero=True)
+        lag = raw.seconds("lag", zero=True)
         return cls(
             read=read,
-            max_items=given.whole("maxItems") or DEFAULT_HISTORY_ITEMS,
+            max_items=raw.whole("maxItems") or DEFAULT_HISTORY_ITEMS,
             lag=duration(LAG if lag is None else lag, "lag"),
         )

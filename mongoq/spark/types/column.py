@@ -207,13 +207,13 @@ class Column:
     def _check(self) -> None:
         if problem := too_deep(self.name, self.field.dataType):
             raise ArgumentInvalid("schema", f"field {problem}; make it a string, which holds it as JSON")
-        given = self.field.dataType.simpleString()
-        if self._envelope is not None and self._envelope.type.simpleString() != given:
-            problem = f"column {self.name!r} of the envelope is {self._envelope.type.simpleString()}, not {given}"
+        type_name = self.field.dataType.simpleString()
+        if self._envelope is not None and self._envelope.type.simpleString() != type_name:
+            problem = f"column {self.name!r} of the envelope is {self._envelope.type.simpleString()}, not {type_name}"
             raise ArgumentInvalid("schema", problem)
-        if self.is_corrupt and (given != "string" or not self.field.nullable):
+        if self.is_corrupt and (type_name != "string" or not self.field.nullable):
             null = "" if self.field.nullable else " NOT NULL"
-            raise ArgumentInvalid("schema", f"column {CORRUPT!r} holds payloads as JSON: string, not {given}{null}")
+            raise ArgumentInvalid("schema", f"column {CORRUPT!r} holds payloads as JSON: string, not {type_name}{null}")
 
     @property
     def stored(self) -> tuple[str, ...]:

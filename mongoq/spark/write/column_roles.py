@@ -132,22 +132,24 @@ class Orders:
         if not self._names:
             return [self._default] * batch.num_rows
         columns = [convert_column(name, ORDERS[name].read, batch) for name in self._names]
-        return [self._known.get(said) or self._order(row, said) for row, said in enumerate(zip(*columns, strict=True))]
+        return [
+            self._known.get(values) or self._order(row, values) for row, values in enumerate(zip(*columns, strict=True))
+        ]
 
-    def _order(self, row: int, said: tuple[Any, ...]) -> RowOrder:
-        given = {}
-        for name, value in zip(self._names, said, strict=True):
+    def _order(self, row: int, values: tuple[Any, ...]) -> RowOrder:
+        options = {}
+        for name, value in zip(self._names, values, strict=True):
             if value is not None:
-                given[ORDERS[name].field] = _convert_value(row, name, value)
-        if "delay" in given and "when" in given:
+                options[ORDERS[name].field] = _convert_value(row, name, value)
+        if "delay" in options and "when" in options:
             raise Refusal(row, "_when", "says when the item is due, and so does '_delay'; leave one of them null")
-        if "delay" not in given and "when" not in given:
-            given |= {"delay": self._default.delay, "when": self._default.when}
-        given = {"to": self._default.to, "priority": self._default.priority, **given}
+        if "delay" not in options and "when" not in options:
+            options |= {"delay": self._default.delay, "when": self._default.when}
+        options = {"to": self._default.to, "priority": self._default.priority, **options}
         # A bound for memory: with a key for each row there are as many orders as rows.
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
-        order = self._known[said] = RowOrder(said, **given)
+        order = self._known[values] = RowOrder(values, **options)
         return order
 
 
@@ -216,13 +218,13 @@ class ColumnRoles:
     def _payloads(self, envelope: list[str]) -> Payloads | None:
         if self._options.fields is not None:
             return AsDocument.of([self._field(name, "fields") for name in self._options.fields])
-        others = [name for name in self._fields if name not in envelope and not name.startswith("_")]
+        payload_fields = [name for name in self._fields if name not in envelope and not name.startswith("_")]
         whole = [name for name in (RAW, PAYLOAD) if name in self._fields]
-        if whole and len({*whole, *others}) > 1:
-            problem = f"columns {', '.join(map(repr, dict.fromkeys([*whole, *others])))} make several payloads"
+        if whole and len({*whole, *payload_fields}) > 1:
+            problem = f"columns {', '.join(map(repr, dict.fromkeys([*whole, *payload_fields])))} make several payloads"
             raise ArgumentInvalid("schema", f"{problem}; drop some, or name those that make one in fields")
         if not whole:
-            return AsDocument.of([self._fields[name] for name in others]) if others else None
+            return AsDocument.of([self._fields[name] for name in payload_fields]) if payload_fields else None
         field = self._fields[whole[0]]
         if field.name == RAW:
             _check_type(field, BinaryType())
@@ -260,5 +262,5 @@ def _by_name(schema: StructType) -> dict[str, StructField]:
 
 def _check_type(field: StructField, type: StringType | BinaryType) -> None:
     if not isinstance(field.dataType, (type.__class__, NullType)):
-        given = field.dataType.simpleString()
-        raise ArgumentInvalid("schema", f"column {field.name!r} is to be a {type.simpleString()}, not {given}")
+        type_name = field.dataType.simpleString()
+        raise ArgumentInvalid("schema", f"column {field.name!r} is to be a {type.simpleString()}, not {type_name}")

@@ -68,30 +68,30 @@ others; default: `true` in a stream, and in a batch an error that asks |
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool = False) -> Self:
         """Check the options of a writer, named in any case; raises ``ArgumentInvalid`` and ``QueueNameInvalid``."""
-        given = RawOptions(options, (*KNOWN, *OF_SPARK) if stream else KNOWN)
-        given.take_path("to")
-        to, delay, once = given.value("to"), given.seconds("delay", zero=True), given.seconds("once")
-        if given.value("delay") is not None and given.value("when") is not None:
+        raw = RawOptions(options, (*KNOWN, *OF_SPARK) if stream else KNOWN)
+        raw.take_path("to")
+        to, delay, once = raw.value("to"), raw.seconds("delay", zero=True), raw.seconds("once")
+        if raw.value("delay") is not None and raw.value("when") is not None:
             raise ArgumentInvalid("when", "delay and when say both when items are due; give one of them")
         return cls(
-            place=given.place(),
+            place=raw.place(),
             to=None if to is None else queue_name(to, "to"),
             delay=None if delay is None else duration(delay, "delay"),
-            when=given.moment("when"),
-            priority=_priority(given),
-            fields=given.names("fields", '["customer", "total"]') or None,
-            id_column=given.text("idColumn"),
-            label=text(given.value("label") or "", "label", LABEL_BYTES),
+            when=raw.moment("when"),
+            priority=_priority(raw),
+            fields=raw.names("fields", '["customer", "total"]') or None,
+            id_column=raw.text("idColumn"),
+            label=text(raw.value("label") or "", "label", LABEL_BYTES),
             once=DEFAULT_REMEMBER if once is None else duration(once, "once", zero=False),
-            carry=_carry(given),
-            settle=given.truth("settle", default=True if stream else None),
-            lost=given.choice("lost", LOST, "ignore"),
-            batch_size=given.whole("batchSize", most=BATCH_SIZE) or BATCH_SIZE,
+            carry=_carry(raw),
+            settle=raw.truth("settle", default=True if stream else None),
+            lost=raw.choice("lost", LOST, "ignore"),
+            batch_size=raw.whole("batchSize", most=BATCH_SIZE) or BATCH_SIZE,
         )
 
 
-def _priority(given: RawOptions) -> int | None:
-    value = given.value("priority")
+def _priority(raw: RawOptions) -> int | None:
+    value = raw.value("priority")
     if value is None:
         return None
     priority = int(value) if re.fullmatch("-?[0-9]{1,3}", value) else PRIORITIES.stop
@@ -100,8 +100,8 @@ def _priority(given: RawOptions) -> int | None:
     return priority
 
 
-def _carry(given: RawOptions) -> frozenset[str]:
-    names = given.names("carry", '["key", "headers"]')
+def _carry(raw: RawOptions) -> frozenset[str]:
+    names = raw.names("carry", '["key", "headers"]')
     for each in names:
         if each not in CARRIED:
             raise ArgumentInvalid("carry", f"some of {', '.join(CARRIED)}, not {each[:60]!r}")

@@ -162,7 +162,7 @@ class RowSettler:
                 raise lost
             logger.warning("%s", lost)
         if result.failed:
-            done = [one.id for one in held if one.id not in result.failed]
+            done = [item.id for item in held if item.id not in result.failed]
             first = next(iter(result.failed.values()))
             raise BatchIncomplete(", ".join(sorted(result.queues)), done, result.failed) from first
         return result
@@ -192,8 +192,8 @@ class RowSettler:
             priority=order.priority if "priority" in carry else self._options.priority,
             headers=order.headers if has_headers else KEEP,
         )
-        handed, _ = check_move(context, Destination(to, context.codec), move, key=order.key)
-        return handed
+        handover, _ = check_move(context, Destination(to, context.codec), move, key=order.key)
+        return handover
 
 
 def _object_id(place: int, column: str, text: str) -> ObjectId:

@@ -130,20 +130,20 @@ class AsyncFetcher:
         consumer = self.consumer
         context, screen = consumer.claims or consumer.context, consumer.item_filter
         claim = claim_batch(context, n, consumer.lease, over=self._is_interrupted, screen=screen)
-        taken = await consumer.queue._run_flow(claim)
+        claimed = await consumer.queue._run_flow(claim)
         self.coordinator.report_recovery("claim")
-        if taken is None:
+        if claimed is None:
             return
-        if taken.screened:
-            self._count_filtered(taken.screened)
-        self._accept(taken.items, asked=n, seconds=taken.seconds)
-        if not taken.lapsed:
+        if claimed.screened:
+            self._count_filtered(claimed.screened)
+        self._accept(claimed.items, asked=n, seconds=claimed.seconds)
+        if not claimed.lapsed:
             return
         if consumer.claims is not None:
-            found = await self._claim_lapsed(consumer.claims, min(n - len(taken.items), MAX_SINGLE_CLAIMS))
+            found = await self._claim_lapsed(consumer.claims, min(n - len(claimed.items), MAX_SINGLE_CLAIMS))
         elif found := not self.coordinator.is_turn_of_others():
             await self._run_exclusively()
-        if not (found or taken.items):
+        if not (found or claimed.items):
             await self.executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
 
     async def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:

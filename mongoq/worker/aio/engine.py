@@ -339,8 +339,13 @@ class AsyncEngine:
                 options = {"started": started, "every": self._heartbeat, "queues": held, "run": self._run_id}
                 await self._broker._run(heartbeats.beat, self._name, **options)
                 if self._now() >= sweep:
-                    for one in await self._broker._run(heartbeats.swept, every=SWEEP_INTERVAL) or []:
-                        logger.warning("worker %s is gone since %s; it held %s", one.name, one.seen, dict(one.queues))
+                    for record in await self._broker._run(heartbeats.swept, every=SWEEP_INTERVAL) or []:
+                        logger.warning(
+                            "worker %s is gone since %s; it held %s",
+                            record.name,
+                            record.seen,
+                            dict(record.queues),
+                        )
                     sweep = self._now() + SWEEP_INTERVAL
             except Exception as error:
                 self._coordinator.report_error("take heartbeats", error)

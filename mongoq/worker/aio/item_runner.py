@@ -169,7 +169,9 @@ class AsyncItemRunner:
         if not run.lost:
             return
         lost = [item for item in run.items if id_key(item.id) in run.lost]
-        others = [item for item in lost if item not in self.settlements]
-        if others:
-            logger.warning("a run of %s ended after its item %s was lost; ignored", self.consumer.title, others[0].id)
+        unsettled = [item for item in lost if item not in self.settlements]
+        if unsettled:
+            logger.warning(
+                "a run of %s ended after its item %s was lost; ignored", self.consumer.title, unsettled[0].id
+            )
         self.settlements.discard(lost)

@@ -65,17 +65,17 @@ class AsyncSettler:
     async def run(self) -> None:
         """Settle the finished items of all members of the group, until the loops end."""
         event = self.backlog.settle_event
-        backlogs = [one.backlog for one in self._members]
+        backlogs = [member.backlog for member in self._members]
         while True:
             # Cleared before the outcomes are taken: an outcome that comes in between sets it again.
             event.was_set = False
-            parts = [(one, outcomes) for one in self._members if (outcomes := one.backlog.take_outcomes())]
+            parts = [(member, outcomes) for member in self._members if (outcomes := member.backlog.take_outcomes())]
             if parts:
                 if await self._settle_batch(parts):
                     await self.executor.rest(event, PUT_OFF_REST_SECONDS)
-                if self._ended and any(one.outcomes for one in backlogs):
+                if self._ended and any(member.outcomes for member in backlogs):
                     return  # the last try failed after the end; the leases bring these items back
-            elif self._ended or all(one.is_over for one in backlogs):
+            elif self._ended or all(member.is_over for member in backlogs):
                 return
             else:
                 await self.executor.rest(event, POLL_SECONDS)
@@ -85,15 +85,15 @@ class AsyncSettler:
         try:
             failed = await self._apply_outcomes(parts)
         except BaseException as error:
-            for one, outcomes in parts:
-                one.backlog.restore(outcomes)
+            for member, outcomes in parts:
+                member.backlog.restore(outcomes)
             if not isinstance(error, Exception):
                 raise
             await self._back_off(error)
             return False
         if not failed:
             self.coordinator.report_recovery("settle")
-        again = [entry for one, outcomes in parts for entry in one._apply_results(outcomes, failed)]
+        again = [entry for member, outcomes in parts for entry in member._apply_results(outcomes, failed)]
         errors = [error for error in again if error is not None]
         if errors:
             await self._back_off(errors[0])
@@ -174,7 +174,9 @@ class AsyncSettler:
             [(_, outcomes)] = parts
             flow = apply_outcomes_at_most_once(consumer.context, outcomes, context_of)
         else:
-            flow = apply_outcomes_of_queues([(one.consumer.context, outcomes) for one, outcomes in parts], context_of)
+            flow = apply_outcomes_of_queues(
+                [(member.consumer.context, outcomes) for member, outcomes in parts], context_of
+            )
         failed: Mapping[Any, Exception] = await consumer.queue._run_flow(flow)
         return failed
 

@@ -131,20 +131,20 @@ class Fetcher:
         consumer = self.consumer
         context, screen = consumer.claims or consumer.context, consumer.item_filter
         claim = claim_batch(context, n, consumer.lease, over=self._is_interrupted, screen=screen)
-        taken = consumer.queue._run_flow(claim)
+        claimed = consumer.queue._run_flow(claim)
         self.coordinator.report_recovery("claim")
-        if taken is None:
+        if claimed is None:
             return
-        if taken.screened:
-            self._count_filtered(taken.screened)
-        self._accept(taken.items, asked=n, seconds=taken.seconds)
-        if not taken.lapsed:
+        if claimed.screened:
+            self._count_filtered(claimed.screened)
+        self._accept(claimed.items, asked=n, seconds=claimed.seconds)
+        if not claimed.lapsed:
             return
         if consumer.claims is not None:
-            found = self._claim_lapsed(consumer.claims, min(n - len(taken.items), MAX_SINGLE_CLAIMS))
+            found = self._claim_lapsed(consumer.claims, min(n - len(claimed.items), MAX_SINGLE_CLAIMS))
         elif found := not self.coordinator.is_turn_of_others():
             self._run_exclusively()
-        if not (found or taken.items):
+        if not (found or claimed.items):
             self.executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
 
     def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:

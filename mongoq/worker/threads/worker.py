@@ -134,7 +134,7 @@ class Worker(Local):
             ArgumentInvalid: an option cannot be used, or the queue has a consumer in this worker already.
             QueueNameInvalid: the name cannot be stored.
         """
-        given = self._handle(queue, lease, max_retries)
+        handle = self._handle(queue, lease, max_retries)
         options: dict[str, Any] = {
             "concurrency": concurrency,
             "prefetch": prefetch,
@@ -148,10 +148,10 @@ class Worker(Local):
             "probe": probe,
             "coroutines": self._coroutines,
         }
-        consumer(given, any_handler, **{**options, "coroutines": True})  # a bad option is told at once
+        consumer(handle, any_handler, **{**options, "coroutines": True})  # a bad option is told at once
 
         def register(handler: H) -> H:
-            self._add(consumer(given, handler, **options))
+            self._add(consumer(handle, handler, **options))
             return handler
 
         return register
@@ -171,12 +171,12 @@ class Worker(Local):
             options = replace(options, given={**options.given, **own})
         return handle._with(options=options, overriding=overriding, settings_from=self._settings_from)
 
-    def _add(self, one: Consumer) -> None:
+    def _add(self, consumer: Consumer) -> None:
         if self._engine is not None:
-            raise ArgumentInvalid("queue", f"{one.name!r} comes too late: the worker runs already")
-        if one.name in self._consumers:
-            raise ArgumentInvalid("queue", f"{one.name!r} has a consumer in this worker already")
-        self._consumers[one.name] = one
+            raise ArgumentInvalid("queue", f"{consumer.name!r} comes too late: the worker runs already")
+        if consumer.name in self._consumers:
+            raise ArgumentInvalid("queue", f"{consumer.name!r} has a consumer in this worker already")
+        self._consumers[consumer.name] = consumer
 
     def run(self, *, drain: bool = False, signals: bool = True) -> None:
         """Work until SIGTERM, SIGINT or ``stop``, then end in good order.
