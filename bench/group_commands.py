@@ -22,8 +22,6 @@ __all__ = ["claims_and_commits_rate", "pushes_rate"]
 
 PARTS = 2
 """Number of batches into which the callers are divided."""
-LARGE, MORE = 128, 3
-"""Callers from which those who reserve and commit go in more of them."""
 
 
 async def pushes_rate(bare: Bare, callers: int, seconds: float) -> float:
@@ -39,9 +37,8 @@ async def pushes_rate(bare: Bare, callers: int, seconds: float) -> float:
 
 async def claims_and_commits_rate(bare: Bare, callers: int, seconds: float) -> float:
     """Return how many of the existing items are claimed and deleted a second."""
-    parts = MORE if callers >= LARGE else PARTS
     documents = await bare.collection.find({"q": bare.queue}, {"_id": 1}, sort=ORDER).to_list()
-    batches = _cut([document["_id"] for document in documents], -(-callers // parts))
+    batches = _cut([document["_id"] for document in documents], -(-callers // PARTS))
 
     async def claim_and_commit() -> int:
         ids = next(batches)
@@ -52,7 +49,7 @@ async def claims_and_commits_rate(bare: Bare, callers: int, seconds: float) -> f
         await bare_many.commit_many(bare, bare_many.HeldMany(ids, token, []))
         return len(ids)
 
-    return await _rate(claim_and_commit, parts, seconds)
+    return await _rate(claim_and_commit, PARTS, seconds)
 
 
 def _cut(ids: list[Any], size: int) -> Iterator[list[Any]]:
@@ -60,7 +57,7 @@ def _cut(ids: list[Any], size: int) -> Iterator[list[Any]]:
     raise RuntimeError("the queue ran empty; give fewer --seconds")
 
 
-async def _rate(step: Callable[[], Awaitable[int]], abreast: int, seconds: float) -> float:
+async def _rate(step: Callable[[], Awaitable[int]], at_a_time: int, seconds: float) -> float:
     done = 0
     began = time.perf_counter()
 
@@ -68,7 +65,7 @@ async def _rate(step: Callable[[], Awaitable[int]], abreast: int, seconds: float
         nonlocal done
         while time.perf_counter() < began + seconds:
             number = await step()
-            done += number  # only now: others have added theirs meanwhile
+            done += number  # only now: the other loop has added its own meanwhile
 
-    await asyncio.gather(*(loop() for _ in range(abreast)))
+    await asyncio.gather(*(loop() for _ in range(at_a_time)))
     return done / (time.perf_counter() - began)
