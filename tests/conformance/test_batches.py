@@ -246,6 +246,12 @@ async def test_items_of_a_batch_know_each_when_they_were_due(shell: Shell) -> No
         shell.clock.advance(1)
     items = await queue.reserve_many(3)
     assert [(item.payload, item.due) for item in items] == [(n, dues[n]) for n in (1, 2, 3)]
+    for item in reversed(items):
+        await queue.rollback(item)
+        dues[item.payload] = shell.clock.now()
+        shell.clock.advance(1)
+    again = await queue.reserve_many(3)  # read back after the claim, in the order of their ids
+    assert [(item.payload, item.due) for item in again] == [(n, dues[n]) for n in (1, 2, 3)]
 
 
 # --- suspects ------------------------------------------------------------------------------
