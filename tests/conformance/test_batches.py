@@ -140,6 +140,8 @@ async def test_many_are_reserved_in_the_order_of_the_queue(shell: Shell) -> None
     assert items[0].by.count(":") == 2
     assert _payloads(await queue.reserve_many(3)) == ["d"]
     assert await queue.reserve_many(3) == []
+    await queue.rollback_many(items)  # now they are read back after the claim, in the order of their ids
+    assert _payloads(await queue.reserve_many(3)) == ["a", "b", "c"]
 
 
 async def test_many_are_reserved_for_another_lease(shell: Shell) -> None:

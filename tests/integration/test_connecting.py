@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from bson import ObjectId
 from pymongo import AsyncMongoClient, MongoClient, ReadPreference, WriteConcern
 from pymongo.monitoring import CommandStartedEvent
 
@@ -522,9 +523,10 @@ def test_the_callers_collection_is_rebound_and_left_alone(uri: str, database: st
         assert item.payload == {"at": datetime(2024, 1, 1, tzinfo=UTC)}
         assert len(list(queue.history())) == 1
         queue.push_many([1, 2])
+        queue.push_many([3], ids=[ObjectId()])
         (item,) = queue.reserve_many(1)
         queue.commit(item)
-        assert queue.purge() == 1
+        assert queue.purge() == 2
         assert careless.write_concern == WriteConcern(w=0)
     assert len(writes.concerns) >= 6
     assert all(concern == {"w": "majority"} for concern in writes.concerns)
