@@ -64,15 +64,15 @@ def destination(context: QueueContext[Any], to: str | QueueContext[Any]) -> Dest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handover:
-    """What a move sets and takes away, checked; when the item is due is reckoned as it is sent.
+    """The checked changes of a move; the due time of the item is computed when the move is sent.
 
     Attributes:
-        queue: where it goes.
-        changes: what it sets, the payload aside.
-        gone: the fields it takes away.
-        patch: the operators that change the payload.
-        delay: how long it waits there.
-        when: or until when.
+        queue: name of the target queue.
+        changes: fields that the move sets, without the payload.
+        gone: fields that the move removes.
+        patch: operators that change the payload.
+        delay: time that the item waits in the target queue.
+        when: time until which it waits there, instead of ``delay``.
         raw: ``changes`` and ``gone`` as BSON: moves are the same when these bytes are, and ``1`` is not ``True``.
     """
 
@@ -141,13 +141,9 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
         update = handover.update(when)
         if payload is not None:
             update["$set"]["payload"] = context.broker.encoding.unwrap("payload", payload)
-        fixed, new_key, priority = (
-            handover.when is not None,
-            handover.changes.get("key"),
-            handover.changes.get("priority"),
-        )
+        new_key, fixed = handover.changes.get("key"), handover.when is not None
         happened = partial(is_gone, queue=handover.queue, when=when, key=new_key, fixed=fixed)
-        put = Put(handover.queue, when, priority)
+        put = Put(handover.queue, when, handover.changes.get("priority"))
         size = len(handover.raw) + len(payload or b"") + marks.size
         settlement = Settlement(marks.on(update), happened, "move", size=size, put=put)
         merge_patch(context, settlement, handover.patch)
