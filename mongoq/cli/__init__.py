@@ -1,0 +1,21 @@
+"""Command line ``mongoq``: starts workers, shows what is in the queues, and repairs it.
+
+Start reading in ``main``, which lists the commands; each command is one function in the module that it names there.
+``connection`` finds the server, ``output`` prints tables or JSON, ``confirmation`` asks before a change.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def run() -> None:
+    """Run the command line with the arguments of this process, and exit with the code of the command."""
+    try:
+        import click  # noqa: F401
+        import rich  # noqa: F401
+    except ImportError:
+        sys.exit("the command line needs the extra 'cli': pip install 'mongoq-driver[cli]'")
+    from mongoq.cli.main import main
+
+    main()

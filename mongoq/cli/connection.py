@@ -1,0 +1,105 @@
+"""Connection of the command line: options, environment and pyproject.toml, in this order."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+import mongoq
+from mongoq.cli.output import Output
+from mongoq.sync import Broker
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SETTINGS = ("uri", "database", "collection")
+TIMEOUT_SECONDS = 5.0
+"""Seconds that a command waits for a server."""
+
+
+def with_broker(function: F) -> F:
+    """Add the options of the connection and ``--json`` to a command; it is called with ``broker`` and ``output``."""
+
+    @functools.wraps(function)
+    def command(*args: Any, **options: Any) -> Any:
+        place = {name: options.pop(name) for name in SETTINGS}
+        output = Output(as_json=options.pop("as_json"))
+        with connect(**place) as broker:
+            return function(*args, broker=broker, output=output, **options)
+
+    return with_connection(with_json(command))  # type: ignore[return-value]
+
+
+def with_connection(function: F) -> F:
+    """Add the options ``--uri``, ``--database`` and ``--collection`` to a command."""
+    options = (
+        click.option("--uri", envvar="MONGOQ_URI", help="MongoDB connection string, without a password."),
+        click.option("--database", envvar="MONGOQ_DATABASE", help="Default: the one of the URI, else mongoq."),
+        click.option("--collection", envvar="MONGOQ_COLLECTION", help="Collection of the queues; default mongoq."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def with_json(function: F) -> F:
+    """Add the option ``--json`` to a command, as its argument ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, one document a line.")(function)
+
+
+def connect(uri: str | None, database: str | None, collection: str | None) -> Broker:
+    """Connect to the server that the options name, or else the environment or pyproject.toml."""
+    place = find_place(uri, database, collection)
+    options = {name: value for name, value in place.items() if name != "uri" and value is not None}
+    return mongoq.connect(place["uri"] or "", timeout=TIMEOUT_SECONDS, **options)  # type: ignore[arg-type]
+
+
+def find_place(uri: str | None, database: str | None, collection: str | None) -> dict[str, str | None]:
+    """Return URI, database and collection; what no option and no variable gives comes from pyproject.toml.
+
+    Raises:
+        click.UsageError: there is no URI, or pyproject.toml has one that cannot be read, or the command line shows a
+            password to every user of the machine.
+    """
+    context = click.get_current_context()
+    if uri and context.get_parameter_source("uri") is click.core.ParameterSource.COMMANDLINE and _has_password(uri):
+        raise click.UsageError(
+            "--uri with a password would show it in the list of processes; put the connection string into the "
+            "variable MONGOQ_URI, or into [tool.mongoq] of pyproject.toml"
+        )
+    place = {**_read_project(), **{k: v for k, v in zip(SETTINGS, (uri, database, collection), strict=True) if v}}
+    if not place.get("uri"):
+        raise click.UsageError(
+            "no server is named: give --uri mongodb://HOST, or set MONGOQ_URI, or put uri into [tool.mongoq] of "
+            "pyproject.toml"
+        )
+    return {name: place.get(name) for name in SETTINGS}
+
+
+def _has_password(uri: str) -> bool:
+    # Without urlsplit for the second part: a password that is not escaped may hold any character.
+    login, at, _ = uri.partition("://")[2].rpartition("@")
+    return (bool(at) and ":" in login) or "password" in urlsplit(uri).query.lower()
+
+
+def _read_project() -> dict[str, str]:
+    """Return the settings of ``[tool.mongoq]`` in the nearest pyproject.toml of this folder or of one above."""
+    folder = Path.cwd()
+    for path in (directory / "pyproject.toml" for directory in (folder, *folder.parents)):
+        if path.is_file():
+            break
+    else:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("mongoq", {})
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{path} cannot be read: {error}") from None
+    unknown = sorted(table.keys() - set(SETTINGS))
+    if unknown:
+        raise click.UsageError(f"[tool.mongoq] in {path} takes {', '.join(SETTINGS)}, and not {', '.join(unknown)}")
+    return {name: str(value) for name, value in table.items()}
