@@ -136,7 +136,7 @@ class AioExecutor:
             task.add_done_callback(tasks.discard)
 
         def start_again(task: asyncio.Task[None]) -> None:
-            # The task was cancelled before its first step: ``_guard`` had not begun.
+            # The worker has not asked for this cancellation: a handler has left it behind, or the event loop is ending.
             if task.cancelled() and not self._closing:
                 self.start(work, name, calls_handlers=calls_handlers)
 
@@ -149,21 +149,10 @@ class AioExecutor:
             task.cancel()
 
     async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Restart a loop after a cancellation that the worker did not ask for.
-
-        A handler may have left the cancellation behind, or the event loop is ending.
-        """
-        task = asyncio.current_task()
-        assert task is not None
-        while True:
-            try:
-                return await work()
-            except asyncio.CancelledError:
-                if self._closing:
-                    raise
-                task.uncancel()
-            except Exception as error:
-                return self._on_failure(error)
+        try:
+            await work()
+        except Exception as error:
+            self._on_failure(error)
 
     def set_event(self, event: WakeEvent) -> None:
         """Set a wake event from any thread."""
