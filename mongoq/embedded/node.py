@@ -191,8 +191,8 @@ class Options:
 
 
 _LISTENING = b'"id":23016,'  # "Waiting for connections", in every version since 4.4
-_LINES = 4
-_WIDTH = 300
+_SHOWN_LINES = 4
+_SHOWN_LINE_LENGTH = 300
 
 
 class Log:
@@ -221,7 +221,7 @@ class Log:
             file.seek(max(self.path.stat().st_size - 262_144, 0))
             entries = [_entry(line) for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         telling = [text for severe, text in entries if severe] or [text for _, text in entries]
-        return " | ".join(text[:_WIDTH] for text in telling[-_LINES:])
+        return " | ".join(text[:_SHOWN_LINE_LENGTH] for text in telling[-_SHOWN_LINES:])
 
 
 def _port(line: bytes) -> int | None:
@@ -246,7 +246,7 @@ def _entry(line: str) -> tuple[bool, str]:
 
 
 # Seconds that a server whose owner was killed may take for its clean end: more than the watchdog's grace.
-_PREDECESSOR = 15.0
+_PREDECESSOR_WAIT_SECONDS = 15.0
 
 
 class Node:
@@ -297,7 +297,7 @@ class Node:
             self._directory.release()
 
     def _start(self, command: list[str], deadline: float) -> None:
-        patience = min(deadline, time.monotonic() + _PREDECESSOR)
+        patience = min(deadline, time.monotonic() + _PREDECESSOR_WAIT_SECONDS)
         in_use = ""
         while True:
             process = self._process = Process(

@@ -20,13 +20,13 @@ from mongoq.model.arguments import Duration, duration, moment
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """Zero of BSON's dates."""
 MILLISECOND = timedelta(milliseconds=1)
-REFRESH = 60.0
+CLOCK_REFRESH_SECONDS = 60.0
 """Seconds after which an offset is measured again."""
 REMEASURE_SECONDS = 1.0
 """Seconds after which a failed measurement is tried again."""
-DRIFT = 0.25
+MAX_DRIFT_SECONDS = 0.25
 """Seconds of difference between wall and local clock after which the offset is measured again."""
-SLEW = 0.5
+SLEW_RATE = 0.5
 """Share of normal speed at which the clock runs while it is ahead, so that it never runs backwards."""
 
 
@@ -114,7 +114,7 @@ class _Reckoning:
     def milliseconds(self, local: float) -> float:
         if not self.ahead:
             return (local + self.offset) * 1000
-        return (local + self.offset + max(0.0, self.ahead - (local - self.since) * (1 - SLEW))) * 1000
+        return (local + self.offset + max(0.0, self.ahead - (local - self.since) * (1 - SLEW_RATE))) * 1000
 
 
 class ServerClock:
@@ -139,8 +139,8 @@ class ServerClock:
         local = self.local()
         if local < self._not_before:
             return False
-        old = self._disturbed or local - reckoning.since > REFRESH
-        return old or not -DRIFT <= self._wall() - local - reckoning.wall_gap <= DRIFT
+        old = self._disturbed or local - reckoning.since > CLOCK_REFRESH_SECONDS
+        return old or not -MAX_DRIFT_SECONDS <= self._wall() - local - reckoning.wall_gap <= MAX_DRIFT_SECONDS
 
     def disturb(self) -> None:
         """Request a measurement before the next command: another server may be primary now."""

@@ -28,7 +28,7 @@ def qualify(pipeline: str, part: str, by: str) -> str:
 
 VALUE_BYTES = 1024
 """Bytes of a value as BSON, at most."""
-DIGITS = 18
+MAX_PLACE_DIGITS = 18
 """Digits of the number of a place, at most."""
 Document = Mapping[str, Any]
 
@@ -107,7 +107,7 @@ class Place:
         ``None`` for other texts: other programs may have written anything, and a join may have had other queues.
         """
         parts = text.split(":") if isinstance(text, str) else []
-        if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdecimal() and len(parts[2]) <= DIGITS):
+        if len(parts) != 3 or not (parts[2].isascii() and parts[2].isdecimal() and len(parts[2]) <= MAX_PLACE_DIGITS):
             return None
         queue = next((queue for queue in queues if _tag(queue) == parts[1]), None)
         return None if queue is None else cls(parts[0], queue, int(parts[2]))

@@ -18,10 +18,10 @@ NAME_BYTES = 120
 """Bytes of a consumer's name, at most."""
 ID_BYTES = 12
 """Bytes of an ObjectId."""
-MOST = 500_000
+MAX_STREAM_CLAIM_ITEMS = 500_000
 """Items of one claim, at most: their ids are 6 MB of a document, which may have 16 MB."""
 
-ENTRY = {"$cond": [{"$eq": ["$attempts", 0]}, {"$max": ["$pushed", "$when"]}, {"$ifNull": ["$pushed", "$when"]}]}
+ENTRY_TIME = {"$cond": [{"$eq": ["$attempts", 0]}, {"$max": ["$pushed", "$when"]}, {"$ifNull": ["$pushed", "$when"]}]}
 """The result of ``entry_time``, as an expression for the server."""
 
 

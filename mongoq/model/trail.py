@@ -13,17 +13,17 @@ from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding
 
 STAGE_BYTES = 120
 """Bytes of a stage's name, at most."""
-HOPS = 50
+MAX_HOPS = 50
 """Entries of a trail, at most; the oldest ones are removed first."""
-FEW_HOPS = 20
+MAX_LONG_HOPS = 20
 """Entries of a trail with long names, at most."""
-ENTRY_BYTES = 240
-"""Bytes from which an entry counts as long; its trail has at most ``FEW_HOPS``, so that it fits beside any payload."""
-KEPT_BYTES = 64 * 1024
+LONG_ENTRY_BYTES = 240
+"""Bytes from which an entry is long; its trail has at most ``MAX_LONG_HOPS``, so that it fits beside any payload."""
+MAX_KEPT_PAYLOAD_BYTES = 64 * 1024
 """Bytes of a payload that is kept in an entry, as BSON, at most."""
-LARGE = 12 * 1024 * 1024
+LARGE_PAYLOAD_BYTES = 12 * 1024 * 1024
 """Bytes of a payload above which the item has no room for the payloads of its trail."""
-COUNTABLE = 2**31
+HOP_COUNT_LIMIT = 2**31
 """Limit of a number of hops that the server can add to."""
 
 
@@ -141,7 +141,7 @@ def _name(value: Any) -> str | None:
 
 def is_countable(hops: Any) -> bool:
     """Return whether the server can add to a number of hops; other programs may have written anything."""
-    return isinstance(hops, int) and not isinstance(hops, bool) and 0 <= hops < COUNTABLE
+    return isinstance(hops, int) and not isinstance(hops, bool) and 0 <= hops < HOP_COUNT_LIMIT
 
 
 def hops_counted(stored: Any) -> int:
@@ -151,7 +151,7 @@ def hops_counted(stored: Any) -> int:
 
 def most_hops(entry: bytes) -> int:
     """Return the number of entries that a trail keeps if it ends in this entry, still without its payload."""
-    return HOPS if len(entry) <= ENTRY_BYTES else FEW_HOPS
+    return MAX_HOPS if len(entry) <= LONG_ENTRY_BYTES else MAX_LONG_HOPS
 
 
 def without_payloads(stored: list[Any]) -> list[Any]:
@@ -183,4 +183,4 @@ def keep_payload(payload: Any, encoding: Encoding) -> ClaimedPayload:
     except Exception:
         # A caller's own codec may raise anything.
         return ClaimedPayload(SIZE_LIMIT, None)
-    return ClaimedPayload(len(raw), raw if len(raw) <= KEPT_BYTES else None)
+    return ClaimedPayload(len(raw), raw if len(raw) <= MAX_KEPT_PAYLOAD_BYTES else None)

@@ -8,10 +8,10 @@ from typing import Any
 
 from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.settings import KEEP
-from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Join, Source, Stage
+from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name, quote_if_odd
 
-WIDTH = 11
+LABEL_WIDTH = 11
 
 
 def description(graph: Graph) -> str:
@@ -24,7 +24,7 @@ def description(graph: Graph) -> str:
 
 
 def _lines(title: str, facts: Iterable[tuple[str, str]]) -> str:
-    return "\n".join([title, *(f"  {name:<{WIDTH}} {value}" for name, value in facts)])
+    return "\n".join([title, *(f"  {name:<{LABEL_WIDTH}} {value}" for name, value in facts)])
 
 
 def _whole(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -45,9 +45,9 @@ def _source(source: Source) -> Iterator[tuple[str, str]]:
     yield "handler", quote_if_odd(import_path(source.handler))
     if source.every is not None:
         yield "every", _brief(source.every)
-    if source.batch != BATCH:
+    if source.batch != DEFAULT_BATCH:
         yield "batch", _brief(source.batch)
-    if source.lease != LEASE:
+    if source.lease != DEFAULT_LEASE_SECONDS:
         yield "lease", _brief(source.lease)
 
 

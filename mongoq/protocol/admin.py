@@ -25,19 +25,19 @@ from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
-from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE, ensure_ready
+from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE_UPDATE, ensure_ready
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
 from mongoq.protocol.history import read
 from mongoq.protocol.history.pages import Range, history_range, is_refused_filter, refusal
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
-from mongoq.protocol.history.stats import HORIZON, MOST, flush
+from mongoq.protocol.history.stats import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-PAGE = 1_000
+MAX_DELETED_ITEMS = 1_000
 """Items that one command deletes, at most, where ids are named."""
-PLACE: dict[str, Any] = dict.fromkeys(("priority", "when", "processed"), 1)
+PLACE_FIELDS: dict[str, Any] = dict.fromkeys(("priority", "when", "processed"), 1)
 """Projection of the fields that define where the next page begins."""
 
 
@@ -58,7 +58,7 @@ def purge(
     if all(choice is None for choice in (where, limit, ids, stage)):
         return (yield from read.purge(context, state))
     room = math.inf if limit is None else count(limit, "limit")
-    wanted = history_range(context, since=None, until=None, where=where, state=state, page=PAGE)
+    wanted = history_range(context, since=None, until=None, where=where, state=state, page=MAX_DELETED_ITEMS)
     if stage is not None:
         wanted = wanted.narrow({"origin.stage": text(stage, "stage", STAGE_BYTES)})
     groups = _groups(ids, where=where, stage=stage)
@@ -86,7 +86,10 @@ def _groups(ids: Any, **others: Any) -> list[Mapping[str, Any]]:
         raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
     checked = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
     chosen = list(dict.fromkeys(checked))
-    return [{"_id": {"$in": chosen[start : start + PAGE]}} for start in range(0, len(chosen), PAGE)]
+    return [
+        {"_id": {"$in": chosen[start : start + MAX_DELETED_ITEMS]}}
+        for start in range(0, len(chosen), MAX_DELETED_ITEMS)
+    ]
 
 
 def _purge_page(context: QueueContext[Any], chosen: Range, room: float) -> Flow[int]:
@@ -94,9 +97,9 @@ def _purge_page(context: QueueContext[Any], chosen: Range, room: float) -> Flow[
         return (yield from delete_many(chosen.filter(context.name)))
     deleted, rest = 0, chosen
     while deleted < room:
-        size = int(min(PAGE, room - deleted))
+        size = int(min(MAX_DELETED_ITEMS, room - deleted))
         filter = rest.filter(context.name)
-        found = yield from find_few(context.broker, filter, chosen.order, size, projection=PLACE)
+        found = yield from find_few(context.broker, filter, chosen.order, size, projection=PLACE_FIELDS)
         if not found:
             break
         # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
@@ -148,13 +151,13 @@ SWEEP_ID = "lease:idle-queues"
 """``_id`` of the control document with the lease of the sweep."""
 END_PREFIX = "end:"
 """Prefix of the ``_id`` of marks at the end of a priority."""
-EVERY = timedelta(hours=1)
+IDLE_SWEEP_INTERVAL = timedelta(hours=1)
 """Time from one sweep to the next, over all processes."""
 SETTINGS_HORIZON = timedelta(days=100)
 """Time that a queue must have been empty and unused before its settings go: longer than a quarter."""
-FUSE = timedelta(hours=1)
+DELETION_DELAY = timedelta(hours=1)
 """Time from the end of a sweep's check to the deletion of settings: a push meanwhile removes the date."""
-CHUNK = 1_000
+MAX_UPDATED_DOCUMENTS = 1_000
 """Documents in one update, at most."""
 Documents = Mapping[str, Mapping[str, Any]]
 NOT_PAUSED = {"$in": [None, False]}
@@ -165,7 +168,7 @@ def upkeep(broker: BrokerContext) -> Flow[None]:
     """Write this process's counts, and sweep when it is time."""
     yield from flush(broker)
     if time.monotonic() >= broker.sweep_at:
-        broker.sweep_at = time.monotonic() + EVERY.total_seconds()
+        broker.sweep_at = time.monotonic() + IDLE_SWEEP_INTERVAL.total_seconds()
         yield from sweep(broker)
 
 
@@ -176,7 +179,7 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
     """
     yield from ensure_broker_ready(broker, write=True)
     now = broker.clock.now()
-    lease = {"$set": {"until": now + EVERY, "by": str(broker.identity)}}
+    lease = {"$set": {"until": now + IDLE_SWEEP_INTERVAL, "by": str(broker.identity)}}
     free: dict[str, Any] = {"_id": SWEEP_ID, "until": {"$lte": now}}
     try:
         yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
@@ -207,7 +210,9 @@ def _stored_dead_queues(settings: Documents) -> Iterator[str]:
 
 def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> Flow[dict[str, Mapping[str, Any]]]:
     projection = dict.fromkeys(fields, 1)
-    found = yield from find_few(broker, prefix_filter(prefix), [("_id", 1)], MOST, projection=projection)
+    found = yield from find_few(
+        broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection
+    )
     return {document["_id"].removeprefix(prefix): document for document in found}
 
 
@@ -223,7 +228,7 @@ def _find_consumed(broker: BrokerContext, now: datetime) -> Flow[set[str]]:
     for record in (yield from workers(broker)):
         names.update(record.queues)
     for stream in (yield from _documents(broker, STREAM_PREFIX, ("queue", "until"))).values():
-        if isinstance(until := stream.get("until"), datetime) and until > now - HORIZON:
+        if isinstance(until := stream.get("until"), datetime) and until > now - IDLE_QUEUE_HORIZON:
             names.add(str(stream.get("queue")))
     return names
 
@@ -239,13 +244,13 @@ def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> Flo
             new.append(name)
         elif since <= noted and "expires" not in document:
             due.append(name)
-    yield from _update(CONTROL_PREFIX, woken, {}, IN_USE)
+    yield from _update(CONTROL_PREFIX, woken, {}, IN_USE_UPDATE)
     # The filters repeat the conditions on the server: a queue may have been used or paused since the documents were
     # read.
     untouched = {"idle": {"$exists": False}, "paused": NOT_PAUSED}
     yield from _update(CONTROL_PREFIX, new, untouched, {"$set": {"idle": now}})
     unused = {"idle": {"$lte": noted}, "paused": NOT_PAUSED}
-    yield from _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + FUSE}})
+    yield from _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + DELETION_DELAY}})
 
 
 def _sweep_others(prefix: str, found: Documents, kept: set[str], now: datetime) -> Flow[None]:
@@ -253,10 +258,12 @@ def _sweep_others(prefix: str, found: Documents, kept: set[str], now: datetime) 
     dated = [name for name in found if name in kept and "expires" in found[name]]
     undated = [name for name in found if name not in kept and "expires" not in found[name]]
     yield from _update(prefix, dated, {}, {"$unset": {"expires": ""}})
-    yield from _update(prefix, undated, {"expires": {"$exists": False}}, {"$set": {"expires": now + HORIZON}})
+    yield from _update(
+        prefix, undated, {"expires": {"$exists": False}}, {"$set": {"expires": now + IDLE_QUEUE_HORIZON}}
+    )
 
 
 def _update(prefix: str, names: Sequence[str], filter: Mapping[str, Any], update: Mapping[str, Any]) -> Flow[None]:
-    for start in range(0, len(names), CHUNK):
-        which = {"_id": {"$in": [prefix + name for name in names[start : start + CHUNK]]}, **filter}
+    for start in range(0, len(names), MAX_UPDATED_DOCUMENTS):
+        which = {"_id": {"$in": [prefix + name for name in names[start : start + MAX_UPDATED_DOCUMENTS]]}, **filter}
         yield from Command("update_many", {"filter": which, "update": update})

@@ -10,9 +10,9 @@ from typing import Any
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.settle.by_token import ExtendedItems
 
-DUE = 2 / 3
+EXTENSION_DUE_SHARE = 2 / 3
 """Share of a lease that is left when its extension is due."""
-SOON = 5 / 6
+EXTENSION_EARLY_SHARE = 5 / 6
 """Share that is left when a lease is extended along with due ones, to save a command."""
 
 
@@ -104,14 +104,14 @@ class Leases:
 
     def is_due(self, now: datetime) -> bool:
         """Return whether a lease has to be extended now."""
-        return any(lease.until - now < lease.length * DUE for lease in self._all())
+        return any(lease.until - now < lease.length * EXTENSION_DUE_SHARE for lease in self._all())
 
     def due(self, now: datetime) -> list[tuple[Lease, ExtendedItems]]:
         """Return the leases to extend now, or soon."""
         return [
             (lease, ExtendedItems(lease.token, [item.id for item in lease.items.values()], lease.length))
             for lease in self._all()
-            if lease.until - now < lease.length * SOON
+            if lease.until - now < lease.length * EXTENSION_EARLY_SHARE
         ]
 
     def find(self, token: Any, key: Any) -> Item[Any] | None:

@@ -16,7 +16,7 @@ from mongoq.pipeline.checks.types import type_faults
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
 
 NAME_BYTES = 120
-UNFIT = ("Cc", "Cs", "Zl", "Zp")
+UNFIT_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 """Unicode categories that a name must not have: they break lines, control a terminal, or have no UTF-8 encoding."""
 
 
@@ -61,7 +61,7 @@ def _unfit(name: Any) -> Iterator[str]:
         return
     if not name.strip():
         yield "name: it cannot be empty; give it one"
-    elif any(category(character) in UNFIT for character in name):
+    elif any(category(character) in UNFIT_CATEGORIES for character in name):
         yield "name: it holds a control character or a line break; leave that out"
     # A lone surrogate is a fault of its own; without surrogatepass, encode would raise for it.
     size = len(name.encode(errors="surrogatepass"))

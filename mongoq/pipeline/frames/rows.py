@@ -103,7 +103,7 @@ def field_of(column: str) -> str | None:
 
 
 TO, RETRY, DEAD = "_to", "_retry", "_dead"
-KNOWN = (ID, DELIVERY_HASH, ATTEMPTS, TO, RETRY, DEAD)
+KNOWN_COLUMNS = (ID, DELIVERY_HASH, ATTEMPTS, TO, RETRY, DEAD)
 
 
 def check_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[Any]]:
@@ -114,10 +114,11 @@ def check_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[An
             raise OutcomeInvalid(f"a column of the frame returned is named {name!r:.60}; rename it to a string")
         if name in found:
             raise OutcomeInvalid(f"the frame returned has two columns {name!r:.150}; rename one, or drop it")
-        if field_of(name) is None and name not in KNOWN:
+        if field_of(name) is None and name not in KNOWN_COLUMNS:
             raise OutcomeInvalid(
                 f"the frame returned has a column {name!r:.150}, and of those that begin with '_' it may have "
-                f"{', '.join(KNOWN)}; drop it, or name it {'_' + name!r:.150} for a field {name!r:.150} of the payload"
+                f"{', '.join(KNOWN_COLUMNS)}; drop it, or name it {'_' + name!r:.150} for a field {name!r:.150} "
+                "of the payload"
             )
         found[str(name)] = values
     if ID not in found:

@@ -16,9 +16,9 @@ from mongoq.model.encoding.codec import NESTING_LIMIT
 
 ABSENT: Final = object()
 """Stands for a field that an item does not have; a null is a value of its own."""
-NOTHING = type(None)
-NUMBERS = frozenset({int, float, Int64})
-PLAIN = frozenset({str, int, float, bool, bytes, NOTHING, datetime, Int64, ObjectId, Decimal128, UUID})
+NONE_TYPE = type(None)
+NUMBER_TYPES = frozenset({int, float, Int64})
+PLAIN_TYPES = frozenset({str, int, float, bool, bytes, NONE_TYPE, datetime, Int64, ObjectId, Decimal128, UUID})
 """Types that BSON holds as they are; compared by identity, so subclasses are not included."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -45,14 +45,14 @@ def moment(micros: int | None) -> datetime | DatetimeMS | None:
 
 def plain_values(values: list[Any]) -> list[Any]:
     """Return the values of a column as BSON holds them."""
-    return values if PLAIN.issuperset(map(type, values)) else [plain(value) for value in values]
+    return values if PLAIN_TYPES.issuperset(map(type, values)) else [plain(value) for value in values]
 
 
 def plain(value: Any, depth: int = 1) -> Any:
     """Return a value as BSON holds it; a value that BSON cannot hold stays, and the codec refuses it with its path."""
     kind = type(value)
     # Deeper values are left to the codec, which refuses them with their path.
-    if kind in PLAIN or depth > NESTING_LIMIT:
+    if kind in PLAIN_TYPES or depth > NESTING_LIMIT:
         return value
     # By the name of the package, so that neither pandas nor numpy is imported here.
     library = kind.__module__.partition(".")[0]
@@ -118,7 +118,7 @@ def _is_same(value: Any, shown: Any) -> bool:
         return isinstance(shown, str) and str.__eq__(value, shown)
     if kind is bytes:
         return isinstance(shown, bytes) and bytes.__eq__(value, shown)
-    return (kind is other or (kind in NUMBERS and other in NUMBERS)) and bool(value == shown)
+    return (kind is other or (kind in NUMBER_TYPES and other in NUMBER_TYPES)) and bool(value == shown)
 
 
 def _is_same_decimal(value: Decimal128, shown: Any) -> bool:

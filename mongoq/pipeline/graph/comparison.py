@@ -10,13 +10,13 @@ from mongoq.model.settings import DEFAULT
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name
 
-WHOLE = ("name", "errors", "inputs", "outputs", "trail")
-SOURCE = ("target", "batch", "every", "lease")
-FIELDS = (
+PIPELINE_FIELDS = ("name", "errors", "inputs", "outputs", "trail")
+SOURCE_FIELDS = ("target", "batch", "every", "lease")
+STAGE_FIELDS = (
     "sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "format", "join",
     "frame",
 )  # fmt: skip
-UNORDERED = ("sources", "targets", "inputs", "outputs", "success_on")
+UNORDERED_FIELDS = ("sources", "targets", "inputs", "outputs", "success_on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def differences(one: Graph, other: Graph) -> list[Difference]:
     """Return the differences of the other graph: first the pipeline's own, then sources, stages and queues."""
     found = [
         Difference("pipeline", one.name, "changed", field, *values)
-        for field in WHOLE
+        for field in PIPELINE_FIELDS
         if not _same(field, *(values := (getattr(one, field), getattr(other, field))))
     ]
     found += _of_parts("source", one.sources, other.sources)
@@ -91,7 +91,7 @@ def _by_name(parts: Sequence[Stage | Source]) -> dict[tuple[str, int], Stage | S
 
 
 def _facts(part: Stage | Source) -> dict[str, Any]:
-    fields = SOURCE if isinstance(part, Source) else FIELDS
+    fields = SOURCE_FIELDS if isinstance(part, Source) else STAGE_FIELDS
     facts = {"handler": import_path(part.handler)} | {field: getattr(part, field) for field in fields}
     if isinstance(part, Source):
         return facts
@@ -111,7 +111,7 @@ def _model(stage: Stage) -> Any:
 
 
 def _same(field: str, one: Any, other: Any) -> bool:
-    if field in UNORDERED and isinstance(one, tuple) and isinstance(other, tuple):
+    if field in UNORDERED_FIELDS and isinstance(one, tuple) and isinstance(other, tuple):
         # By repr, because values of a graph that was not checked may be of types that cannot be ordered.
         return sorted(map(repr, one)) == sorted(map(repr, other))
     return _equal(one, other)

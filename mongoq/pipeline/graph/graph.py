@@ -15,12 +15,12 @@ from mongoq.model.outcomes import Drop, Move
 from mongoq.model.settings import DEFAULT, Default
 from mongoq.protocol.join.spec import FOREVER
 
-BATCH = 1_000
-LEASE = 30
+DEFAULT_BATCH = 1_000
+DEFAULT_LEASE_SECONDS = 30
 Delivery = Literal["exactly-once", "at-most-once"]
 OnNone = Literal["error", "drop"]
 Trail = Literal[True, False, "payloads"]
-ITEMS = 10_000
+DEFAULT_FRAME_ITEMS = 10_000
 """Default number of items of a frame, at most."""
 
 
@@ -40,9 +40,9 @@ class Source:
     name: Any
     target: Any
     handler: Callable[..., Any]
-    batch: int = BATCH
+    batch: int = DEFAULT_BATCH
     every: Duration | None = None
-    lease: Duration = LEASE
+    lease: Duration = DEFAULT_LEASE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Frame:
     """
 
     schema: Any = None
-    items: Any = ITEMS
+    items: Any = DEFAULT_FRAME_ITEMS
     partitions: Any = None
 
 

@@ -30,7 +30,7 @@ from mongoq.worker.run_context import RunContext
 
 logger = logging.getLogger("mongoq.spark")
 
-OURS = ("left", "lost", "halted")
+TASK_ENDINGS = ("left", "lost", "halted")
 """Kinds of a task's counts that are not outcomes of items."""
 ATTEMPTS = "_attempts"
 MAX_RUNS = 100
@@ -108,7 +108,7 @@ class FrameBatches:
         if counts["lost"]:
             sentence = "%d items of stage %r are left out: settled before, as in a batch that is run again, or taken"
             logger.warning(sentence, counts["lost"], self._part.name)
-        self.counts += Counter({ending: number for ending, number in counts.items() if ending not in OURS})
+        self.counts += Counter({ending: number for ending, number in counts.items() if ending not in TASK_ENDINGS})
         if halted:
             item, text = halted[0]
             id = others[item] if item in others else ObjectId(item)

@@ -54,7 +54,7 @@ MAX_ITEMS = 1_000
 """Items that are settled at a time."""
 MAX_BYTES = 16 * 1024 * 1024
 """Bytes of outcomes that are settled at a time."""
-ROUNDS = 5
+MAX_SETTLE_ATTEMPTS = 5
 """Attempts to settle items that were put off, or whose settlement failed."""
 MISFIT = "the payload does not fit the columns of the stage"
 UNREAD = {"payload": 0}
@@ -240,7 +240,7 @@ class StageSettings:
     def _apply(self, outcomes: list[ItemOutcome], endings: Counter[str]) -> Iterator[ItemOutcome]:
         """Settle items, and yield the settled ones, each with the outcome that it was settled by at last."""
         failed: Mapping[Any, Exception] = {}
-        for _ in range(ROUNDS):
+        for _ in range(MAX_SETTLE_ATTEMPTS):
             if not outcomes:
                 return
             failed = self.queue._run(apply_outcomes, outcomes, context_of)

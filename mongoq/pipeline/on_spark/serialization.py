@@ -74,9 +74,9 @@ def _fill_cached(cached: Any, state: Mapping[str, Any]) -> None:
 
 logger = logging.getLogger("mongoq.spark")
 
-LARGE = 500_000
+MIN_BROADCAST_BYTES = 500_000
 """Bytes from which a graph is broadcast: well below Spark's own ``spark.broadcast.UDFCompressionThreshold`` of 1 MB."""
-KEPT = 8
+MAX_CACHED_GRAPHS = 8
 """Graphs that a process keeps: one for each pipeline that it works for."""
 
 
@@ -94,7 +94,7 @@ class SerializedGraph:
     def of(cls, data: bytes, spark: Any) -> Self:
         """Return the graph of these bytes; a session of Spark Connect has no broadcasts."""
         context = getattr(spark, "_sc", None)
-        return cls(data if context is None or len(data) < LARGE else context.broadcast(data))
+        return cls(data if context is None or len(data) < MIN_BROADCAST_BYTES else context.broadcast(data))
 
     def unpack(self) -> Graph:
         """Return the graph, in an executor."""
@@ -186,7 +186,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from getattr(value, "__dict__", {}).items()
 
 
-@lru_cache(KEPT)
+@lru_cache(MAX_CACHED_GRAPHS)
 def unpack_graph(data: bytes) -> Graph:
     """Return the graph, the same object in each task of this process, so that state of its handlers lasts."""
     graph = pickle.loads(data)  # noqa: S301  # the data comes from the driver of this application

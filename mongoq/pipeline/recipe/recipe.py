@@ -10,23 +10,23 @@ from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.pipeline.checks.graph import faults
-from mongoq.pipeline.declare import FRAME
+from mongoq.pipeline.declare import DEFAULT_FRAME_BATCH
 from mongoq.pipeline.graph.graph import Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import ImportFailed, handler_name, import_object, in_a_line, names
 from mongoq.pipeline.recipe.file import recipe_content
 
 PIPELINE = ("name", "errors", "inputs", "outputs", "trail", "sources", "stages")
 SOURCE = ("name", "to", "handler", "batch", "every", "lease")
-FIELDS = ("where", "delivery", "format", "none", "errors", "shared")
+PLAIN_STAGE_KEYS = ("where", "delivery", "format", "none", "errors", "shared")
 """Keys of a stage that it holds as they are."""
-OPTIONS = (
+OPTION_KEYS = (
     *("concurrency", "prefetch", "prefetch_bytes", "lease", "retry", "max_retries", "success_on"),
     *("max_time", "on_timeout", "batch", "probe"),
 )
 """Options of a consumer."""
 STAGE = (
     *("name", "from", "to", "handler", "model", "join", "frame", "where", "otherwise", "delivery", "format", "none"),
-    *("errors", "shared", *OPTIONS),
+    *("errors", "shared", *OPTION_KEYS),
 )
 JOIN = ("on", "timeout", "missing", "late")
 FRAME_KEYS = ("schema", "items", "partitions")
@@ -144,7 +144,7 @@ class _Reading:
             frame=self._frame(part.get("frame"), f"{at}: frame"),
             otherwise=self._otherwise(part.get("otherwise"), f"{at}: otherwise"),
             options=self._options(part, at),
-            **{key: part[key] for key in FIELDS if key in part},
+            **{key: part[key] for key in PLAIN_STAGE_KEYS if key in part},
         )
 
     def _model(self, name: Any, at: str) -> Any:
@@ -183,9 +183,9 @@ class _Reading:
         return Drop() if part is None else Move(**part)
 
     def _options(self, entry: Mapping[str, Any], at: str) -> dict[str, Any]:
-        options = {option: entry[option] for option in OPTIONS if option in entry}
+        options = {option: entry[option] for option in OPTION_KEYS if option in entry}
         if entry.get("format") is not None:
-            options.setdefault("batch", FRAME)
+            options.setdefault("batch", DEFAULT_FRAME_BATCH)
         if "retry" in entry:
             options["retry"] = self._retry(entry["retry"], f"{at}: retry")
         if "success_on" in entry:

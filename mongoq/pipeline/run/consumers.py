@@ -25,7 +25,7 @@ from mongoq.protocol.coordination.sources import source_id
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.join.join import join_arrivals, settle_expired
 from mongoq.protocol.join.match import Arrival
-from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
+from mongoq.protocol.join.spec import MAX_ARRIVALS, JoinSpec
 from mongoq.protocol.state.context import BrokerContext, context_of
 from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, SettleGroup, consumer, takes_job
 from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
@@ -153,7 +153,7 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines:
     resolver = make_resolver(graph, stage, pairs, broker, kind=_PairResolver)
     # Options for the calls of the handler do not hold for items that are only paired.
     kept = {name: stage.options.get(name, DEFAULTS[name]) for name in ("lease", "retry", "prefetch_bytes")}
-    quiet = {**DEFAULTS, **kept, "batch": ARRIVALS, "prefetch": ARRIVALS}
+    quiet = {**DEFAULTS, **kept, "batch": MAX_ARRIVALS, "prefetch": MAX_ARRIVALS}
 
     def own(handle: Any, resolver: OutcomeResolver) -> Consumer:
         made = make_consumer(stage, handle, _nothing, coroutines=coroutines, **quiet)

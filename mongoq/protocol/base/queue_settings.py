@@ -31,11 +31,11 @@ REFRESH_SECONDS = 1.0
 """Seconds after which an operation that depends on the settings reads them again."""
 RECHECK_SECONDS = 3600.0
 """Seconds after which a handle checks again that its options are stored."""
-USED_SECONDS = 86_400.0
+MARK_USED_SECONDS = 86_400.0
 """Seconds after which a process marks a queue as used again."""
-IN_USE = {"$unset": {"idle": "", "expires": ""}}
+IN_USE_UPDATE = {"$unset": {"idle": "", "expires": ""}}
 """Update that keeps control documents which were about to expire with an idle queue (``protocol.admin``)."""
-CALM_SECONDS = 0.02
+CHECK_PAUSE_SECONDS = 0.02
 """Seconds for which a check that found nothing to do is not repeated."""
 
 
@@ -53,7 +53,7 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None
     is_stale = not saved or not is_used or (fresh and state.stale(REFRESH_SECONDS, context.broker.registry))
     if not is_stale and is_broker_ready(context.broker, write=True):
         if fresh:
-            state.calm_until, state.calm_at = now + CALM_SECONDS, context.broker.clock.now()
+            state.calm_until, state.calm_at = now + CHECK_PAUSE_SECONDS, context.broker.clock.now()
         return
     yield from ensure_broker_ready(context.broker, write=True)
     if not is_used:
@@ -136,7 +136,7 @@ def _write(
 
 
 def _update(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"$set": {f"settings.{option}": to_stored(value) for option, value in options.items()}, **IN_USE}
+    return {"$set": {f"settings.{option}": to_stored(value) for option, value in options.items()}, **IN_USE_UPDATE}
 
 
 def _assert(context: QueueContext[Any]) -> Flow[None]:
@@ -192,10 +192,10 @@ def mark_used(broker: BrokerContext, queues: Sequence[str]) -> Flow[None]:
         names = queues[start : start + MAX_QUEUES]
         ids = [prefix + name for name in names for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX)]
         ending = [{"idle": {"$exists": True}}, {"expires": {"$exists": True}}]
-        yield from Command("update_many", {"filter": {"_id": {"$in": ids}, "$or": ending}, "update": IN_USE})
+        yield from Command("update_many", {"filter": {"_id": {"$in": ids}, "$or": ending}, "update": IN_USE_UPDATE})
         for name in names:
             state = broker.state(name)
-            state.told_used, state.used_until = True, time.monotonic() + USED_SECONDS
+            state.told_used, state.used_until = True, time.monotonic() + MARK_USED_SECONDS
 
 
 def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existing: bool) -> Flow[QueueSettings]:
@@ -244,7 +244,7 @@ def is_paused(context: QueueContext[Any]) -> Flow[bool]:
 def set_paused(context: QueueContext[Any], paused: bool) -> Flow[None]:
     """Pause or resume the queue (``update`` of one control document, upsert)."""
     yield from ensure_ready(context)
-    yield from _write(context, {"$set": {"paused": paused}, **IN_USE})
+    yield from _write(context, {"$set": {"paused": paused}, **IN_USE_UPDATE})
     context.state.store(paused=paused)
     if not paused:
         context.broker.wake(context.name)

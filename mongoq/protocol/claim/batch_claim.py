@@ -19,7 +19,7 @@ from bson import ObjectId
 from mongoq.model.envelope import Document, attempts_of
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item, id_key, id_keys
-from mongoq.model.stream_claim import ENTRY, entry_time
+from mongoq.model.stream_claim import ENTRY_TIME, entry_time
 from mongoq.protocol.base.find import close_cursor, find_few, find_head
 from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
 from mongoq.protocol.claim import foreign
@@ -130,7 +130,7 @@ class BatchClaim:
         if not self.writes_entry_time:
             return {"$set": self._marks, "$inc": {"attempts": 1}}
         marks = {name: {"$literal": value} for name, value in self._marks.items()}
-        return [{"$set": {**marks, "attempts": {"$add": ["$attempts", 1]}, "pushed": ENTRY}}]
+        return [{"$set": {**marks, "attempts": {"$add": ["$attempts", 1]}, "pushed": ENTRY_TIME}}]
 
     @property
     def _marks(self) -> dict[str, Any]:

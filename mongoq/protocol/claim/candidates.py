@@ -128,7 +128,7 @@ def _read_whole(context: QueueContext[Any], n: int, *, shared: bool) -> Flow[Can
     """Read the first items whole (``find``); ``None`` when nothing is eligible; empty when only ids may be read.
 
     When shared claims follow each other closely, the items of the next claim are read with them, and used for
-    ``prefetch.FRESH`` seconds.
+    ``prefetch.PREFETCHED_ITEM_SECONDS``.
     """
     prefetch = context.state.prefetch
     if shared:

@@ -20,7 +20,7 @@ from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.claim import foreign
-from mongoq.protocol.flow import SENDS, Command, Flow, Refused, ReplyLost, Shared, Unreadable, has_matched
+from mongoq.protocol.flow import MAX_SENDS, Command, Flow, Refused, ReplyLost, Shared, Unreadable, has_matched
 from mongoq.protocol.settle import settle
 from mongoq.protocol.settle.bury import bury, reason_exhausted
 from mongoq.protocol.state.context import QueueContext
@@ -152,7 +152,7 @@ def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> 
 
 
 def _claim(
-    context: QueueContext[M], lease: timedelta, patience: float | None, *, sends: int = SENDS
+    context: QueueContext[M], lease: timedelta, patience: float | None, *, sends: int = MAX_SENDS
 ) -> Flow[tuple[Item[Any], bool, bool] | None]:
     """Send the claim; return its item, whether it has no run left and must be buried, and whether its lease ran out.
 

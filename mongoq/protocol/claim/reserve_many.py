@@ -31,7 +31,7 @@ from mongoq.protocol.claim.reserve import (
     refuse_or_bury,
     reserve_now,
 )
-from mongoq.protocol.flow import IDS, Blocked, Command, Flow
+from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Blocked, Command, Flow
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
 
@@ -49,8 +49,8 @@ def reserve_many(
     context: QueueContext[M], n: int, *, lease: Duration | None, wait: Duration | None, on_invalid: OnInvalid
 ) -> Flow[list[Item[M]]]:
     """Claim up to ``n`` items; with ``wait``, wait for the first one."""
-    if count(n, "n") > IDS:
-        raise ArgumentInvalid("n", f"{IDS:,} is the most that can be reserved at once, not {n:,}")
+    if count(n, "n") > MAX_COMMAND_ITEMS:
+        raise ArgumentInvalid("n", f"{MAX_COMMAND_ITEMS:,} is the most that can be reserved at once, not {n:,}")
     length = None if lease is None else duration(lease, "lease", zero=False)
     patience = wait_seconds(wait)
     check_on_invalid(on_invalid)

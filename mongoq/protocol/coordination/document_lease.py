@@ -130,14 +130,14 @@ def holder(found: Any) -> ForeignLease:
 
 HALT_PREFIX = "halt:"
 """Prefix of the ``_id`` of a halt."""
-REMEMBERED = timedelta(days=1)
+HALT_EXPIRY = timedelta(days=1)
 """Time after which the TTL index removes a halt: a part that begins later does not learn of it."""
 
 
 def halt(broker: BrokerContext, run: ObjectId) -> Flow[None]:
     """Signal all parts of a run to end (``update``, upsert); a second signal changes nothing but the expiry."""
     yield from ensure_broker_ready(broker, write=True)
-    told = {"$set": {"expires": broker.clock.now() + REMEMBERED}}
+    told = {"$set": {"expires": broker.clock.now() + HALT_EXPIRY}}
     yield from retry_until_reply(Command("update_one", {"filter": {"_id": _id(run)}, "update": told, "upsert": True}))
 
 

@@ -40,7 +40,7 @@ from mongoq.protocol.coordination.document_lease import (
     take_lease,
     write_under_lease,
 )
-from mongoq.protocol.flow import IDS, Command, Flow, delete_many, has_matched
+from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Flow, delete_many, has_matched
 from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 
-FIELDS = {"once": 1}
+RESERVED_ITEM_FIELDS = {"once": 1}
 """Projection of the reserved items: this field besides their ids."""
 
 
@@ -162,7 +162,7 @@ class StreamClaimer:
 
     @property
     def _size(self) -> int:
-        return min(IDS, self._n - len(self._items))
+        return min(MAX_COMMAND_ITEMS, self._n - len(self._items))
 
     def reserve(self) -> Flow[list[Item[Any]]]:
         """Reserve (``find``, ``update`` of many for 10,000 each), and return the items in the order of claims."""
@@ -185,7 +185,7 @@ class StreamClaimer:
         claim = BatchClaim(
             self._context, candidates, self._mine, self._now, adds_to_token=beside, writes_entry_time=True
         )
-        return (yield from send_claim(claim, len(first), projection=FIELDS))
+        return (yield from send_claim(claim, len(first), projection=RESERVED_ITEM_FIELDS))
 
     def _reserve_single(self) -> Flow[list[Item[Any]]]:
         """Reserve one document with fields of odd types, written by another program; no batch can hold it."""

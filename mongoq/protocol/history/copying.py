@@ -15,7 +15,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid, PayloadTooLarge
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.copies import COPY_MARK, REFUSALS, SKIP, CopyIds, CopyStencil, Replayed, ReplayOrder
+from mongoq.model.copies import COPY_MARK, MAX_REFUSALS, SKIP, CopyIds, CopyStencil, Replayed, ReplayOrder
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import new_envelope, origin_document, shorten
 from mongoq.model.item import Document, Item
@@ -29,11 +29,11 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """Bytes of one insert, at most."""
-LARGEST = 16 * 1024 * 1024
+MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 """Bytes of one document, at most; the server refuses larger ones."""
-DUPLICATE_KEY = 11000
+DUPLICATE_KEY_CODE = 11000
 """Code of the server's error for an id that exists already."""
-PLAIN = frozenset(("priority", "attempts"))
+STENCIL_FIELDS = frozenset(("priority", "attempts"))
 """Fields behind the payloads of most items that copies depend on. Only these can share a stencil."""
 
 Transform = Callable[[Any, Item[Any]], Any]
@@ -106,7 +106,7 @@ def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
         found=len(documents),
         skipped=batch.skipped,
         refused=len(batch.refusals),
-        refusals=tuple(batch.refusals[:REFUSALS]),
+        refusals=tuple(batch.refusals[:MAX_REFUSALS]),
         position=(last["processed"], last["_id"]),
     )
     return Copies(ids, list(_parts(copies)), told, min(whens, default=end), batch.priorities)
@@ -122,12 +122,12 @@ def _fit_to_size(
     ids, documents = [], []
     for copy, when in zip(batch.copies, whens, strict=True):
         document = copy.make(when)
-        if len(document.raw) <= LARGEST:
+        if len(document.raw) <= MAX_DOCUMENT_BYTES:
             ids.append(copy.id)
             documents.append(document)
         else:
             original = open_document(broker, copy.original)["_id"]
-            batch.refusals.append((original, str(PayloadTooLarge("payload", len(document.raw), LARGEST))))
+            batch.refusals.append((original, str(PayloadTooLarge("payload", len(document.raw), MAX_DOCUMENT_BYTES))))
     return ids, documents
 
 
@@ -209,7 +209,7 @@ class _Batch:
             return
         self.priorities.add(envelope["priority"])
         encoding = task.context.broker.encoding
-        if cut is not None and fields_of(cut[2]) == PLAIN:
+        if cut is not None and fields_of(cut[2]) == STENCIL_FIELDS:
             self.stencils[cut[2]] = CopyStencil(encoding, envelope)
         self.copies.append(
             _Copy(envelope["_id"].binary, document, lambda when: encoding.raw({**envelope, "when": when}))
@@ -320,7 +320,7 @@ def _duplicates(error: Exception) -> int | None:
     if (
         not failures
         or details.get("writeConcernErrors")
-        or any(failure["code"] != DUPLICATE_KEY for failure in failures)
+        or any(failure["code"] != DUPLICATE_KEY_CODE for failure in failures)
     ):
         return None
     return len(failures)

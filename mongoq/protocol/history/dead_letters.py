@@ -29,7 +29,7 @@ from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.settle.bulk import count_found
 from mongoq.protocol.state.context import QueueContext
 
-PAGE = 500
+LETTERS_PER_PAGE = 500
 """Letters in one page."""
 Selection = Range | list[ObjectId]
 """Selected letters: those of a range, or those with the listed ids."""
@@ -61,7 +61,7 @@ def revive(
     if isinstance(chosen, Range):
         pages = _All(context, chosen)
     else:
-        pages = Chosen(partial(_find_letters, context), list(dict.fromkeys(chosen)), PAGE)
+        pages = Chosen(partial(_find_letters, context), list(dict.fromkeys(chosen)), LETTERS_PER_PAGE)
     done = Replayed()
     while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):
         done += yield from _hand_back(context, documents, target, by_hop=hop is not None)
@@ -77,7 +77,7 @@ def selection(
     if ids is not None and not where is stage is None:
         raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
     if ids is None:
-        wanted = history_range(context, since=None, until=None, where=where, state=None, page=PAGE)
+        wanted = history_range(context, since=None, until=None, where=where, state=None, page=LETTERS_PER_PAGE)
         return wanted if stage is None else wanted.narrow({"origin.stage": text(stage, "stage", STAGE_BYTES)})
     return [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
 
@@ -96,7 +96,7 @@ class _All:
         """Read the next page; a letter that was handed back and has died again meanwhile is not read a second time."""
         found: Sequence[Document] = ()
         while self._rest is not None and not found:
-            page = replace(self._rest, page=int(min(PAGE, room)))
+            page = replace(self._rest, page=int(min(LETTERS_PER_PAGE, room)))
             read, self._rest = yield from documents_page(self._context, page)
             # ``repr``, because other programs may use ids that are not hashable.
             found = [document for document in read if repr(document["_id"]) not in self._met]

@@ -28,7 +28,7 @@ from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 M = TypeVar("M")
-REFUSED_FILTERS = (2, 9, 51091)
+REFUSED_FILTER_CODES = (2, 9, 51091)
 """Codes of the server's errors for a filter that it cannot read: bad values, a pattern that does not compile."""
 
 
@@ -112,7 +112,7 @@ class Range:
         return {"$or": behind} | ({} if priority is None else {"priority": {"$gte": priority}})
 
 
-COPIED = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
+COPIED_FIELDS = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
 """Fields that a copy is made from."""
 _ID_TYPES: tuple[tuple[str, Any], ...] = (
     ("null", NoneType),
@@ -217,7 +217,7 @@ def _make_request(context: QueueContext[Any], wanted: Range, *, as_stored: bool,
         wanted = replace(wanted, started=broker.clock.now())
     find: dict[str, Any] = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
     if as_stored:
-        find["projection"] = {**COPIED, "trail": 1} if trails else COPIED
+        find["projection"] = {**COPIED_FIELDS, "trail": 1} if trails else COPIED_FIELDS
     if broker.serverless:
         return PageRequest(wanted, Command("find", {**find, "sort": list(find["sort"].items())}, target="history"))
     find |= {"batchSize": wanted.page, "readConcern": {"level": "majority"}}
@@ -295,7 +295,7 @@ class Chosen:
 
 def is_refused_filter(error: Exception) -> bool:
     """Return whether an error is the server's answer to a filter that it cannot read."""
-    return getattr(own_error(error), "code", None) in REFUSED_FILTERS
+    return getattr(own_error(error), "code", None) in REFUSED_FILTER_CODES
 
 
 def refusal(error: Exception) -> str:

@@ -32,7 +32,7 @@ LABEL_BYTES = 100
 """Bytes of a label, at most."""
 IDS_PER_FIND = 1000
 """Ids in one ``find``, at most."""
-SKEW = timedelta(seconds=1)
+CLOCK_TOLERANCE = timedelta(seconds=1)
 """Tolerance for commits answered before the replay, which may be dated later than our now; clocks agree far better."""
 CHUNKS_PER_SECOND = 4
 """Inserts per second when a rate limits the replay."""
@@ -161,7 +161,7 @@ class _InRange:
         self._context, self._as_stored, self._trails = context, as_stored, trails
         originals = {COPY_MARK: {"$ne": context.name}}
         where = {"$and": [wanted.where, originals]} if wanted.where else originals
-        until = wanted.until or context.broker.clock.now() + SKEW
+        until = wanted.until or context.broker.clock.now() + CLOCK_TOLERANCE
         self._page = wanted.page
         self._rest: Range | None = replace(wanted, where=where, until=until)
         self._ahead: PageRequest | None = None

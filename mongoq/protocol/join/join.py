@@ -18,10 +18,10 @@ from mongoq.model.join_state import JoinState, Place
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow, chunks
 from mongoq.protocol.join.match import Arrival, by_value, count_arrivals, make_plan
-from mongoq.protocol.join.pair import MISSED, Member, bury_statement, pair, priority_of
+from mongoq.protocol.join.pair import MISSED_FIELD, Member, bury_statement, pair, priority_of
 from mongoq.protocol.join.spec import (
-    ARRIVALS,
     FOREVER,
+    MAX_ARRIVALS,
     JoinSpec,
     JoinTransaction,
     record_results,
@@ -31,9 +31,9 @@ from mongoq.protocol.join.spec import (
 )
 from mongoq.protocol.settle.exchange import Exchange, PutOff, run_exchange
 
-TAKEN = dict.fromkeys(("token", "error", "batch", MISSED), "")
+RESERVATION_FIELDS = dict.fromkeys(("token", "error", "batch", MISSED_FIELD), "")
 """Fields of a reservation, or of an earlier give-up; an item that waits no longer has them."""
-TOGETHER = 1_000
+MAX_TRANSACTION_ITEMS = 1_000
 """Items of one transaction, at most."""
 
 
@@ -54,7 +54,7 @@ def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any,
         failed.update((id_key(item.id), PutOff()) for item in done.put_off)
 
     way = Exchange(spec.sides[0], partial(_settle_arrivals, spec), _item_of, noted)
-    for chunk in chunks(by_value(arrivals), lambda _: 0, most=TOGETHER):
+    for chunk in chunks(by_value(arrivals), lambda _: 0, most=MAX_TRANSACTION_ITEMS):
         failed |= yield from run_exchange(way, chunk)
     return failed
 
@@ -135,7 +135,7 @@ def _park(spec: JoinSpec, doing: JoinTransaction, arrival: Arrival, place: Place
     }
     # Fenced: the item is parked only while this process holds it.
     filter = {"_id": item.id, "token": item.token}
-    doing.own.append(("UpdateOne", {"filter": filter, "update": {"$set": changes, "$unset": TAKEN}}))
+    doing.own.append(("UpdateOne", {"filter": filter, "update": {"$set": changes, "$unset": RESERVATION_FIELDS}}))
     doing.parked.append((item.queue, priority_of(item), until))
 
 
@@ -162,7 +162,7 @@ def settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[dict[Any,
     yield from ensure_ready(context)
     way = Exchange(context, partial(_settle_expired, spec), lambda item: item, partial(record_results, spec))
     failed: dict[Any, Exception] = {}
-    for chunk in chunks(items, lambda _: 0, most=ARRIVALS):
+    for chunk in chunks(items, lambda _: 0, most=MAX_ARRIVALS):
         failed |= yield from run_exchange(way, chunk)
     return failed
 

@@ -11,12 +11,12 @@ from mongoq.model.item import Document, Item
 from mongoq.model.join_state import JoinState, Place
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.join.pair import MISSED
+from mongoq.protocol.join.pair import MISSED_FIELD
 from mongoq.protocol.join.spec import JoinSpec, rendezvous
 
-PATIENCE = 3
+ARRIVALS_BEFORE_PARKING = 3
 """Arrivals of a queue's items before an item that waits for one is parked: its partner may be in a later arrival."""
-AHEAD = 50_000
+MAX_PLACES_READ = 50_000
 """Places that one command reads, at most, once some places are empty."""
 
 
@@ -108,7 +108,7 @@ def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
             break
         missing = wanted - found.keys()
         # Ever more places in one command: after a purge of the whole queue all of them are empty.
-        ahead = min(ahead * 8 + 8, AHEAD)
+        ahead = min(ahead * 8 + 8, MAX_PLACES_READ)
         gone |= missing | (yield from _find_empty_places(spec, plan.known, map(places.__getitem__, missing), ahead))
     plan.waiting = waiting
     _postpone(spec, plan, coming, gone)
@@ -120,7 +120,7 @@ def _plan_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[
     plan = Plan({key: JoinState(key, spec.queues, stored.get(key)) for key in keys})
     for arrival in arrivals:
         meeting, queue = plan.known[arrival.key], arrival.queue
-        if arrival.item.stored(MISSED):
+        if arrival.item.stored(MISSED_FIELD):
             meeting.record_return(queue)
         places = {other: meeting.first(other, gone) for other in spec.others(queue)}
         there = {other: place for other, place in places.items() if place is not None}
@@ -155,9 +155,11 @@ def _is_patient(spec: JoinSpec, arrival: Arrival, missing: Iterable[str], coming
     """Return whether an arrival should wait for another turn of its partners."""
     turns = arrival.turns or {}
     # ``record_return`` must count its return once, and an arrival that is put off is planned again.
-    if arrival.item.stored(MISSED):
+    if arrival.item.stored(MISSED_FIELD):
         return False
-    return all(queue in coming and spec.turns[queue] - turns.get(queue, 0) < PATIENCE for queue in missing)
+    return all(
+        queue in coming and spec.turns[queue] - turns.get(queue, 0) < ARRIVALS_BEFORE_PARKING for queue in missing
+    )
 
 
 def _find_waiting(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
@@ -173,7 +175,7 @@ def _at(spec: JoinSpec, texts: set[str]) -> dict[str, Any]:
 def _find_empty_places(spec: JoinSpec, known: Known, places: Iterable[Place], ahead: int) -> Flow[set[str]]:
     """Return the empty places after some empty ones; a whole queue may have been purged."""
     behind = (other.text for place in places for other in known[place.key].following(place, ahead))
-    texts = set(islice(behind, AHEAD))
+    texts = set(islice(behind, MAX_PLACES_READ))
     if not texts:
         return texts
     fields = {"_id": 0, "key": 1}

@@ -14,16 +14,16 @@ from mongoq.errors import PayloadTooLarge
 from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.envelope import Document, new_envelope
 from mongoq.model.item import Item
-from mongoq.model.trail import HOPS, LARGE, without_payloads
+from mongoq.model.trail import LARGE_PAYLOAD_BYTES, MAX_HOPS, without_payloads
 from mongoq.protocol.settle.bulk import Statement
 from mongoq.protocol.settle.bury import burial_update
 from mongoq.protocol.settle.settle import retention_update
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
 
-PARKED = ("key", "parked")
+PARKED_FIELDS = ("key", "parked")
 """Fields that an item has while it waits for its partners."""
-MISSED = "missed"
+MISSED_FIELD = "missed"
 """Field of a dead letter with partners that come late; handed back, the letter looks for them again."""
 
 
@@ -77,7 +77,7 @@ def pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: d
     bare = encoding.raw(document)
     trail = _trail(queue, there, now)
     if trail:
-        document["trail"] = trail if len(bare.raw) <= LARGE else without_payloads(trail)
+        document["trail"] = trail if len(bare.raw) <= LARGE_PAYLOAD_BYTES else without_payloads(trail)
     raw = encoding.raw(document) if trail else bare
     if len(raw.raw) > SIZE_LIMIT:
         raise PayloadTooLarge(f"payload of {len(there)} items joined", len(raw.raw), SIZE_LIMIT)
@@ -101,7 +101,7 @@ def _trail(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
         marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
         entries += marks.in_document(own).get("trail", own["trail"])
     joined = [{**entry, "joined": True} if isinstance(entry, Mapping) else entry for entry in entries]
-    return sorted(joined, key=_settlement_time)[-HOPS:]
+    return sorted(joined, key=_settlement_time)[-MAX_HOPS:]
 
 
 def _is_recorded(member: Member) -> bool:
@@ -141,7 +141,7 @@ def bury_statement(
     update, marks = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
     marked = {**marks.on(update), "$unset": {**update["$unset"], "parked": ""}}
     if missed:
-        marked["$set"] = {**marked["$set"], MISSED: True}
+        marked["$set"] = {**marked["$set"], MISSED_FIELD: True}
     return "UpdateOne", {"filter": member.where, "update": marked}
 
 
@@ -151,5 +151,5 @@ def _in_its_queue(member: Member, update: dict[str, Any]) -> dict[str, Any]:
         return update
     key = member.item.key
     changes = {**update["$set"], "q": member.item.queue, **({} if key is None else {"key": key})}
-    gone = {name: "" for name in PARKED if name not in changes}
+    gone = {name: "" for name in PARKED_FIELDS if name not in changes}
     return {**update, "$set": changes, "$unset": {**update["$unset"], **gone}}

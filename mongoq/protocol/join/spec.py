@@ -24,9 +24,9 @@ Late = Literal["error", "wait", "drop"]
 Missing = Literal["error", "pass"]
 FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
 """End of the wait in a join without a timeout."""
-REMEMBERED = timedelta(days=7)
+EXPIRED_ITEM_REMEMBER = timedelta(days=7)
 """Time for which a given-up item is remembered, so that its partners are known to be too late."""
-ARRIVALS = 500
+MAX_ARRIVALS = 500
 """Items in one claim, and in one transaction that settles expired items."""
 
 
@@ -161,7 +161,7 @@ def write_states(
             done += [id] if meeting.stored else []
             continue
         fields = {**meeting.fields(), "value": values.get(meeting.key), "at": doing.now}
-        leaves = {"expires": doing.now + REMEMBERED} if meeting.empty else {}
+        leaves = {"expires": doing.now + EXPIRED_ITEM_REMEMBER} if meeting.empty else {}
         if not meeting.stored:
             doing.values.append({"_id": id, **fields, **leaves})
             continue

@@ -22,12 +22,12 @@ from mongoq.protocol.flow import Command, Duplicate, Flow, ReplyLost, has_matche
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 OnDuplicate = Literal["keep", "replace", "raise"]
-WAYS: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
+ON_DUPLICATE_VALUES: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
 MAX_KEY_BYTES = 1024
 """Bytes of a key in UTF-8, at most."""
-REPLACED = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin")
+REPLACED_FIELDS = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin")
 """Fields that a replacing push sets, and removes when it has no value for them."""
-REMOVED = ("token", "error", "batch", "trail", "pushed", "replayed", "joined")
+REMOVED_FIELDS = ("token", "error", "batch", "trail", "pushed", "replayed", "joined")
 """Fields that a replacing push always removes: they tell of the item that was in the place before.
 
 ``by`` stays: with it, an item may have changed (``candidates``). ``hops`` and ``missed`` stay: with them a stage and a
@@ -129,8 +129,8 @@ def check_key(key: Any) -> str:
 
 def check_keyed(key: Any, on_duplicate: Any) -> Keyed | None:
     """Check the key and the action on a duplicate; refuse an action without a key."""
-    if on_duplicate not in WAYS:
-        raise ArgumentInvalid("on_duplicate", f"one of {', '.join(WAYS)}, not {on_duplicate!r}")
+    if on_duplicate not in ON_DUPLICATE_VALUES:
+        raise ArgumentInvalid("on_duplicate", f"one of {', '.join(ON_DUPLICATE_VALUES)}, not {on_duplicate!r}")
     if key is not None:
         return Keyed(check_key(key), on_duplicate)
     if on_duplicate != "keep":
@@ -196,8 +196,8 @@ def _upsert_command(envelope: Document, keyed: Keyed, holder: Any, *, serverless
     """Return the upsert; with a ``holder`` it matches only the item with this id, and no other item of the key."""
     fields = {name: value for name, value in envelope.items() if name != "q"}
     if keyed.on_duplicate == "replace":
-        changes = {name: fields.pop(name) for name in REPLACED if name in fields}
-        gone = [*REMOVED, *(name for name in REPLACED if name not in changes)]
+        changes = {name: fields.pop(name) for name in REPLACED_FIELDS if name in fields}
+        gone = [*REMOVED_FIELDS, *(name for name in REPLACED_FIELDS if name not in changes)]
         update = {"$set": changes, "$unset": dict.fromkeys(gone, ""), "$setOnInsert": fields}
     else:
         update = {"$setOnInsert": fields}

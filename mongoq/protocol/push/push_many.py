@@ -22,8 +22,8 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.base.topics import ensure_ready_to_push
-from mongoq.protocol.flow import BYTES as CHUNK
 from mongoq.protocol.flow import (
+    MAX_COMMAND_BYTES,
     Command,
     Duplicate,
     Flow,
@@ -345,7 +345,7 @@ def _transactions(pushes: Iterable[Push], queues: int) -> Iterator[list[Push]]:
     alike: dict[int, list[Push]] = {}
     for push in pushes:
         alike.setdefault(push[2], []).append(push)
-    share = CHUNK * queues / MAX_TRANSACTION_BYTES
+    share = MAX_COMMAND_BYTES * queues / MAX_TRANSACTION_BYTES
     for same in alike.values():
         yield from chunks(same, lambda push: int(len(push[1]) * share) + 1, most=max(MAX_COPIES // queues, 1))
 

@@ -23,7 +23,7 @@ from mongoq.protocol.base.fence import LEASE_MARGIN, check_owner, ends_by, make_
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.flow import (
-    IDS,
+    MAX_COMMAND_ITEMS,
     Command,
     Flow,
     Interruption,
@@ -196,8 +196,11 @@ def group_by_statement(wanted: Iterable[Wanted]) -> Iterator[Group]:
 
 
 def _split_group(settlement: Settlement, items: list[Item[Any]], ids: list[Any]) -> Iterator[Group]:
-    starts = range(0, len(items), IDS)
-    return (Group(settlement, items[start : start + IDS], ids[start : start + IDS]) for start in starts)
+    starts = range(0, len(items), MAX_COMMAND_ITEMS)
+    return (
+        Group(settlement, items[start : start + MAX_COMMAND_ITEMS], ids[start : start + MAX_COMMAND_ITEMS])
+        for start in starts
+    )
 
 
 def _send_bulk(context: QueueContext[Any], bulk: list[Group], tally: BulkResult) -> Flow[list[Wanted]]:

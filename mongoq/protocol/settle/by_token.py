@@ -23,7 +23,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_reply
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.flow import IDS, Command, Flow, Interruption, Wait, number_matched, own_error
+from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Flow, Interruption, Wait, number_matched, own_error
 from mongoq.protocol.settle.bulk import Statement, Wanted, make_statement, read_states, run_bulk
 from mongoq.protocol.settle.move import CheckedMove, Handover, make_move, send_move
 from mongoq.protocol.settle.settle import make_commit
@@ -37,8 +37,8 @@ READ_PAUSE_SECONDS = 0.1
 
 def cut_ids(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Cut ids into parts of one command each."""
-    for start in range(0, len(ids), IDS):
-        yield ids[start : start + IDS]
+    for start in range(0, len(ids), MAX_COMMAND_ITEMS):
+        yield ids[start : start + MAX_COMMAND_ITEMS]
 
 
 def extend_held(broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta) -> Flow[int]:
@@ -229,8 +229,8 @@ def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Settl
     """
     result = SettledByToken()
     yield from ensure_broker_ready(broker, write=True)
-    for start in range(0, len(held), IDS):
-        some = held[start : start + IDS]
+    for start in range(0, len(held), MAX_COMMAND_ITEMS):
+        some = held[start : start + MAX_COMMAND_ITEMS]
         found = yield from _find_held(broker, some)
         queues: dict[str, list[tuple[FencedItem, Document]]] = {}
         for item in some:

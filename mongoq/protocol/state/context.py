@@ -27,11 +27,11 @@ from mongoq.protocol.state.waiter_registry import WaiterRegistry
 logger = logging.getLogger("mongoq.foreign")
 
 M = TypeVar("M")
-REMEMBERS = timedelta(minutes=1)
+MAX_EXPECTED_REMEMBER = timedelta(minutes=1)
 
-FIRST_USE = 3600.0
+MARK_IN_USE_SECONDS = 3600.0
 """Seconds after which a process that claims from an empty queue writes that the queue is in use."""
-SWEEPS = 3600.0
+FIRST_SWEEP_SECONDS = 3600.0
 """Seconds within which a process first looks for idle queues, at random: many processes do not live so long."""
 
 
@@ -117,15 +117,15 @@ class QueueState(Known):
     calm_at: datetime = BEGINNING
     held_up: float = 0.0
     lost_at: float = float("-inf")
-    used_until: float = field(default_factory=lambda: time.monotonic() + FIRST_USE)
+    used_until: float = field(default_factory=lambda: time.monotonic() + MARK_IN_USE_SECONDS)
     told_used: bool = False
     fenced_at: float = field(default_factory=time.monotonic)
     asserted: set[tuple[str, Any]] = field(default_factory=set)
     remembers_until: float = float("-inf")
 
-    def expect_remembered(self, remember: timedelta = REMEMBERS) -> None:
+    def expect_remembered(self, remember: timedelta = MAX_EXPECTED_REMEMBER) -> None:
         """Let pops use updates for this long, a minute at most; the server logs each delete that it refuses."""
-        until = time.monotonic() + min(remember, REMEMBERS).total_seconds()
+        until = time.monotonic() + min(remember, MAX_EXPECTED_REMEMBER).total_seconds()
         self.remembers_until = max(self.remembers_until, until)
 
     def record_claim(self, start: ScanStart, first: Document | None) -> None:
@@ -197,7 +197,7 @@ class BrokerContext:
     settings_from: SettingsFrom = "stored"
     received: set[str] = field(default_factory=set)
     look_at: float = float("-inf")
-    sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * SWEEPS)
+    sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * FIRST_SWEEP_SECONDS)
     untyped: Codec[Any] = field(init=False)
     registry: WaiterRegistry = field(init=False)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from mongoq.model.process import dice
 from mongoq.protocol.flow import Waiter
 
-LIVE_POLL = 600.0
+LIVE_POLL_SECONDS = 600.0
 """Seconds between two polls of a queue that the change stream covers: they only catch what a stream could miss."""
 POLL_FIRST, POLL_MOST, POLL_IDLE = 0.01, 0.2, 5.0
 """Seconds between two polls without a change stream: at first; at most on a virtual clock; at most on an idle queue."""
@@ -175,7 +175,7 @@ class WaitQueue:
     def pause(self, now: float) -> float:
         """Return the seconds until the next poll, jittered; without a stream they grow while the queue is empty."""
         if self._registry.watches(self.name):
-            return LIVE_POLL * dice.uniform(0.8, 1.2)
+            return LIVE_POLL_SECONDS * dice.uniform(0.8, 1.2)
         most = POLL_MOST if self._registry.restless() else POLL_IDLE
         share = (now - self.emptied_at) * POLL_SHARE
         return min(max(share, POLL_FIRST), most) * dice.uniform(0.5, 1.0)

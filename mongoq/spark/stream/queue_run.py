@@ -35,15 +35,15 @@ from mongoq.sync import Broker
 
 logger = logging.getLogger("mongoq.spark")
 
-LENGTH = timedelta(seconds=10)
+RUN_LEASE = timedelta(seconds=10)
 """Lease of a run; a query waits this long for a run whose process was killed."""
-DYING = 1.0
+LAST_EXTENSION_SECONDS = 1.0
 """Seconds in which a process that is about to end may still extend its lease."""
-LOOK = 0.25
-IDLE = 0.5
+CHECK_SECONDS = 0.25
+EMPTY_WAIT_SECONDS = 0.5
 """Seconds to wait at an empty queue; then Spark asks again, at once."""
 
-TURNS = 4
+EXTENSIONS_PER_LEASE = 4
 """Extensions of the run's lease within its length."""
 STOP_SECONDS = 2.0
 """Seconds that giving back the run may take when it ends."""
@@ -140,7 +140,7 @@ class QueueRun:
         if self._due is not None:
             self._queue._run(attempt)
         else:
-            self._queue._run(wait_for_item, partial(attempt, self._queue._context), IDLE)
+            self._queue._run(wait_for_item, partial(attempt, self._queue._context), EMPTY_WAIT_SECONDS)
         if run.claim is not None:
             self._affirmed = run.claim.token, time.monotonic()
         return run.claim
@@ -205,16 +205,16 @@ class QueueRun:
         self._check_queue()
         began, until = time.monotonic(), None
         while True:
-            found = self._broker._run(streams.open_run, self._options.consumer, self._options.queue, LENGTH)
+            found = self._broker._run(streams.open_run, self._options.consumer, self._options.queue, RUN_LEASE)
             if isinstance(found, StreamRun):
                 return found
             # In the first second an extension may come from a process that is about to end; later it means that it
             # lives.
-            if time.monotonic() - began < DYING:
+            if time.monotonic() - began < LAST_EXTENSION_SECONDS:
                 until = found.until
             elif found.until != until and found.by is not None:
                 self._busy(found)
-            time.sleep(LOOK)
+            time.sleep(CHECK_SECONDS)
 
     def _check_queue(self) -> None:
         """Refuse an unknown queue; a queue that this consumer has read before is known."""
@@ -254,7 +254,7 @@ class LeaseKeeper:
         self._broker = broker
         self._run = run
         self._lease = lease
-        self._pause = min(run.length, lease).total_seconds() / TURNS
+        self._pause = min(run.length, lease).total_seconds() / EXTENSIONS_PER_LEASE
         self._token: ObjectId | None = None
         self._due = 0.0
         self._extended = 0.0

@@ -33,9 +33,9 @@ TOKEN = "token"
 """Keys of an offset: number and token of the last claim before it. Claims of two consumers may have equal numbers, but
 not equal tokens. The first offset has no token.
 """
-ITEMS = 5_000
+PARTITION_ITEMS = 5_000
 """Items of a partition, unless the option ``partitions`` is given."""
-ROWS = 5_000
+RECORD_BATCH_ROWS = 5_000
 """Rows of a record batch, at most; fewer if they are more than the 16 MB of a server's reply."""
 
 
@@ -103,7 +103,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         An item is in the same part whenever the batch is read, because ids of items that the sink pushes depend on it.
         """
         ids = claim.ids or []
-        parts = min(self._options.partitions or -(-len(ids) // ITEMS), len(ids))
+        parts = min(self._options.partitions or -(-len(ids) // PARTITION_ITEMS), len(ids))
         places = [len(ids) * part // parts for part in range(parts + 1)] if parts else []
         return [
             ClaimPartition(
@@ -153,7 +153,7 @@ def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterato
     ``ColumnMismatch``, with the item's id, for text that is not UTF-8.
     """
     broker = broker_at(partition.place)
-    ids, done, size = unpack(*partition.ids), 0, ROWS
+    ids, done, size = unpack(*partition.ids), 0, RECORD_BATCH_ROWS
     while done < len(ids):
         some = ids[done : done + size]
         try:

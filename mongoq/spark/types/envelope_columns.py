@@ -39,7 +39,7 @@ TRAIL = "_trail"
 """Column with the hops of an item through pipelines; only if the schema has it."""
 DELIVERY = "_delivery"
 """Column with the parts of delivery hashes, without the stage's name; only if the schema has it."""
-ASKED_FOR = (RAW, TRAIL, DELIVERY)
+OPTIONAL_COLUMNS = (RAW, TRAIL, DELIVERY)
 OPTIONS = codec_options()
 Document = Mapping[str, Any]
 Take = Callable[[Sequence[Document], datetime], list[Any]]
@@ -166,7 +166,9 @@ ENVELOPE: dict[str, Field] = {
 
 def envelope_schema() -> StructType:
     """Return the envelope's columns, without any form of the payload and without the columns for explicit schemas."""
-    return StructType([StructField(name, field.type) for name, field in ENVELOPE.items() if name not in ASKED_FOR])
+    return StructType(
+        [StructField(name, field.type) for name, field in ENVELOPE.items() if name not in OPTIONAL_COLUMNS]
+    )
 
 
 def default_schema() -> StructType:

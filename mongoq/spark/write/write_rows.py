@@ -33,7 +33,7 @@ logger = logging.getLogger("mongoq.spark")
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
 ROW_ID = itemgetter(0)
-BYTES = 16 * 1024 * 1024
+ENCODED_BATCH_BYTES = 16 * 1024 * 1024
 """Bytes of a record batch that are encoded as BSON at a time, about."""
 
 
@@ -253,9 +253,9 @@ def write(
 
 
 def _slices(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """Cut record batches into slices with at most ``most`` rows and, if rows have similar sizes, ``BYTES`` bytes."""
+    """Cut record batches into slices of at most ``most`` rows and about ``ENCODED_BATCH_BYTES`` bytes."""
     for batch in batches:
-        rows = min(most, max(BYTES * batch.num_rows // max(batch.nbytes, 1), 1))
+        rows = min(most, max(ENCODED_BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1), 1))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
 
