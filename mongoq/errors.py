@@ -199,9 +199,9 @@ class QueueNotEmpty(MongoqError):
     """
 
     def __init__(self, queue: str, items: int) -> None:
-        held = "a live item" if items == 1 else f"{items:,} live items"
+        content = "a live item" if items == 1 else f"{items:,} live items"
         hint = "settle or purge them first, or throw them away with drop_queue(..., force=True)"
-        super().__init__(f"queue {queue!r} holds {held}; {hint}")
+        super().__init__(f"queue {queue!r} holds {content}; {hint}")
         self.queue = queue
         self.items = items
 
@@ -287,7 +287,7 @@ def _loss_sentence(item_id: Any, queue: str, held_by: str | None, until: datetim
     )
 
 
-NAMED = 10
+MAX_NAMED_IDS = 10
 """Ids that a message names."""
 
 
@@ -309,7 +309,9 @@ class BatchIncomplete(MongoqError):
         self.queue = queue
         self.done = list(done)
         self.failed = dict(failed)
-        named = ", ".join(map(str, list(self.failed)[:NAMED])) + ("…" if len(self.failed) > NAMED else "")
+        named = ", ".join(map(str, list(self.failed)[:MAX_NAMED_IDS])) + (
+            "…" if len(self.failed) > MAX_NAMED_IDS else ""
+        )
         first = next(iter(self.failed.values()))
         super().__init__(
             f"{len(self.failed)} of {len(self.done) + len(self.failed)} items of queue {queue!r} failed ({named})"

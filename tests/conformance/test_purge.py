@@ -16,7 +16,7 @@ from tests.shells import Shell
 @pytest.fixture(params=[2, 1000])
 def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many items one command deletes at most."""
-    monkeypatch.setattr(admin, "PAGE", request.param)
+    monkeypatch.setattr(admin, "MAX_DELETED_ITEMS", request.param)
     return int(request.param)
 
 

@@ -15,12 +15,12 @@ from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.history.read import in_state, queues
-from mongoq.protocol.history.stats import MOST
+from mongoq.protocol.history.stats import MAX_CONTROL_DOCUMENTS
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-ALIKE = 0.6
+MIN_SIMILARITY = 0.6
 """Part of two names, from 0 to 1, that must be equal before one counts as a misspelling of the other."""
-SHOWN = 3
+MAX_SUGGESTIONS = 3
 """Names that an error suggests, at most."""
 DIGITS = re.compile(r"\d+")
 
@@ -78,16 +78,20 @@ def _holds(broker: BrokerContext, queue: str, state: Any) -> Flow[bool]:
 def _dead_queues(broker: BrokerContext) -> Flow[dict[str, str]]:
     """Return the dead queue of each queue that stores the name of its dead queue."""
     filter = {**prefix_filter(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
-    found = yield from find_few(broker, filter, [("_id", 1)], MOST, projection={"settings.dead": 1})
-    return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in found}
+    documents = yield from find_few(
+        broker, filter, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"settings.dead": 1}
+    )
+    return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in documents}
 
 
 def _find_known_queues(broker: BrokerContext, dead: dict[str, str]) -> Flow[set[str]]:
     """Return the names of all queues that hold an item, or that a control document names."""
     names = set((yield from queues(broker))) | dead.keys() | set(dead.values())
     for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX):
-        found = yield from find_few(broker, prefix_filter(prefix), [("_id", 1)], MOST, projection={"_id": 1})
-        names |= {document["_id"].removeprefix(prefix) for document in found}
+        documents = yield from find_few(
+            broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1}
+        )
+        names |= {document["_id"].removeprefix(prefix) for document in documents}
     bound = yield from read_topics(broker)
     return names.union(bound, *bound.values())
 
@@ -102,8 +106,10 @@ def _nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
     suffix = DEAD_SUFFIX if name.endswith(DEAD_SUFFIX) else ""
     owner = name.removesuffix(suffix)
     candidates = {other.removesuffix(DEAD_SUFFIX) if suffix else other for other in names}
-    ratios = {other: ratio for other in candidates if (ratio := _likeness(owner, other)) >= ALIKE}
-    return tuple(other + suffix for other in sorted(ratios, key=lambda other: (-ratios[other], other))[:SHOWN])
+    ratios = {other: ratio for other in candidates if (ratio := _likeness(owner, other)) >= MIN_SIMILARITY}
+    return tuple(
+        other + suffix for other in sorted(ratios, key=lambda other: (-ratios[other], other))[:MAX_SUGGESTIONS]
+    )
 
 
 def _likeness(name: str, other: str) -> float:
@@ -120,4 +126,4 @@ def _likeness(name: str, other: str) -> float:
         return 0.0
     matcher = SequenceMatcher(None, one, two, autojunk=False)
     # ``quick_ratio`` is a cheap upper bound: most names are ruled out by it.
-    return matcher.ratio() if matcher.quick_ratio() >= ALIKE else 0.0
+    return matcher.ratio() if matcher.quick_ratio() >= MIN_SIMILARITY else 0.0
