@@ -136,7 +136,7 @@ def _code(character: str) -> str:
 
 def time_text(at: datetime) -> str:
     """Return a time in ISO 8601, in UTC and to the millisecond; ``--since`` and ``--until`` read it."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
