@@ -10,23 +10,14 @@ import click
 from mongoq.cli.arguments import QUEUE
 from mongoq.cli.connection import with_broker
 from mongoq.cli.output import Output, cell, duration_text, time_text
-from mongoq.protocol.insight import BUDGET, BoundedCount, QueueInsight, StoredSettings, read_queues, read_settings
+from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings, read_queues, read_settings
 from mongoq.protocol.insight import read_events as read_events_of
 from mongoq.sync import Broker
 
-COLUMNS = (
-    "queue",
-    "ready",
-    "scheduled",
-    "reserved",
-    "expired",
-    "oldest",
-    "per_minute",
-    "paused",
-    "consumers",
-    "dead_letters",
-)
+COLUMNS = ("queue", "ready", "scheduled", "reserved", "expired", "oldest", "rate", "paused", "consumers", "dead")
 """Columns of the table of queues."""
+OPTIONAL = frozenset({"paused"})
+"""Columns that are left out if they are empty."""
 RIGHT = frozenset(COLUMNS) - {"queue", "paused"}
 COUNTED = ("ready", "scheduled", "reserved", "expired")
 NO_QUEUES = "there are no queues"
@@ -45,27 +36,27 @@ def queues(names: tuple[str, ...], budget: int, broker: Broker, output: Output) 
     """
     found = broker._run(read_queues, names or None, budget=budget)
     rows = map(queue_document if output.as_json else queue_row, found)
-    output.table(COLUMNS, rows, empty=NO_QUEUES, right=RIGHT)
+    output.table(COLUMNS, rows, empty=NO_QUEUES, right=RIGHT, optional=OPTIONAL)
 
 
-def queue_row(queue: QueueInsight, *, per_minute: str | None = None) -> dict[str, Any]:
+def queue_row(queue: QueueInsight, *, rate: str | None = None) -> dict[str, Any]:
     """Return a queue as a row of the table; without a measured rate it is the number of recent items in history."""
     counts = {state: str(getattr(queue, state)) for state in COUNTED}
-    recent = str(queue.recent) if queue.recent != BoundedCount() else None
+    recent = str(queue.recent) if queue.keeps_history or queue.recent.number else None
     return {
         "queue": queue.name,
         **counts,
         "oldest": queue.oldest_age,
-        "per_minute": recent if per_minute is None else per_minute,
+        "rate": recent if rate is None else rate,
         "paused": "paused" if queue.paused else None,
         "consumers": str(queue.consumers),
-        "dead_letters": None if queue.dead_queue is None else str(queue.dead),
+        "dead": None if queue.dead_queue is None else str(queue.dead),
     }
 
 
 def queue_document(queue: QueueInsight) -> dict[str, Any]:
     """Return a queue as a document; ``at_least`` names the counts that ended at a limit."""
-    counts = {state: getattr(queue, state) for state in COUNTED} | {"recent": queue.recent, "dead_letters": queue.dead}
+    counts = {state: getattr(queue, state) for state in COUNTED} | {"recent": queue.recent, "dead": queue.dead}
     return {
         "queue": queue.name,
         "at": time_text(queue.read_at),

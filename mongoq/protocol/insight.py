@@ -101,6 +101,7 @@ class QueueInsight:
         expired: items under a lease that has run out; they are due again.
         oldest_due: time since which the first due item waits, ready or expired; ``None`` when no item is due.
         recent: items processed within the last minute, of a queue that keeps history or remembers their ids.
+        keeps_history: True if the queue keeps its processed items.
         paused: True while claims of the queue are stopped.
         consumers: live workers and running queries of Spark that consume the queue.
         dead_queue: name of its dead queue; ``None`` if it has none.
@@ -116,6 +117,7 @@ class QueueInsight:
     expired: BoundedCount = NONE
     oldest_due: datetime | None = None
     recent: BoundedCount = NONE
+    keeps_history: bool = False
     paused: bool = False
     consumers: int = 0
     dead_queue: str | None = None
@@ -163,6 +165,7 @@ def read_queues(
     return [
         replace(
             counted.get(name, QueueInsight(name, now)),
+            keeps_history=settings[name].history is not None,
             paused=bool(controls.get(name, {}).get("paused")),
             consumers=consumers.get(name, 0),
             dead_queue=settings[name].dead,

@@ -53,10 +53,7 @@ def test_queues_shows_a_row_for_each_queue(run: Run, orders: mongoq.Queue[Any], 
     broker.queue("mails").pause()
     result = run("queues")
     header, _, mails, row = [line.split() for line in result.stdout.splitlines() if line.strip()]
-    assert header == (
-        ["queue", "ready", "scheduled", "reserved", "expired", "oldest", "per", "minute"]
-        + ["paused", "consumers", "dead", "letters"]
-    )
+    assert " ".join(header) == "queue ready scheduled reserved expired oldest rate paused consumers dead"
     assert mails == ["mails", "1", "0", "0", "0", "2h", "5m", "paused", "0", "0"]
     assert row[:5] == ["orders", "2", "1", "0", "0"]
     assert row[6:] == ["1", "0", "0"]
@@ -96,7 +93,7 @@ def test_peek_shows_the_next_items_in_the_order_of_claims(run: Run, orders: mong
     orders.push({"n": 3}, delay=60)
     lines = [line for line in run("peek", "orders", "-n", "1").stdout.splitlines() if line.strip()]
     assert len(lines) == 3
-    assert lines[2].split()[:2] == [str(id), "ready"]
+    assert lines[2].split()[0] == str(id)
     assert '{"n": 2}' in lines[2]
     assert '{"n": 3}' in run("peek", "orders", "--state", "scheduled").stdout
     assert run("peek", "orders", "--state", "live").stdout.count('"n"') == 3
@@ -172,7 +169,7 @@ def test_show_prints_the_trail(run: Run, read: Read, orders: mongoq.Queue[Any], 
         "ended": "moved",
     }
     raw.update_one({"_id": id}, {"$set": {"trail": [{**hop, "to": "orders", "payload": {"a": 1}}]}})
-    assert re.search(r"raw +parse +moved +orders +1 +2026-01-01T00:00:00\.000Z", run("show", str(id)).stdout)
+    assert re.search(r"raw +parse +moved +orders +1 +2026-01-01T00:00:00Z", run("show", str(id)).stdout)
     assert read("show", str(id))[0]["trail"][0]["payload"] == {"a": 1}
 
 
