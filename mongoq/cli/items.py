@@ -44,7 +44,7 @@ def peek(queue: str, number: int, state: str, broker: Broker, output: Output) ->
         items = broker.queue(queue).peek(number, state=wanted)
     if not items:
         broker._run(refuse_unknown, queue)
-    columns = PROCESSED_COLUMNS if state == "processed" else LIVE_COLUMNS
+    columns: tuple[str, ...] = PROCESSED_COLUMNS if state == "processed" else LIVE_COLUMNS
     if state != LIVE:
         columns = tuple(column for column in columns if column != "state")
     rows = map(item_document if output.as_json else item_row, items)

@@ -23,7 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "show": "items",
     "history": "history",
     "workers": "workers",
-    "bindings": "bindings",
+    "bindings": "queues",
     "stats": "queues",
     "settings": "queues",
 }

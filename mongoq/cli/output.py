@@ -173,7 +173,8 @@ def duration_text(length: timedelta) -> str:
         return "-" + duration_text(-length)
     if seconds and seconds < 1:
         return f"{seconds:.3g}s"
-    rest, parts = int(seconds), []
+    rest = int(seconds)
+    parts: list[str] = []
     for unit, size in UNITS:
         number, rest = divmod(rest, size)
         if number or parts:

@@ -1,4 +1,4 @@
-"""Commands about whole queues: ``queues``, ``stats`` and ``settings``."""
+"""Commands about whole queues: ``queues``, ``stats``, ``settings`` and ``bindings``."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def settings(queue: str, broker: Broker, output: Output) -> None:
         values = {name: _seconds(value) for name, value in _values(read).items()}
         output.document({"queue": queue, **values, "paused": read.paused, "stored": sorted(read.stored)})
         return
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"setting": name, "value": _text(name, value), "from": "stored" if name in read.stored else "default"}
         for name, value in _values(read).items()
     ]
@@ -115,3 +115,14 @@ def _text(name: str, value: Any) -> str:
     if value is None:
         return {"history": "none: processed items are deleted", "max_retries": "no limit"}.get(name, "none")
     return duration_text(value) if isinstance(value, timedelta) else str(value)
+
+
+@click.command()
+@with_broker
+def bindings(broker: Broker, output: Output) -> None:
+    """Show the topics, and the queues that get a copy of each item that is pushed to them."""
+    bound = sorted(broker.bindings().items())
+    rows: list[dict[str, Any]] = [{"topic": topic, "queues": list(queues)} for topic, queues in bound]
+    if not output.as_json:
+        rows = [{"topic": topic, "queue": queue} for topic, queues in bound for queue in queues]
+    output.table(("topic", "queue"), rows, empty="no queue is bound to a topic")
