@@ -78,12 +78,12 @@ def show(id: ObjectId, broker: Broker, output: Output) -> None:
 def _lines(item: Item[Any]) -> Iterator[str]:
     document = item_document(item, whole=True)
     document.pop("trail", None)
-    blocks = {name: document.pop(name) for name in ("headers", "payload", "error") if name in document}
-    error = blocks.pop("error", None)
+    error = document.pop("error", None)
+    nested = [name for name, value in document.items() if isinstance(value, Mapping | list) or name == "payload"]
+    blocks = {name: document.pop(name) for name in nested}
     width = max(map(len, document))
     for name, value in document.items():
-        text = json_text(value) if isinstance(value, Mapping | list | bool) else str(value)
-        yield f"{name.replace('_', ' '):<{width}}  {printable(text, keep='')}"
+        yield f"{name.replace('_', ' '):<{width}}  {printable(str(value), keep='')}"
     for name, value in blocks.items():
         yield f"\n{name}\n{printable(json_text(value, indent=2))}"
     if not has_payload(item):

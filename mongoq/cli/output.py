@@ -113,7 +113,7 @@ def make_table(
         rest = width - 1 - sum(widths[column] + COLUMN_GAP for column in columns if column != shortened)
         texts[shortened] = [_cut(text, max(rest, MIN_WIDTH)) for text in texts[shortened]]
     for column in columns:
-        numeric = column in right or all(isinstance(row.get(column), int | float | None) for row in rows)
+        numeric = column in right or all(_is_number(row.get(column)) for row in rows)
         # A column without long texts keeps its width, and the others are folded.
         table.add_column(
             Text(column.replace("_", " ")),
@@ -124,6 +124,10 @@ def make_table(
     for cells in zip(*texts.values(), strict=True):
         table.add_row(*map(Text, cells))
     return table
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | None) and not isinstance(value, bool)
 
 
 def _cut(text: str, width: int) -> str:

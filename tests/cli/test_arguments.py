@@ -44,6 +44,13 @@ def test_a_time_ago_is_a_length_until_the_clock_of_the_server_is_known(text: str
     assert convert(MOMENT, text) == Ago(length)
 
 
+def test_a_time_ago_is_taken_from_the_clock_of_the_server(raw: Any) -> None:
+    now = datetime(2020, 1, 1, 12, tzinfo=UTC)
+    with mongoq.Broker(raw, clock=VirtualClock(now)) as broker:
+        assert _at(Ago(timedelta(hours=2)), broker) == datetime(2020, 1, 1, 10, tzinfo=UTC)
+        assert _at(Ago(timedelta(weeks=200_000)), broker) == datetime.min.replace(tzinfo=UTC)
+
+
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "2h ago", "-2h", "999999999w", "2026-13-01", "0001-01-01T00:00+10:00"]
 )

@@ -413,3 +413,16 @@ def test_a_table_for_another_program_has_a_line_for_each_item(
     assert len(lines) == 3
     assert lines[2].rstrip().endswith("…")
     assert json.loads(run("peek", "orders", "--json").stdout)["payload"]["text"] == "long " * 100
+
+
+def test_letters_that_the_terminal_lacks_end_no_command(orders: mongoq.Queue[Any], environment: dict[str, str]) -> None:
+    id = orders.push({"name": "Zoë 漢"})
+    env = {**os.environ, **environment, "PYTHONIOENCODING": "latin-1"}
+    for command, shown in (
+        (["show", str(id)], "Zoë \\u6f22"),
+        (["queues"], "orders"),
+        (["peek", "orders"], "Zoë \\u6f22"),
+    ):
+        done = subprocess.run([sys.executable, "-m", "mongoq", *command], env=env, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert shown in done.stdout.decode("latin-1")
