@@ -75,9 +75,10 @@ def queue_document(queue: QueueInsight) -> dict[str, Any]:
 @click.argument("queue", type=QUEUE, required=False)
 @with_broker
 def stats(queue: str | None, broker: Broker, output: Output) -> None:
-    """Show how many items were put, reserved, committed and so on since each queue was made.
+    """Show the numbers of pushes, reservations, commits and other events of each queue.
 
-    Every process adds its counts every five seconds. The counts of an empty queue are forgotten after 30 days.
+    They count from the time when the queue was made. Every process adds its counts every five seconds. The counts of an
+    empty queue are forgotten after 30 days.
     """
     found = broker._run(read_events_of, queue)
     rows = [{"queue": name, **events} for name, events in sorted(found.items())]

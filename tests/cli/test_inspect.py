@@ -209,8 +209,17 @@ def test_show_prints_what_can_be_read_of_a_damaged_document(run: Run, read: Read
 )
 def test_fields_of_other_programs_are_shown_as_they_are(run: Run, read: Read, raw: Any, fields: dict[str, Any]) -> None:
     id = raw.insert_one({"q": "orders", "payload": [1], **fields}).inserted_id
-    result = run("show", str(id))
-    assert (result.exit_code, result.stderr) == (0, "")
+    raw.insert_one({"q": "orders", "payload": [1], **fields, "processed": datetime.now(UTC)})
+    for command in (
+        ["show", str(id)],
+        ["peek", "orders", "--state", "live"],
+        ["peek", "orders", "--state", "processed"],
+        ["history", "orders"],
+        ["queues"],
+    ):
+        result = run(*command)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert read(*command) or command[0] == "peek"
     assert read("show", str(id))[0]["payload"] == [1]
 
 
