@@ -13,9 +13,20 @@ from pymongo.errors import PyMongoError
 
 import mongoq
 from mongoq.cli.errors import INTERRUPTED, OPERATION_FAILED, UNAVAILABLE, describe_driver_error
+from mongoq.cli.output import printable
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 
-COMMANDS: Mapping[str, str] = {}
+COMMANDS: Mapping[str, str] = {
+    "queues": "queues",
+    "watch": "watch",
+    "peek": "items",
+    "show": "items",
+    "history": "history",
+    "workers": "workers",
+    "bindings": "queues",
+    "stats": "queues",
+    "settings": "queues",
+}
 """Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``."""
 
 
@@ -54,7 +65,7 @@ class CommandGroup(click.Group):
 
 def fail(ctx: click.Context, message: str, code: int) -> None:
     """Print an error to stderr, and exit with this code."""
-    click.echo(f"mongoq: {message}", err=True)
+    click.echo(f"mongoq: {printable(message)}", err=True)
     ctx.exit(code)
 
 
