@@ -15,7 +15,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES, count, object_id, queue_name, read_list, text
 from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.envelope import Document, shorten
+from mongoq.model.envelope import TYPE_BYTES, Document, shorten
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.trail import STAGE_BYTES, payload_at
 from mongoq.protocol.base.find import find_few
@@ -35,6 +35,8 @@ Selection = Range | list[ObjectId]
 """Selected letters: those of a range, or those with the listed ids."""
 KEY_TAKEN = "a live item has its key; settle that one first, or give to="
 """Reason for refusing a letter with the key of a live item."""
+IDS_ALONE = "choose by ids=, or by where=, stage=, reason= and error=, not by both"
+"""Problem of a call that selects letters in two ways."""
 Statement = tuple[str, dict[str, Any]]
 
 
@@ -71,15 +73,32 @@ def revive(
 
 
 def selection(
-    context: QueueContext[Any], *, ids: Iterable[ObjectId] | None, where: Any, stage: str | None
+    context: QueueContext[Any],
+    *,
+    ids: Iterable[ObjectId] | None,
+    where: Any,
+    stage: str | None,
+    reason: str | None,
+    error: str | None,
 ) -> Selection:
-    """Check the selection of dead letters: by ids, or by a filter of payloads and the stage they failed in."""
-    if ids is not None and not where is stage is None:
-        raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
+    """Check the selection of dead letters: by ids, or by a filter of payloads and of the failure."""
+    failure = failure_filter(stage=stage, reason=reason, error=error)
+    if ids is not None and (where is not None or failure):
+        raise ArgumentInvalid("ids", IDS_ALONE)
     if ids is None:
         wanted = history_range(context, since=None, until=None, where=where, state=None, page=PAGE)
-        return wanted if stage is None else wanted.narrow({"origin.stage": text(stage, "stage", STAGE_BYTES)})
+        return wanted.narrow(failure) if failure else wanted
     return [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
+
+
+def failure_filter(*, stage: str | None, reason: str | None, error: str | None) -> dict[str, Any]:
+    """Return the filter of letters by stage, reason and type of error; empty when none of them is given."""
+    checked = {
+        "origin.stage": None if stage is None else text(stage, "stage", STAGE_BYTES),
+        "origin.reason": None if reason is None else text(reason, "reason", REASON_BYTES),
+        "error.type": None if error is None else text(error, "error", TYPE_BYTES),
+    }
+    return {field: value for field, value in checked.items() if value is not None}
 
 
 class _All:
