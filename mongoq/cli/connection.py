@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -13,6 +15,7 @@ import click
 
 import mongoq
 from mongoq.cli.output import Output
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.sync import Broker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,17 +25,36 @@ TIMEOUT_SECONDS = 5.0
 """Seconds that a command waits for a server."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ago:
+    """A time before now, as an argument of a command; ``with_broker`` replaces it by a time on the server's clock."""
+
+    length: timedelta
+
+
 def with_broker(function: F) -> F:
-    """Add the options of the connection and ``--json`` to a command; it is called with ``broker`` and ``output``."""
+    """Add the options of the connection and ``--json`` to a command; it is called with ``broker`` and ``output``.
+
+    Arguments of the type ``Ago`` become times, by the server's clock: that of this machine may be wrong.
+    """
 
     @functools.wraps(function)
     def command(*args: Any, **options: Any) -> Any:
         place = {name: options.pop(name) for name in SETTINGS}
         output = Output(as_json=options.pop("as_json"))
         with connect(**place) as broker:
-            return function(*args, broker=broker, output=output, **options)
+            times = {name: _at(value, broker) for name, value in options.items() if isinstance(value, Ago)}
+            return function(*args, broker=broker, output=output, **{**options, **times})
 
     return with_connection(with_json(command))  # type: ignore[return-value]
+
+
+def _at(ago: Ago, broker: Broker) -> datetime:
+    broker._run(ensure_broker_ready, write=False)  # reads the server's clock
+    try:
+        return broker._context.clock.now() - ago.length
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def with_connection(function: F) -> F:

@@ -8,12 +8,15 @@ from typing import Any
 
 import click
 from bson import json_util
+from bson.binary import UuidRepresentation
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-JSON_OPTIONS = json_util.JSONOptions(json_mode=json_util.JSONMode.RELAXED, tz_aware=True)
+JSON_OPTIONS = json_util.JSONOptions(
+    json_mode=json_util.JSONMode.RELAXED, tz_aware=True, uuid_representation=UuidRepresentation.STANDARD
+)
 
 
 class Output:
