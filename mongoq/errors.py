@@ -107,6 +107,8 @@ class QueueNameInvalid(ArgumentInvalid):
 class QueueUnknown(ArgumentInvalid):
     """A replay from a queue that is not there, whose name is much like that of one that is. Nothing was changed.
 
+    Commands of the command line raise it for any queue that is not there.
+
     Attributes:
         queue: the name that was given.
         nearest: the names that are most like it, the nearest first.
@@ -114,7 +116,8 @@ class QueueUnknown(ArgumentInvalid):
 
     def __init__(self, queue: str, nearest: Sequence[str], namespace: str) -> None:
         names = ", ".join(map(repr, nearest))
-        super().__init__("queue", f"there is no queue {queue!r} in {namespace}; the nearest names are {names}")
+        hint = f"the nearest names are {names}" if nearest else "and no queue has a name like it"
+        super().__init__("queue", f"there is no queue {queue!r} in {namespace}; {hint}")
         self.queue = queue
         self.nearest = tuple(nearest)
 

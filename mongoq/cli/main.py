@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -13,10 +14,27 @@ from pymongo.errors import PyMongoError
 
 import mongoq
 from mongoq.cli.errors import INTERRUPTED, OPERATION_FAILED, UNAVAILABLE, describe_driver_error
+from mongoq.cli.output import printable
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 
-COMMANDS: Mapping[str, str] = {}
-"""Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``."""
+COMMANDS: Mapping[str, str] = {
+    "push": "push",
+    "replay": "replay",
+    "dead": "dead",
+    "pause": "settings",
+    "resume": "settings",
+    "configure": "settings",
+    "purge": "deletion",
+    "remove": "deletion",
+    "drop-queue": "deletion",
+    "pipeline": "pipeline",
+    "export": "transfer",
+    "import": "transfer",
+}
+"""Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``.
+
+The function of a command whose name is a keyword of Python ends with ``_``.
+"""
 
 
 class CommandGroup(click.Group):
@@ -31,7 +49,8 @@ class CommandGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"mongoq.cli.{COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, f"{name}_" if iskeyword(name) else name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -54,7 +73,7 @@ class CommandGroup(click.Group):
 
 def fail(ctx: click.Context, message: str, code: int) -> None:
     """Print an error to stderr, and exit with this code."""
-    click.echo(f"mongoq: {message}", err=True)
+    click.echo(f"mongoq: {printable(message)}", err=True)
     ctx.exit(code)
 
 

@@ -30,7 +30,14 @@ from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
 from mongoq.protocol.history import read
 from mongoq.protocol.history.dead_letters import IDS_ALONE, failure_filter
-from mongoq.protocol.history.pages import Range, history_range, is_refused_filter, refusal
+from mongoq.protocol.history.pages import (
+    BoundedCount,
+    Range,
+    count_range,
+    history_range,
+    is_refused_filter,
+    refusal,
+)
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
 from mongoq.protocol.history.stats import HORIZON, MOST, flush
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -79,6 +86,15 @@ def purge(
                 raise FilterInvalid("where", f"the server refuses it: {refusal(refused)}") from refused
             raise
     return deleted
+
+
+def count_purge(context: QueueContext[Any], state: Selection, *, where: Any = None, limit: int) -> Flow[BoundedCount]:
+    """Count the items that a purge would delete, among the first ``limit`` items of the state."""
+    wanted = history_range(context, since=None, until=None, where=where, state=state, page=PAGE)
+    if state is None:
+        free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
+        wanted = wanted.narrow({"$or": free})
+    return (yield from count_range(context, wanted, limit=limit))
 
 
 def _groups(ids: Any, *, is_filtered: bool) -> list[Mapping[str, Any]]:

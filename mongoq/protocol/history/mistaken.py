@@ -1,4 +1,4 @@
-"""Replays that found nothing: detect a mistaken call, for example a misspelt name, and suggest the right one."""
+"""Mistaken calls: detect a misspelt name of a queue, or a replay from the wrong queue, and suggest the right one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, QueueUnknown
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings as read_topics
@@ -42,6 +43,34 @@ def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
         near = _nearest(name, names)
         if near:
             raise QueueUnknown(name, near, broker.namespace)
+
+
+def require_queue(context: QueueContext[Any]) -> Flow[None]:
+    """Raise ``QueueUnknown`` with the nearest names unless the queue is known; see ``is_known``."""
+    broker, name = context.broker, context.name
+    if (yield from is_known(context)):
+        return
+    names = yield from _find_known_queues(broker, (yield from _dead_queues(broker)))
+    # The dead queue of a known queue may be empty, and so may the queue of a dead queue.
+    if not names & {name, _other(name)}:
+        raise QueueUnknown(name, _nearest(name, names), broker.namespace)
+
+
+def is_known(context: QueueContext[Any]) -> Flow[bool]:
+    """Return whether the queue holds an item, live or in history, or has a control document (at most four ``find``)."""
+    broker, name = context.broker, context.name
+    yield from ensure_broker_ready(broker, write=False)
+    for state in (None, "processed"):
+        if (yield from _holds(broker, name, state)):
+            return True
+    ids = [CONTROL_PREFIX + name, COUNTERS_PREFIX + name]
+    return (yield from find_one(broker, {"_id": {"$in": ids}}, {"_id": 1})) is not None
+
+
+def find_owner(context: QueueContext[Any]) -> Flow[str | None]:
+    """Return a queue that stores this one as its dead queue; ``None`` when there is none."""
+    dead = yield from _dead_queues(context.broker)
+    return next((owner for owner, name in sorted(dead.items()) if name == context.name), None)
 
 
 def _refuse_copying_letters(broker: BrokerContext, name: str) -> Flow[None]:

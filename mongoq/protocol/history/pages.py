@@ -181,6 +181,39 @@ def documents_page(context: QueueContext[Any], wanted: Range) -> Flow[tuple[list
 
 
 @dataclass(frozen=True, slots=True)
+class BoundedCount:
+    """A number of items that was counted up to a limit.
+
+    Attributes:
+        number: number of items that were counted.
+        is_more: True if there are items behind the limit that were not examined.
+    """
+
+    number: int
+    is_more: bool = False
+
+
+def count_range(context: QueueContext[Any], wanted: Range, *, limit: int) -> Flow[BoundedCount]:
+    """Count the items of a range among its first ``limit`` items (two ``aggregate`` at most).
+
+    Only the filter on payloads needs the documents; without it, the server counts keys of the index.
+    """
+    yield from ensure_broker_ready(context.broker, write=False)
+    whole = replace(wanted, where={}, started=context.broker.clock.now()).filter(context.name)
+    examined: int = yield from Command("count_documents", {"filter": whole, "limit": limit + 1})
+    if not wanted.where or not examined:
+        return BoundedCount(min(examined, limit), examined > limit)
+    pipeline = [{"$match": whole}, {"$limit": limit}, {"$match": wanted.where}, {"$count": "n"}]
+    try:
+        groups: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
+    except Exception as error:
+        if is_refused_filter(error):
+            raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
+        raise
+    return BoundedCount(sum(group["n"] for group in groups), examined > limit)
+
+
+@dataclass(frozen=True, slots=True)
 class PageRequest:
     """The request of one page.
 
