@@ -32,10 +32,10 @@ class Confirmation:
         self.yes = yes
         self.dry_run = dry_run
 
-    def allows(self, output: Output, change: str, *, count: int, is_more: bool = False) -> bool:
+    def allows(self, output: Output, change: str, *, count: int, exact: bool = True) -> bool:
         """Return whether to carry out a change of ``count`` items; ``change`` is a sentence such as "delete 3 items".
 
-        ``is_more`` says that items were counted up to a limit, and that there are more of them.
+        ``exact`` is false if items were counted up to a limit: then there are at least that many.
 
         Raises:
             click.UsageError: neither ``--yes`` was given nor is there a terminal to ask at.
@@ -43,7 +43,7 @@ class Confirmation:
         """
         if self.dry_run:
             if output.as_json:
-                output.document({"would": change, "count": count, "is_more": is_more})
+                output.document({"would": change, "count": count, "exact": exact})
             else:
                 output.line(f"would {change}")
             return False

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import click
-from bson import ObjectId, json_util
+from bson import ObjectId
 
 from mongoq.cli.amounts import amount, count_items
 from mongoq.cli.arguments import FILTER, OBJECT_ID, QUEUE
@@ -16,16 +16,15 @@ from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
 from mongoq.cli.errors import OPERATION_FAILED
 from mongoq.cli.help import examples
-from mongoq.cli.output import JSON_OPTIONS, Output
-from mongoq.cli.progress import Meter, note
+from mongoq.cli.item_document import item_document, json_text, plain
+from mongoq.cli.output import Output, cell
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.mistaken import find_owner, require_queue
+from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
-from mongoq.protocol.history.transfer import exported_fields
 from mongoq.sync import Broker, DeadQueue
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,8 +35,6 @@ GROUPED = 100_000
 """Letters that ``dead list --group`` examines, at most."""
 GROUPS = 100
 """Groups in one list, at most."""
-MESSAGE_CHARACTERS = 60
-"""Characters of an error's message in a list, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +73,9 @@ class LetterOptions:
         """Return the selection, checked."""
         return dead_letters.selection(letters._context, **self.filters)
 
-    def count(self, letters: DeadQueue) -> BoundedCount:
+    def count(self, letters: DeadQueue, output: Output) -> BoundedCount:
         """Count the selected letters that no caller holds."""
-        return count_items(letters, dead_letters.count_letters, self.select(letters), at_most=self.limit)
+        return count_items(output, letters, dead_letters.count_letters, self.select(letters), at_most=self.limit)
 
 
 def open_letters(broker: Broker, queue: str, *, exact: bool = False) -> DeadQueue:
@@ -91,11 +88,11 @@ def open_letters(broker: Broker, queue: str, *, exact: bool = False) -> DeadQueu
         ArgumentInvalid: the queue has no dead queue.
     """
     letters = broker.dead_queue(queue)
-    if exact or queue.endswith(DEAD_SUFFIX) or letters._run(find_owner) is not None:
-        letters._run(require_queue)
+    if exact or queue.endswith(DEAD_SUFFIX) or broker._run(find_owner, queue) is not None:
+        broker._run(refuse_unknown, letters.name)
         return letters
     handle = broker.queue(queue)
-    handle._run(require_queue)
+    broker._run(refuse_unknown, handle.name)
     # Reads the stored settings.
     handle.is_paused()
     if handle.settings.dead is None:
@@ -146,17 +143,19 @@ def list_letters(*, queue: str, group: bool, chosen: LetterOptions, broker: Brok
         return
     limit = chosen.limit or LISTED
     found = letters._run(dead_letters.read_letters, chosen.select(letters), limit=limit)
-    rows = [_row(letter) for letter in found]
     columns = ("id", "died", "queue", "stage", "reason", "error", "message")
-    output.table(columns, rows, empty=_nothing(letters, chosen))
+    output.table(columns, _rows(map(_row, found), output), empty=_nothing(letters, chosen), shortened="message")
     if len(found) == limit and chosen.limit is None and not output.as_json:
-        note(f"the first {limit}; --limit shows more, --group shows counts")
+        output.note(f"the first {limit}; --limit shows more, --group shows counts")
+
+
+def _rows(rows: Iterable[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
+    """Return rows for a table; in JSON, ids and times are strings, so that scripts can pass them on."""
+    return [plain(row) if output.as_json else row for row in rows]
 
 
 def _row(letter: Item[Any]) -> dict[str, Any]:
     origin, failure = letter.origin, letter.error
-    message = "" if failure is None else " ".join(str(failure.message).split())
-    shortened = message if len(message) <= MESSAGE_CHARACTERS else f"{message[: MESSAGE_CHARACTERS - 1]}…"
     return {
         "id": letter.id,
         "died": None if origin is None else origin.at,
@@ -164,7 +163,7 @@ def _row(letter: Item[Any]) -> dict[str, Any]:
         "stage": None if origin is None else origin.stage,
         "reason": None if origin is None else origin.reason,
         "error": None if failure is None else failure.type,
-        "message": shortened,
+        "message": None if failure is None else failure.message,
     }
 
 
@@ -177,14 +176,14 @@ def _print_groups(letters: DeadQueue, chosen: LetterOptions, output: Output) -> 
     selected = chosen.select(letters)
     if isinstance(selected, list):
         raise click.UsageError("--group counts all letters of a kind; leave --id out")
-    with Meter("counting …"):
+    with output.progress("counting …"):
         groups, is_more = letters._run(dead_letters.group_letters, selected, limit=GROUPED, groups=GROUPS)
     columns = ("number", "reason", "error", "example", "first", "last")
-    output.table(columns, map(asdict, groups), empty=_nothing(letters, chosen))
+    output.table(columns, _rows(map(asdict, groups), output), empty=_nothing(letters, chosen))
     if is_more:
-        note(f"of the first {GROUPED:,} letters; there are more")
+        output.note(f"of the first {GROUPED:,} letters; there are more")
     if len(groups) == GROUPS:
-        note(f"the {GROUPS} largest groups; there may be more")
+        output.note(f"the {GROUPS} largest groups; there may be more")
 
 
 @dead.command()
@@ -198,15 +197,15 @@ def show(*, queue: str, chosen: LetterOptions, broker: Broker, output: Output) -
     found = letters._run(dead_letters.read_letters, chosen.select(letters), limit=limit)
     for place, letter in enumerate(found):
         if output.as_json:
-            output.document(exported_fields(letter._document))
+            output.document(item_document(letter, whole=True))
         else:
             output.line(("\n" if place else "") + "\n".join(_describe(letter)))
     missing = set(chosen.ids) - {letter.id for letter in found}
     if not found or missing:
         for id in sorted(missing):
-            note(f"{letters.name} holds no letter {id}")
+            output.note(f"{letters.name} holds no letter {id}")
         if not missing:
-            note(_nothing(letters, chosen))
+            output.note(_nothing(letters, chosen))
         click.get_current_context().exit(OPERATION_FAILED)
 
 
@@ -217,20 +216,16 @@ def _describe(letter: Item[Any]) -> list[str]:
     if origin is not None:
         key = f", key {origin.key!r}" if origin.key else ""
         facts |= {"from": f"{origin.queue}, {origin.attempts} attempts{key}", "stage": origin.stage}
-        facts |= {"died": origin.at, "reason": origin.reason}
+        facts |= {"died": cell(origin.at), "reason": origin.reason}
     if failure is not None:
         facts["error"] = f"{failure.type}: {failure.message}" if failure.type else failure.message
     facts["priority"] = letter.priority or None
-    facts["headers"] = _json(letter.headers) if letter.headers else None
-    facts["payload"] = _json(letter.payload)
+    facts["headers"] = json_text(letter.headers) if letter.headers else None
+    facts["payload"] = json_text(letter.payload)
     hops = [f"{hop.queue} ({hop.ended})" for hop in letter.trail]
     facts["trail"] = ", ".join(hops) or None
     lines = [f"{name:<9} {_indent(value)}" for name, value in facts.items() if value is not None]
     return [*lines, "", failure.traceback.rstrip()] if failure is not None and failure.traceback else lines
-
-
-def _json(value: Any) -> str:
-    return json_util.dumps(value, json_options=JSON_OPTIONS)
 
 
 def _indent(value: Any) -> str:
@@ -271,21 +266,21 @@ def move(
 def _send(
     letters: DeadQueue, chosen: LetterOptions, to: str | None, confirmation: Confirmation, output: Output
 ) -> None:
-    counted = chosen.count(letters)
+    counted = chosen.count(letters, output)
     where = "back to their queues" if to is None else f"to {to}"
     change = f"send {amount(counted, 'letter')} of {letters.name} {where}"
-    if not confirmation.allows(output, change, count=counted.number, is_more=counted.is_more):
+    if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
         return
-    with Meter("sending …"):
+    with output.progress("sending …"):
         done = letters.replay(**chosen.filters, limit=chosen.limit, to=to)
     _report(output, letters.name, done, where)
 
 
 def _report(output: Output, name: str, done: Replayed, where: str) -> None:
-    refusals = [{"id": id, "reason": reason} for id, reason in done.refusals]
+    refusals = [{"id": str(id), "reason": reason} for id, reason in done.refusals]
     if output.as_json:
         counts = {field: getattr(done, field) for field in ("found", "pushed", "skipped", "refused")}
-        output.document({"queue": name, **counts, "refusals": refusals, "missing": list(done.missing)})
+        output.document({"queue": name, **counts, "refusals": refusals, "missing": list(map(str, done.missing))})
     else:
         output.line(f"sent {amount(done.pushed, 'letter')} of {name} {where}")
         if done.skipped:
@@ -308,11 +303,11 @@ def _report(output: Output, name: str, done: Replayed, where: str) -> None:
 def drop(*, queue: str, chosen: LetterOptions, confirmation: Confirmation, broker: Broker, output: Output) -> None:
     """Delete dead letters of QUEUE for good; letters that a caller has reserved stay."""
     letters = chosen.open(broker, queue)
-    counted = chosen.count(letters)
+    counted = chosen.count(letters, output)
     change = f"delete {amount(counted, 'letter')} of {letters.name}"
-    if not confirmation.allows(output, change, count=counted.number, is_more=counted.is_more):
+    if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
         return
-    with Meter("deleting …"):
+    with output.progress("deleting …"):
         deleted = letters.purge(**chosen.filters, limit=chosen.limit)
     if output.as_json:
         output.document({"queue": letters.name, "deleted": deleted})

@@ -13,11 +13,10 @@ from mongoq.cli.arguments import FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
 from mongoq.cli.output import Output
-from mongoq.cli.progress import Meter
 from mongoq.errors import MongoqError, PayloadInvalid
 from mongoq.model.item import State
 from mongoq.protocol import admin
-from mongoq.protocol.history.mistaken import require_queue
+from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.protocol.history.pages import count_range, history_range
 from mongoq.sync import Broker, Queue
 
@@ -44,12 +43,12 @@ def purge(
     With --state reserved, workers lose the items that they hold.
     """
     handle = broker.queue(queue)
-    handle._run(require_queue)
-    counted = count_items(handle, admin.count_purge, state, where=where, at_most=limit)
+    broker._run(refuse_unknown, handle.name)
+    counted = count_items(output, handle, admin.count_purge, state, where=where, at_most=limit)
     change = f"delete {amount(counted, f'{state} item' if state else 'item')} of {queue}"
-    if not confirmation.allows(output, change, count=counted.number, is_more=counted.is_more):
+    if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
         return
-    with Meter("deleting …"):
+    with output.progress("deleting …"):
         deleted = handle.purge(state=state, where=where, limit=limit)
     if output.as_json:
         output.document({"queue": queue, "state": state, "deleted": deleted})
@@ -68,7 +67,7 @@ def remove(*, queue: str, id: ObjectId, confirmation: Confirmation, broker: Brok
     Its id is forgotten: pushed again, it is a new item.
     """
     handle = broker.queue(queue)
-    handle._run(require_queue)
+    broker._run(refuse_unknown, handle.name)
     state = _find_state(handle, id)
     if not confirmation.allows(output, f"delete the {state} item {id} of {queue}", count=1):
         return
@@ -76,7 +75,7 @@ def remove(*, queue: str, id: ObjectId, confirmation: Confirmation, broker: Brok
         # Between the read and the delete a worker has taken the item, or somebody else has deleted it.
         raise MongoqError(f"item {id} of {queue!r} was not deleted: its state is now {_find_state(handle, id)}")
     if output.as_json:
-        output.document({"queue": queue, "id": id, "deleted": 1})
+        output.document({"queue": queue, "id": str(id), "deleted": 1})
     else:
         output.line(f"deleted item {id} of {queue}")
 
@@ -110,19 +109,18 @@ def drop_queue(*, queue: str, force: bool, confirmation: Confirmation, broker: B
     Its dead queue is a queue of its own, and stays.
     """
     handle = broker.queue(queue)
-    handle._run(require_queue)
+    broker._run(refuse_unknown, handle.name)
     ranges = [
         history_range(handle._context, since=None, until=None, where=None, state=state, page=1)
         for state in (None, "processed")
     ]
-    live, kept = (count_items(handle, count_range, wanted) for wanted in ranges)
+    live, kept = (count_items(output, handle, count_range, wanted) for wanted in ranges)
     if live.number and not force:
         raise MongoqError(f"queue {queue!r} holds {amount(live, 'live item')}; --force deletes them as well")
     change = f"delete {queue} with {amount(live, 'live item')} and {amount(kept, 'item')} of its history"
-    total = live.number + kept.number
-    if not confirmation.allows(output, change, count=total, is_more=live.is_more or kept.is_more):
+    if not confirmation.allows(output, change, count=(live + kept).number, exact=live.exact and kept.exact):
         return
-    with Meter("deleting …"):
+    with output.progress("deleting …"):
         deleted = broker.drop_queue(queue, force=force)
     if output.as_json:
         output.document({"queue": queue, "deleted": deleted})

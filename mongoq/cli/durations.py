@@ -48,8 +48,8 @@ DURATION = DurationType()
 DURATION_OR_NONE = DurationType(none=True)
 
 
-def duration_text(length: timedelta | None) -> str:
-    """Return a duration in the largest unit that divides it, ``none`` without one."""
+def setting_text(length: timedelta | None) -> str:
+    """Return a duration as options take it, in the largest unit that divides it; ``none`` without one."""
     if length is None:
         return NONE
     seconds = length.total_seconds()

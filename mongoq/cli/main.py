@@ -18,6 +18,15 @@ from mongoq.cli.output import printable
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 
 COMMANDS: Mapping[str, str] = {
+    "queues": "queues",
+    "watch": "watch",
+    "peek": "items",
+    "show": "items",
+    "history": "history",
+    "workers": "workers",
+    "bindings": "bindings",
+    "stats": "queues",
+    "settings": "queues",
     "push": "push",
     "replay": "replay",
     "dead": "dead",

@@ -19,7 +19,6 @@ from mongoq.cli.durations import DURATION
 from mongoq.cli.errors import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.help import examples
 from mongoq.cli.output import Output
-from mongoq.cli.progress import note
 from mongoq.errors import GraphInvalid, MongoqError
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.pipeline.run.progress import Progress
@@ -105,15 +104,15 @@ def run(
 
     The run ends in good order: handlers finish within the grace, and other items go back to their queues.
     """
-    read = read_recipe(recipe)
+    output, read = Output(as_json=as_json), read_recipe(recipe)
     options: dict[str, Any] = {"stages": list(stages) or None} | ({} if grace is None else {"grace": grace})
     if has_coroutines(read):
-        progress = asyncio.run(_run_async(read, place, options, drain=drain))
+        progress = asyncio.run(_run_async(read, place, options, output, drain=drain))
     else:
-        progress = _run(read, place, options, drain=drain)
-    _print_progress(Output(as_json=as_json), progress)
+        progress = _run(read, place, options, output, drain=drain)
+    _print_progress(output, progress)
     if drain and progress.interrupted:
-        note("stopped before the queues were empty; run it again to go on")
+        output.note("stopped before the queues were empty; run it again to go on")
         click.get_current_context().exit(INTERRUPTED)
 
 
@@ -124,24 +123,26 @@ def has_coroutines(read: Pipeline) -> bool:
     return any(kind(part.handler) for part in (*graph.stages, *graph.sources) for kind in kinds)
 
 
-def _run(read: Pipeline, place: dict[str, Any], options: dict[str, Any], *, drain: bool) -> Progress:
+def _run(read: Pipeline, place: dict[str, Any], options: dict[str, Any], output: Output, *, drain: bool) -> Progress:
     with connect(**place) as broker:
         if drain:
             return read.drain(broker, **options)
         with read.start(broker, **options) as started:
-            note(f"{read.name} runs; Ctrl-C ends it")
+            output.note(f"{read.name} runs; Ctrl-C ends it")
             started.wait()
             return started.progress()
 
 
-async def _run_async(read: Pipeline, place: dict[str, Any], options: dict[str, Any], *, drain: bool) -> Progress:
+async def _run_async(
+    read: Pipeline, place: dict[str, Any], options: dict[str, Any], output: Output, *, drain: bool
+) -> Progress:
     found = find_place(*(place[name] for name in SETTINGS))
     named = {name: value for name, value in found.items() if name != "uri" and value is not None}
     async with mongoq.connect_async(found["uri"] or "", timeout=TIMEOUT_SECONDS, **named) as broker:  # type: ignore[arg-type]
         if drain:
             return await read.drain_async(broker, **options)
         async with read.start_async(broker, **options) as started:
-            note(f"{read.name} runs; Ctrl-C ends it")
+            output.note(f"{read.name} runs; Ctrl-C ends it")
             await started.wait()
             return await started.progress()
 
@@ -154,4 +155,4 @@ def _print_progress(output: Output, progress: Progress) -> None:
     output.table(COLUMNS, [{column: row[column] for column in COLUMNS} for row in rows], empty="no stages")
     for queue, number in progress.errors.items():
         if number:
-            note(f"{number:,} failed items are in {queue}: mongoq dead list {queue} --exact")
+            output.note(f"{number:,} failed items are in {queue}: mongoq dead list {queue} --exact")

@@ -1,4 +1,4 @@
-"""Notes and progress on stderr, for the person at the terminal: stdout holds results alone."""
+"""Progress of a long command on stderr, for a person at the terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,6 @@ from mongoq.cli.output import printable
 
 REDRAW_SECONDS = 0.1
 """Seconds from one drawing of a progress line to the next, at least."""
-
-
-def note(text: str) -> None:
-    """Print a sentence to stderr."""
-    click.echo(printable(text), err=True)
 
 
 class Meter:

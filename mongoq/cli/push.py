@@ -16,7 +16,7 @@ from mongoq.cli.durations import DURATION
 from mongoq.cli.help import examples
 from mongoq.cli.lines import Line, LineInvalid, read_lines
 from mongoq.cli.output import Output, printable
-from mongoq.cli.progress import Meter, note
+from mongoq.cli.progress import Meter
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.protocol.history.mistaken import is_known
@@ -79,7 +79,7 @@ def push(
     handle = broker.queue(queue)
     options: dict[str, Any] = {"delay": delay, "when": when, "priority": priority, "headers": headers or None}
     _check_options(handle, key, **options)
-    is_new = not handle._run(is_known)
+    is_new = not broker._run(is_known, queue)
     suffix = ", a new queue" if is_new else ""
     if value is not None and value != STDIN:
         payload = _parse_argument(value)
@@ -98,7 +98,7 @@ def push(
     if dry_run:
         _say_dry_run(output, queue, pusher.pushed, suffix, is_new=is_new)
     else:
-        note(f"pushed {amount(pusher.pushed)} to {queue}{suffix if pusher.pushed else ''}")
+        output.note(f"pushed {amount(pusher.pushed)} to {queue}{suffix if pusher.pushed else ''}")
 
 
 def _check_options(handle: Queue[Any], key: str | None, *, delay: Any, when: Any, priority: int, headers: Any) -> None:
@@ -136,13 +136,13 @@ def _push_one(
             raise
         id, pushed = duplicate.item_id, False
     if output.as_json:
-        output.document({"id": id, "queue": handle.name, "pushed": pushed, "new_queue": is_new})
+        output.document({"id": str(id), "queue": handle.name, "pushed": pushed, "new_queue": is_new})
         return
     click.echo(str(id))
     if pushed:
-        note(f"pushed 1 item to {handle.name}{', a new queue' if is_new else ''}")
+        output.note(f"pushed 1 item to {handle.name}{', a new queue' if is_new else ''}")
     else:
-        note(f"pushed nothing: a live item of {handle.name} has the key {key!r}; this is its id")
+        output.note(f"pushed nothing: a live item of {handle.name} has the key {key!r}; this is its id")
 
 
 class LinePusher:
@@ -172,7 +172,7 @@ class LinePusher:
         except LineInvalid as invalid:
             raise LineInvalid(invalid.number, invalid.problem, self._state()) from None
         except KeyboardInterrupt:
-            note(f"stopped; {self._state()}, up to line {last:,}; a batch under way may be pushed as well")
+            self._output.note(f"stopped; {self._state()}, up to line {last:,}; a batch under way may be pushed as well")
             raise
 
     def _state(self) -> str:
@@ -224,11 +224,11 @@ class LinePusher:
             self._print(incomplete.done, [None] * len(incomplete.done))
             self.pushed += len(incomplete.done)
             span = f"lines {numbers[0]:,} to {numbers[-1]:,}"
-            note(f"{amount(self.pushed)} pushed; of {span}, {len(incomplete.failed):,} may be missing")
+            self._output.note(f"{amount(self.pushed)} pushed; of {span}, {len(incomplete.failed):,} may be missing")
             raise
         except Exception:
             if payloads:
-                note(f"{self._state()}; nothing is known of lines {numbers[0]:,} to {numbers[-1]:,}")
+                self._output.note(f"{self._state()}; nothing is known of lines {numbers[0]:,} to {numbers[-1]:,}")
             raise
         self._print(ids, numbers)
         self.pushed += len(ids)
@@ -236,6 +236,6 @@ class LinePusher:
     def _print(self, ids: Sequence[Any], numbers: Sequence[int | None]) -> None:
         if self._output.as_json:
             for id, number in zip(ids, numbers, strict=True):
-                self._output.document({"id": id, "line": number})
+                self._output.document({"id": str(id), "line": number})
         elif ids:
             click.echo("\n".join(map(str, ids)))

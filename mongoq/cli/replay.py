@@ -18,7 +18,7 @@ from mongoq.cli.help import examples
 from mongoq.cli.output import Output
 from mongoq.cli.progress import Meter
 from mongoq.model.copies import Replayed
-from mongoq.protocol.history.mistaken import require_queue
+from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount, count_range, history_range
 from mongoq.sync import Broker, Queue
 
@@ -60,13 +60,13 @@ def replay(
     are sent back by "mongoq dead replay".
     """
     handle = broker.queue(queue)
-    handle._run(require_queue)
+    broker._run(refuse_unknown, handle.name)
     chosen: dict[str, Any] = {"ids": list(ids) or None, "since": since, "until": until, "where": where}
     target = to or queue
     if not confirmation.dry_run:
-        counted = _count(handle, limit, **chosen)
+        counted = _count(output, handle, limit, **chosen)
         change = f"push copies of {amount(counted)} of {queue} to {target}"
-        if not confirmation.allows(output, change, count=counted.number, is_more=counted.is_more):
+        if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
             return
     with Meter() as meter:
         done = handle.replay(
@@ -80,21 +80,23 @@ def replay(
     report(output, done, source=queue, target=target, is_dry=confirmation.dry_run)
 
 
-def _count(handle: Queue[Any], limit: int | None, *, ids: Any, since: Any, until: Any, where: Any) -> BoundedCount:
+def _count(
+    output: Output, handle: Queue[Any], limit: int | None, *, ids: Any, since: Any, until: Any, where: Any
+) -> BoundedCount:
     """Count the items that a replay would read."""
     if ids is not None:
         return BoundedCount(len(set(ids)))
     wanted = history_range(handle._context, since=since, until=until, where=where, state="processed", page=500)
-    return count_items(handle, count_range, wanted, at_most=limit)
+    return count_items(output, handle, count_range, wanted, at_most=limit)
 
 
 def report(output: Output, done: Replayed, *, source: str, target: str, is_dry: bool) -> None:
     """Print the result of a replay; items that were refused or are missing make the command fail."""
-    refusals = [{"id": id, "reason": reason} for id, reason in done.refusals]
+    refusals = [{"id": str(id), "reason": reason} for id, reason in done.refusals]
     if output.as_json:
         counts = {name: getattr(done, name) for name in ("found", "pushed", "already", "refused")}
         result = {"queue": source, "to": target, "dry_run": is_dry, **counts}
-        output.document({**result, "refusals": refusals, "missing": list(done.missing)})
+        output.document({**result, "refusals": refusals, "missing": list(map(str, done.missing))})
     else:
         verb = "would push" if is_dry else "pushed"
         before = f"; {done.already:,} were pushed before" if done.already else ""

@@ -12,13 +12,13 @@ from mongoq.cli.amounts import amount, count_items
 from mongoq.cli.arguments import QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
-from mongoq.cli.durations import DURATION, DURATION_OR_NONE, NONE, duration_text
+from mongoq.cli.durations import DURATION, DURATION_OR_NONE, NONE, setting_text
 from mongoq.cli.help import examples
 from mongoq.cli.output import Output
 from mongoq.model.arguments import queue_name
 from mongoq.model.settings import QueueOptions, QueueSettings, check_limit, check_options, resolve_settings
 from mongoq.protocol import admin
-from mongoq.protocol.history.mistaken import require_queue
+from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.sync import Broker, Queue
 
 
@@ -44,7 +44,7 @@ def open_queue(broker: Broker, queue: str) -> Queue[Any]:
         QueueUnknown: no queue has this name.
     """
     handle = broker.queue(queue)
-    handle._run(require_queue)
+    broker._run(refuse_unknown, handle.name)
     handle.is_paused()
     return handle
 
@@ -71,9 +71,9 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
     verb, state = ("pause", "paused") if paused else ("resume", "not paused")
     was_paused = handle.is_paused()
     if was_paused != paused:
-        counted = count_items(handle, admin.count_purge, None)
+        counted = count_items(output, handle, admin.count_purge, None)
         change = f"{verb} {handle.name}, where {amount(counted)} wait"
-        if not confirmation.allows(output, change, count=counted.number, is_more=counted.is_more):
+        if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
             return
         if paused:
             handle.pause()
@@ -125,10 +125,10 @@ def configure(
     before = handle.settings
     after = _expected_settings(handle, given)
     changes = ", ".join(_changes(before, after)) or "store the same settings"
-    kept = count_items(handle, admin.count_purge, "processed") if existing else None
+    kept = count_items(output, handle, admin.count_purge, "processed") if existing else None
     suffix = "" if kept is None else f", and the history of {amount(kept)} with it"
-    count, is_more = (len(given), False) if kept is None else (kept.number, kept.is_more)
-    if not confirmation.allows(output, f"change {queue}: {changes}{suffix}", count=count, is_more=is_more):
+    count, exact = (len(given), True) if kept is None else (kept.number, kept.exact)
+    if not confirmation.allows(output, f"change {queue}: {changes}{suffix}", count=count, exact=exact):
         return
     _print_settings(output, before, handle.configure(**given, existing=existing))
 
@@ -144,7 +144,7 @@ def _texts(settings: QueueSettings) -> dict[str, str]:
     values = asdict(settings)
     del values["name"]
     return {
-        name: duration_text(value) if name in ("lease", "history") else NONE if value is None else str(value)
+        name: setting_text(value) if name in ("lease", "history") else NONE if value is None else str(value)
         for name, value in values.items()
     }
 

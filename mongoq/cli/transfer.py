@@ -22,11 +22,11 @@ from mongoq.cli.errors import OPERATION_FAILED
 from mongoq.cli.help import examples
 from mongoq.cli.lines import Line, LineInvalid, read_lines
 from mongoq.cli.output import Output
-from mongoq.cli.progress import Meter, note
+from mongoq.cli.progress import Meter
 from mongoq.errors import MongoqError
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.protocol.history.mistaken import is_known, require_queue
+from mongoq.protocol.history.mistaken import is_known, refuse_unknown
 from mongoq.protocol.history.pages import documents_page, history_range
 from mongoq.protocol.history.transfer import MAX_BATCH, ImportResult, check_import, exported_fields, import_items
 from mongoq.sync import Broker, Queue
@@ -80,22 +80,22 @@ def export(
     if path is not None and path.exists():
         raise click.UsageError(f"{path} exists; name a new file")
     handle: Queue[Any] = open_letters(broker, queue) if dead else broker.queue(queue)
-    handle._run(require_queue)
+    broker._run(refuse_unknown, handle.name)
     exporter = Exporter(handle, "processed" if history else state, where)
     try:
         with _open_output(path) as stream:
             exporter.write_all(stream)
     except KeyboardInterrupt:
         hint = f"; {path}{PART_SUFFIX} is not complete" if path else ""
-        note(f"stopped after {amount(exporter.written)} of {handle.name}{hint}")
+        output.note(f"stopped after {amount(exporter.written)} of {handle.name}{hint}")
         raise
     if path is None or not output.as_json:
-        note(f"exported {amount(exporter.written)} of {handle.name}" + (f" to {path}" if path else ""))
+        output.note(f"exported {amount(exporter.written)} of {handle.name}" + (f" to {path}" if path else ""))
     else:
         output.document({"queue": handle.name, "exported": exporter.written, "file": str(path)})
     if exporter.unreadable:
         ids = ", ".join(map(str, exporter.unreadable[:3]))
-        note(f"left out {amount(len(exporter.unreadable))} that cannot be decoded: {ids}")
+        output.note(f"left out {amount(len(exporter.unreadable))} that cannot be decoded: {ids}")
         click.get_current_context().exit(OPERATION_FAILED)
 
 
@@ -191,8 +191,8 @@ def import_(*, queue: str, file: Any, dry_run: bool, broker: Broker, output: Out
     command, and the lines before it are imported.
     """
     handle = broker.queue(queue)
-    suffix = "" if handle._run(is_known) else ", a new queue"
-    importer = Importer(handle, dry_run=dry_run)
+    suffix = "" if broker._run(is_known, queue) else ", a new queue"
+    importer = Importer(handle, output, dry_run=dry_run)
     importer.read_all(file)
     if dry_run:
         change = f"import {amount(importer.checked)} into {queue}{suffix}"
@@ -205,7 +205,7 @@ def import_(*, queue: str, file: Any, dry_run: bool, broker: Broker, output: Out
 
 
 def _report(output: Output, queue: str, result: ImportResult, suffix: str) -> None:
-    refusals = [{"id": id, "reason": reason} for id, reason in result.refusals]
+    refusals = [{"id": str(id), "reason": reason} for id, reason in result.refusals]
     if output.as_json:
         counts = {name: getattr(result, name) for name in ("pushed", "already", "refused")}
         output.document({"queue": queue, **counts, "refusals": refusals})
@@ -228,10 +228,10 @@ class Importer:
         result: result of the imports so far.
     """
 
-    def __init__(self, handle: Queue[Any], *, dry_run: bool) -> None:
+    def __init__(self, handle: Queue[Any], output: Output, *, dry_run: bool) -> None:
         self.checked = 0
         self.result = ImportResult()
-        self._handle, self._dry_run = handle, dry_run
+        self._handle, self._output, self._dry_run = handle, output, dry_run
 
     def read_all(self, stream: Any) -> None:
         """Import all lines.
@@ -248,7 +248,9 @@ class Importer:
         except LineInvalid as invalid:
             raise LineInvalid(invalid.number, invalid.problem, self._state()) from None
         except KeyboardInterrupt:
-            note(f"stopped; {self._state()}; import the same file again to go on, each item is imported once")
+            self._output.note(
+                f"stopped; {self._state()}; import the same file again to go on, each item is imported once"
+            )
             raise
 
     def _state(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.errors import ArgumentInvalid, FilterInvalid
+from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES, count, object_id, queue_name, read_list, text
 from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
@@ -29,11 +29,10 @@ from mongoq.protocol.history.pages import (
     BoundedCount,
     Chosen,
     Range,
+    aggregate_filtered,
     count_range,
     documents_page,
     history_range,
-    is_refused_filter,
-    refusal,
 )
 from mongoq.protocol.history.read import NOT_RESERVED
 from mongoq.protocol.history.replay import hop_destination
@@ -183,15 +182,9 @@ def group_letters(
         {"$sort": {"number": -1, "_id": 1}},
         {"$limit": groups},
     ]
-    try:
-        found: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
-    except Exception as error:
-        if is_refused_filter(error):
-            raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
-        raise
-    return [FailureGroup(**{"reason": None, "error": None, **group.pop("_id"), **group}) for group in found], (
-        examined > limit
-    )
+    found = yield from aggregate_filtered(pipeline)
+    named = [{"reason": None, "error": None, **group.pop("_id"), **group} for group in found]
+    return [FailureGroup(**group) for group in named], examined > limit
 
 
 class _All:

@@ -1,10 +1,10 @@
-"""Mistaken calls: detect a misspelt name of a queue, or a replay from the wrong queue, and suggest the right one."""
+"""Mistaken calls: detect a misspelt name of a queue, or a replay from the wrong one, and suggest the right one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, QueueUnknown
@@ -45,32 +45,39 @@ def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
             raise QueueUnknown(name, near, broker.namespace)
 
 
-def require_queue(context: QueueContext[Any]) -> Flow[None]:
-    """Raise ``QueueUnknown`` with the nearest names unless the queue is known; see ``is_known``."""
-    broker, name = context.broker, context.name
-    if (yield from is_known(context)):
+def refuse_unknown(broker: BrokerContext, name: str) -> Flow[None]:
+    """Raise ``QueueUnknown`` for a queue that holds no item and that no control document names.
+
+    One to three ``find`` for a queue that is known; otherwise also what the names of all queues take. The dead queue of
+    a known queue is known, and the queue of a known dead queue as well.
+    """
+    if (yield from is_known(broker, name)):
         return
     names = yield from _find_known_queues(broker, (yield from _dead_queues(broker)))
-    # The dead queue of a known queue may be empty, and so may the queue of a dead queue.
     if not names & {name, _other(name)}:
-        raise QueueUnknown(name, _nearest(name, names), broker.namespace)
+        near = _nearest(name, names) or tuple(get_close_matches(name, sorted(names), SHOWN, ALIKE))
+        raise QueueUnknown(name, near, broker.namespace)
 
 
-def is_known(context: QueueContext[Any]) -> Flow[bool]:
-    """Return whether the queue holds an item, live or in history, or has a control document (at most four ``find``)."""
-    broker, name = context.broker, context.name
+def is_known(broker: BrokerContext, name: str) -> Flow[bool]:
+    """Return whether a queue holds an item, live or processed, or has a control document (one to three ``find``)."""
     yield from ensure_broker_ready(broker, write=False)
-    for state in (None, "processed"):
-        if (yield from _holds(broker, name, state)):
+    used = (
+        in_state(name, None, BEGINNING),
+        # Remembered ids count too, and a filter for history would pass over each of them.
+        {"q": name, "processed": {"$gte": BEGINNING}},
+        {"_id": {"$in": [CONTROL_PREFIX + name, COUNTERS_PREFIX + name]}},
+    )
+    for filter in used:
+        if (yield from find_one(broker, filter, {"_id": 1})) is not None:
             return True
-    ids = [CONTROL_PREFIX + name, COUNTERS_PREFIX + name]
-    return (yield from find_one(broker, {"_id": {"$in": ids}}, {"_id": 1})) is not None
+    return False
 
 
-def find_owner(context: QueueContext[Any]) -> Flow[str | None]:
+def find_owner(broker: BrokerContext, name: str) -> Flow[str | None]:
     """Return a queue that stores this one as its dead queue; ``None`` when there is none."""
-    dead = yield from _dead_queues(context.broker)
-    return next((owner for owner, name in sorted(dead.items()) if name == context.name), None)
+    dead = yield from _dead_queues(broker)
+    return next((owner for owner, stored in sorted(dead.items()) if stored == name), None)
 
 
 def _refuse_copying_letters(broker: BrokerContext, name: str) -> Flow[None]:
