@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from bson import ObjectId
 
-from mongoq.cli.amounts import amount, count_items
+from mongoq.cli.amounts import amount, count_items, may_change
 from mongoq.cli.arguments import FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
@@ -215,7 +215,7 @@ def _describe(letter: Item[Any]) -> list[str]:
     facts: dict[str, Any] = {"id": letter.id, "in": letter.queue, "state": letter.state}
     if origin is not None:
         key = f", key {origin.key!r}" if origin.key else ""
-        facts |= {"from": f"{origin.queue}, {origin.attempts} attempts{key}", "stage": origin.stage}
+        facts |= {"from": f"{origin.queue}, {amount(origin.attempts, 'attempt')}{key}", "stage": origin.stage}
         facts |= {"died": cell(origin.at), "reason": origin.reason}
     if failure is not None:
         facts["error"] = f"{failure.type}: {failure.message}" if failure.type else failure.message
@@ -269,7 +269,7 @@ def _send(
     counted = chosen.count(letters, output)
     where = "back to their queues" if to is None else f"to {to}"
     change = f"send {amount(counted, 'letter')} of {letters.name} {where}"
-    if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
+    if not may_change(confirmation, output, change, counted):
         return
     with output.progress("sending …"):
         done = letters.replay(**chosen.filters, limit=chosen.limit, to=to)
@@ -305,7 +305,7 @@ def drop(*, queue: str, chosen: LetterOptions, confirmation: Confirmation, broke
     letters = chosen.open(broker, queue)
     counted = chosen.count(letters, output)
     change = f"delete {amount(counted, 'letter')} of {letters.name}"
-    if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
+    if not may_change(confirmation, output, change, counted):
         return
     with output.progress("deleting …"):
         deleted = letters.purge(**chosen.filters, limit=chosen.limit)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import click
 from bson import ObjectId
 
-from mongoq.cli.amounts import amount, count_items
+from mongoq.cli.amounts import amount, count_items, may_change
 from mongoq.cli.arguments import FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
@@ -46,7 +46,7 @@ def purge(
     broker._run(refuse_unknown, handle.name)
     counted = count_items(output, handle, admin.count_purge, state, where=where, at_most=limit)
     change = f"delete {amount(counted, f'{state} item' if state else 'item')} of {queue}"
-    if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
+    if not may_change(confirmation, output, change, counted):
         return
     with output.progress("deleting …"):
         deleted = handle.purge(state=state, where=where, limit=limit)

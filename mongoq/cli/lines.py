@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
+from mongoq.cli.arguments import read_json
 from mongoq.errors import MongoqError
 
 CHUNK_BYTES = 1024 * 1024
@@ -12,6 +14,8 @@ CHUNK_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 256 * 1024 * 1024
 """Bytes of one line, at most: the largest item takes about so many in canonical extended JSON."""
 
+PLACE = re.compile(r": line 1 column (\d+) \(char \d+\)$")
+"""Place of an error in the message of Python's parser, which has been given one line."""
 Line = tuple[int, bytes]
 """Number of a line, from 1 up, and its text."""
 
@@ -28,6 +32,18 @@ class LineInvalid(MongoqError):
         super().__init__(f"line {number}: {problem}" + (f"; {state}" if state else ""))
         self.number = number
         self.problem = problem
+
+
+def read_line(text: bytes) -> Any:
+    """Return the value of a line of JSON, as ``read_json`` does.
+
+    Raises:
+        ValueError: the line means no value; the message has the column, and no number of a line within it.
+    """
+    try:
+        return read_json(text)
+    except ValueError as error:
+        raise ValueError(PLACE.sub(r" at column \1", str(error))) from None
 
 
 def read_lines(stream: Any) -> Iterator[list[Line]]:

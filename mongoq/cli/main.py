@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from importlib import import_module
 from keyword import iskeyword
@@ -14,7 +12,7 @@ from pymongo.errors import PyMongoError
 
 import mongoq
 from mongoq.cli.errors import INTERRUPTED, OPERATION_FAILED, UNAVAILABLE, describe_driver_error
-from mongoq.cli.output import printable
+from mongoq.cli.output import discard_stdout, printable
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 
 COMMANDS: Mapping[str, str] = {
@@ -70,7 +68,7 @@ class CommandGroup(click.Group):
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             # The reader of our output has ended; Python would complain once more while it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard_stdout()
             ctx.exit(0)
         except (ServerUnavailable, AuthenticationFailed) as error:
             fail(ctx, str(error), UNAVAILABLE)

@@ -14,7 +14,7 @@ from mongoq.cli.arguments import MOMENT, QUEUE, read_json
 from mongoq.cli.connection import with_broker
 from mongoq.cli.durations import DURATION
 from mongoq.cli.help import examples
-from mongoq.cli.lines import Line, LineInvalid, read_lines
+from mongoq.cli.lines import Line, LineInvalid, read_line, read_lines
 from mongoq.cli.output import Output, printable
 from mongoq.cli.progress import Meter
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
@@ -94,7 +94,7 @@ def push(
     if value is None and sys.stdin.isatty():
         raise click.UsageError("give the item as JSON, or - to read lines of JSON from stdin")
     pusher = LinePusher(handle, options, output, dry_run=dry_run)
-    pusher.push_all(click.get_binary_stream("stdin"))
+    pusher.push_all(sys.stdin.buffer)
     if dry_run:
         _say_dry_run(output, queue, pusher.pushed, suffix, is_new=is_new)
     else:
@@ -185,7 +185,7 @@ class LinePusher:
         bad: LineInvalid | None = None
         for number, text in lines:
             try:
-                payloads.append(read_json(text))
+                payloads.append(read_line(text))
             except ValueError as error:
                 bad = LineInvalid(number, str(error))
                 break
@@ -225,6 +225,9 @@ class LinePusher:
             self.pushed += len(incomplete.done)
             span = f"lines {numbers[0]:,} to {numbers[-1]:,}"
             self._output.note(f"{amount(self.pushed)} pushed; of {span}, {len(incomplete.failed):,} may be missing")
+            raise
+        except ArgumentInvalid:
+            # Nothing of these lines was sent.
             raise
         except Exception:
             if payloads:

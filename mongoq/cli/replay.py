@@ -9,7 +9,7 @@ from typing import Any
 import click
 from bson import ObjectId
 
-from mongoq.cli.amounts import amount, count_items
+from mongoq.cli.amounts import amount, count_items, may_change
 from mongoq.cli.arguments import FILTER, MOMENT, OBJECT_ID, QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
@@ -66,7 +66,7 @@ def replay(
     if not confirmation.dry_run:
         counted = _count(output, handle, limit, **chosen)
         change = f"push copies of {amount(counted)} of {queue} to {target}"
-        if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
+        if not may_change(confirmation, output, change, counted):
             return
     with Meter() as meter:
         done = handle.replay(

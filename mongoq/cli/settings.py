@@ -37,14 +37,15 @@ class CountOrNone(click.ParamType):
         return int(text)
 
 
-def open_queue(broker: Broker, queue: str) -> Queue[Any]:
-    """Return the handle of a queue that is known, with its stored settings.
+def open_queue(broker: Broker, queue: str, *, new: bool = False) -> Queue[Any]:
+    """Return the handle of a queue that is known, or is to be ``new``, with its stored settings.
 
     Raises:
         QueueUnknown: no queue has this name.
     """
     handle = broker.queue(queue)
-    broker._run(refuse_unknown, handle.name)
+    if not new:
+        broker._run(refuse_unknown, queue)
     handle.is_paused()
     return handle
 
@@ -100,6 +101,7 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
 )
 @click.option("--dead", metavar="QUEUE", help="Queue of the dead letters, or none.")
 @click.option("--existing", is_flag=True, help="Apply --history to the items in the history too.")
+@click.option("--new", is_flag=True, help="QUEUE need not exist yet.")
 @with_confirmation
 @with_broker
 def configure(
@@ -110,6 +112,7 @@ def configure(
     max_retries: int | str | None,
     dead: str | None,
     existing: bool,
+    new: bool,
     confirmation: Confirmation,
     broker: Broker,
     output: Output,
@@ -121,7 +124,7 @@ def configure(
         raise click.UsageError("give at least one of --lease, --history, --max-retries and --dead")
     if existing and "history" not in given:
         raise click.UsageError("--existing applies --history to the history; give --history as well")
-    handle = open_queue(broker, queue)
+    handle = open_queue(broker, queue, new=new)
     before = handle.settings
     after = _expected_settings(handle, given)
     changes = ", ".join(_changes(before, after)) or "store the same settings"

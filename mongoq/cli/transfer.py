@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +21,8 @@ from mongoq.cli.connection import with_broker
 from mongoq.cli.dead import open_letters
 from mongoq.cli.errors import OPERATION_FAILED
 from mongoq.cli.help import examples
-from mongoq.cli.lines import Line, LineInvalid, read_lines
-from mongoq.cli.output import Output
+from mongoq.cli.lines import Line, LineInvalid, read_line, read_lines
+from mongoq.cli.output import Output, discard_stdout
 from mongoq.cli.progress import Meter
 from mongoq.errors import MongoqError
 from mongoq.model.encoding.codec import Encoding
@@ -88,6 +89,8 @@ def export(
     except KeyboardInterrupt:
         hint = f"; {path}{PART_SUFFIX} is not complete" if path else ""
         output.note(f"stopped after {amount(exporter.written)} of {handle.name}{hint}")
+        # The reader may not read on, and Python would wait for it while it flushes at exit.
+        discard_stdout()
         raise
     if path is None or not output.as_json:
         output.note(f"exported {amount(exporter.written)} of {handle.name}" + (f" to {path}" if path else ""))
@@ -103,7 +106,7 @@ def export(
 def _open_output(path: Path | None) -> Iterator[IO[str]]:
     """Open a file that gets its name only when it is complete and on disk; stdout without a path."""
     if path is None:
-        yield click.get_text_stream("stdout")
+        yield sys.stdout
         return
     part = path.with_name(path.name + PART_SUFFIX)
     try:
@@ -168,7 +171,7 @@ def read_fields(text: bytes, encoding: Encoding) -> Any:
     Raises:
         ValueError: the line is no JSON, or its BSON cannot be decoded.
     """
-    fields = read_json(text)
+    fields = read_line(text)
     if isinstance(fields, dict) and list(fields) == [BSON_NAME] and isinstance(fields[BSON_NAME], bytes):
         return encoding.decode_many([bytes(fields[BSON_NAME])])[0]
     return fields

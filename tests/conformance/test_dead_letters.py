@@ -134,7 +134,11 @@ async def test_letters_are_replayed_by_reason_and_error_type(shell: Shell) -> No
     await queue.bury(await queue.reserve())
     replay = queue.dead.replay
     # Whole values match, and no parts of them.
-    assert [(await replay(**part)).found for part in ({"reason": "no"}, {"error": "Error"}, {"reason": ""})] == [0, 0, 0]
+    assert [(await replay(**part)).found for part in ({"reason": "no"}, {"error": "Error"}, {"reason": ""})] == [
+        0,
+        0,
+        0,
+    ]
     assert (await replay(reason="no city", error="KeyError")).pushed == 1
     assert (await replay(reason="c")).pushed == 1
     assert [item.payload["n"] for item in await queue.peek(9)] == [0, 2]

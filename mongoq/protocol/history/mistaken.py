@@ -54,6 +54,8 @@ def refuse_unknown(broker: BrokerContext, name: str) -> Flow[None]:
     if (yield from is_known(broker, name)):
         return
     names = yield from _find_known_queues(broker, (yield from _dead_queues(broker)))
+    # All items of a queue may be dead letters.
+    names |= {other.removesuffix(DEAD_SUFFIX) for other in names}
     if not names & {name, _other(name)}:
         near = _nearest(name, names) or tuple(get_close_matches(name, sorted(names), SHOWN, ALIKE))
         raise QueueUnknown(name, near, broker.namespace)
