@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pymongo
@@ -23,6 +23,12 @@ from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.filters import where_filter
 
 __all__ = ["FILTER", "JSON_VALUE", "MOMENT", "OBJECT_ID", "QUEUE", "read_json"]
+
+if TYPE_CHECKING:
+    _Type = click.ParamType[Any]
+else:
+    # It has no type parameter before click 8.4.
+    _Type = click.ParamType
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 """Unit of a time ago, by its letter."""
@@ -69,7 +75,7 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f'{name} is no JSON; write {{"$numberDouble": "{name}"}}')
 
 
-class ObjectIdType(click.ParamType):
+class ObjectIdType(_Type):
     """An id of 24 hex digits; shorter forms are refused, because they could name another item."""
 
     name = "id"
@@ -83,7 +89,7 @@ class ObjectIdType(click.ParamType):
         return ObjectId(value)
 
 
-class MomentType(click.ParamType):
+class MomentType(_Type):
     """A time in ISO 8601, in UTC unless it says otherwise, or a time ago, such as ``30m``.
 
     ``with_broker`` turns a time ago into a time on the server's clock, before it calls the command.
@@ -109,7 +115,7 @@ class MomentType(click.ParamType):
             return self.fail(f"{text!r:.60} is no time; {hint}", param, ctx)
 
 
-class JsonType(click.ParamType):
+class JsonType(_Type):
     """A value in JSON or extended JSON."""
 
     name = "json"
@@ -138,7 +144,7 @@ class FilterType(JsonType):
         return checked
 
 
-class QueueType(click.ParamType):
+class QueueType(_Type):
     """The name of a queue; shells complete it from the server."""
 
     name = "queue"

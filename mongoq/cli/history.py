@@ -12,7 +12,7 @@ import click
 from mongoq.cli.arguments import FILTER, MOMENT, QUEUE
 from mongoq.cli.connection import with_broker
 from mongoq.cli.item_document import item_document, item_row
-from mongoq.cli.items import PROCESSED_COLUMNS
+from mongoq.cli.items import OPTIONAL, PROCESSED_COLUMNS
 from mongoq.cli.output import Output
 from mongoq.model.item import Item
 from mongoq.protocol.history.pages import Range, history_range
@@ -62,7 +62,7 @@ def history(
     shown = 0
     for items in _chunks(found, 1 if output.as_json else PAGE, limit):
         columns, rows = PROCESSED_COLUMNS, map(item_document if output.as_json else item_row, items)
-        output.table(columns, rows, empty="", shortened="payload")
+        output.table(columns, rows, empty="", optional=OPTIONAL, shortened="payload")
         shown += len(items)
     if not shown:
         broker._run(refuse_unknown, queue)

@@ -15,9 +15,7 @@ PAYLOAD_CHARACTERS = 200
 """Characters of a payload in a table, at most."""
 ORDER = ("priority", "attempts", "key", "by", "processed", "once", "expires", "error", "origin", "headers")
 """Fields of the envelope in the order of documents, after id, queue, state and date."""
-INNER = frozenset(
-    {"token", "batch", "settled", "reserved", "into", "pushed", "hops", "trail", "joined", "parked", "missed"}
-)
+INNER = frozenset({"token", "batch", "settled", "into", "pushed", "hops", "trail", "joined", "parked", "missed"})
 """Fields that only ``show`` prints."""
 AS_STORED = frozenset({"payload", "headers"})
 """Fields of users, which stay extended JSON."""

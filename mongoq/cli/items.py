@@ -20,6 +20,8 @@ from mongoq.sync import Broker
 LIVE = "live"
 """State of ``peek`` that stands for all items that are not processed."""
 LIVE_COLUMNS = ("id", "state", "due", "priority", "attempts", "key", "payload")
+OPTIONAL = frozenset({"priority", "attempts", "key"})
+"""Columns that are left out if they are empty, or zero in each row."""
 PROCESSED_COLUMNS = ("id", "processed", "priority", "attempts", "key", "payload")
 HOP_COLUMNS = ("queue", "stage", "ended", "to", "attempts", "taken", "settled", "by")
 
@@ -42,9 +44,12 @@ def peek(queue: str, number: int, state: str, broker: Broker, output: Output) ->
         items = broker.queue(queue).peek(number, state=wanted)
     if not items:
         broker._run(refuse_unknown, queue)
-    columns = PROCESSED_COLUMNS if state == "processed" else LIVE_COLUMNS
+    columns: tuple[str, ...] = PROCESSED_COLUMNS if state == "processed" else LIVE_COLUMNS
+    if state != LIVE:
+        columns = tuple(column for column in columns if column != "state")
     rows = map(item_document if output.as_json else item_row, items)
-    output.table(columns, rows, empty=f"queue {queue!r} has no {state} items", shortened="payload")
+    empty = f"queue {queue!r} has no {state} items"
+    output.table(columns, rows, empty=empty, optional=OPTIONAL, shortened="payload")
 
 
 @click.command()
@@ -67,18 +72,18 @@ def show(id: ObjectId, broker: Broker, output: Output) -> None:
     if item.trail:
         hops = [{name: getattr(hop, name) for name in HOP_COLUMNS} for hop in item.trail]
         click.echo("\ntrail")
-        output.console.print(make_table(HOP_COLUMNS, hops))
+        output.console.print(make_table(HOP_COLUMNS, hops, width=output.console.width))
 
 
 def _lines(item: Item[Any]) -> Iterator[str]:
     document = item_document(item, whole=True)
     document.pop("trail", None)
-    blocks = {name: document.pop(name) for name in ("headers", "payload", "error") if name in document}
-    error = blocks.pop("error", None)
+    error = document.pop("error", None)
+    nested = [name for name, value in document.items() if isinstance(value, Mapping | list) or name == "payload"]
+    blocks = {name: document.pop(name) for name in nested}
     width = max(map(len, document))
     for name, value in document.items():
-        text = json_text(value) if isinstance(value, Mapping | list | bool) else str(value)
-        yield f"{name.replace('_', ' '):<{width}}  {printable(text, keep='')}"
+        yield f"{name.replace('_', ' '):<{width}}  {printable(str(value), keep='')}"
     for name, value in blocks.items():
         yield f"\n{name}\n{printable(json_text(value, indent=2))}"
     if not has_payload(item):

@@ -22,7 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "show": "items",
     "history": "history",
     "workers": "workers",
-    "bindings": "bindings",
+    "bindings": "queues",
     "stats": "queues",
     "settings": "queues",
     "push": "push",

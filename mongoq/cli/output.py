@@ -13,6 +13,7 @@ import click
 from bson import json_util
 from bson.binary import UuidRepresentation
 from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +23,12 @@ JSON_OPTIONS = json_util.JSONOptions(
 )
 PIPE_WIDTH = 1_000
 """Characters in a line of a table that goes to a file or to another program, at most."""
+COLUMN_GAP = 2
+"""Characters between two columns."""
+FIXED_WIDTH = 24
+"""Characters of an id and of a time: columns that are no wider are not folded."""
+MIN_WIDTH = 16
+"""Characters that a shortened text keeps in a narrow terminal."""
 
 
 class Output:
@@ -44,6 +51,7 @@ class Output:
         *,
         empty: str,
         right: Collection[str] = (),
+        optional: Collection[str] = (),
         shortened: str | None = None,
     ) -> None:
         """Print rows, one JSON document each or one line of a table each; ``empty`` is said instead of no rows.
@@ -59,7 +67,10 @@ class Output:
         if not listed:
             self.line(empty)
             return
-        self.console.print(make_table(columns, listed, right=right, shortened=shortened))
+        table = make_table(
+            columns, listed, right=right, optional=optional, shortened=shortened, width=self.console.width
+        )
+        self.console.print(table)
 
     def document(self, document: Mapping[str, Any]) -> None:
         """Print one JSON document in one line."""
@@ -100,22 +111,38 @@ def make_table(
     rows: Sequence[Mapping[str, Any]],
     *,
     right: Collection[str] = (),
+    optional: Collection[str] = (),
     shortened: str | None = None,
+    width: int = PIPE_WIDTH,
 ) -> Table:
-    """Return a table of rows, as ``Output.table`` prints it."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    """Return a table of rows for a terminal of a width, as ``Output.table`` prints it."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, COLUMN_GAP - 1, 0, 0), header_style="bold")
+    columns = [column for column in columns if column not in optional or any(row.get(column) for row in rows)]
+    texts = {column: [cell(row.get(column)) for row in rows] for column in columns}
+    widths = {column: max(map(cell_len, (column, *cells))) for column, cells in texts.items()}
+    if shortened is not None:
+        rest = width - 1 - sum(widths[column] + COLUMN_GAP for column in columns if column != shortened)
+        texts[shortened] = [_cut(text, max(rest, MIN_WIDTH)) for text in texts[shortened]]
     for column in columns:
-        numeric = column in right or all(isinstance(row.get(column), int | float | None) for row in rows)
-        cut = column == shortened
+        numeric = column in right or all(_is_number(row.get(column)) for row in rows)
+        # A column without long texts keeps its width, and the others are folded.
         table.add_column(
             Text(column.replace("_", " ")),
             justify="right" if numeric else "left",
-            overflow="ellipsis" if cut else "fold",
-            no_wrap=cut,
+            overflow="fold",
+            no_wrap=numeric or widths[column] <= FIXED_WIDTH,
         )
-    for row in rows:
-        table.add_row(*(Text(cell(row.get(column))) for column in columns))
+    for cells in zip(*texts.values(), strict=True):
+        table.add_row(*map(Text, cells))
     return table
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | None) and not isinstance(value, bool)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def cell(value: Any) -> str:
@@ -127,7 +154,7 @@ def cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, datetime):
-        return time_text(value)
+        return time_text(value, "seconds")
     if isinstance(value, timedelta):
         return duration_text(value)
     return printable(value if isinstance(value, str) else str(value), keep="")
@@ -145,9 +172,9 @@ def _code(character: str) -> str:
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def time_text(at: datetime) -> str:
-    """Return a time in ISO 8601, in UTC and to the millisecond; ``--since`` and ``--until`` read it."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def time_text(at: datetime, precision: str = "milliseconds") -> str:
+    """Return a time in ISO 8601 and UTC; ``--since`` and ``--until`` read it."""
+    return at.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
@@ -161,7 +188,8 @@ def duration_text(length: timedelta) -> str:
         return "-" + duration_text(-length)
     if seconds and seconds < 1:
         return f"{seconds:.3g}s"
-    rest, parts = int(seconds), []
+    rest = int(seconds)
+    parts: list[str] = []
     for unit, size in UNITS:
         number, rest = divmod(rest, size)
         if number or parts:

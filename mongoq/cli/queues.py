@@ -1,4 +1,4 @@
-"""Commands about whole queues: ``queues``, ``stats`` and ``settings``."""
+"""Commands about whole queues: ``queues``, ``stats``, ``settings`` and ``bindings``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,14 @@ import click
 from mongoq.cli.arguments import QUEUE
 from mongoq.cli.connection import with_broker
 from mongoq.cli.output import Output, cell, duration_text, time_text
-from mongoq.protocol.insight import BUDGET, BoundedCount, QueueInsight, StoredSettings, read_queues, read_settings
+from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings, read_queues, read_settings
 from mongoq.protocol.insight import read_events as read_events_of
 from mongoq.sync import Broker
 
-COLUMNS = (
-    "queue",
-    "ready",
-    "scheduled",
-    "reserved",
-    "expired",
-    "oldest",
-    "per_minute",
-    "paused",
-    "consumers",
-    "dead_letters",
-)
+COLUMNS = ("queue", "ready", "scheduled", "reserved", "expired", "oldest", "rate", "paused", "consumers", "dead")
 """Columns of the table of queues."""
+OPTIONAL = frozenset({"paused"})
+"""Columns that are left out if they are empty."""
 RIGHT = frozenset(COLUMNS) - {"queue", "paused"}
 COUNTED = ("ready", "scheduled", "reserved", "expired")
 NO_QUEUES = "there are no queues"
@@ -45,27 +36,27 @@ def queues(names: tuple[str, ...], budget: int, broker: Broker, output: Output) 
     """
     found = broker._run(read_queues, names or None, budget=budget)
     rows = map(queue_document if output.as_json else queue_row, found)
-    output.table(COLUMNS, rows, empty=NO_QUEUES, right=RIGHT)
+    output.table(COLUMNS, rows, empty=NO_QUEUES, right=RIGHT, optional=OPTIONAL)
 
 
-def queue_row(queue: QueueInsight, *, per_minute: str | None = None) -> dict[str, Any]:
+def queue_row(queue: QueueInsight, *, rate: str | None = None) -> dict[str, Any]:
     """Return a queue as a row of the table; without a measured rate it is the number of recent items in history."""
     counts = {state: str(getattr(queue, state)) for state in COUNTED}
-    recent = str(queue.recent) if queue.recent != BoundedCount() else None
+    recent = str(queue.recent) if queue.keeps_history or queue.recent.number else None
     return {
         "queue": queue.name,
         **counts,
         "oldest": queue.oldest_age,
-        "per_minute": recent if per_minute is None else per_minute,
+        "rate": recent if rate is None else rate,
         "paused": "paused" if queue.paused else None,
         "consumers": str(queue.consumers),
-        "dead_letters": None if queue.dead_queue is None else str(queue.dead),
+        "dead": None if queue.dead_queue is None else str(queue.dead),
     }
 
 
 def queue_document(queue: QueueInsight) -> dict[str, Any]:
     """Return a queue as a document; ``at_least`` names the counts that ended at a limit."""
-    counts = {state: getattr(queue, state) for state in COUNTED} | {"recent": queue.recent, "dead_letters": queue.dead}
+    counts = {state: getattr(queue, state) for state in COUNTED} | {"recent": queue.recent, "dead": queue.dead}
     return {
         "queue": queue.name,
         "at": time_text(queue.read_at),
@@ -84,9 +75,10 @@ def queue_document(queue: QueueInsight) -> dict[str, Any]:
 @click.argument("queue", type=QUEUE, required=False)
 @with_broker
 def stats(queue: str | None, broker: Broker, output: Output) -> None:
-    """Show how many items were put, reserved, committed and so on since each queue was made.
+    """Show the numbers of pushes, reservations, commits and other events of each queue.
 
-    Every process adds its counts every five seconds. The counts of an empty queue are forgotten after 30 days.
+    They count from the time when the queue was made. Every process adds its counts every five seconds. The counts of an
+    empty queue are forgotten after 30 days.
     """
     found = broker._run(read_events_of, queue)
     rows = [{"queue": name, **events} for name, events in sorted(found.items())]
@@ -104,7 +96,7 @@ def settings(queue: str, broker: Broker, output: Output) -> None:
         values = {name: _seconds(value) for name, value in _values(read).items()}
         output.document({"queue": queue, **values, "paused": read.paused, "stored": sorted(read.stored)})
         return
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"setting": name, "value": _text(name, value), "from": "stored" if name in read.stored else "default"}
         for name, value in _values(read).items()
     ]
@@ -124,3 +116,14 @@ def _text(name: str, value: Any) -> str:
     if value is None:
         return {"history": "none: processed items are deleted", "max_retries": "no limit"}.get(name, "none")
     return duration_text(value) if isinstance(value, timedelta) else str(value)
+
+
+@click.command()
+@with_broker
+def bindings(broker: Broker, output: Output) -> None:
+    """Show the topics, and the queues that get a copy of each item that is pushed to them."""
+    bound = sorted(broker.bindings().items())
+    rows: list[dict[str, Any]] = [{"topic": topic, "queues": list(queues)} for topic, queues in bound]
+    if not output.as_json:
+        rows = [{"topic": topic, "queue": queue} for topic, queues in bound for queue in queues]
+    output.table(("topic", "queue"), rows, empty="no queue is bound to a topic")

@@ -6,11 +6,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
+from uuid import UUID
 
 import click
-from bson import Binary, json_util
+from bson import Binary, Decimal128, Int64, ObjectId, json_util
 from bson.binary import UuidRepresentation
 from bson.codec_options import DatetimeConversion
 from bson.errors import InvalidBSON
@@ -42,6 +44,8 @@ PAGE = 500
 """Items that one command reads, at most."""
 BSON_NAME = "bson"
 """Only name in a line that holds its item in BSON, because extended JSON could not give it back equal."""
+PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, ObjectId, bytes, UUID, Decimal128, Int64})
+"""Types of values that canonical extended JSON gives back equal, whatever they hold."""
 LIVE_STATES = ("ready", "scheduled", "reserved", "expired")
 PART_SUFFIX = ".part"
 """End of the name of a file that is not complete."""
@@ -156,6 +160,9 @@ def make_line(document: Mapping[str, Any], encoding: Encoding) -> str:
     """
     fields = exported_fields(document)
     text = json_util.dumps(fields, json_options=CANONICAL)
+    # Reading each line back would take half of the time of an export.
+    if is_plain(fields):
+        return text
     raw = encoding.raw(fields).raw
     try:
         is_equal = encoding.raw(read_json(text)).raw == raw
@@ -163,6 +170,14 @@ def make_line(document: Mapping[str, Any], encoding: Encoding) -> str:
         # Any error: values of other programs may mean nothing to the parser.
         is_equal = False
     return text if is_equal else json_util.dumps({BSON_NAME: Binary(raw)}, json_options=CANONICAL)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether canonical extended JSON certainly gives a value back equal: no names with ``$``, no rare types."""
+    kind = type(value)
+    if kind is dict:
+        return all(name[:1] != "$" for name in value) and all(map(is_plain, value.values()))
+    return all(map(is_plain, value)) if kind is list else kind in PLAIN_TYPES
 
 
 def read_fields(text: bytes, encoding: Encoding) -> Any:

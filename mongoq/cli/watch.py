@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 from pymongo.errors import PyMongoError
-from rich.console import Group, RenderableType
+from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -22,7 +22,7 @@ from mongoq.cli.arguments import QUEUE
 from mongoq.cli.connection import TIMEOUT_SECONDS, with_broker
 from mongoq.cli.errors import describe_driver_error
 from mongoq.cli.output import Output, make_table, printable, time_text
-from mongoq.cli.queues import COLUMNS, NO_QUEUES, RIGHT, queue_document, queue_row
+from mongoq.cli.queues import COLUMNS, NO_QUEUES, OPTIONAL, RIGHT, queue_document, queue_row
 from mongoq.drivers.errors import UNAUTHORIZED_CODE
 from mongoq.protocol.insight import QueueInsight, read_queues
 from mongoq.sync import Broker
@@ -99,7 +99,7 @@ def _show_table(read: Callable[[], list[QueueInsight]], interval: float, output:
                 rates.add(queues)
             except PyMongoError as error:
                 problem = _explain(error)
-            live.update(_render(queues, rates, problem, height=output.console.height), refresh=True)
+            live.update(_render(queues, rates, problem, output.console.size), refresh=True)
             time.sleep(interval)
 
 
@@ -110,10 +110,12 @@ def _explain(error: PyMongoError) -> str:
     return describe_driver_error(error)
 
 
-def _render(queues: Sequence[QueueInsight], rates: Rates, problem: str, *, height: int) -> RenderableType:
-    shown = queues[: max(height - CAPTION_LINES, 1)]
-    rows = [queue_row(queue, per_minute=rates.per_minute(queue.name)) for queue in shown]
-    parts: list[RenderableType] = [make_table(COLUMNS, rows, right=RIGHT) if rows else Text(NO_QUEUES)]
+def _render(queues: Sequence[QueueInsight], rates: Rates, problem: str, size: ConsoleDimensions) -> RenderableType:
+    shown = queues[: max(size.height - CAPTION_LINES, 1)]
+    rows = [queue_row(queue, rate=rates.per_minute(queue.name)) for queue in shown]
+    parts: list[RenderableType] = [
+        make_table(COLUMNS, rows, right=RIGHT, optional=OPTIONAL, width=size.width) if rows else Text(NO_QUEUES)
+    ]
     if len(shown) < len(queues):
         parts.append(Text(f"and {len(queues) - len(shown):,} more; name the queues to watch", style="dim"))
     at = max((queue.read_at for queue in queues), default=None)

@@ -10,9 +10,11 @@ import click
 import pytest
 from bson import Decimal128, Int64, ObjectId, json_util
 
+import mongoq
 from mongoq.cli.arguments import FILTER, JSON_VALUE, MOMENT, OBJECT_ID, QUEUE, read_json
-from mongoq.cli.connection import Ago
+from mongoq.cli.connection import Ago, _at
 from mongoq.cli.output import JSON_OPTIONS
+from mongoq.model.clock import VirtualClock
 
 ID = "65a1b2c3d4e5f60718293a4b"
 
@@ -40,6 +42,13 @@ def test_a_time_is_utc_unless_it_names_a_zone(text: str, at: datetime) -> None:
 )
 def test_a_time_ago_is_a_length_until_the_clock_of_the_server_is_known(text: str, length: timedelta) -> None:
     assert convert(MOMENT, text) == Ago(length)
+
+
+def test_a_time_ago_is_taken_from_the_clock_of_the_server(raw: Any) -> None:
+    now = datetime(2020, 1, 1, 12, tzinfo=UTC)
+    with mongoq.Broker(raw, clock=VirtualClock(now)) as broker:
+        assert _at(Ago(timedelta(hours=2)), broker) == datetime(2020, 1, 1, 10, tzinfo=UTC)
+        assert _at(Ago(timedelta(weeks=200_000)), broker) == datetime.min.replace(tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,7 @@ def test_queues_shows_a_row_for_each_queue(run: Run, orders: mongoq.Queue[Any], 
     broker.queue("mails").pause()
     result = run("queues")
     header, _, mails, row = [line.split() for line in result.stdout.splitlines() if line.strip()]
-    assert header == (
-        ["queue", "ready", "scheduled", "reserved", "expired", "oldest", "per", "minute"]
-        + ["paused", "consumers", "dead", "letters"]
-    )
+    assert " ".join(header) == "queue ready scheduled reserved expired oldest rate paused consumers dead"
     assert mails == ["mails", "1", "0", "0", "0", "2h", "5m", "paused", "0", "0"]
     assert row[:5] == ["orders", "2", "1", "0", "0"]
     assert row[6:] == ["1", "0", "0"]
@@ -96,7 +93,7 @@ def test_peek_shows_the_next_items_in_the_order_of_claims(run: Run, orders: mong
     orders.push({"n": 3}, delay=60)
     lines = [line for line in run("peek", "orders", "-n", "1").stdout.splitlines() if line.strip()]
     assert len(lines) == 3
-    assert lines[2].split()[:2] == [str(id), "ready"]
+    assert lines[2].split()[0] == str(id)
     assert '{"n": 2}' in lines[2]
     assert '{"n": 3}' in run("peek", "orders", "--state", "scheduled").stdout
     assert run("peek", "orders", "--state", "live").stdout.count('"n"') == 3
@@ -172,7 +169,7 @@ def test_show_prints_the_trail(run: Run, read: Read, orders: mongoq.Queue[Any], 
         "ended": "moved",
     }
     raw.update_one({"_id": id}, {"$set": {"trail": [{**hop, "to": "orders", "payload": {"a": 1}}]}})
-    assert re.search(r"raw +parse +moved +orders +1 +2026-01-01T00:00:00\.000Z", run("show", str(id)).stdout)
+    assert re.search(r"raw +parse +moved +orders +1 +2026-01-01T00:00:00Z", run("show", str(id)).stdout)
     assert read("show", str(id))[0]["trail"][0]["payload"] == {"a": 1}
 
 
@@ -212,8 +209,17 @@ def test_show_prints_what_can_be_read_of_a_damaged_document(run: Run, read: Read
 )
 def test_fields_of_other_programs_are_shown_as_they_are(run: Run, read: Read, raw: Any, fields: dict[str, Any]) -> None:
     id = raw.insert_one({"q": "orders", "payload": [1], **fields}).inserted_id
-    result = run("show", str(id))
-    assert (result.exit_code, result.stderr) == (0, "")
+    raw.insert_one({"q": "orders", "payload": [1], **fields, "processed": datetime.now(UTC)})
+    for command in (
+        ["show", str(id)],
+        ["peek", "orders", "--state", "live"],
+        ["peek", "orders", "--state", "processed"],
+        ["history", "orders"],
+        ["queues"],
+    ):
+        result = run(*command)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert read(*command) or command[0] == "peek"
     assert read("show", str(id))[0]["payload"] == [1]
 
 
@@ -416,3 +422,16 @@ def test_a_table_for_another_program_has_a_line_for_each_item(
     assert len(lines) == 3
     assert lines[2].rstrip().endswith("…")
     assert json.loads(run("peek", "orders", "--json").stdout)["payload"]["text"] == "long " * 100
+
+
+def test_letters_that_the_terminal_lacks_end_no_command(orders: mongoq.Queue[Any], environment: dict[str, str]) -> None:
+    id = orders.push({"name": "Zoë 漢"})
+    env = {**os.environ, **environment, "PYTHONIOENCODING": "latin-1"}
+    for command, shown in (
+        (["show", str(id)], "Zoë \\u6f22"),
+        (["queues"], "orders"),
+        (["peek", "orders"], "Zoë \\u6f22"),
+    ):
+        done = subprocess.run([sys.executable, "-m", "mongoq", *command], env=env, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert shown in done.stdout.decode("latin-1")

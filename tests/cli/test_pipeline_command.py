@@ -35,7 +35,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "numbers_of_test.py").write_text(HANDLERS)
     for name, handler in (("plain", "double"), ("coroutine", "double_later"), ("faulty", "missing")):
         stage = {"name": "double", "from": "numbers", "to": "doubles", "handler": f"numbers_of_test:{handler}"}
-        (tmp_path / f"{name}.json").write_text(json.dumps({"name": "doubling", "outputs": ["doubles"], "stages": [stage]}))
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps({"name": "doubling", "outputs": ["doubles"], "stages": [stage]})
+        )
     return tmp_path
 
 
