@@ -425,5 +425,7 @@ class AsyncDeadQueue(AsyncQueue[Any]):
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        chosen = {"ids": ids, "where": where, "limit": limit, "stage": stage, "reason": reason, "error": error}
-        return await self._run(admin.purge, state, **chosen)
+        purging = admin.purge(
+            self._context, state, ids=ids, where=where, limit=limit, stage=stage, reason=reason, error=error
+        )
+        return await self._run_flow(purging)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+if TYPE_CHECKING:
+    ParameterType = click.ParamType[Any]
+else:
+    # It has no type parameter before click 8.4.
+    ParameterType = click.ParamType
 
 UNITS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 """Seconds of each unit, the longest unit first."""
@@ -15,7 +21,7 @@ NONE: Final = "none"
 """Text of an option that removes a setting."""
 
 
-class DurationType(click.ParamType):
+class DurationType(ParameterType):
     """A number of seconds, or of another unit that it names.
 
     Args:

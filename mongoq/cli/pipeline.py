@@ -118,9 +118,9 @@ def run(
 
 def has_coroutines(read: Pipeline) -> bool:
     """Return whether a handler must run with asyncio."""
-    graph = read.graph
+    handlers = [part.handler for part in read.graph.stages] + [part.handler for part in read.graph.sources]
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    return any(kind(part.handler) for part in (*graph.stages, *graph.sources) for kind in kinds)
+    return any(kind(handler) for handler in handlers for kind in kinds)
 
 
 def _run(read: Pipeline, place: dict[str, Any], options: dict[str, Any], output: Output, *, drain: bool) -> Progress:

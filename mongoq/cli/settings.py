@@ -12,7 +12,7 @@ from mongoq.cli.amounts import amount, count_items
 from mongoq.cli.arguments import QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
-from mongoq.cli.durations import DURATION, DURATION_OR_NONE, NONE, setting_text
+from mongoq.cli.durations import DURATION, DURATION_OR_NONE, NONE, ParameterType, setting_text
 from mongoq.cli.help import examples
 from mongoq.cli.output import Output
 from mongoq.model.arguments import queue_name
@@ -22,7 +22,7 @@ from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.sync import Broker, Queue
 
 
-class CountOrNone(click.ParamType):
+class CountOrNone(ParameterType):
     """A whole number from 0 up, or ``none``."""
 
     name = "number"
@@ -119,7 +119,9 @@ def configure(
 ) -> None:
     """Change settings of QUEUE for all processes within a second, and show them before and after."""
     options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
-    given = {name: None if value == NONE else value for name, value in options.items() if value is not None}
+    given: dict[str, Any] = {
+        name: None if value == NONE else value for name, value in options.items() if value is not None
+    }
     if not given:
         raise click.UsageError("give at least one of --lease, --history, --max-retries and --dead")
     if existing and "history" not in given:

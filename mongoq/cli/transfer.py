@@ -30,7 +30,7 @@ from mongoq.errors import MongoqError
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.protocol.history.mistaken import is_known, refuse_unknown
-from mongoq.protocol.history.pages import documents_page, history_range
+from mongoq.protocol.history.pages import Range, documents_page, history_range
 from mongoq.protocol.history.transfer import MAX_BATCH, ImportResult, check_import, exported_fields, import_items
 from mongoq.sync import Broker, Queue
 
@@ -139,7 +139,8 @@ class Exporter:
 
     def write_all(self, stream: IO[str]) -> None:
         """Write all items, page by page: no cursor stays open, and a page takes the memory of one reply."""
-        rest, encoding = self._range, self._handle._context.broker.encoding
+        encoding = self._handle._context.broker.encoding
+        rest: Range | None = self._range
         with Meter() as meter:
             while rest is not None:
                 documents, rest = self._handle._run(documents_page, rest)

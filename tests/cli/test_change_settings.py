@@ -46,7 +46,8 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
     after = {"lease": 60.0, "history": 604_800.0, "max_retries": 3, "dead": "graves"}
     assert done == {"queue": "orders", "before": before, "after": after}
     orders.is_paused()
-    assert (orders.settings.history, orders.settings.dead) == (timedelta(days=7), "graves")
+    settings = orders.settings
+    assert (settings.history, settings.dead) == (timedelta(days=7), "graves")
     lines = run("configure", "orders", "--dead", "none", "--history", "none", "--lease", "1.5s", "--yes").stdout
     rows = [line.split() for line in lines.splitlines() if line.strip(" ─")]
     assert rows == [

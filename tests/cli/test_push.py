@@ -134,6 +134,7 @@ def test_lines_of_a_slow_writer_are_pushed_as_they_come(environment: dict[str, s
     command = [sys.executable, "-m", "mongoq", "push", "orders", "-"]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, env={**os.environ, **environment}, text=True, bufsize=1, **pipes) as process:
+        assert process.stdin is not None
         process.stdin.write("1\n2\n")
         until(lambda: broker.queue("orders").size() == 2)
         process.stdin.write("3\n")
