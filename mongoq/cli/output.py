@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -86,6 +87,16 @@ class Output:
     def progress(self, text: str) -> AbstractContextManager[Any]:
         """Return a block that shows a text with a spinner while it lasts, if a person looks at the terminal."""
         return Console(stderr=True).status(Text(text)) if sys.stderr.isatty() else nullcontext()
+
+
+def discard_stdout() -> None:
+    """Discard what stdout still holds, and all further output to it."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:
+        # A stream of a test, which has no file.
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 class _Console(Console):
