@@ -118,8 +118,8 @@ def count_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) 
     if isinstance(chosen, Range):
         return (yield from count_range(context, chosen.narrow(free), limit=limit))
     number = 0
-    for start in range(0, len(chosen), PAGE):
-        filter = {**_ids_filter(context, chosen[start : start + PAGE]), **free}
+    for start in range(0, len(chosen), LETTERS_PER_PAGE):
+        filter = {**_ids_filter(context, chosen[start : start + LETTERS_PER_PAGE]), **free}
         number += yield from Command("count_documents", {"filter": filter})
     return BoundedCount(number)
 
@@ -130,7 +130,7 @@ def read_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) -
     if isinstance(chosen, Range):
         documents, _ = yield from documents_page(context, replace(chosen, page=limit))
     else:
-        documents = yield from _find_letters(context, chosen[:PAGE])
+        documents = yield from _find_letters(context, chosen[:LETTERS_PER_PAGE])
     return context.items(documents[:limit], context.broker.clock.now())
 
 

@@ -57,7 +57,7 @@ def refuse_unknown(broker: BrokerContext, name: str) -> Flow[None]:
     # All items of a queue may be dead letters.
     names |= {other.removesuffix(DEAD_SUFFIX) for other in names}
     if not names & {name, _other(name)}:
-        near = _nearest(name, names) or tuple(get_close_matches(name, sorted(names), SHOWN, ALIKE))
+        near = _nearest(name, names) or tuple(get_close_matches(name, sorted(names), MAX_SUGGESTIONS, MIN_SIMILARITY))
         raise QueueUnknown(name, near, broker.namespace)
 
 

@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, moment, object_id
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.copies import REFUSALS
+from mongoq.model.copies import MAX_REFUSALS
 from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.envelope import Document, expiry, is_same_push
 from mongoq.protocol.base.queue_settings import ensure_ready
@@ -66,7 +66,7 @@ class ImportResult:
             self.pushed + more.pushed,
             self.already + more.already,
             self.refused + more.refused,
-            (*self.refusals, *more.refusals)[:REFUSALS],
+            (*self.refusals, *more.refusals)[:MAX_REFUSALS],
         )
 
 
