@@ -6,10 +6,10 @@ import asyncio
 import inspect
 import logging
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -18,6 +18,7 @@ from mongoq.aio import AsyncBroker
 from mongoq.cli.errors import INTERRUPTED
 from mongoq.cli.supervisor_link import SupervisorLink
 from mongoq.cli.target import KINDS, Factory, TargetUnusable, check_made, load
+from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import ArgumentInvalid, GraphInvalid, StageStopped
 from mongoq.pipeline.pipeline import GRACE, HEARTBEAT, Pipeline
 from mongoq.sync import Broker
@@ -72,7 +73,11 @@ class WorkerProcess:
         if self._link is not None:
             self._link.start(self)
         try:
+            with _terminated_while_loading():
+                self._load()
             self._run()
+        except _Terminated:
+            self._end_unstarted()
         except LASTING_ERRORS:
             if self._link is not None:
                 self._link.report_lasting_error()
@@ -80,7 +85,7 @@ class WorkerProcess:
         finally:
             self._end()
 
-    def _run(self) -> None:
+    def _load(self) -> None:
         found = load(self._path)
         if isinstance(found, KINDS):
             self._made = found
@@ -89,6 +94,8 @@ class WorkerProcess:
             check_made(self._path, self._made)
         if self._link is not None:
             self._link.report_loaded(self.grace)
+
+    def _run(self) -> None:
         # Not before: the module may have installed handlers of its own, which are called as well.
         with stop_on_signals(self.hear):
             try:
@@ -180,12 +187,15 @@ class WorkerProcess:
             return
         engine = self.engine
         if engine is None:  # the server does not answer yet, so nothing is reserved
-            logger.info("%s stops before it has started: a signal came", self._path)
-            raise SystemExit(INTERRUPTED if self._drain else 0)
+            self._end_unstarted()
         wanted = self._signals + 1 if self._link is None else self._link.stops_wanted
         while self._signals < min(wanted, 2):
             self._signals += 1
             engine.hear()
+
+    def _end_unstarted(self) -> NoReturn:
+        logger.info("%s stops before it has started: a signal came", self._path)
+        raise SystemExit(INTERRUPTED if self._drain else 0)
 
     def describe_unreadiness(self) -> list[str]:
         """Return the reasons why this process does not consume just now; none if it does."""
@@ -219,6 +229,34 @@ class WorkerProcess:
             for number in SIGNALS:  # the other one of two equal signals must not kill a process that has ended well
                 signal.signal(number, signal.SIG_IGN)
         self._loop.close()
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came while the module of the user was loading.
+
+    Of this class, since other errors of a module are reported as such.
+    """
+
+
+@contextmanager
+def _terminated_while_loading() -> Iterator[None]:
+    """Raise ``_Terminated`` on SIGTERM for the length of a block.
+
+    The first process of a container does not end by SIGTERM unless it has a handler for it.
+    """
+    if not on_main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is _raise_terminated:  # else the module has a handler of its own
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _raise_terminated(number: int, frame: object) -> None:
+    raise _Terminated
 
 
 async def _connect_async(arguments: dict[str, Any]) -> AsyncBroker:

@@ -298,6 +298,14 @@ def test_ctrl_c_while_the_module_loads_ends_it(program: Start) -> None:
     assert not command.logged("Traceback")
 
 
+def test_sigterm_while_the_module_loads_is_a_clean_stop(program: Start) -> None:
+    command = program("worker", "app:worker", more="say('loading'); time.sleep(3600)")
+    until(lambda: command.lines == ["loading"])
+    command.process.terminate()
+    assert command.end() == 0
+    assert command.logged("stops before it has started")
+
+
 def test_a_signal_ends_a_pipeline_that_waits_for_the_server(program: Start, uri: str) -> None:
     """It has no run yet that could be stopped, and holds nothing."""
     more = """
