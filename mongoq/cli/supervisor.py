@@ -212,7 +212,7 @@ class Supervisor:
         if self._watcher is not None:
             due.append(time.monotonic() + WATCH_SECONDS)
         timeout = max(0.0, min(due) - time.monotonic()) if due else None
-        links = [child for child in self.children if child.fileno() >= 0]
+        links = [child.fileno() for child in self.children if child.fileno() >= 0]
         select.select([wakeups, *links], [], [], timeout)
         with suppress(BlockingIOError):
             while os.read(wakeups, 512):

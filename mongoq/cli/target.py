@@ -48,9 +48,21 @@ class TargetFailed(click.ClickException):
         error: the error; the message has its traceback, from the user's first frame on.
     """
 
+    exit_code = OPERATION_FAILED
+
     def __init__(self, what: str, error: BaseException) -> None:
         super().__init__(f"{what} raised an error:\n\n{format_user_traceback(error)}")
-        self.exit_code = UNAVAILABLE if isinstance(error, ServerUnavailable) else OPERATION_FAILED
+
+
+class ServerMissing(TargetFailed):
+    """The module or the factory of the user found no server."""
+
+    exit_code = UNAVAILABLE
+
+
+def target_failure(what: str, error: BaseException) -> TargetFailed:
+    """Return the error of the command line for an error that the user's code has raised."""
+    return (ServerMissing if isinstance(error, ServerUnavailable) else TargetFailed)(what, error)
 
 
 def load(path: str) -> Any:
@@ -110,7 +122,7 @@ class Factory:
                 return self._function(**{self._parameter.name: broker[0]})
             return self._function(*broker)
         except Exception as error:
-            raise TargetFailed(f"the function {self._path}", error) from None
+            raise target_failure(f"the function {self._path}", error) from None
 
     async def make_async(self, *broker: Broker | AsyncBroker) -> Any:
         """Call the function, and await what it returns if that is needed."""
@@ -118,7 +130,7 @@ class Factory:
         try:
             return await made if inspect.isawaitable(made) else made
         except Exception as error:
-            raise TargetFailed(f"the function {self._path}", error) from None
+            raise target_failure(f"the function {self._path}", error) from None
 
     def _find_parameter(self) -> inspect.Parameter | None:
         """Return the parameter for the broker; ``None`` if the function has no parameter that it needs."""
@@ -166,12 +178,12 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if name != missing and not name.startswith(f"{missing}."):  # the module was there, and imports another one
-            raise TargetFailed(f"module {name!r}", error) from None
+            raise target_failure(f"module {name!r}", error) from None
         raise TargetUnusable(_describe_missing_module(missing, folder)) from None
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module may raise anything, SystemExit too
-        raise TargetFailed(f"module {name!r}", error) from None
+        raise target_failure(f"module {name!r}", error) from None
 
 
 def _describe_missing_module(missing: str, folder: str) -> str:

@@ -26,7 +26,7 @@ logger = logging.getLogger("mongoq.cli")
 DEFAULT_HOST = "127.0.0.1"
 
 
-class Address(click.ParamType):
+class Address(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """``HOST:PORT``; without a host, the address of this machine alone."""
 
     name = "HOST:PORT"

@@ -270,4 +270,5 @@ async def _await(made: Any) -> Any:
 def _has_coroutines(pipeline: Pipeline) -> bool:
     graph = pipeline.graph
     checks = inspect.iscoroutinefunction, inspect.isasyncgenfunction
-    return any(is_function(check, one.handler) for one in (*graph.stages, *graph.sources) for check in checks)
+    handlers = [stage.handler for stage in graph.stages] + [source.handler for source in graph.sources]
+    return any(is_function(check, handler) for handler in handlers for check in checks)
