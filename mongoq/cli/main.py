@@ -17,6 +17,7 @@ from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 
 COMMANDS: Mapping[str, str] = {
     "worker": "worker",
+    "doctor": "doctor",
 }
 """Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``."""
 

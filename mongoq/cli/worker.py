@@ -26,7 +26,7 @@ logger = logging.getLogger("mongoq.cli")
 DEFAULT_HOST = "127.0.0.1"
 
 
-class Address(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+class Address(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no arguments
     """``HOST:PORT``; without a host, the address of this machine alone."""
 
     name = "HOST:PORT"

@@ -1,10 +1,10 @@
-"""Replays that found nothing: detect a mistaken call, for example a misspelt name, and suggest the right one."""
+"""Mistaken calls: detect a misspelt name of a queue, or a replay from the wrong one, and suggest the right one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, QueueUnknown
@@ -42,6 +42,27 @@ def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
         near = _nearest(name, names)
         if near:
             raise QueueUnknown(name, near, broker.namespace)
+
+
+def refuse_unknown(broker: BrokerContext, name: str) -> Flow[None]:
+    """Raise ``QueueUnknown`` for a queue that holds no item and that no control document names.
+
+    One to three ``find`` for a queue that is known; otherwise also what the names of all queues take. The dead queue of
+    a known queue is known, and the queue of a known dead queue as well.
+    """
+    used = (
+        in_state(name, None, BEGINNING),
+        # Remembered ids count too, and a filter for history would pass over each of them.
+        {"q": name, "processed": {"$gte": BEGINNING}},
+        {"_id": {"$in": [CONTROL_PREFIX + name, COUNTERS_PREFIX + name]}},
+    )
+    for filter in used:
+        if (yield from find_one(broker, filter, {"_id": 1})) is not None:
+            return
+    names = yield from _find_known_queues(broker, (yield from _dead_queues(broker)))
+    if not names & {name, _other(name)}:
+        near = _nearest(name, names) or tuple(get_close_matches(name, sorted(names), SHOWN, ALIKE))
+        raise QueueUnknown(name, near, broker.namespace)
 
 
 def _refuse_copying_letters(broker: BrokerContext, name: str) -> Flow[None]:
