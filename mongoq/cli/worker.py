@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pymongo.errors import PyMongoError
 
 from mongoq.cli.connection import SETTINGS, TIMEOUT_SECONDS, find_place, refuse_shown_password, with_connection
+from mongoq.cli.errors import OPERATION_FAILED, UNAVAILABLE, describe_driver_error
 from mongoq.cli.file_watcher import FileWatcher
 from mongoq.cli.logs import FORMATS, LEVELS, configure_logging
 from mongoq.cli.supervisor import Supervisor
 from mongoq.cli.supervisor_link import SupervisorLink
 from mongoq.cli.worker_process import WorkerProcess
+from mongoq.errors import MongoqError, ServerUnavailable
 from mongoq.model.health import Health
 from mongoq.monitoring.health_server import HealthServer
 
@@ -81,20 +84,46 @@ def worker(
     configure_logging(log_level, log_format)
     settings = dict(zip(SETTINGS, (uri, database, collection), strict=True))
     link = SupervisorLink.from_environment()
-    if link is None and (processes > 1 or reload):
-        supervisor = Supervisor(
-            [target, f"--log-level={log_level}", f"--log-format={log_format}", *(["--drain"] if drain else [])],
-            {f"MONGOQ_{name.upper()}": value for name, value in settings.items() if value},
-            processes=processes,
-            drain=drain,
-            watcher=FileWatcher(Path.cwd()) if reload else None,
-        )
-        with _health(http, supervisor.describe_unreadiness):
-            code = supervisor.run()
+    with _errors_in_log(wanted=log_format == "json"):
+        if link is None and (processes > 1 or reload):
+            supervisor = Supervisor(
+                [target, f"--log-level={log_level}", f"--log-format={log_format}", *(["--drain"] if drain else [])],
+                {f"MONGOQ_{name.upper()}": value for name, value in settings.items() if value},
+                processes=processes,
+                drain=drain,
+                watcher=FileWatcher(Path.cwd()) if reload else None,
+            )
+            with _health(http, supervisor.describe_unreadiness):
+                code = supervisor.run()
+            click.get_current_context().exit(code)
+        process = WorkerProcess(target, partial(_find_server, settings), drain=drain, link=link)
+        with _health(http, process.describe_unreadiness):
+            process.run()
+
+
+@contextmanager
+def _errors_in_log(*, wanted: bool) -> Iterator[None]:
+    """Log the error that ends the command, if stderr is to hold JSON alone; else it is printed as by all commands."""
+    try:
+        yield
+    except click.exceptions.Exit:
+        raise
+    except Exception as error:
+        if not wanted:
+            raise
+        if isinstance(error, click.ClickException):
+            logger.error("%s", error.format_message())  # noqa: TRY400 - the message has the traceback of the user
+            code = error.exit_code
+        elif isinstance(error, MongoqError):
+            logger.error("%s", error)  # noqa: TRY400 - a sentence that says what to do
+            code = UNAVAILABLE if isinstance(error, ServerUnavailable) else OPERATION_FAILED
+        elif isinstance(error, PyMongoError):
+            logger.error("%s", describe_driver_error(error))  # noqa: TRY400 - without values of documents
+            code = UNAVAILABLE
+        else:
+            logger.exception("the worker ends by an error")
+            code = OPERATION_FAILED
         click.get_current_context().exit(code)
-    process = WorkerProcess(target, partial(_find_server, settings), drain=drain, link=link)
-    with _health(http, process.describe_unreadiness):
-        process.run()
 
 
 def _find_server(settings: dict[str, str | None]) -> dict[str, Any]:

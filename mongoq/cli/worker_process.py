@@ -103,6 +103,7 @@ class WorkerProcess:
             finally:
                 interrupted = self._drain and self.engine is not None and self.engine.interrupted
                 self._ended = True
+                self._ignore_signals()
                 self._close_brokers()
         if interrupted:
             logger.warning("%s has stopped before its queues were empty", self._path)
@@ -223,11 +224,15 @@ class WorkerProcess:
                 else:
                     broker.close()
 
+    def _ignore_signals(self) -> None:
+        """Ignore the second one of two equal signals: it must not kill a process that has ended well."""
+        if self._link is not None:
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+
     def _end(self) -> None:
         self._ended = True
-        if self._link is not None:
-            for number in SIGNALS:  # the other one of two equal signals must not kill a process that has ended well
-                signal.signal(number, signal.SIG_IGN)
+        self._ignore_signals()
         self._loop.close()
 
 

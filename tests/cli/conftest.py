@@ -16,9 +16,9 @@ def program(tmp_path: Path, uri: str, database: str) -> Iterator[Callable[..., P
     """Start ``mongoq`` in a folder with an ``app.py``; ``more`` is added to it."""
     started: list[Program] = []
 
-    def start(*arguments: str, more: str = "worker = make(connect())", **environment: str) -> Program:
+    def start(*arguments: str, more: str = "worker = make(connect())", **environment: Any) -> Program:
         (tmp_path / "app.py").write_text(APP + more)
-        place: dict[str, Any] = {"MONGOQ_URI": uri, "MONGOQ_DATABASE": database, **environment}
+        place: dict[str, Any] = {"MONGOQ_URI": uri, "MONGOQ_DATABASE": database, **environment}  # and a terminal
         started.append(Program(tmp_path, *arguments, **place))
         return started[-1]
 

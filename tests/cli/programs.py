@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import termios
 import threading
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,7 +46,7 @@ def make(broker: mongoq.Broker):
 class Program:
     """``mongoq`` in a process of its own, and what it and its children have printed."""
 
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, terminal: int | None = None, **environment: str) -> None:
         command = [sys.executable, "-m", "mongoq", *arguments]
         self.process = subprocess.Popen(
             command,
@@ -52,6 +55,7 @@ class Program:
             text=True,
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            **({} if terminal is None else {"stdin": terminal, "preexec_fn": partial(_own_terminal, terminal)}),
         )
         self.pid = self.process.pid
         self.lines: list[str] = []
@@ -101,6 +105,12 @@ class Program:
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
+
+
+def _own_terminal(terminal: int) -> None:
+    """Make it the terminal of a new session, whose foreground processes a Ctrl-C reaches."""
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
 def _read(stream: IO[str], lines: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import termios
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -87,6 +88,30 @@ def test_a_signal_to_the_whole_group_counts_once(program: Start, broker: mongoq.
     gate.touch()
     assert command.end() == 0
     assert len(command.said("end")) == 4
+
+
+@pytest.mark.parametrize("arguments", [[], ["--processes=2"], ["--reload"]])
+def test_ctrl_c_at_a_terminal_ends_all_and_leaves_the_terminal_as_it_was(
+    program: Start, broker: mongoq.Broker, gate: Path, arguments: list[str]
+) -> None:
+    queue = broker.queue("orders")
+    queue.push_many(range(10))
+    keyboard, terminal = os.openpty()
+    try:
+        before = termios.tcgetattr(terminal)
+        command = program("worker", "app:worker", *arguments, terminal=terminal)
+        workers = 2 if "--processes=2" in arguments else 1
+        begun(command, 2 * workers)
+        os.write(keyboard, b"\x03")
+        until(lambda: len(command.logged("stops: a signal came")) == workers)
+        gate.touch()
+        assert command.end() == 0
+        assert termios.tcgetattr(terminal) == before
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    assert len(command.said("end")) == len(command.said("begin"))
+    assert queue.counts() == mongoq.Counts(ready=10 - len(command.said("end")))
 
 
 def test_a_killed_worker_is_started_again_and_its_items_come_back(

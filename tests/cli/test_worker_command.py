@@ -354,6 +354,26 @@ def make_logging(broker):
     assert any("ValueError: no stock" in record.get("exception", "") for record in records)
 
 
+@pytest.mark.parametrize(
+    ("target", "code", "message"),
+    [
+        ("app:wroker", 2, "has no 'wroker' in it"),
+        ("app:fail", 1, "ValueError: no stock"),
+        ("app:empty", 1, "it has no consumers"),
+        ("app:make_stopping", 1, "stage 'refuse' has stopped"),
+    ],
+)
+def test_an_error_that_ends_it_is_json_too(
+    program: Start, broker: mongoq.Broker, target: str, code: int, message: str
+) -> None:
+    broker.queue("orders").push(1)
+    command = program("worker", target, "--log-format=json", more=TARGETS)
+    assert command.end() == code
+    records = [fields_of(line) for line in command.log]
+    assert message in records[-1]["message"]
+    assert records[-1]["level"] == "error"
+
+
 def test_the_text_of_a_log_has_no_control_characters(program: Start) -> None:
     more = "import logging; logging.getLogger('shop').warning('a\\x1b[31mb'); logging.getLogger('shop').info('c')"
     command = program("worker", "app:worker", "--log-level=warning", more=more)
