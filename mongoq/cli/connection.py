@@ -88,12 +88,7 @@ def find_place(uri: str | None, database: str | None, collection: str | None) ->
         click.UsageError: there is no URI, or pyproject.toml has one that cannot be read, or the command line shows a
             password to every user of the machine.
     """
-    context = click.get_current_context()
-    if uri and context.get_parameter_source("uri") is click.core.ParameterSource.COMMANDLINE and _has_password(uri):
-        raise click.UsageError(
-            "--uri with a password would show it in the list of processes; put the connection string into the "
-            "variable MONGOQ_URI, or into [tool.mongoq] of pyproject.toml"
-        )
+    refuse_shown_password(uri)
     place = {**_read_project(), **{k: v for k, v in zip(SETTINGS, (uri, database, collection), strict=True) if v}}
     if not place.get("uri"):
         raise click.UsageError(
@@ -101,6 +96,16 @@ def find_place(uri: str | None, database: str | None, collection: str | None) ->
             "pyproject.toml"
         )
     return {name: place.get(name) for name in SETTINGS}
+
+
+def refuse_shown_password(uri: str | None) -> None:
+    """Raise ``click.UsageError`` if the command line shows a password to every user of the machine."""
+    shown = click.get_current_context().get_parameter_source("uri") is click.core.ParameterSource.COMMANDLINE
+    if uri and shown and _has_password(uri):
+        raise click.UsageError(
+            "--uri with a password would show it in the list of processes; put the connection string into the "
+            "variable MONGOQ_URI, or into [tool.mongoq] of pyproject.toml"
+        )
 
 
 def _has_password(uri: str) -> bool:

@@ -16,6 +16,7 @@ from mongoq.cli.output import discard_stdout, printable
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 
 COMMANDS: Mapping[str, str] = {
+    "worker": "worker",
     "queues": "queues",
     "watch": "watch",
     "peek": "items",
@@ -37,6 +38,7 @@ COMMANDS: Mapping[str, str] = {
     "pipeline": "pipeline",
     "export": "transfer",
     "import": "transfer",
+    "doctor": "doctor",
 }
 """Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``.
 
