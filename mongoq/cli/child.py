@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from mongoq.cli.supervisor_link import LINK_VARIABLE
-from mongoq.pipeline.pipeline import GRACE
+from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS
 
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.25, 30.0
 """Seconds before a restart, after the first crash in a row and at most."""
@@ -50,7 +50,7 @@ class Child:
         self._was_ready = False
         self.start_at: float | None = time.monotonic()
         self.kill_at: float | None = None
-        self.grace = float(GRACE)
+        self.grace = float(DRAIN_GRACE_SECONDS)
         self.crashes = 0
         self.lasting = self.stopping = False
 

@@ -28,7 +28,7 @@ from mongoq.cli.server_checks import (
     check_version,
     check_write_concern,
 )
-from mongoq.drivers.errors import REFUSAL, UNAUTHORIZED_CODE, describe_missing_right
+from mongoq.drivers.errors import NOT_AUTHORIZED_PATTERN, UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import CollectionUnsuitable, MongoqError
 from mongoq.protocol.insight import read_queues
 from mongoq.sync import Broker
@@ -123,7 +123,7 @@ def _run(check: Callable[[], Finding]) -> Finding:
 def _describe_refusal(error: OperationFailure) -> Finding:
     """Return that a check could not be made; that says nothing about what it checks."""
     if error.code == UNAUTHORIZED_CODE:
-        refusal = REFUSAL.search(str(error))
+        refusal = NOT_AUTHORIZED_PATTERN.search(str(error))
         if refusal is not None and refusal[2] in CLUSTER_COMMANDS:
             return Finding.unknown(f"the user may not run {refusal[2]!r}; the role 'clusterMonitor' may")
         return Finding.unknown(f"the server {describe_missing_right(error)}")

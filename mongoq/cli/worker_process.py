@@ -20,7 +20,7 @@ from mongoq.cli.supervisor_link import SupervisorLink
 from mongoq.cli.target import KINDS, Factory, TargetUnusable, check_made, load
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import ArgumentInvalid, GraphInvalid, StageStopped
-from mongoq.pipeline.pipeline import GRACE, HEARTBEAT, Pipeline
+from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS, HEARTBEAT_SECONDS, Pipeline
 from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.aio.worker import AsyncWorker
@@ -143,7 +143,11 @@ class WorkerProcess:
             made.run(drain=self._drain, signals=False)
 
     def _run_pipeline(self, pipeline: Pipeline) -> None:
-        options = {"grace": timedelta(seconds=GRACE), "heartbeat": timedelta(seconds=HEARTBEAT), "signals": False}
+        options = {
+            "grace": timedelta(seconds=DRAIN_GRACE_SECONDS),
+            "heartbeat": timedelta(seconds=HEARTBEAT_SECONDS),
+            "signals": False,
+        }
         if _has_coroutines(pipeline):
             self._loop.run(self._run_pipeline_async(pipeline, self._connect(AsyncBroker), options))
             return
@@ -172,7 +176,7 @@ class WorkerProcess:
     def grace(self) -> float:
         """Seconds that handlers may go on when the worker is told to stop."""
         own = getattr(self._made, "_grace", None)  # a pipeline has none, nor has a target that still loads
-        return float(GRACE) if own is None else float(own.total_seconds())
+        return float(DRAIN_GRACE_SECONDS) if own is None else float(own.total_seconds())
 
     @property
     def has_ended(self) -> bool:
