@@ -210,6 +210,9 @@ def import_(*, queue: str, file: Any, dry_run: bool, broker: Broker, output: Out
     command, and the lines before it are imported.
     """
     handle = broker.queue(queue)
+    if targets := broker.bindings().get(queue):
+        bound = ", ".join(map(repr, targets))
+        raise MongoqError(f"{queue!r} is a topic, and nobody takes items from it; import into one of {bound}")
     suffix = "" if broker._run(is_known, queue) else ", a new queue"
     importer = Importer(handle, output, dry_run=dry_run)
     importer.read_all(file)
