@@ -164,7 +164,7 @@ class LinePusher:
         """
         last = 0
         try:
-            with Meter() as meter:
+            with Meter(prints=True) as meter:
                 for lines in read_lines(stream):
                     self._push_lines(lines)
                     last = lines[-1][0] if lines else last
