@@ -16,7 +16,6 @@ from click.testing import Result
 from pymongo.errors import AutoReconnect
 
 import mongoq
-from tests.waiting import until
 
 Run = Callable[..., Result]
 Read = Callable[..., list[Any]]
@@ -136,14 +135,16 @@ def test_lines_of_a_slow_writer_are_pushed_as_they_come(environment: dict[str, s
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, env={**os.environ, **environment}, text=True, bufsize=1, **pipes) as process:
         assert process.stdin is not None
-        process.stdin.write("1\n2\n")
-        until(lambda: broker.queue("orders").size() == 2)
-        process.stdin.write("3\n")
-        until(lambda: broker.queue("orders").size() == 3)
+        assert process.stdout is not None
+        ids = []
+        for lines in ("1\n2\n", "3\n"):
+            process.stdin.write(lines)
+            # An id is printed once its item is pushed.
+            ids += [process.stdout.readline().strip() for _ in lines.split()]
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate()
+        _, errors = process.communicate()
     assert process.returncode == 130
-    assert len(output.split()) == 3
+    assert ids == [str(item.id) for item in broker.queue("orders").peek(9)]
     assert "stopped; 3 items before it were pushed, up to line 3" in errors
     assert "Traceback" not in errors
 
