@@ -30,7 +30,7 @@ from mongoq.protocol.base.topics import read_bindings
 from mongoq.protocol.coordination.heartbeats import WorkerRecord, workers
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.history.mistaken import refuse_unknown
-from mongoq.protocol.history.pages import Page, Range, history_page
+from mongoq.protocol.history.pages import BoundedCount, Page, Range, history_page
 from mongoq.protocol.history.read import find_queues
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -61,29 +61,6 @@ RECENT = timedelta(minutes=1)
 SLICE = 20_000
 """Processed items that one command of a search examines, but for more that were processed in the same millisecond."""
 MILLISECOND = timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class BoundedCount:
-    """A number of items that was counted up to a limit.
-
-    Attributes:
-        number: items that were counted.
-        exact: False if the count ended at its limit: then there are at least that many.
-    """
-
-    number: int = 0
-    exact: bool = True
-
-    def __str__(self) -> str:
-        """Return the number, ``> N`` for more than N, or ``?`` where the limit left nothing to count."""
-        if self.exact:
-            return f"{self.number:,}"
-        return f"> {self.number - 1:,}" if self.number else "?"
-
-    def __add__(self, other: BoundedCount) -> BoundedCount:
-        """Return the sum, which is exact if both numbers are."""
-        return BoundedCount(self.number + other.number, self.exact and other.exact)
 
 
 NONE = BoundedCount()

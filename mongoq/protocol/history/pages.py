@@ -181,6 +181,29 @@ def documents_page(context: QueueContext[Any], wanted: Range) -> Flow[tuple[list
 
 
 @dataclass(frozen=True, slots=True)
+class BoundedCount:
+    """A number of items that was counted up to a limit.
+
+    Attributes:
+        number: items that were counted.
+        exact: False if the count ended at its limit: then there are at least that many.
+    """
+
+    number: int = 0
+    exact: bool = True
+
+    def __str__(self) -> str:
+        """Return the number, ``> N`` for more than N, or ``?`` where the limit left nothing to count."""
+        if self.exact:
+            return f"{self.number:,}"
+        return f"> {self.number - 1:,}" if self.number else "?"
+
+    def __add__(self, other: BoundedCount) -> BoundedCount:
+        """Return the sum, which is exact if both numbers are."""
+        return BoundedCount(self.number + other.number, self.exact and other.exact)
+
+
+@dataclass(frozen=True, slots=True)
 class PageRequest:
     """The request of one page.
 
