@@ -92,6 +92,15 @@ def test_a_signal_to_the_whole_group_counts_once(program: Start, broker: mongoq.
     assert broker.queue("orders").counts() == mongoq.Counts()
 
 
+def test_ctrl_c_while_workers_start_shows_no_traceback(program: Start) -> None:
+    command = program("worker", "app:worker", "--processes=2", more="time.sleep(3600)")
+    until(lambda: len(command.workers()) == 2)
+    for pid in (*command.workers(), command.pid):
+        os.kill(pid, signal.SIGINT)
+    assert command.end() == 0
+    assert not command.logged("Traceback")
+
+
 @pytest.mark.parametrize("arguments", [[], ["--processes=2"], ["--reload"]])
 def test_ctrl_c_at_a_terminal_ends_all_and_leaves_the_terminal_as_it_was(
     program: Start, broker: mongoq.Broker, gate: Path, arguments: list[str]
