@@ -132,7 +132,9 @@ def read_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) -
         rest: Range | None = chosen
         # A page is no larger than one reply of the server.
         while rest is not None and len(documents) < limit:
-            page, rest = yield from documents_page(context, replace(rest, page=min(limit - len(documents), PAGE)))
+            page, rest = yield from documents_page(
+                context, replace(rest, page=min(limit - len(documents), LETTERS_PER_PAGE))
+            )
             documents += page
     else:
         ids = list(dict.fromkeys(chosen))
