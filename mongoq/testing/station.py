@@ -178,14 +178,19 @@ class VirtualStation:
 
     def _call_handler(self, run: HandlerCall, payload: Any) -> Any:
         if self.consumer.takes_job:
-            run.job = Job(self._queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
+            run.job = Job(self._queue, run.items, **self._job_options)
         return run.context.call(self.consumer.handler, *self._arguments(run, payload))
 
     async def _await_handler(self, run: HandlerCall, payload: Any) -> Any:
         if self.consumer.takes_job:  # the job's event belongs to the running loop
             queue = self._server.async_queue(self._context)
-            run.job = AsyncJob(queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
+            run.job = AsyncJob(queue, run.items, **self._job_options)
         return await run.context.step(self._invoke(self._arguments(run, payload)))
+
+    @property
+    def _job_options(self) -> dict[str, Any]:
+        worker = str(self._context.broker.identity)
+        return {"name": self.consumer.label, "gone": self.consumer.pops, "worker": worker}
 
     async def _invoke(self, arguments: tuple[Any, ...]) -> Any:
         return await self.consumer.handler(*arguments)

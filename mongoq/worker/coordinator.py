@@ -51,6 +51,7 @@ class Coordinator:
     """State that all consumers of a worker share.
 
     Attributes:
+        worker: name of the worker, as in ``broker.workers()``.
         loops: consumer loops at work; set once by the engine.
         registry: registry of the waiters for items in this process, woken when a consumer must stop waiting.
         emptied: event, set when a consumer holds nothing any more.
@@ -61,7 +62,8 @@ class Coordinator:
         failure: error that stops the worker, the first one; ``None`` while it can go on.
     """
 
-    def __init__(self, registry: WaiterRegistry) -> None:
+    def __init__(self, registry: WaiterRegistry, worker: str = "") -> None:
+        self.worker = worker
         self.loops: Sequence[_ConsumerLoop] = ()
         self.registry = registry
         self.emptied, self.changed = WakeEvent(), WakeEvent()

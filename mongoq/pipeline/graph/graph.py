@@ -201,6 +201,7 @@ class Graph:
         trail: True if each hop is recorded on the item; ``"payloads"``: with the payload before it.
         sources: sources of items, in the order of their declaration.
         chosen: names of the stages and sources that a run works on; ``None`` for all.
+        hooks: context managers around each call of a handler, the outermost first.
     """
 
     name: Any
@@ -211,6 +212,7 @@ class Graph:
     trail: Trail = False
     sources: tuple[Source, ...] = ()
     chosen: frozenset[str] | None = None
+    hooks: tuple[Callable[..., Any], ...] = ()
 
     def only(self, names: Sequence[str] | None) -> Graph:
         """Return the graph for a run of some of its stages and sources; ``None`` for all of them.

@@ -115,7 +115,7 @@ class SparkRun(ThreadedRun):
             frame_stages = [stage for stage in graph.own_stages if stage.frame is not None]
             self._frames = [(stage, broker.queue(queue)) for stage in frame_stages for queue in stage.sources]
             self._stopping = threading.Event()
-            self._coordinator = Coordinator(broker._context.registry)
+            self._coordinator = Coordinator(broker._context.registry, str(broker._context.identity))
             self._monitor = Monitor(broker, consumers, self._frames, self._coordinator, self._stopping)
             slots = self._make_slots(number, parts, sources)
             self._scheduler = Scheduler(f"mongoq-{graph.name}", order, slots, self._run_order, self._check)

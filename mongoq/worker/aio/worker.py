@@ -14,9 +14,11 @@ from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, check_options, check_source
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.consumer import BROKER_HINT, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
+from mongoq.worker.hooks import Hook, add_hooks, check_hook
 from mongoq.worker.signals import check_signals
 
 H = TypeVar("H", bound=Handler)
+K = TypeVar("K", bound=Hook)
 
 
 class AsyncWorker(Local):
@@ -76,6 +78,7 @@ class AsyncWorker(Local):
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
         self._settings_from = broker._context.settings_from if settings is None else check_source(settings)
         self._consumers: dict[str, Consumer] = {}
+        self._hooks: list[Hook] = []
         self._engine: AsyncEngine | None = None
 
     def __repr__(self) -> str:
@@ -155,6 +158,48 @@ class AsyncWorker(Local):
 
         return register
 
+    def around(self, hook: K) -> K:
+        """Register a context manager around each call of a handler of this worker; the function is returned as it is.
+
+        ```python
+        @worker.around
+        @contextlib.contextmanager
+        def timed(job):
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                print(job.item.queue, job.item.id, time.monotonic() - began)
+        ```
+
+        ``hook(job)`` is called before each run, and the context manager that it returns is entered before the handler
+        and left after it, with its exception if it has raised one. It runs in the thread or task of the handler, and in
+        its context: context variables that it sets are seen by the handler. ``job`` has the items, and at the end what
+        the handler has ``returned``. Of several, the first registered is the outermost. They hold for all consumers,
+        whenever these are registered.
+
+        - An exception of the hook, before or after the handler, fails the run like one of the handler; before it, the
+          handler is not called.
+        - A context manager that suppresses an exception makes the run a success, as if the handler had returned
+          ``None``.
+        - A batch is one call. The time limit ``max_time`` covers the hooks as well, and a cancellation reaches them as
+          ``CancelledError``. An item that is run at most once has left its queue before.
+        - A child that a handler forks ends at the end of the handler, without the rest of the context managers.
+
+        Coroutine functions may have asynchronous context managers as well; plain functions may not.
+
+        Args:
+            hook: a function, or a class, that takes the job and returns a context manager.
+
+        Raises:
+            ArgumentInvalid: it cannot be a hook, or the worker runs already.
+        """
+        check_hook(hook, coroutines=self._coroutines)
+        if self._engine is not None:
+            raise ArgumentInvalid("around", "this comes too late: the worker runs already")
+        self._hooks.append(hook)
+        return hook
+
     def _handle(self, queue: str | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
         """Return a queue handle with the consumer's own settings; it stores them if settings in code win."""
         handle = queue if isinstance(queue, AsyncQueue) else self._broker.queue(queue)
@@ -195,7 +240,8 @@ class AsyncWorker(Local):
                 which calls ``stop``.
 
         Raises:
-            ArgumentInvalid: there is no consumer, the worker runs already, or its broker is a virtual one.
+            ArgumentInvalid: there is no consumer, the worker runs already, its broker is a virtual one, or it has an
+                asynchronous context manager ``around`` a plain function.
             BrokerClosed: the broker was closed meanwhile.
             CollectionUnsuitable: the collection cannot be used, or was written by a later mongoq.
 
@@ -210,9 +256,8 @@ class AsyncWorker(Local):
         check_signals(signals)
         if self._broker._context.serverless:
             raise ArgumentInvalid("worker", "it needs a server to run; mongoq.testing runs handlers without one")
-        self._engine = engine = AsyncEngine(
-            self._broker, list(self._consumers.values()), grace=self._grace, heartbeat=self._heartbeat
-        )
+        consumers = [add_hooks(each, self._hooks) for each in self._consumers.values()]
+        self._engine = engine = AsyncEngine(self._broker, consumers, grace=self._grace, heartbeat=self._heartbeat)
         try:
             await engine.run(drain=drain, signals=signals)
         finally:

@@ -83,12 +83,12 @@ class Engine:
         self._grace = grace
         self._heartbeat = heartbeat
         self._run_id = run
-        self._coordinator = Coordinator(self._context.registry)
+        self._name = f"{self._context.identity}/{next(_worker_numbers)}"
+        self._coordinator = Coordinator(self._context.registry, self._name)
         self._executor = ThreadExecutor(self._coordinator.fail)
         self.loops = [ConsumerLoop(one, self._coordinator, self._executor) for one in consumers]
         self._coordinator.loops = self.loops
         self.source_runners = [SourceRunner(one, broker, self._coordinator, self._executor) for one in sources]
-        self._name = f"{self._context.identity}/{next(_worker_numbers)}"
         self._signals = 0
         self._prepared = False
         # True after a signal: the next call of stop comes from the program's own handler of that signal.

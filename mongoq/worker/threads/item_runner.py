@@ -88,7 +88,8 @@ class ItemRunner:
         if consumer.takes_job:
             self.settlements.watch(run)
             extended, gone = self.backlog.split_leases, consumer.pops
-            run.job = Job(consumer.queue, items, extended, name=consumer.label, gone=gone)
+            options = {"name": consumer.label, "gone": gone, "worker": self.coordinator.worker}
+            run.job = Job(consumer.queue, items, extended, **options)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         run.context = context = self.executor.context.copy()
         try:
