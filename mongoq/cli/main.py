@@ -15,7 +15,9 @@ import mongoq
 from mongoq.cli.errors import INTERRUPTED, OPERATION_FAILED, UNAVAILABLE, describe_driver_error
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 
-COMMANDS: Mapping[str, str] = {}
+COMMANDS: Mapping[str, str] = {
+    "health": "health",
+}
 """Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``."""
 
 

@@ -167,6 +167,15 @@ class Coordinator:
         self.failure = self.failure or error
         self.changed.set()
 
+    def describe_outages(self) -> list[str]:
+        """Return the kinds of commands that fail at the moment, a sentence each."""
+        with self._lock:
+            outages = [(what, time.monotonic() - one.since, set(one.kinds)) for what, one in self._outages.items()]
+        return [
+            f"the server does not {what} as it should, for {seconds:.0f} s: {', '.join(sorted(map(_kind_name, kinds)))}"
+            for what, seconds, kinds in outages
+        ]
+
     def report_recovery(self, what: str) -> None:
         """Record that commands of this kind succeed again."""
         if not self._outages:
@@ -175,6 +184,10 @@ class Coordinator:
             outage = self._outages.pop(what, None)
         if outage is not None:
             logger.warning("the server does %s again, after %.1f s", what, time.monotonic() - outage.since)
+
+
+def _kind_name(kind: type[Exception]) -> str:
+    return kind.__name__
 
 
 def _error_text(error: Exception) -> str:

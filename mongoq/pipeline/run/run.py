@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import Duration, wait_seconds
+from mongoq.model.health import Health
 from mongoq.model.process import Local
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.run.consumers import check_server, machinery
@@ -163,6 +164,10 @@ class Run(ThreadedRun):
         """
         self._engine.stop()
 
+    def health(self) -> Health:
+        """Return whether the run consumes, as ``Worker.health`` does; from any thread."""
+        return self._engine.health()
+
     def progress(self) -> Progress:
         """Return the progress: the run's own counts, and the contents of the queues (``aggregate``).
 
@@ -239,6 +244,10 @@ class AsyncRun(Local):
     def stop(self) -> None:
         """Ask the run to end, as ``Run.stop`` does."""
         self._engine.stop()
+
+    def health(self) -> Health:
+        """Return whether the run consumes, as ``Worker.health`` does; from any thread."""
+        return self._engine.health()
 
     async def progress(self) -> Progress:
         """Return the progress, as ``Run.progress`` does."""

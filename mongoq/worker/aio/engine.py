@@ -13,6 +13,7 @@ from bson import ObjectId
 
 from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped
+from mongoq.model.health import Health
 from mongoq.protocol.base.bootstrap import hello
 from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.flow import Flow, WakeEvent
@@ -89,7 +90,7 @@ class AsyncEngine:
         self._coordinator.loops = self.loops
         self.source_runners = [AsyncSourceRunner(one, broker, self._coordinator, self._executor) for one in sources]
         self._signals = 0
-        self._prepared = False
+        self._prepared = self._consuming = False
         # True after a signal: the next call of stop comes from the program's own handler of that signal.
         self._expects_repeated_stop = False
         self.interrupted = self._ended = False
@@ -115,6 +116,28 @@ class AsyncEngine:
             self._coordinator.holds_anything()
             or any(runner.active and not runner.waits for runner in self.source_runners)
         )
+
+    def health(self) -> Health:
+        """Return whether the worker consumes, without asking the server; from any thread."""
+        reasons = self._coordinator.describe_outages()
+        failure = self._coordinator.failure
+        if failure is not None:
+            reasons.insert(0, f"the worker cannot go on: {error_kind(failure)}")
+        elif self._ended:
+            reasons.insert(0, "the worker has ended")
+        elif self._signals:
+            reasons.insert(0, "the worker stops")
+        elif not self._consuming:
+            reasons.insert(0, "the worker starts, and does not consume yet")
+        for loop in self.loops:
+            if loop.halted is not None:
+                reasons.append(f"{loop.consumer.title} has stopped: item {loop.halted[0].id} has failed for good")
+            elif loop.backlog.is_stuck:
+                reasons.append(f"{loop.consumer.title} takes nothing more: all its runs take too long, and do not end")
+        for runner in self.source_runners:
+            if runner.failure is not None:
+                reasons.append(f"source {runner.plan.name!r} has stopped: {error_kind(runner.failure)}")
+        return Health.of(reasons)
 
     def stop(self, why: str = "it was told to") -> None:
         """Stop in good order; at once on the second call."""
@@ -194,6 +217,7 @@ class AsyncEngine:
             self._executor.start(self._keep_leases, "mongoq-keep")
         if any(one.consumer.on_timeout != "log" for one in self.loops):
             self._executor.start(self._time_out, "mongoq-time-out")
+        self._consuming = True
         self._executor.start(self._beat, "mongoq-beat")
         if drain:
             self._executor.start(self._stop_when_drained, "mongoq-drain")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from mongoq.aio import AsyncBroker, AsyncQueue
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
+from mongoq.model.health import Health
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, check_options, check_source
@@ -262,6 +263,15 @@ class AsyncWorker(Local):
             await engine.run(drain=drain, signals=signals)
         finally:
             self._engine = None
+
+    def health(self) -> Health:
+        """Return whether this worker runs, is connected, consumes and does not stop, with the reasons if not.
+
+        It asks no server, and may be called from any thread: a worker notices an outage by its own commands, at the
+        latest by a heartbeat. ``mongoq.monitoring.HealthServer`` answers probes with it.
+        """
+        engine = self._engine
+        return Health.of(["the worker does not run"]) if engine is None else engine.health()
 
     def stop(self) -> None:
         """End as on SIGTERM, from any thread or from a handler; the second time at once. Nothing if it does not run.
