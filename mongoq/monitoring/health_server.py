@@ -14,7 +14,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import name_of
@@ -228,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:  # the name that the base class looks for
         """Answer a probe."""
-        status, content_type, body = self.server.answer(urlsplit(self.path).path)
+        status, content_type, body = self.server.answer(self.path.partition("?")[0])
         self._send(status, content_type, body)
 
     def do_HEAD(self) -> None:

@@ -129,9 +129,8 @@ class AsyncFetcher:
             return
         consumer = self.consumer
         context, screen = consumer.claims or consumer.context, consumer.item_filter
-        claim = claim_batch(context, n, consumer.lease, over=self._is_interrupted, screen=screen)
-        claimed = await consumer.queue._run_flow(claim)
-        self.coordinator.report_recovery("claim")
+        ends: dict[str, Any] = {"over": self._is_interrupted, "answered": self._record_answer}
+        claimed = await consumer.queue._run_flow(claim_batch(context, n, consumer.lease, screen=screen, **ends))
         if claimed is None:
             return
         if claimed.screened:
@@ -169,6 +168,9 @@ class AsyncFetcher:
     def _count_filtered(self, number: int) -> None:
         self.coordinator.settled += number
         self.counts.add(["screened"] * number)
+
+    def _record_answer(self) -> None:
+        self.coordinator.report_recovery("claim")
 
     def _is_interrupted(self) -> bool:
         return self.backlog.closed or self.coordinator.is_paused(self.consumer)
