@@ -253,4 +253,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log a request."""
-        logger.debug("%s: " + format, self.client_address[0], *args)  # noqa: G003  # a format of the base class
+        logger.debug("%s: %s", self.client_address[0], format % args)

@@ -23,6 +23,7 @@ from mongoq.pipeline.render import description, mermaid
 from mongoq.pipeline.run.progress import Progress, show_progress, show_progress_async
 from mongoq.pipeline.run.run import AsyncRun, Run, StartingAsync
 from mongoq.sync import Broker
+from mongoq.worker.consumer import LogErrors
 from mongoq.worker.hooks import Hook, check_hook
 from mongoq.worker.signals import check_signals, stop_on_signals
 
@@ -62,6 +63,8 @@ class Pipeline(Declarations):
             no stage or source writes.
         outputs: the queues that readers outside the pipeline take items from, a name or several.
         trail: record each hop on the item; ``"payloads"``: with the payload before it.
+        log_errors: what logs say of the errors of handlers and sources: type and ``"message"``; or the ``"type"`` and
+            the place (file and line) alone, as for ``Worker``.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Pipeline(Declarations):
         inputs: Names | None = None,
         outputs: Names = (),
         trail: Trail = False,
+        log_errors: LogErrors = "message",
     ) -> None:
         super().__init__()
         self._whole = Graph(
@@ -81,6 +85,7 @@ class Pipeline(Declarations):
             inputs=None if inputs is None else names(inputs),
             outputs=names(outputs),
             trail=trail,
+            log_errors=log_errors,
         )
         self._sources: list[Source] = []
         self._hooks: list[Hook] = []

@@ -142,7 +142,8 @@ class Run(ThreadedRun):
         self._graph = graph
         self._broker = broker
         own, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
-        self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
+        options: dict[str, Any] = {"grace": grace, "heartbeat": heartbeat, "log_errors": graph.log_errors}
+        self._engine = Engine(broker, own, sources=sources, **options)
         # In the caller's thread, so that start raises errors of the server, and not the first wait.
         self._engine.prepare(*start_checks(broker._context, graph, own))
 
@@ -217,7 +218,8 @@ class AsyncRun(Local):
         """Check the server, waiting for one that does not answer, and begin."""
         # Here and not in __init__, because the checks of the server have to be awaited.
         own, sources = machinery(graph, broker, coroutines=AsyncEngine.asynchronous)
-        engine = AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
+        options: dict[str, Any] = {"grace": grace, "heartbeat": heartbeat, "log_errors": graph.log_errors}
+        engine = AsyncEngine(broker, own, sources=sources, **options)
         await engine.prepare(*start_checks(broker._context, graph, own))
         return cls(graph, broker, engine, drain=drain, signals=signals)
 

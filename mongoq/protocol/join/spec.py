@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.join_state import JoinState, rendezvous_id
+from mongoq.model.log_fields import log_fields
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.join.pair import Member, Pair, make_leave_statements
@@ -125,7 +126,9 @@ def record_results(spec: JoinSpec, done: JoinTransaction) -> None:
     spec.fates.update(done.fates)
     if done.reasons:
         logger.warning(
-            "%d items of the join %r have failed; the last: %s", len(done.reasons), spec.name, done.reasons[-1]
+            "%d items of the join %r have failed; the last: %s",
+            *(len(done.reasons), spec.name, done.reasons[-1]),
+            extra=log_fields(queue=spec.parked.name),
         )
     broker = spec.parked.broker
     for document in (pair.document for pair in done.pairs):

@@ -14,7 +14,17 @@ from mongoq.model.policy import RetryPolicy
 from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, check_options, check_source
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.consumer import BROKER_HINT, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
+from mongoq.worker.consumer import (
+    BROKER_HINT,
+    PREFETCH_BYTES,
+    Consumer,
+    Handler,
+    LogErrors,
+    OnTimeout,
+    any_handler,
+    check_log_errors,
+    consumer,
+)
 from mongoq.worker.hooks import Hook, add_hooks, check_hook
 from mongoq.worker.signals import check_signals
 
@@ -51,6 +61,8 @@ class AsyncWorker(Local):
         settings: which settings of its queues win, ``"stored"`` or those given in ``"code"``, as for the broker, whose
             choice holds by default. With ``"code"`` also ``lease`` and ``max_retries`` of its consumers are stored
             with their queues, at the first claim.
+        log_errors: what logs say of the errors of handlers: type and ``"message"``; or the ``"type"`` and the place
+            (file and line) alone, where messages may hold private data. Stored items keep the message either way.
 
     Raises:
         ArgumentInvalid: an argument cannot be used; it is named.
@@ -71,6 +83,7 @@ class AsyncWorker(Local):
         grace: Duration = 25,
         heartbeat: Duration = 5,
         settings: SettingsFrom | None = None,
+        log_errors: LogErrors = "message",
     ) -> None:
         if not isinstance(broker, AsyncBroker):
             raise ArgumentInvalid("broker", f"{AsyncBroker.__name__}, not {type(broker).__name__}; {BROKER_HINT}")
@@ -80,6 +93,7 @@ class AsyncWorker(Local):
         self._settings_from = broker._context.settings_from if settings is None else check_source(settings)
         self._consumers: dict[str, Consumer] = {}
         self._hooks: list[Hook] = []
+        self._log_errors = check_log_errors(log_errors)
         self._engine: AsyncEngine | None = None
 
     def __repr__(self) -> str:
@@ -258,7 +272,8 @@ class AsyncWorker(Local):
         if self._broker._context.serverless:
             raise ArgumentInvalid("worker", "it needs a server to run; mongoq.testing runs handlers without one")
         consumers = [add_hooks(each, self._hooks) for each in self._consumers.values()]
-        self._engine = engine = AsyncEngine(self._broker, consumers, grace=self._grace, heartbeat=self._heartbeat)
+        options: dict[str, Any] = {"grace": self._grace, "heartbeat": self._heartbeat, "log_errors": self._log_errors}
+        self._engine = engine = AsyncEngine(self._broker, consumers, **options)
         try:
             await engine.run(drain=drain, signals=signals)
         finally:
