@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
@@ -22,13 +23,13 @@ FIELDS = ["mongoq_queue", "mongoq_item", "mongoq_attempt", "mongoq_worker", "mon
 
 def configure() -> None:
     """Let structlog format all records of ``logging``, with the fields of mongoq."""
-    steps = [
+    steps: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(allow=FIELDS),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    last = [
+    last: list[Any] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.processors.format_exc_info,
         structlog.processors.JSONRenderer(),

@@ -64,13 +64,10 @@ class HealthServer:
     def __init__(
         self, host: str, port: int, ready: Callable[[], Health], metrics: Callable[[], bytes] | None = None
     ) -> None:
-        if not isinstance(host, str) or not host:
-            raise ArgumentInvalid("host", f"a name or an address such as '127.0.0.1', not {host!r:.60}")
-        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= MAX_PORT:
-            raise ArgumentInvalid("port", f"a whole number from 0 to {MAX_PORT:,}, not {port!r:.60}")
-        for name, function in (("ready", ready), ("metrics", metrics)):
-            if not callable(function) and (function is not None or name == "ready"):
-                raise ArgumentInvalid(name, f"a function, not {type(function).__name__}")
+        _check_address(host, port)
+        _check_function("ready", ready)
+        if metrics is not None:
+            _check_function("metrics", metrics)
         self._host = host
         self._asked_port = port
         self._ready = ready
@@ -145,6 +142,18 @@ class HealthServer:
         except Exception as error:  # a text of the error may hold private data
             logger.warning("the health cannot be checked: %s", name_of(error))
             return Health.of([f"the check itself has failed: {name_of(error)}"])
+
+
+def _check_address(host: Any, port: Any) -> None:
+    if not isinstance(host, str) or not host:
+        raise ArgumentInvalid("host", f"a name or an address such as '127.0.0.1', not {host!r:.60}")
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= MAX_PORT:
+        raise ArgumentInvalid("port", f"a whole number from 0 to {MAX_PORT:,}, not {port!r:.60}")
+
+
+def _check_function(name: str, function: Any) -> None:
+    if not callable(function):
+        raise ArgumentInvalid(name, f"a function, not {type(function).__name__}")
 
 
 def _to_json(status: HTTPStatus, document: dict[str, Any]) -> tuple[HTTPStatus, str, bytes]:

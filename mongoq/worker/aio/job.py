@@ -39,7 +39,7 @@ class AsyncJob(Local):
     ) -> None:
         self._queue = queue
         self._gone = gone
-        self._name = name or queue.name
+        self._name: str = name or queue.name
         self._extended = extended
         self.items = tuple(items)
         self.lost = asyncio.Event()
@@ -54,7 +54,7 @@ class AsyncJob(Local):
     @property
     def consumer(self) -> str:
         """Name of the consumer: the stage of a pipeline, or the queue."""
-        return self._name  # type: ignore[no-any-return]
+        return self._name
 
     @property
     def delivery_hash(self) -> str:

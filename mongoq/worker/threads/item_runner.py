@@ -91,8 +91,8 @@ class ItemRunner:
         if consumer.takes_job:
             self.settlements.watch(run)
             extended, gone = self.backlog.split_leases, consumer.pops
-            options = {"name": consumer.label, "gone": gone, "worker": self.coordinator.worker}
-            run.job = Job(consumer.queue, items, extended, **options)
+            name, worker = consumer.label, self.coordinator.worker
+            run.job = Job(consumer.queue, items, extended, name=name, gone=gone, worker=worker)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         run.context = context = self.executor.context.copy()
         try:
@@ -161,15 +161,15 @@ class ItemRunner:
     def _report(self, run: HandlerCall, outcomes: list[ResolvedOutcome]) -> None:
         """Log failures, each error with its traceback once, and stop the consumer after a failure for good."""
         previous: object = None
-        seconds = time.monotonic() - run.started
         for item, outcome in zip(run.items, outcomes, strict=True):
             if run.abandoned or (run.lost and id_key(item.id) in run.lost):
                 continue  # the result of a lost item is ignored
             if isinstance(outcome, Failed):
+                seconds = time.monotonic() - run.started
                 self.failures.report(item, outcome, traced=outcome.error is not previous, duration=seconds)
                 previous = outcome.error
             elif isinstance(outcome, Dead):
-                self._log_dead(item, outcome, seconds)
+                self._log_dead(item, outcome, time.monotonic() - run.started)
 
     def _log_dead(self, item: Item[Any], outcome: Dead, seconds: float) -> None:
         reason = outcome.reason if self.coordinator.log_errors == "message" else "Dead"

@@ -40,7 +40,7 @@ class Job(Local):
     ) -> None:
         self._queue = queue
         self._gone = gone
-        self._name = name or queue.name
+        self._name: str = name or queue.name
         self._extended = extended
         self.items = tuple(items)
         self.lost = threading.Event()
@@ -55,7 +55,7 @@ class Job(Local):
     @property
     def consumer(self) -> str:
         """Name of the consumer: the stage of a pipeline, or the queue."""
-        return self._name  # type: ignore[no-any-return]
+        return self._name
 
     @property
     def delivery_hash(self) -> str:
