@@ -23,7 +23,7 @@ from mongoq.drivers.connection_string import (
     redact_error,
 )
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
-from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, describe_missing_right
+from mongoq.drivers.errors import LOGIN_REFUSED_CODES, UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.settings import SettingsFrom, check_source
@@ -33,8 +33,8 @@ __all__ = ["connect", "connect_async"]
 
 DATABASE = "mongoq"
 COLLECTION = "mongoq"
-TIMEOUT = 10.0
-SHORTEST = 0.001
+CONNECT_TIMEOUT_SECONDS = 10.0
+MIN_TIMEOUT_SECONDS = 0.001
 """Shortest limit in seconds; the driver would read 0 as no limit."""
 
 
@@ -224,8 +224,8 @@ class _Trial:
         limits = [options.timeout] if options.timeout else []
         if timeout is not None:
             limits.append(duration(timeout, "timeout", zero=False).total_seconds())
-        self.seconds = min(limits, default=max(TIMEOUT, search or 0.0))
-        self.search_seconds = self.seconds if search is None else min(self.seconds, max(search, SHORTEST))
+        self.seconds = min(limits, default=max(CONNECT_TIMEOUT_SECONDS, search or 0.0))
+        self.search_seconds = self.seconds if search is None else min(self.seconds, max(search, MIN_TIMEOUT_SECONDS))
 
     def explain(self, error: BaseException) -> tuple[MongoqError | None, BaseException | None]:
         """Return an error with the remedy, and its cause; ``None`` for an error that the caller raises unchanged."""
@@ -240,7 +240,7 @@ class _Trial:
     def _explain_refusal(self, error: OperationFailure) -> AuthenticationFailed | None:
         if error.code == UNAUTHORIZED_CODE:
             return AuthenticationFailed(f"MongoDB at {self._hosts()} {describe_missing_right(error)}")
-        if error.code in LOGIN_REFUSED:
+        if error.code in LOGIN_REFUSED_CODES:
             return AuthenticationFailed(
                 f"MongoDB at {self._hosts()} refused the user: check user, password, authSource and authMechanism in "
                 f"the URI ({redact_error(error, self._uri)})"

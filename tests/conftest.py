@@ -59,7 +59,7 @@ def _claims_begin_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Tests that count documents would meet them. Tests of hints see to it themselves that claims go by them.
     """
-    monkeypatch.setattr(claim_hints, "WORTH", math.inf)
+    monkeypatch.setattr(claim_hints, "CLAIM_SECONDS_BEFORE_MEASURING", math.inf)
 
 
 @pytest.fixture(scope="session")

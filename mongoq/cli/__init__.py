@@ -7,6 +7,7 @@ Start reading in ``main``, which lists the commands; each command is one functio
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 
 def run() -> None:
@@ -18,4 +19,8 @@ def run() -> None:
         sys.exit("the command line needs the extra 'cli': pip install 'mongoq-driver[cli]'")
     from mongoq.cli.main import main
 
+    for stream in (sys.stdout, sys.stderr):
+        # A letter that the terminal's encoding lacks is printed by its code, and ends no command.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     main()

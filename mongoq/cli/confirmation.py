@@ -32,8 +32,10 @@ class Confirmation:
         self.yes = yes
         self.dry_run = dry_run
 
-    def allows(self, output: Output, change: str, *, count: int) -> bool:
+    def allows(self, output: Output, change: str, *, count: int, exact: bool = True) -> bool:
         """Return whether to carry out a change of ``count`` items; ``change`` is a sentence such as "delete 3 items".
+
+        ``exact`` is false if items were counted up to a limit: then there are at least that many.
 
         Raises:
             click.UsageError: neither ``--yes`` was given nor is there a terminal to ask at.
@@ -41,7 +43,7 @@ class Confirmation:
         """
         if self.dry_run:
             if output.as_json:
-                output.document({"would": change, "count": count})
+                output.document({"would": change, "count": count, "exact": exact})
             else:
                 output.line(f"would {change}")
             return False

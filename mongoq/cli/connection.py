@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -13,6 +15,7 @@ import click
 
 import mongoq
 from mongoq.cli.output import Output
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.sync import Broker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,17 +25,36 @@ TIMEOUT_SECONDS = 5.0
 """Seconds that a command waits for a server."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ago:
+    """A time before now, as an argument of a command; ``with_broker`` replaces it by a time on the server's clock."""
+
+    length: timedelta
+
+
 def with_broker(function: F) -> F:
-    """Add the options of the connection and ``--json`` to a command; it is called with ``broker`` and ``output``."""
+    """Add the options of the connection and ``--json`` to a command; it is called with ``broker`` and ``output``.
+
+    Arguments of the type ``Ago`` become times, by the server's clock: that of this machine may be wrong.
+    """
 
     @functools.wraps(function)
     def command(*args: Any, **options: Any) -> Any:
         place = {name: options.pop(name) for name in SETTINGS}
         output = Output(as_json=options.pop("as_json"))
         with connect(**place) as broker:
-            return function(*args, broker=broker, output=output, **options)
+            times = {name: _at(value, broker) for name, value in options.items() if isinstance(value, Ago)}
+            return function(*args, broker=broker, output=output, **{**options, **times})
 
     return with_connection(with_json(command))  # type: ignore[return-value]
+
+
+def _at(ago: Ago, broker: Broker) -> datetime:
+    broker._run(ensure_broker_ready, write=False)  # reads the server's clock
+    try:
+        return broker._context.clock.now() - ago.length
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def with_connection(function: F) -> F:
@@ -68,12 +90,7 @@ def find_place(uri: str | None, database: str | None, collection: str | None) ->
         click.UsageError: there is no URI, or pyproject.toml has one that cannot be read, or the command line shows a
             password to every user of the machine.
     """
-    context = click.get_current_context()
-    if uri and context.get_parameter_source("uri") is click.core.ParameterSource.COMMANDLINE and _has_password(uri):
-        raise click.UsageError(
-            "--uri with a password would show it in the list of processes; put the connection string into the "
-            "variable MONGOQ_URI, or into [tool.mongoq] of pyproject.toml"
-        )
+    refuse_shown_password(uri)
     place = {**_read_project(), **{k: v for k, v in zip(SETTINGS, (uri, database, collection), strict=True) if v}}
     if not place.get("uri"):
         raise click.UsageError(
@@ -81,6 +98,16 @@ def find_place(uri: str | None, database: str | None, collection: str | None) ->
             "pyproject.toml"
         )
     return {name: place.get(name) for name in SETTINGS}
+
+
+def refuse_shown_password(uri: str | None) -> None:
+    """Raise ``click.UsageError`` if the command line shows a password to every user of the machine."""
+    shown = click.get_current_context().get_parameter_source("uri") is click.core.ParameterSource.COMMANDLINE
+    if uri and shown and _has_password(uri):
+        raise click.UsageError(
+            "--uri with a password would show it in the list of processes; put the connection string into the "
+            "variable MONGOQ_URI, or into [tool.mongoq] of pyproject.toml"
+        )
 
 
 def _has_password(uri: str) -> bool:

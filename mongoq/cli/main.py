@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -13,12 +12,39 @@ from pymongo.errors import PyMongoError
 
 import mongoq
 from mongoq.cli.errors import INTERRUPTED, OPERATION_FAILED, UNAVAILABLE, describe_driver_error
+from mongoq.cli.output import discard_stdout, printable
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 
 COMMANDS: Mapping[str, str] = {
+    "worker": "worker",
+    "queues": "queues",
+    "watch": "watch",
+    "peek": "items",
+    "show": "items",
+    "history": "history",
+    "workers": "workers",
+    "bindings": "queues",
+    "stats": "queues",
+    "settings": "queues",
+    "push": "push",
+    "replay": "replay",
+    "dead": "dead",
+    "pause": "settings",
+    "resume": "settings",
+    "configure": "settings",
+    "purge": "deletion",
+    "remove": "deletion",
+    "drop-queue": "deletion",
+    "pipeline": "pipeline",
+    "export": "transfer",
+    "import": "transfer",
+    "doctor": "doctor",
     "health": "health",
 }
-"""Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``."""
+"""Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``.
+
+The function of a command whose name is a keyword of Python ends with ``_``.
+"""
 
 
 class CommandGroup(click.Group):
@@ -33,7 +59,8 @@ class CommandGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"mongoq.cli.{COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, f"{name}_" if iskeyword(name) else name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -44,7 +71,7 @@ class CommandGroup(click.Group):
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             # The reader of our output has ended; Python would complain once more while it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard_stdout()
             ctx.exit(0)
         except (ServerUnavailable, AuthenticationFailed) as error:
             fail(ctx, str(error), UNAVAILABLE)
@@ -56,7 +83,7 @@ class CommandGroup(click.Group):
 
 def fail(ctx: click.Context, message: str, code: int) -> None:
     """Print an error to stderr, and exit with this code."""
-    click.echo(f"mongoq: {message}", err=True)
+    click.echo(f"mongoq: {printable(message)}", err=True)
     ctx.exit(code)
 
 

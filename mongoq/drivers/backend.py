@@ -97,7 +97,7 @@ REPLY_LOST_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602,
 RETRYABLE_LABEL = "RetryableWriteError"
 """Label of a lost reply, with any code: another program may stand in front of the server."""
 
-STATEMENTS = {kind.__name__: kind for kind in (DeleteMany, DeleteOne, UpdateMany, UpdateOne)}
+STATEMENT_TYPES = {kind.__name__: kind for kind in (DeleteMany, DeleteOne, UpdateMany, UpdateOne)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Backend:
         """Return the arguments of the driver's method, in the form that this backend takes."""
         arguments = command.arguments
         if command.method == "bulk_write":
-            statements = [STATEMENTS[kind](**statement) for kind, statement in arguments["requests"]]
+            statements = [STATEMENT_TYPES[kind](**statement) for kind, statement in arguments["requests"]]
             arguments = {**arguments, "requests": statements}
         elif self.serverless:
             arguments = _decode(arguments, self.options)

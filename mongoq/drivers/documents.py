@@ -28,9 +28,9 @@ UUID_BYTES = 16
 ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
 """Bytes that are no UTF-8, as ``surrogateescape`` decodes them: UTF-8 never decodes to one of these."""
 
-AWARE = codec_options()
-NAIVE = AWARE.with_options(tz_aware=False, tzinfo=None)
-PLAIN = NAIVE.with_options(datetime_conversion=DatetimeConversion.DATETIME)
+AWARE_OPTIONS = codec_options()
+NAIVE_OPTIONS = AWARE_OPTIONS.with_options(tz_aware=False, tzinfo=None)
+PLAIN_DATE_OPTIONS = NAIVE_OPTIONS.with_options(datetime_conversion=DatetimeConversion.DATETIME)
 """The fastest: it makes no zones, and refuses dates outside the years 1 to 9999."""
 
 
@@ -67,12 +67,12 @@ def decode(raw: Bytes, *, naive: bool) -> list[Document]:
     Dates are aware UTC, or ``naive`` in UTC, which is half as much work. Dates that Python cannot hold are
     ``DatetimeMS``, text that is not UTF-8 is ``Garbled``, and what is marked a UUID and is none stays ``Binary``.
     """
-    for options in (PLAIN, NAIVE) if naive else (AWARE,):
+    for options in (PLAIN_DATE_OPTIONS, NAIVE_OPTIONS) if naive else (AWARE_OPTIONS,):
         try:
             return bson.decode_all(raw, options)
         except (BSONError, TypeError, ValueError, OverflowError):
             continue
-    return [_decode_one(part, NAIVE if naive else AWARE) for part in split_reply(bytes(raw), size=0)]
+    return [_decode_one(part, NAIVE_OPTIONS if naive else AWARE_OPTIONS) for part in split_reply(bytes(raw), size=0)]
 
 
 def _decode_one(raw: Bytes, options: Options) -> Document:

@@ -14,11 +14,11 @@ from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.base.bootstrap import UNAUTHORIZED_CODE
 from mongoq.protocol.flow import ReplyLost
 
-__all__ = ["LOGIN_REFUSED", "UNAUTHORIZED_CODE", "FailoverNotice", "describe_missing_right"]
+__all__ = ["LOGIN_REFUSED_CODES", "UNAUTHORIZED_CODE", "FailoverNotice", "describe_missing_right"]
 
-LOGIN_REFUSED = frozenset({11, 17, 18, 334, 8000})
+LOGIN_REFUSED_CODES = frozenset({11, 17, 18, 334, 8000})
 """What a server answers to credentials that it does not take, or to a mechanism that it does not have."""
-READS = frozenset(
+READ_COMMANDS = frozenset(
     {"find", "aggregate", "count", "getMore", "listCollections", "listIndexes", "collStats", "killCursors"}
 )
 """Commands whose actions the role ``read`` holds."""
@@ -31,19 +31,19 @@ ACTIONS = {
     "createIndexes": "createIndex",
 }
 """The server's names of the actions that commands need, where they differ from those of the commands."""
-OURS = "; mongoq: "
-REFUSAL = re.compile(r'not authorized on (\S+) to execute command \{ (\w+): (?:"([^"]*)")?')
+ADVICE_SEPARATOR = "; mongoq: "
+NOT_AUTHORIZED_PATTERN = re.compile(r'not authorized on (\S+) to execute command \{ (\w+): (?:"([^"]*)")?')
 
 
 def describe_missing_right(error: Exception) -> str:
     """Return what a server refuses, in a sentence that goes on from its name, and what to grant."""
-    refusal = REFUSAL.search(str(error))
+    refusal = NOT_AUTHORIZED_PATTERN.search(str(error))
     if refusal is None:
         return "demands that its clients log in: give user and password (mongodb://user:password@host) in the URI"
     database, command, collection = refusal.groups()
     place = f"{database}.{collection}" if collection else database
     action = ACTIONS.get(command, command)
-    role = "read" if command in READS else "readWrite"
+    role = "read" if command in READ_COMMANDS else "readWrite"
     return (
         f"knows the user, who may not run {command!r} on {place}: grant the action {action!r} on {place}, or the role "
         f"{role!r} on the database {database!r}"
@@ -64,8 +64,8 @@ def advise(error: Exception, client: Any) -> None:
 
 def _add(error: Exception, advice: str) -> None:
     message, *others = error.args or ("",)
-    if OURS not in message:
-        error.args = (f"{message}{OURS}{advice}", *others)
+    if ADVICE_SEPARATOR not in message:
+        error.args = (f"{message}{ADVICE_SEPARATOR}{advice}", *others)
 
 
 def _describe_primary(client: Any) -> str:
@@ -118,10 +118,10 @@ class FailoverNotice:
         The refusal for a missing right, or of a server that is not the primary, gets a note with advice.
         """
         error = decode_details(error)
-        known = classify_error(error)
+        converted = classify_error(error)
         advise(error, self._client)
         if is_outage(error):
             self.last_outage = time.monotonic(), type(error).__name__
-        if isinstance(known, ReplyLost) and self._clock is not None:
+        if isinstance(converted, ReplyLost) and self._clock is not None:
             self._clock.disturb()
-        return known or error
+        return converted or error

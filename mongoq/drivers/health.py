@@ -10,7 +10,7 @@ from typing import Any
 from pymongo.errors import PyMongoError
 
 from mongoq.drivers.backend import is_outage
-from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, describe_missing_right
+from mongoq.drivers.errors import LOGIN_REFUSED_CODES, UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import BrokerClosed, MongoqError
 from mongoq.model.health import Health
 
@@ -31,7 +31,7 @@ def describe_trouble(error: Exception, seconds: float) -> str:
     kind, code = type(error).__name__, getattr(error, "code", None)
     if code == UNAUTHORIZED_CODE:
         return f"the server {describe_missing_right(error)}"
-    if code in LOGIN_REFUSED:
+    if code in LOGIN_REFUSED_CODES:
         return "the server refused the user: check user, password, authSource and authMechanism in the URI"
     if is_outage(error) or getattr(error, "timeout", False):
         return f"no server that takes writes answered within {seconds:g} s ({kind})"

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
-_NUMBERS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
+_SIGNAL_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
+_SIGNAL_NUMBERS = tuple(int(getattr(signal, name)) for name in _SIGNAL_NAMES if hasattr(signal, name))
 Handler = Callable[[int, FrameType | None], Any]
 
 
@@ -33,10 +33,14 @@ class DeferredSignals:
 
     def __init__(self) -> None:
         global _last_handlers, _python_handlers  # read and written on the main thread alone
-        handlers = tuple(map(_signal.getsignal, _NUMBERS))
+        handlers = tuple(map(_signal.getsignal, _SIGNAL_NUMBERS))
         if handlers != _last_handlers:
-            found = ((number, handler) for number, handler in zip(_NUMBERS, handlers, strict=True) if callable(handler))
-            _last_handlers, _python_handlers = handlers, tuple(found)
+            callable_handlers = (
+                (number, handler)
+                for number, handler in zip(_SIGNAL_NUMBERS, handlers, strict=True)
+                if callable(handler)
+            )
+            _last_handlers, _python_handlers = handlers, tuple(callable_handlers)
         self._handlers = _python_handlers
         self._pending: dict[int, FrameType | None] = {}
         try:

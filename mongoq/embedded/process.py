@@ -16,8 +16,8 @@ from typing import IO, cast
 
 from mongoq.embedded import watchdog
 
-_GRACE = 10.0  # seconds for a clean end of a mongod with data to keep
-_MARGIN = 5.0  # further seconds for the watchdog, to remove the directory
+_END_GRACE_SECONDS = 10.0  # seconds for a clean end of a mongod with data to keep
+_WATCHDOG_MARGIN_SECONDS = 5.0  # further seconds for the watchdog, to remove the directory
 
 
 class Process:
@@ -46,7 +46,7 @@ class Process:
         discard = str(directory) if temporary else ""
         with log.open("ab") as output:
             self._watchdog = subprocess.Popen(
-                [*script, str(os.getpid()), str(_GRACE), discard, *command],
+                [*script, str(os.getpid()), str(_END_GRACE_SECONDS), discard, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -102,7 +102,7 @@ class Process:
         with contextlib.suppress(OSError):
             self._orders.close()
         try:
-            self._watchdog.wait(_GRACE + _MARGIN)
+            self._watchdog.wait(_END_GRACE_SECONDS + _WATCHDOG_MARGIN_SECONDS)
         except subprocess.TimeoutExpired:
             self._watchdog.kill()
             self._watchdog.wait()
@@ -119,9 +119,9 @@ class Process:
         """End a mongod that has lost its watchdog, which was its parent."""
         if not self._temporary:
             self._signal(signal.SIGTERM)
-        if self._temporary or not self._wait_for_end(_GRACE):
+        if self._temporary or not self._wait_for_end(_END_GRACE_SECONDS):
             self._signal(signal.SIGKILL)
-            self._wait_for_end(_GRACE)
+            self._wait_for_end(_END_GRACE_SECONDS)
         self.failure = -signal.SIGKILL
 
     def _signal(self, number: signal.Signals) -> None:

@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 
-POLL = 1.0  # seconds between checks of the parent
+POLL_SECONDS = 1.0  # seconds between checks of the parent
 
 
 class Watchdog:
@@ -57,7 +57,7 @@ class Watchdog:
 
     def is_owned(self) -> bool:
         """Wait up to a second for an event; returns whether the owner still wants the server."""
-        readable, _, _ = select.select([0, self.wake], [], [], POLL)
+        readable, _, _ = select.select([0, self.wake], [], [], POLL_SECONDS)
         if 0 in readable or os.getppid() != self.owner:
             return False
         signals = os.read(self.wake, 512) if self.wake in readable else b""

@@ -18,7 +18,7 @@ QUEUE_NAME_BYTES = 120
 """Bytes of a queue's name in UTF-8, at most, without ``DEAD_SUFFIX``."""
 DEAD_SUFFIX = ".dead"
 """End of the name of a default dead queue."""
-LONGEST = timedelta(days=36_525)
+LONGEST_DURATION = timedelta(days=36_525)
 """Longest duration: about 100 years."""
 REASON_BYTES = 512
 """Bytes of the reason of a burial in UTF-8, at most."""
@@ -64,8 +64,8 @@ def duration(value: Any, argument: str, *, zero: bool = True) -> timedelta:
         raise ArgumentInvalid(argument, f"cannot be negative: {value!r}")
     if not zero and length < MILLISECOND:
         raise ArgumentInvalid(argument, f"must be a millisecond or longer: {value!r}")
-    if length > LONGEST:
-        raise ArgumentInvalid(argument, f"cannot be longer than {LONGEST.days} days: {value!r}")
+    if length > LONGEST_DURATION:
+        raise ArgumentInvalid(argument, f"cannot be longer than {LONGEST_DURATION.days} days: {value!r}")
     return length - length % MILLISECOND
 
 
@@ -77,7 +77,7 @@ def _seconds(value: Any, argument: str) -> timedelta:
     try:
         return timedelta(seconds=value)
     except OverflowError:
-        sign = "negative" if value < 0 else f"longer than {LONGEST.days} days"
+        sign = "negative" if value < 0 else f"longer than {LONGEST_DURATION.days} days"
         raise ArgumentInvalid(argument, f"cannot be {sign}: {value!r}") from None
 
 

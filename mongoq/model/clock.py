@@ -20,13 +20,13 @@ from mongoq.model.arguments import Duration, duration, moment
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """Zero of BSON's dates."""
 MILLISECOND = timedelta(milliseconds=1)
-REFRESH = 60.0
+CLOCK_REFRESH_SECONDS = 60.0
 """Seconds after which an offset is measured again."""
 REMEASURE_SECONDS = 1.0
 """Seconds after which a failed measurement is tried again."""
-DRIFT = 0.25
+MAX_DRIFT_SECONDS = 0.25
 """Seconds of difference between wall and local clock after which the offset is measured again."""
-SLEW = 0.5
+SLEW_RATE = 0.5
 """Share of normal speed at which the clock runs while it is ahead, so that it never runs backwards."""
 
 
@@ -70,19 +70,19 @@ local_seconds: Callable[[], float] = time.monotonic if _LOCAL is None else parti
 class Sample:
     """One reading of the server's time: local seconds before and after, and the server's answer."""
 
-    sent: float
+    sent_at: float
     received: float
     server: datetime
 
     @property
     def round_trip(self) -> float:
         """Seconds between question and answer."""
-        return self.received - self.sent
+        return self.received - self.sent_at
 
     @property
     def offset(self) -> float:
         """Server seconds minus local seconds; the answer is cut to milliseconds, so half of one is added."""
-        return (self.server - EPOCH).total_seconds() + 0.0005 - (self.sent + self.received) / 2
+        return (self.server - EPOCH).total_seconds() + 0.0005 - (self.sent_at + self.received) / 2
 
     @property
     def uncertainty(self) -> float:
@@ -114,7 +114,7 @@ class _Reckoning:
     def milliseconds(self, local: float) -> float:
         if not self.ahead:
             return (local + self.offset) * 1000
-        return (local + self.offset + max(0.0, self.ahead - (local - self.since) * (1 - SLEW))) * 1000
+        return (local + self.offset + max(0.0, self.ahead - (local - self.since) * (1 - SLEW_RATE))) * 1000
 
 
 class ServerClock:
@@ -139,8 +139,8 @@ class ServerClock:
         local = self.local()
         if local < self._not_before:
             return False
-        old = self._disturbed or local - reckoning.since > REFRESH
-        return old or not -DRIFT <= self._wall() - local - reckoning.wall_gap <= DRIFT
+        old = self._disturbed or local - reckoning.since > CLOCK_REFRESH_SECONDS
+        return old or not -MAX_DRIFT_SECONDS <= self._wall() - local - reckoning.wall_gap <= MAX_DRIFT_SECONDS
 
     def disturb(self) -> None:
         """Request a measurement before the next command: another server may be primary now."""

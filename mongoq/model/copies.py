@@ -20,7 +20,7 @@ from mongoq.model.item import Document
 
 PUBLISHED = "published"
 """Reason in the ``origin`` of a copy."""
-PRODUCER = slice(4, 9)
+PRODUCER_BYTES = slice(4, 9)
 """Position of the random part of an ObjectId, drawn by its process: after the seconds, before the counter."""
 
 
@@ -30,8 +30,10 @@ def make_copy_id(id: ObjectId, queue: str) -> ObjectId:
     Seconds and counter stay, so that within a queue the copies of one producer sort in the order of its pushes.
     """
     raw = id.binary
-    digest = sha256(raw[PRODUCER] + queue.encode()).digest()
-    return ObjectId(raw[: PRODUCER.start] + digest[: PRODUCER.stop - PRODUCER.start] + raw[PRODUCER.stop :])
+    digest = sha256(raw[PRODUCER_BYTES] + queue.encode()).digest()
+    return ObjectId(
+        raw[: PRODUCER_BYTES.start] + digest[: PRODUCER_BYTES.stop - PRODUCER_BYTES.start] + raw[PRODUCER_BYTES.stop :]
+    )
 
 
 def is_publication(origin: Document) -> bool:
@@ -139,7 +141,7 @@ class ReplayOrder:
         return places
 
 
-REFUSALS = 100
+MAX_REFUSALS = 100
 """Refusals in one result, at most."""
 
 
@@ -191,7 +193,7 @@ class Replayed:
             already=self.already + more.already,
             skipped=self.skipped + more.skipped,
             refused=self.refused + more.refused,
-            refusals=(*self.refusals, *more.refusals)[:REFUSALS],
+            refusals=(*self.refusals, *more.refusals)[:MAX_REFUSALS],
             missing=(*self.missing, *more.missing),
             position=more.position or self.position,
         )

@@ -38,16 +38,16 @@ ERROR_BYTES = 4096
 """Bytes of an error's message, and of its traceback, at most."""
 TYPE_BYTES = 256
 """Bytes of an error's type, at most."""
-WORKER = str(Path(__file__).resolve().parent.parent / "worker") + os.sep
+WORKER_FOLDER = str(Path(__file__).resolve().parent.parent / "worker") + os.sep
 """Folder of the files that call handlers: their frames say nothing about an error in a handler."""
-ID = b"\x07_id\0"
+ID_PREFIX = b"\x07_id\0"
 """Bytes before the 12 bytes of an ``_id`` that is an ObjectId, in BSON."""
 WHEN, PRIORITY = b"\x09when\0", b"\x10priority\0"
 """Bytes before the date, and before the priority."""
-REST = b"\x10attempts\0\0\0\0\0\x08reserved\0\0\0"
+UNRESERVED_END = b"\x10attempts\0\0\0\0\0\x08reserved\0\0\0"
 """Bytes after the priority of an item that was never reserved, with the end of the document."""
-_rest = Struct(f"<{len(WHEN)}sq{len(PRIORITY)}si{len(REST)}s").pack
-_FIXED = 4 + len(ID) + 12 - 5 + len(_rest(WHEN, 0, PRIORITY, 0, REST))
+_rest = Struct(f"<{len(WHEN)}sq{len(PRIORITY)}si{len(UNRESERVED_END)}s").pack
+_FIXED = 4 + len(ID_PREFIX) + 12 - 5 + len(_rest(WHEN, 0, PRIORITY, 0, UNRESERVED_END))
 """Bytes of an envelope without the queue and the wrapped payload."""
 
 
@@ -79,15 +79,18 @@ def new_envelope(
     return document
 
 
-def is_same_push(found: Document, into: str) -> bool:
+def is_same_push(document: Document, into: str) -> bool:
     """Return whether a stored envelope comes from a push to this queue or topic, under the id that is pushed again.
 
     Earlier versions did not write ``into``: then the id is known to be pushed, but not its destination.
     """
-    if isinstance(found.get("into"), str):
-        return bool(found["into"] == into)
-    origin = found.get("origin")
-    return "once" in found or into in (found.get("q"), origin.get("queue") if isinstance(origin, Mapping) else None)
+    if isinstance(document.get("into"), str):
+        return bool(document["into"] == into)
+    origin = document.get("origin")
+    return "once" in document or into in (
+        document.get("q"),
+        origin.get("queue") if isinstance(origin, Mapping) else None,
+    )
 
 
 def fresh_envelope(queue: str, wrapped: bytes, *, id: ObjectId, at: int, priority: int) -> RawBSONDocument:
@@ -104,7 +107,14 @@ def fresh_envelope(queue: str, wrapped: bytes, *, id: ObjectId, at: int, priorit
     """
     head = queue_field(queue)
     size = _FIXED + len(head) + len(wrapped)
-    parts = size.to_bytes(4, "little"), ID, bytes_of(id), head, wrapped[4:-1], _rest(WHEN, at, PRIORITY, priority, REST)
+    parts = (
+        size.to_bytes(4, "little"),
+        ID_PREFIX,
+        bytes_of(id),
+        head,
+        wrapped[4:-1],
+        _rest(WHEN, at, PRIORITY, priority, UNRESERVED_END),
+    )
     return RawBSONDocument(b"".join(parts))
 
 
@@ -127,7 +137,7 @@ class Stencil:
         parts = names[1:place], names[place + 1 :]
         before, after = (encoding.raw({name: envelope[name] for name in part}).raw[4:-1] for part in parts)
         self._before, self._after = bytes(before), bytes(after) + b"\0"
-        self._rest = 4 + len(ID) + 12 + len(before) + len(self._after) - 5
+        self._rest = 4 + len(ID_PREFIX) + 12 + len(before) + len(self._after) - 5
 
     def size(self, wrapped: bytes) -> int:
         """Return the bytes of the envelope of an item, given ``{"payload": payload}`` in BSON."""
@@ -136,7 +146,7 @@ class Stencil:
     def envelope(self, id: bytes, wrapped: bytes) -> RawBSONDocument:
         """Return the envelope of an item, given the 12 bytes of its id, and ``{"payload": payload}`` in BSON."""
         size = self.size(wrapped).to_bytes(4, "little")
-        raw = b"".join((size, ID, id, self._before, wrapped[4:-1], self._after))
+        raw = b"".join((size, ID_PREFIX, id, self._before, wrapped[4:-1], self._after))
         # The document is only sent, so default codec options are enough: it is never decoded here.
         return RawBSONDocument(raw)
 
@@ -166,7 +176,7 @@ def error_document(error: Any, at: datetime) -> dict[str, Any] | None:
 
 def _trace(error: BaseException) -> str:
     try:
-        return shorten_trace(trace_of(error), ERROR_BYTES, hidden=WORKER)
+        return shorten_trace(trace_of(error), ERROR_BYTES, hidden=WORKER_FOLDER)
     except BaseException:
         # Python reads a module's source lines by its loader, which may be the user's and raise anything.
         return ""

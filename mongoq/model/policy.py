@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import LONGEST, Duration, count, duration
+from mongoq.model.arguments import LONGEST_DURATION, Duration, count, duration
 from mongoq.model.process import dice as own
 
 
@@ -53,7 +53,7 @@ class RetryPolicy(ABC):
             seconds = min(seconds, duration(self.cap, "cap").total_seconds())
         if self.jitter:
             seconds *= 1 + self.jitter * (2 * dice() - 1)
-        return duration(min(seconds, LONGEST.total_seconds()), "delay")
+        return duration(min(seconds, LONGEST_DURATION.total_seconds()), "delay")
 
     @abstractmethod
     def _seconds(self, base: float, retry: int) -> float:
@@ -98,7 +98,7 @@ class Exponential(RetryPolicy):
             return float(base * self.factor ** (retry - 1))
         except OverflowError:
             # Beyond the range of a float; ``delay`` cuts it to the cap. A base of 0 stays 0.
-            return LONGEST.total_seconds() if base else 0.0
+            return LONGEST_DURATION.total_seconds() if base else 0.0
 
 
 def _number(value: Any, argument: str, *, least: float, most: float) -> None:

@@ -15,17 +15,17 @@ from bson import ObjectId
 from bson.errors import BSONError
 
 from mongoq.model.encoding.ids import bytes_of
-from mongoq.model.envelope import ID, Document, queue_field
+from mongoq.model.envelope import ID_PREFIX, Document, queue_field
 from mongoq.model.item import Item
 
 Cut = tuple[bytes, bytes, bytes, int]
 """An id of 12 bytes, a payload in BSON, the bytes after it, and the time of processing in milliseconds."""
 
-LENGTH = 4
-ID_START = LENGTH + len(ID)
+LENGTH_BYTES = 4
+ID_START = LENGTH_BYTES + len(ID_PREFIX)
 ID_END = ID_START + 12
-PROCESSED = b"\x09processed\x00"
-TAIL = len(PROCESSED) + 8 + 1
+PROCESSED_PREFIX = b"\x09processed\x00"
+PROCESSED_TAIL_BYTES = len(PROCESSED_PREFIX) + 8 + 1
 
 _size = Struct("<i").unpack_from
 _long = Struct("<q").unpack_from
@@ -33,9 +33,9 @@ _long = Struct("<q").unpack_from
 
 def fields_of(part: bytes) -> set[str]:
     """Return the names of the fields in a part of a document; empty if the part is no sequence of whole fields."""
-    size = LENGTH + len(part) + 1
+    size = LENGTH_BYTES + len(part) + 1
     try:
-        return set(bson.decode(size.to_bytes(LENGTH, "little") + part + b"\0"))
+        return set(bson.decode(size.to_bytes(LENGTH_BYTES, "little") + part + b"\0"))
     except BSONError:
         return set()
 
@@ -53,13 +53,13 @@ class Cutter:
 
     def cut(self, document: bytes) -> Cut | None:
         """Return the parts of a document; ``None`` if it has another order, or if its payload is no document."""
-        if not (document.startswith(ID, LENGTH) and document.startswith(self._middle, ID_END)):
+        if not (document.startswith(ID_PREFIX, LENGTH_BYTES) and document.startswith(self._middle, ID_END)):
             return None
         end = self._payload + _size(document, self._payload)[0]
-        if not document.startswith(PROCESSED, -TAIL):
+        if not document.startswith(PROCESSED_PREFIX, -PROCESSED_TAIL_BYTES):
             return None
         processed = _long(document, len(document) - 9)[0]
-        return document[ID_START:ID_END], document[self._payload : end], document[end:-TAIL], processed
+        return document[ID_START:ID_END], document[self._payload : end], document[end:-PROCESSED_TAIL_BYTES], processed
 
 
 def is_fresh(document: Document) -> bool:
@@ -78,9 +78,9 @@ def is_fresh(document: Document) -> bool:
 
 Items = Sequence[Item[Any]]
 
-ITEMS = {Item}
-OBJECT_IDS = {ObjectId}
-DATES = {datetime}
+ITEM_TYPES = {Item}
+OBJECT_ID_TYPES = {ObjectId}
+DATE_TYPES = {datetime}
 
 _envelope = attrgetter("_document")
 _namespace = attrgetter("_namespace")
@@ -105,16 +105,16 @@ class RawBatch:
 
 def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | None:
     """Check that all are different items, reserved from that queue; ``None`` when each needs a check of its own."""
-    if not (items and ITEMS.issuperset(map(type, items)) and {namespace}.issuperset(map(_namespace, items))):
+    if not (items and ITEM_TYPES.issuperset(map(type, items)) and {namespace}.issuperset(map(_namespace, items))):
         return None
     envelopes = list(map(_envelope, items))
     try:
         ids, queues, tokens, ends, reserved = [list(map(field, envelopes)) for field in _fields]
     except KeyError:
         return None
-    if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_IDS.issuperset(map(type, chain(ids, tokens)))):
+    if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_ID_TYPES.issuperset(map(type, chain(ids, tokens)))):
         return None
-    if not DATES.issuperset(map(type, ends)):
+    if not DATE_TYPES.issuperset(map(type, ends)):
         return None
     # An item is there twice.
     if len(set(map(bytes_of, ids))) < len(items):
@@ -124,7 +124,7 @@ def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | Non
 
 def ids_of(items: Items) -> list[Any]:
     """Return the ids of items."""
-    return [found["_id"] for found in map(_envelope, items)]
+    return [document["_id"] for document in map(_envelope, items)]
 
 
 def one_due(items: Items) -> bool:
@@ -135,4 +135,4 @@ def one_due(items: Items) -> bool:
 
 def remembers(items: Items) -> bool:
     """Return whether the id of any item is remembered after it is settled."""
-    return any("once" in found for found in map(_envelope, items))
+    return any("once" in document for document in map(_envelope, items))

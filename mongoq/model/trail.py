@@ -13,17 +13,17 @@ from mongoq.model.encoding.codec import SIZE_LIMIT, Encoding
 
 STAGE_BYTES = 120
 """Bytes of a stage's name, at most."""
-HOPS = 50
+MAX_HOPS = 50
 """Entries of a trail, at most; the oldest ones are removed first."""
-FEW_HOPS = 20
+MAX_LONG_HOPS = 20
 """Entries of a trail with long names, at most."""
-ENTRY_BYTES = 240
-"""Bytes from which an entry counts as long; its trail has at most ``FEW_HOPS``, so that it fits beside any payload."""
-KEPT_BYTES = 64 * 1024
+LONG_ENTRY_BYTES = 240
+"""Bytes from which an entry is long; its trail has at most ``MAX_LONG_HOPS``, so that it fits beside any payload."""
+MAX_KEPT_PAYLOAD_BYTES = 64 * 1024
 """Bytes of a payload that is kept in an entry, as BSON, at most."""
-LARGE = 12 * 1024 * 1024
+LARGE_PAYLOAD_BYTES = 12 * 1024 * 1024
 """Bytes of a payload above which the item has no room for the payloads of its trail."""
-COUNTABLE = 2**31
+HOP_COUNT_LIMIT = 2**31
 """Limit of a number of hops that the server can add to."""
 
 
@@ -95,9 +95,9 @@ _TYPES: Mapping[str, type] = {
 """Required fields of an entry, with their types."""
 
 
-def trail_of(stored: Any) -> tuple[Hop, ...]:
+def trail_of(trail: Any) -> tuple[Hop, ...]:
     """Return the hops in the field ``trail`` of an envelope, oldest first; ignore entries of other programs."""
-    return tuple(_hop(entry) for entry in _entries(stored))
+    return tuple(_hop(entry) for entry in _entries(trail))
 
 
 def payload_at(trail: Any, queue: str) -> Any:
@@ -115,8 +115,8 @@ def payload_at(trail: Any, queue: str) -> Any:
     return hop.payload
 
 
-def _entries(stored: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in stored if _is_hop(entry)] if isinstance(stored, list) else []
+def _entries(trail: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in trail if _is_hop(entry)] if isinstance(trail, list) else []
 
 
 def _is_hop(entry: Any) -> bool:
@@ -141,22 +141,22 @@ def _name(value: Any) -> str | None:
 
 def is_countable(hops: Any) -> bool:
     """Return whether the server can add to a number of hops; other programs may have written anything."""
-    return isinstance(hops, int) and not isinstance(hops, bool) and 0 <= hops < COUNTABLE
+    return isinstance(hops, int) and not isinstance(hops, bool) and 0 <= hops < HOP_COUNT_LIMIT
 
 
-def hops_counted(stored: Any) -> int:
+def hops_counted(number: Any) -> int:
     """Return the field ``hops`` of an envelope; 0 if it is not a number that the server can add to."""
-    return int(stored) if is_countable(stored) else 0
+    return int(number) if is_countable(number) else 0
 
 
 def most_hops(entry: bytes) -> int:
     """Return the number of entries that a trail keeps if it ends in this entry, still without its payload."""
-    return HOPS if len(entry) <= ENTRY_BYTES else FEW_HOPS
+    return MAX_HOPS if len(entry) <= LONG_ENTRY_BYTES else MAX_LONG_HOPS
 
 
-def without_payloads(stored: list[Any]) -> list[Any]:
+def without_payloads(trail: list[Any]) -> list[Any]:
     """Return a trail without payloads, with ``large`` in their places."""
-    return [_lighter(entry) if isinstance(entry, Mapping) and "payload" in entry else entry for entry in stored]
+    return [_lighter(entry) if isinstance(entry, Mapping) and "payload" in entry else entry for entry in trail]
 
 
 def _lighter(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,4 +183,4 @@ def keep_payload(payload: Any, encoding: Encoding) -> ClaimedPayload:
     except Exception:
         # A caller's own codec may raise anything.
         return ClaimedPayload(SIZE_LIMIT, None)
-    return ClaimedPayload(len(raw), raw if len(raw) <= KEPT_BYTES else None)
+    return ClaimedPayload(len(raw), raw if len(raw) <= MAX_KEPT_PAYLOAD_BYTES else None)

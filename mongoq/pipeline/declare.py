@@ -9,14 +9,14 @@ from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, only_given
-from mongoq.pipeline.graph.graph import ITEMS, Delivery, Frame, Join, OnNone, Stage
+from mongoq.pipeline.graph.graph import DEFAULT_FRAME_ITEMS, Delivery, Frame, Join, OnNone, Stage
 from mongoq.pipeline.graph.handlers import decorator_names, handler_name, names
 from mongoq.worker.consumer import OnTimeout
 
 H = TypeVar("H", bound=Callable[..., Any])
 Names = str | Sequence[str]
 
-FRAME = 1_000
+DEFAULT_FRAME_BATCH = 1_000
 """Default of ``batch``: items of one frame, at most."""
 
 
@@ -271,7 +271,7 @@ class Declarations:
         *,
         format: Literal["pandas", "arrow"],
         to: Names = (),
-        batch: int = FRAME,
+        batch: int = DEFAULT_FRAME_BATCH,
         name: str | None = None,
         model: Any = None,
         where: Mapping[str, Any] | None = None,
@@ -370,7 +370,7 @@ class Declarations:
         *,
         to: Names = (),
         schema: Any = None,
-        items: int = ITEMS,
+        items: int = DEFAULT_FRAME_ITEMS,
         partitions: int | None = None,
         name: str | None = None,
         errors: str | Default | None = DEFAULT,

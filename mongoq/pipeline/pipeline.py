@@ -16,7 +16,7 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.pipeline.checks.graph import faults
 from mongoq.pipeline.declare import Declarations, H, Names
 from mongoq.pipeline.graph.comparison import Difference, differences
-from mongoq.pipeline.graph.graph import BATCH, LEASE, Graph, Source, Trail, Waiting
+from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, Graph, Source, Trail, Waiting
 from mongoq.pipeline.graph.handlers import handler_name, names, quote_if_odd
 from mongoq.pipeline.recipe.recipe import graph_of
 from mongoq.pipeline.render import description, mermaid
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", bound=Hook)
 
-GRACE = 25
-HEARTBEAT = 5
+DRAIN_GRACE_SECONDS = 25
+HEARTBEAT_SECONDS = 5
 
 
 class Pipeline(Declarations):
@@ -114,9 +114,9 @@ class Pipeline(Declarations):
         *,
         to: str,
         name: str | None = None,
-        batch: int = BATCH,
+        batch: int = DEFAULT_BATCH,
         every: Duration | None = None,
-        lease: Duration = LEASE,
+        lease: Duration = DEFAULT_LEASE_SECONDS,
     ) -> Callable[[H], H]:
         """Declare a source: a generator function that yields ``Record``; the function is returned unchanged.
 
@@ -212,17 +212,17 @@ class Pipeline(Declarations):
         Raises:
             GraphInvalid: the pipeline has faults; the error lists all of them.
         """
-        found = faults(self.graph)
-        if found:
-            raise GraphInvalid(self.name, found)
+        all_faults = faults(self.graph)
+        if all_faults:
+            raise GraphInvalid(self.name, all_faults)
 
     def start(
         self,
         broker: Broker,
         *,
         stages: Sequence[str] | None = None,
-        grace: Duration = GRACE,
-        heartbeat: Duration = HEARTBEAT,
+        grace: Duration = DRAIN_GRACE_SECONDS,
+        heartbeat: Duration = HEARTBEAT_SECONDS,
         signals: bool = True,
     ) -> Run:
         """Start the stages in threads of this process, and return the run at once.
@@ -252,8 +252,8 @@ class Pipeline(Declarations):
         *,
         progress: bool = False,
         stages: Sequence[str] | None = None,
-        grace: Duration = GRACE,
-        heartbeat: Duration = HEARTBEAT,
+        grace: Duration = DRAIN_GRACE_SECONDS,
+        heartbeat: Duration = HEARTBEAT_SECONDS,
         signals: bool = True,
     ) -> Progress:
         """Run the stages until nothing is ready, scheduled or reserved in any of their queues; returns the progress.
@@ -304,8 +304,8 @@ class Pipeline(Declarations):
         trigger: Duration | None = None,
         tasks: int | None = None,
         stages: Sequence[str] | None = None,
-        grace: Duration = GRACE,
-        heartbeat: Duration = HEARTBEAT,
+        grace: Duration = DRAIN_GRACE_SECONDS,
+        heartbeat: Duration = HEARTBEAT_SECONDS,
         signals: bool = True,
     ) -> SparkRun:
         """Start the stages in the executors of a Spark session, and return the run at once.
@@ -367,8 +367,8 @@ class Pipeline(Declarations):
         broker: AsyncBroker,
         *,
         stages: Sequence[str] | None = None,
-        grace: Duration = GRACE,
-        heartbeat: Duration = HEARTBEAT,
+        grace: Duration = DRAIN_GRACE_SECONDS,
+        heartbeat: Duration = HEARTBEAT_SECONDS,
         signals: bool = True,
     ) -> StartingAsync:
         """Start as ``start`` does, with asyncio: ``async with pipeline.start_async(broker) as run``, or ``await`` it.
@@ -384,8 +384,8 @@ class Pipeline(Declarations):
         *,
         progress: bool = False,
         stages: Sequence[str] | None = None,
-        grace: Duration = GRACE,
-        heartbeat: Duration = HEARTBEAT,
+        grace: Duration = DRAIN_GRACE_SECONDS,
+        heartbeat: Duration = HEARTBEAT_SECONDS,
         signals: bool = True,
     ) -> Progress:
         """Run as ``drain`` does, with asyncio."""

@@ -19,25 +19,32 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid, QueueNotEmpty
-from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, count, object_id, queue_name, read_list, text
+from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, count, object_id, queue_name, read_list
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.stream_claim import STREAM_PREFIX
-from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
-from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE, ensure_ready
+from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE_UPDATE, ensure_ready
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
 from mongoq.protocol.history import read
-from mongoq.protocol.history.pages import Range, history_range, is_refused_filter, refusal
+from mongoq.protocol.history.dead_letters import IDS_ALONE, failure_filter
+from mongoq.protocol.history.pages import (
+    BoundedCount,
+    Range,
+    count_range,
+    history_range,
+    is_refused_filter,
+    refusal,
+)
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
-from mongoq.protocol.history.stats import HORIZON, MOST, flush
+from mongoq.protocol.history.stats import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-PAGE = 1_000
+MAX_DELETED_ITEMS = 1_000
 """Items that one command deletes, at most, where ids are named."""
-PLACE: dict[str, Any] = dict.fromkeys(("priority", "when", "processed"), 1)
+PLACE_FIELDS: dict[str, Any] = dict.fromkeys(("priority", "when", "processed"), 1)
 """Projection of the fields that define where the next page begins."""
 
 
@@ -49,61 +56,76 @@ def purge(
     limit: int | None = None,
     ids: Iterable[ObjectId] | None = None,
     stage: str | None = None,
+    reason: str | None = None,
+    error: str | None = None,
 ) -> Flow[int]:
     """Delete items of a state, or live ones that no caller holds, and return how many (``delete``).
 
     Without a limit it is one command, or one for each 1,000 ids. With a limit it is a ``find`` of ids in queue order
     and a ``delete`` of them for each 1,000 items. A crash in between leaves the rest.
     """
-    if all(choice is None for choice in (where, limit, ids, stage)):
+    failure = failure_filter(stage=stage, reason=reason, error=error)
+    if not failure and all(choice is None for choice in (where, limit, ids)):
         return (yield from read.purge(context, state))
     room = math.inf if limit is None else count(limit, "limit")
-    wanted = history_range(context, since=None, until=None, where=where, state=state, page=PAGE)
-    if stage is not None:
-        wanted = wanted.narrow({"origin.stage": text(stage, "stage", STAGE_BYTES)})
-    groups = _groups(ids, where=where, stage=stage)
+    wanted = history_range(context, since=None, until=None, where=where, state=state, page=MAX_DELETED_ITEMS)
+    if failure:
+        wanted = wanted.narrow(failure)
+    groups = _groups(ids, is_filtered=where is not None or bool(failure))
     yield from ensure_ready(context, fresh=False)
     now = context.broker.clock.now()
     if state is None:
         wanted = wanted.narrow({"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]})
     deleted = 0
     for group in groups:
-        chosen = replace(wanted.narrow(group) if group else wanted, started=now)
+        part = replace(wanted.narrow(group) if group else wanted, started=now)
         try:
-            deleted += yield from _purge_page(context, chosen, room - deleted)
-        except Exception as error:
-            if where is not None and is_refused_filter(error):
-                raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
+            deleted += yield from _purge_page(context, part, room - deleted)
+        except Exception as refused:
+            if where is not None and is_refused_filter(refused):
+                raise FilterInvalid("where", f"the server refuses it: {refusal(refused)}") from refused
             raise
     return deleted
 
 
-def _groups(ids: Any, **others: Any) -> list[Mapping[str, Any]]:
+def count_purge(context: QueueContext[Any], state: Selection, *, where: Any = None, limit: int) -> Flow[BoundedCount]:
+    """Count the items that a purge would delete, among the first ``limit`` items of the state."""
+    wanted = history_range(context, since=None, until=None, where=where, state=state, page=MAX_DELETED_ITEMS)
+    if state is None:
+        free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
+        wanted = wanted.narrow({"$or": free})
+    return (yield from count_range(context, wanted, limit=limit))
+
+
+def _groups(ids: Any, *, is_filtered: bool) -> list[Mapping[str, Any]]:
     """Return filters that name the selected ids, up to 1,000 in each; one empty filter without ids."""
     if ids is None:
         return [{}]
-    if any(value is not None for value in others.values()):
-        raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
+    if is_filtered:
+        raise ArgumentInvalid("ids", IDS_ALONE)
     checked = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
-    chosen = list(dict.fromkeys(checked))
-    return [{"_id": {"$in": chosen[start : start + PAGE]}} for start in range(0, len(chosen), PAGE)]
+    unique_ids = list(dict.fromkeys(checked))
+    return [
+        {"_id": {"$in": unique_ids[start : start + MAX_DELETED_ITEMS]}}
+        for start in range(0, len(unique_ids), MAX_DELETED_ITEMS)
+    ]
 
 
-def _purge_page(context: QueueContext[Any], chosen: Range, room: float) -> Flow[int]:
+def _purge_page(context: QueueContext[Any], wanted: Range, room: float) -> Flow[int]:
     if room == math.inf:
-        return (yield from delete_many(chosen.filter(context.name)))
-    deleted, rest = 0, chosen
+        return (yield from delete_many(wanted.filter(context.name)))
+    deleted, rest = 0, wanted
     while deleted < room:
-        size = int(min(PAGE, room - deleted))
+        size = int(min(MAX_DELETED_ITEMS, room - deleted))
         filter = rest.filter(context.name)
-        found = yield from find_few(context.broker, filter, chosen.order, size, projection=PLACE)
-        if not found:
+        page = yield from find_few(context.broker, filter, wanted.order, size, projection=PLACE_FIELDS)
+        if not page:
             break
         # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
-        named = chosen.narrow({"_id": {"$in": [document["_id"] for document in found]}})
+        named = wanted.narrow({"_id": {"$in": [document["_id"] for document in page]}})
         deleted += yield from delete_many(named.filter(context.name))
         # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
-        rest = replace(rest, after=found[-1])
+        rest = replace(rest, after=page[-1])
     return deleted
 
 
@@ -137,7 +159,7 @@ def _forget(broker: BrokerContext, queue: str) -> None:
     broker.stats = None
     state = broker.states.get(queue)
     if state is not None:
-        state.store(paused=False, stored={})
+        state.store(paused=False, settings={})
         state.asserted.clear()
         state.fenced_off.clear()
         state.prefetch.drop_behind(None, None)
@@ -148,13 +170,13 @@ SWEEP_ID = "lease:idle-queues"
 """``_id`` of the control document with the lease of the sweep."""
 END_PREFIX = "end:"
 """Prefix of the ``_id`` of marks at the end of a priority."""
-EVERY = timedelta(hours=1)
+IDLE_SWEEP_INTERVAL = timedelta(hours=1)
 """Time from one sweep to the next, over all processes."""
 SETTINGS_HORIZON = timedelta(days=100)
 """Time that a queue must have been empty and unused before its settings go: longer than a quarter."""
-FUSE = timedelta(hours=1)
+DELETION_DELAY = timedelta(hours=1)
 """Time from the end of a sweep's check to the deletion of settings: a push meanwhile removes the date."""
-CHUNK = 1_000
+MAX_UPDATED_DOCUMENTS = 1_000
 """Documents in one update, at most."""
 Documents = Mapping[str, Mapping[str, Any]]
 NOT_PAUSED = {"$in": [None, False]}
@@ -165,7 +187,7 @@ def upkeep(broker: BrokerContext) -> Flow[None]:
     """Write this process's counts, and sweep when it is time."""
     yield from flush(broker)
     if time.monotonic() >= broker.sweep_at:
-        broker.sweep_at = time.monotonic() + EVERY.total_seconds()
+        broker.sweep_at = time.monotonic() + IDLE_SWEEP_INTERVAL.total_seconds()
         yield from sweep(broker)
 
 
@@ -176,7 +198,7 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
     """
     yield from ensure_broker_ready(broker, write=True)
     now = broker.clock.now()
-    lease = {"$set": {"until": now + EVERY, "by": str(broker.identity)}}
+    lease = {"$set": {"until": now + IDLE_SWEEP_INTERVAL, "by": str(broker.identity)}}
     free: dict[str, Any] = {"_id": SWEEP_ID, "until": {"$lte": now}}
     try:
         yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
@@ -187,28 +209,30 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
     counters = yield from _documents(broker, COUNTERS_PREFIX, ("expires",))
     marks = yield from _documents(broker, END_PREFIX, ("q", "expires"))
     # Read after the documents: a push in between is either seen here, or its process removes the notes.
-    held = set((yield from queues(broker)))
+    non_empty = set((yield from queues(broker)))
     # A queue that holds an item or has a document may send letters to its dead queue.
-    dead = {name + DEAD_SUFFIX for name in {*held, *settings, *counters}} | set(_stored_dead_queues(settings))
-    in_use = held.union(dead, (yield from _bound(broker)), (yield from _find_consumed(broker, now)))
+    dead = {name + DEAD_SUFFIX for name in {*non_empty, *settings, *counters}} | set(_stored_dead_queues(settings))
+    in_use = non_empty.union(dead, (yield from _bound(broker)), (yield from _find_consumed(broker, now)))
     yield from _sweep_settings(settings, in_use, now)
-    yield from _sweep_others(COUNTERS_PREFIX, counters, held, now)
-    kept = {id for id, document in marks.items() if document.get("q") in held}
-    yield from _sweep_others(END_PREFIX, marks, kept, now)
+    yield from _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
+    marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
+    yield from _sweep_others(END_PREFIX, marks, marks_in_use, now)
     return True
 
 
 def _stored_dead_queues(settings: Documents) -> Iterator[str]:
     for document in settings.values():
-        stored = document.get("settings")
-        if isinstance(stored, Mapping) and isinstance(stored.get("dead"), str):
-            yield stored["dead"]
+        options = document.get("settings")
+        if isinstance(options, Mapping) and isinstance(options.get("dead"), str):
+            yield options["dead"]
 
 
 def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> Flow[dict[str, Mapping[str, Any]]]:
     projection = dict.fromkeys(fields, 1)
-    found = yield from find_few(broker, prefix_filter(prefix), [("_id", 1)], MOST, projection=projection)
-    return {document["_id"].removeprefix(prefix): document for document in found}
+    documents = yield from find_few(
+        broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection
+    )
+    return {document["_id"].removeprefix(prefix): document for document in documents}
 
 
 def _bound(broker: BrokerContext) -> Flow[set[str]]:
@@ -223,7 +247,7 @@ def _find_consumed(broker: BrokerContext, now: datetime) -> Flow[set[str]]:
     for record in (yield from workers(broker)):
         names.update(record.queues)
     for stream in (yield from _documents(broker, STREAM_PREFIX, ("queue", "until"))).values():
-        if isinstance(until := stream.get("until"), datetime) and until > now - HORIZON:
+        if isinstance(until := stream.get("until"), datetime) and until > now - IDLE_QUEUE_HORIZON:
             names.add(str(stream.get("queue")))
     return names
 
@@ -239,24 +263,26 @@ def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> Flo
             new.append(name)
         elif since <= noted and "expires" not in document:
             due.append(name)
-    yield from _update(CONTROL_PREFIX, woken, {}, IN_USE)
+    yield from _update(CONTROL_PREFIX, woken, {}, IN_USE_UPDATE)
     # The filters repeat the conditions on the server: a queue may have been used or paused since the documents were
     # read.
     untouched = {"idle": {"$exists": False}, "paused": NOT_PAUSED}
     yield from _update(CONTROL_PREFIX, new, untouched, {"$set": {"idle": now}})
     unused = {"idle": {"$lte": noted}, "paused": NOT_PAUSED}
-    yield from _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + FUSE}})
+    yield from _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + DELETION_DELAY}})
 
 
-def _sweep_others(prefix: str, found: Documents, kept: set[str], now: datetime) -> Flow[None]:
+def _sweep_others(prefix: str, documents: Documents, in_use: set[str], now: datetime) -> Flow[None]:
     """Give counters and marks of empty queues a date, and remove it from others; losing them does no harm."""
-    dated = [name for name in found if name in kept and "expires" in found[name]]
-    undated = [name for name in found if name not in kept and "expires" not in found[name]]
+    dated = [name for name in documents if name in in_use and "expires" in documents[name]]
+    undated = [name for name in documents if name not in in_use and "expires" not in documents[name]]
     yield from _update(prefix, dated, {}, {"$unset": {"expires": ""}})
-    yield from _update(prefix, undated, {"expires": {"$exists": False}}, {"$set": {"expires": now + HORIZON}})
+    yield from _update(
+        prefix, undated, {"expires": {"$exists": False}}, {"$set": {"expires": now + IDLE_QUEUE_HORIZON}}
+    )
 
 
 def _update(prefix: str, names: Sequence[str], filter: Mapping[str, Any], update: Mapping[str, Any]) -> Flow[None]:
-    for start in range(0, len(names), CHUNK):
-        which = {"_id": {"$in": [prefix + name for name in names[start : start + CHUNK]]}, **filter}
+    for start in range(0, len(names), MAX_UPDATED_DOCUMENTS):
+        which = {"_id": {"$in": [prefix + name for name in names[start : start + MAX_UPDATED_DOCUMENTS]]}, **filter}
         yield from Command("update_many", {"filter": which, "update": update})

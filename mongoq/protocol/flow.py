@@ -173,7 +173,7 @@ Request = Command[Any] | Shared[Any] | Wait | Rest | Beside | Begin | Begun
 Flow = Generator[Request, Any, T]
 
 
-SENDS = 4
+MAX_SENDS = 4
 """Attempts of a command that is sent without the driver's retry; the first one included."""
 
 
@@ -242,23 +242,27 @@ class PartlyRefused(Interruption):
         self.total = total
 
 
-IDS = 10_000
+MAX_COMMAND_ITEMS = 10_000
 """Items of one command, at most."""
-BYTES = 16 * 1024 * 1024
+MAX_COMMAND_BYTES = 16 * 1024 * 1024
 
 
 def chunks(
-    parts: Sequence[T], size: Callable[[T], int], *, items: Callable[[T], int] | None = None, most: int = IDS
+    parts: Sequence[T],
+    size: Callable[[T], int],
+    *,
+    items: Callable[[T], int] | None = None,
+    most: int = MAX_COMMAND_ITEMS,
 ) -> Iterator[list[T]]:
     """Cut parts into chunks of at most ``most`` parts, 10,000 items and 16 MiB; a larger part is a chunk of its own."""
-    if items is None and len(parts) <= min(most, IDS) and sum(map(size, parts)) <= BYTES:
+    if items is None and len(parts) <= min(most, MAX_COMMAND_ITEMS) and sum(map(size, parts)) <= MAX_COMMAND_BYTES:
         yield from [list(parts)] if parts else []
         return
     run: list[T] = []
     total = number = 0
     for part in parts:
         more, count = size(part), 1 if items is None else items(part)
-        if run and (len(run) == most or total + more > BYTES or number + count > IDS):
+        if run and (len(run) == most or total + more > MAX_COMMAND_BYTES or number + count > MAX_COMMAND_ITEMS):
             yield run
             run, total, number = [], 0, 0
         run.append(part)

@@ -56,13 +56,13 @@ PYTHON = (
     "set the environment variable PYSPARK_PYTHON to a Python with mongoq-driver[spark] before the session is made "
     "(os.environ['PYSPARK_PYTHON'] = sys.executable for the one that runs this program), or activate its environment"
 )
-OLDEST = (4, 2)
+OLDEST_PYSPARK = (4, 2)
 """Oldest PySpark version that has everything the format uses."""
-JAVA = 17
+OLDEST_JAVA = 17
 """Oldest Java version that Spark 4 supports."""
 VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 """Version in Java's output; up to Java 8 it was written 1.8."""
-PATIENCE_SECONDS = 60.0
+CHECK_TIMEOUT_SECONDS = 60.0
 """Seconds to wait for Java, which takes about a tenth of a second, and for the imports of a Python."""
 PROBE = "import sys, mongoq, pymongo, pyarrow; print('%d.%d' % sys.version_info[:2])"
 """Imports of tasks; Spark itself adds PySpark to the path."""
@@ -81,12 +81,12 @@ def check() -> None:
         SparkUnavailable: something is missing or too old; the message has the remedy.
     """
     check_packages()
-    found = java_version()
-    remedy = f"install Java {JAVA} or later (apt-get install default-jre-headless), or set JAVA_HOME to one"
-    if found is None:
+    java = java_version()
+    remedy = f"install Java {OLDEST_JAVA} or later (apt-get install default-jre-headless), or set JAVA_HOME to one"
+    if java is None:
         raise SparkUnavailable("Java", "is not installed, or does not run", remedy)
-    if found < JAVA:
-        raise SparkUnavailable("Java", f"{found} is too old for Spark", remedy)
+    if java < OLDEST_JAVA:
+        raise SparkUnavailable("Java", f"{java} is too old for Spark", remedy)
     interpreter = find_interpreter()
     if problem := find_problem(interpreter):
         raise SparkUnavailable(repr(interpreter), f"is the Python that Spark runs, and it {problem}", PYTHON)
@@ -136,8 +136,8 @@ def check_packages() -> None:
             raise SparkUnavailable(package)
     if installed := _version("pyspark"):
         parts = installed.split(".")
-        if tuple(int(part) for part in parts[:2] if part.isdigit()) < OLDEST:
-            oldest = ".".join(map(str, OLDEST))
+        if tuple(int(part) for part in parts[:2] if part.isdigit()) < OLDEST_PYSPARK:
+            oldest = ".".join(map(str, OLDEST_PYSPARK))
             raise SparkUnavailable("pyspark", f"{installed} is too old, mongoq needs {oldest} or later")
 
 
@@ -163,12 +163,12 @@ def java_version() -> int | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     # Java writes its version to stderr; both outputs are searched.
-    found = VERSION.search(result.stderr + result.stdout)
-    return int(found[1]) if found else None
+    match = VERSION.search(result.stderr + result.stdout)
+    return int(match[1]) if match else None
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=CHECK_TIMEOUT_SECONDS, check=False)
 
 
 def find_interpreter() -> str:

@@ -17,8 +17,8 @@ from mongoq.spark.raw_options import Location
 from mongoq.spark.scan import Scan
 from mongoq.sync import Broker
 
-PLAN_PATIENCE = 5.0
-TASK_PATIENCE = 30.0
+PLAN_TIMEOUT_SECONDS = 5.0
+TASK_TIMEOUT_SECONDS = 30.0
 """Seconds that a task waits for a server: an election takes about twelve."""
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ _brokers: dict[tuple[int, Location], Broker] = {}
 _lock = threading.Lock()
 
 
-def broker_at(place: Location, *, patience: float = TASK_PATIENCE) -> Broker:
+def broker_at(place: Location, *, patience: float = TASK_TIMEOUT_SECONDS) -> Broker:
     """Return this process's broker for a location, connected and checked; it lasts as long as the process.
 
     A forked process makes its own broker. ``patience`` in seconds counts for the first call only. Raises the errors of
@@ -42,7 +42,7 @@ def broker_at(place: Location, *, patience: float = TASK_PATIENCE) -> Broker:
         return _brokers[key]
 
 
-def scan_at(place: Location, *, patience: float = PLAN_PATIENCE, preference: str | None = None) -> Scan:
+def scan_at(place: Location, *, patience: float = PLAN_TIMEOUT_SECONDS, preference: str | None = None) -> Scan:
     """Return a scan of a location; its ``with`` block closes it. A preference replaces the URI's read preference."""
     return Scan(place.uri, place.database, place.collection, patience=patience, preference=preference)
 

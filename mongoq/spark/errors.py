@@ -7,7 +7,7 @@ from typing import Any
 
 from mongoq.errors import MongoqError
 
-NAMED = 10
+MAX_NAMED_IDS = 10
 """Ids that a message names, at most."""
 CALLING = "An error occurred while calling "
 """Beginning of Py4J's error text; the error itself comes on a later line."""
@@ -83,7 +83,7 @@ class RowsLost(MongoqError):
     """
 
     def __init__(self, item_ids: Sequence[Any]) -> None:
-        named = ", ".join(map(str, item_ids[:NAMED])) + ("…" if len(item_ids) > NAMED else "")
+        named = ", ".join(map(str, item_ids[:MAX_NAMED_IDS])) + ("…" if len(item_ids) > MAX_NAMED_IDS else "")
         super().__init__(
             f"of {len(item_ids)} of the rows the reservation is over: settled before, as all are in a batch that is "
             f"written again, or taken by others ({named}); they are left out"

@@ -15,7 +15,7 @@ from mongoq.errors import ArgumentInvalid
 T = TypeVar("T")
 
 DEFAULT_COLLECTION = "mongoq"
-PLACE = ("uri", "database", "collection")
+LOCATION_OPTIONS = ("uri", "database", "collection")
 """Options with the location of the queues; every reader and writer has them."""
 VARIABLES = ("MONGOQ_URI", "MONGOQ_DATABASE", "MONGOQ_COLLECTION")
 """Environment variables of the driver that are used when no option has a URI."""
@@ -23,7 +23,7 @@ PATH = "path"
 """Name under which Spark passes the argument of ``load``, ``save`` and ``start``."""
 TRUTHS = {"true": True, "false": False}
 DIGITS = 18
-LAST = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
+LATEST_TIME = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
 """Latest time that both BSON and Python can hold."""
 
 
@@ -42,20 +42,20 @@ class RawOptions:
     Every method raises ``ArgumentInvalid``, with the option's name, for an invalid value.
     """
 
-    def __init__(self, options: Mapping[str, str], known: Collection[str]) -> None:
+    def __init__(self, options: Mapping[str, str], known_names: Collection[str]) -> None:
         """Store the options; each must be known, in any case of letters."""
         self.options = {name.lower(): value for name, value in options.items()}
-        names = {name.lower() for name in known}
+        names = {name.lower() for name in known_names}
         for name in self.options:
             if name not in names:
-                raise ArgumentInvalid(name, f"not an option of format mongoq, which has {', '.join(known)}")
+                raise ArgumentInvalid(name, f"not an option of format mongoq, which has {', '.join(known_names)}")
 
     def place(self) -> Location:
         """Return the location of the queues, from the options or the environment of the driver.
 
         The environment's database and collection hold only for the environment's URI, not for the option's.
         """
-        uri, database, collection = (self.text(name) for name in PLACE)
+        uri, database, collection = (self.text(name) for name in LOCATION_OPTIONS)
         if uri is None:
             uri, named, of_them = (os.environ.get(name) or None for name in VARIABLES)
             # Only with the URI of the environment: its names may not exist where another URI leads.
@@ -156,7 +156,7 @@ class RawOptions:
             utc = None if moment.tzinfo is None else moment.astimezone(UTC)
         except (ValueError, OverflowError):
             utc = None
-        if utc is None or utc > LAST:
+        if utc is None or utc > LATEST_TIME:
             raise ArgumentInvalid(
                 name, f"a time in ISO 8601 with an offset, such as 2026-11-20T08:30:00Z, not {value!r}"
             )

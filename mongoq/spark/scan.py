@@ -31,7 +31,7 @@ from mongoq.drivers.connection_string import (
     redact_error,
 )
 from mongoq.drivers.documents import Document, decode, split_reply
-from mongoq.drivers.errors import LOGIN_REFUSED, UNAUTHORIZED_CODE, describe_missing_right
+from mongoq.drivers.errors import LOGIN_REFUSED_CODES, UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.encoding.codec import codec_options
 
@@ -40,11 +40,11 @@ SELECTION_SECONDS = 5.0
 SELECTION_OPTION = "serverSelectionTimeoutMS"
 SAMPLES = 2_000
 """Ids sampled for each range: the sizes of the ranges then differ by 2 %, hardly ever by more than 8 %."""
-LARGE = 500_000
+MIN_SAMPLED_DOCUMENTS = 500_000
 """Documents from which ids are sampled, not sorted: sorting takes half as long again, and needs memory."""
-END = 8 * 1024 * 1024
+INDEX_END_BYTES = 8 * 1024 * 1024
 """Bytes after which one end of an index is no longer read."""
-END_ROWS = 100
+INDEX_END_ROWS = 100
 
 PREFERENCES = {
     "primary": Primary,
@@ -118,7 +118,7 @@ class Scan:
             self._raise_refusal(error)
 
     def _raise_refusal(self, error: OperationFailure) -> NoReturn:
-        if error.code in LOGIN_REFUSED:
+        if error.code in LOGIN_REFUSED_CODES:
             raise AuthenticationFailed(
                 f"the server refused the credentials of the option uri: correct user, password, authSource or "
                 f"authMechanism ({redact_error(error, self._uri)})"
@@ -193,7 +193,7 @@ class Scan:
         random cursor is faster, but prefers pages with few large documents, by a factor of two.
         """
         sample = SAMPLES * parts
-        if count >= LARGE and sample < count:
+        if count >= MIN_SAMPLED_DOCUMENTS and sample < count:
             ids = self._sample(filter, hint, sample / count)
             places = [len(ids) * part // parts for part in range(1, parts)]
             return sorted({ids[place] for place in places}) if ids else []
@@ -243,13 +243,13 @@ class Scan:
     ) -> Iterator[Document]:
         size = 0
         with self._collection.find_raw_batches(
-            filter, projection, sort=order, limit=limit, batch_size=END_ROWS, allow_disk_use=True
+            filter, projection, sort=order, limit=limit, batch_size=INDEX_END_ROWS, allow_disk_use=True
         ) as cursor:
             for raw in cast("Iterator[bytes]", cursor):
                 for part in split_reply(raw) if raw else ():
                     yield from decode(part, naive=False)
                 size += len(raw)
-                if size >= END:
+                if size >= INDEX_END_BYTES:
                     return
 
 
@@ -274,8 +274,8 @@ def _collection(
         home = client.get_default_database(DATABASE) if database is None else client.get_database(database)
     except InvalidName as error:
         raise ArgumentInvalid("database", f"{error}: {database!r}") from None
-    chosen = None if preference is None else _preference(client, preference)
+    read_preference = None if preference is None else _preference(client, preference)
     try:
-        return home.get_collection(collection, codec_options(), chosen, read_concern=ReadConcern("majority"))
+        return home.get_collection(collection, codec_options(), read_preference, read_concern=ReadConcern("majority"))
     except InvalidName as error:
         raise ArgumentInvalid("collection", f"{error}: {collection!r}") from None

@@ -93,7 +93,7 @@ logger = logging.getLogger("mongoq.testing")
 Steps = Generator[Coroutine[Any, Any, Any], Any, list[Result]]
 """Yields coroutines to await, and receives their results."""
 
-FAILURES = Exception, SystemExit, asyncio.CancelledError
+RUN_FAILURES = Exception, SystemExit, asyncio.CancelledError
 """Errors that fail a run. Other errors that a worker handles belong to the test here: Ctrl-C, a timeout,
 ``pytest.fail``.
 """
@@ -164,7 +164,7 @@ class VirtualStation:
             elif refused is None:
                 returned = self._call_handler(run, payload)
             outcomes = refused or run.context.call(consumer.resolver.outcomes, consumer, items, returned)
-        except FAILURES as error:
+        except RUN_FAILURES as error:
             if (lacking := _transaction_of(error)) is not None:
                 raise lacking from None
             raised, outcomes = error, consumer.resolver.failures(consumer, items, error)

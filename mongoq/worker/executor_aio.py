@@ -49,12 +49,12 @@ class DaemonThreads:
         When the caller is cancelled, the function goes on and its result is ignored.
         """
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[T] = loop.create_future()
         context = copy_context()
 
         def resolve(result: T) -> None:
-            if not done.done():
-                done.set_result(result)
+            if not future.done():
+                future.set_result(result)
 
         def work() -> None:
             result = context.run(function)
@@ -66,7 +66,7 @@ class DaemonThreads:
         thread = self._idle.pop() if self._idle else self._start_thread()
         thread.put(work)
         try:
-            result = await done
+            result = await future
         except BaseException:
             thread.put(None)  # the thread ends when the function does
             raise
@@ -136,7 +136,7 @@ class AioExecutor:
             task.add_done_callback(tasks.discard)
 
         def start_again(task: asyncio.Task[None]) -> None:
-            # The task was cancelled before its first step: ``_guard`` had not begun.
+            # The worker has not asked for this cancellation: a handler has left it behind, or the event loop is ending.
             if task.cancelled() and not self._closing:
                 self.start(work, name, calls_handlers=calls_handlers)
 
@@ -149,21 +149,10 @@ class AioExecutor:
             task.cancel()
 
     async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Restart a loop after a cancellation that the worker did not ask for.
-
-        A handler may have left the cancellation behind, or the event loop is ending.
-        """
-        task = asyncio.current_task()
-        assert task is not None
-        while True:
-            try:
-                return await work()
-            except asyncio.CancelledError:
-                if self._closing:
-                    raise
-                task.uncancel()
-            except Exception as error:
-                return self._on_failure(error)
+        try:
+            await work()
+        except Exception as error:
+            self._on_failure(error)
 
     def set_event(self, event: WakeEvent) -> None:
         """Set a wake event from any thread."""
@@ -225,8 +214,8 @@ class AioExecutor:
         # Tasks that are cancelled after their time get one more second to clean up.
         for patience in (seconds, 1.0):
             deadline = self._loop.time() + patience
-            while self._tasks and (left := deadline - self._loop.time()) > 0:
-                await asyncio.wait(self._tasks, timeout=left)
+            while self._tasks and (seconds_left := deadline - self._loop.time()) > 0:
+                await asyncio.wait(self._tasks, timeout=seconds_left)
             for task in self._tasks:
                 task.cancel()
 

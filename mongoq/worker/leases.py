@@ -10,9 +10,9 @@ from typing import Any
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.settle.by_token import ExtendedItems
 
-DUE = 2 / 3
+EXTENSION_DUE_SHARE = 2 / 3
 """Share of a lease that is left when its extension is due."""
-SOON = 5 / 6
+EXTENSION_EARLY_SHARE = 5 / 6
 """Share that is left when a lease is extended along with due ones, to save a command."""
 
 
@@ -76,12 +76,12 @@ class Leases:
         if lease is None or key not in lease.items:
             return
         assert item.lease_until is not None
-        held = lease.items[key]
-        self.drop(held)
-        apart = Lease(item.token, lease.length, item.lease_until, {key: held}, is_extended=True)
+        held_item = lease.items[key]
+        self.drop(held_item)
+        apart = Lease(item.token, lease.length, item.lease_until, {key: held_item}, is_extended=True)
         self._split[id_key(item.token), key] = apart
         self.items += 1
-        self.bytes += held._size
+        self.bytes += held_item._size
 
     def current(self, item: Item[Any]) -> Item[Any]:
         """Return the item with the current end of its lease."""
@@ -92,11 +92,11 @@ class Leases:
         """Drop an item that was settled or lost."""
         key = id_key(item.id)
         lease = self._of(item.token, key)
-        held = None if lease is None else lease.items.pop(key, None)
-        if lease is None or held is None:
+        held_item = None if lease is None else lease.items.pop(key, None)
+        if lease is None or held_item is None:
             return
         self.items -= 1
-        self.bytes -= held._size
+        self.bytes -= held_item._size
         if not lease.items:
             token = id_key(item.token)
             if self._split.pop((token, key), None) is None:
@@ -104,14 +104,14 @@ class Leases:
 
     def is_due(self, now: datetime) -> bool:
         """Return whether a lease has to be extended now."""
-        return any(lease.until - now < lease.length * DUE for lease in self._all())
+        return any(lease.until - now < lease.length * EXTENSION_DUE_SHARE for lease in self._all())
 
     def due(self, now: datetime) -> list[tuple[Lease, ExtendedItems]]:
         """Return the leases to extend now, or soon."""
         return [
             (lease, ExtendedItems(lease.token, [item.id for item in lease.items.values()], lease.length))
             for lease in self._all()
-            if lease.until - now < lease.length * SOON
+            if lease.until - now < lease.length * EXTENSION_EARLY_SHARE
         ]
 
     def find(self, token: Any, key: Any) -> Item[Any] | None:

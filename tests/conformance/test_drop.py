@@ -18,7 +18,7 @@ DAY = timedelta(days=1)
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers of ``stats`` are never given a second time."""
-    monkeypatch.setattr(stats, "CACHED", 0.0)
+    monkeypatch.setattr(stats, "STATS_CACHE_SECONDS", 0.0)
 
 
 def _remaining(shell: Shell, name: str) -> list[Any]:

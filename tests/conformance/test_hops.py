@@ -9,7 +9,7 @@ from bson import ObjectId
 from pydantic import BaseModel
 
 import mongoq
-from mongoq.model.trail import KEPT_BYTES
+from mongoq.model.trail import MAX_KEPT_PAYLOAD_BYTES
 from tests.shells import Shell
 from tests.staged import staged
 
@@ -71,7 +71,7 @@ async def test_items_without_such_a_hop_are_refused_and_the_others_go(shell: She
     ids = [
         await _through(shell, 1),
         await _through(shell, 2, payloads=False),
-        await _through(shell, b"x" * KEPT_BYTES),
+        await _through(shell, b"x" * MAX_KEPT_PAYLOAD_BYTES),
         await _through(shell, 4),
     ]
     foreign = await shell.queue("done").push("not of the pipeline")
@@ -151,7 +151,7 @@ async def test_dead_letters_without_such_a_hop_stay(shell: Shell, by_id: bool) -
     await queue.push("not of the pipeline")
     foreign = await queue.reserve()
     await queue.bury(foreign)
-    ids = [await _through(shell, payload, dead=True) for payload in (1, b"x" * KEPT_BYTES, 3)]
+    ids = [await _through(shell, payload, dead=True) for payload in (1, b"x" * MAX_KEPT_PAYLOAD_BYTES, 3)]
     stranger = ObjectId()
     result = await queue.dead.replay(hop="raw", **({"ids": [*ids, foreign.id, stranger]} if by_id else {}))
     assert (result.found, result.pushed, result.refused, result.skipped) == (4, 2, 2, 0)

@@ -18,7 +18,7 @@ from tests.shells import Shell
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers are never given a second time."""
-    monkeypatch.setattr(stats, "CACHED", 0.0)
+    monkeypatch.setattr(stats, "STATS_CACHE_SECONDS", 0.0)
 
 
 async def _stats(shell: Shell, name: str = "orders") -> Any:
@@ -113,10 +113,10 @@ async def test_counters_add_up_over_brokers_and_are_written_on_close(shell: Shel
 async def test_an_answer_is_a_second_old_at_most(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     await shell.queue().push(1)
     first = await shell.broker.stats()
-    monkeypatch.setattr(stats, "CACHED", 60.0)
+    monkeypatch.setattr(stats, "STATS_CACHE_SECONDS", 60.0)
     await shell.queue().push(2)
     assert await shell.broker.stats() == first
-    monkeypatch.setattr(stats, "CACHED", 0.0)
+    monkeypatch.setattr(stats, "STATS_CACHE_SECONDS", 0.0)
     assert (await _stats(shell)).put == 2
 
 

@@ -210,7 +210,7 @@ async def test_a_trail_of_long_names_is_shorter(shell: Shell) -> None:
 @TOGETHER
 async def test_a_payload_beyond_64_kib_is_not_kept(shell: Shell, together: bool) -> None:
     stage = staged(shell.queue(), trail=True, payloads=True)
-    room = trails.KEPT_BYTES - len(bson.encode({"payload": b""}))
+    room = trails.MAX_KEPT_PAYLOAD_BYTES - len(bson.encode({"payload": b""}))
     small, large = await _claimed(stage, b"x" * room), await _claimed(stage, b"x" * (room + 1))
     await _moved(stage, small, together)
     await _moved(stage, large, together)
@@ -222,8 +222,8 @@ async def test_a_payload_beyond_64_kib_is_not_kept(shell: Shell, together: bool)
 @pytest.mark.parametrize("payloads", [False, True])
 async def test_an_item_at_the_limit_goes_on_with_a_full_trail(shell: Shell, together: bool, payloads: bool) -> None:
     stage = staged(shell.queue(), trail=True, payloads=True)
-    item = await _claimed(stage, b"x" * (trails.KEPT_BYTES - 100), headers={"h": "x" * 16_000})
-    entry = {**_entry(shell), "payload": b"x" * (trails.KEPT_BYTES - 100)}
+    item = await _claimed(stage, b"x" * (trails.MAX_KEPT_PAYLOAD_BYTES - 100), headers={"h": "x" * 16_000})
+    entry = {**_entry(shell), "payload": b"x" * (trails.MAX_KEPT_PAYLOAD_BYTES - 100)}
     await stage.release(item)
     shell.raw.update_one({"_id": item.id}, {"$set": {"trail": [entry] * 50}})
     next_stage = staged(shell.queue(), "last", trail=True, payloads=True) if payloads else shell.queue()
@@ -241,7 +241,7 @@ async def test_a_patch_has_the_room_that_a_trail_takes(shell: Shell, together: b
     queue = shell.queue()
     item = await _claimed(queue, {"b": b"x" * 12 * MIB})
     await queue.release(item)
-    entry = {**_entry(shell), "payload": b"x" * (trails.KEPT_BYTES - 100)}
+    entry = {**_entry(shell), "payload": b"x" * (trails.MAX_KEPT_PAYLOAD_BYTES - 100)}
     shell.raw.update_one({"_id": item.id}, {"$set": {"trail": [entry] * 50}})
     handle = staged(queue, trail=True, payloads=True) if marked else queue
     await _moved(handle, await handle.reserve(), together, patch={"$set": {"c": b"x" * 2 * MIB}})

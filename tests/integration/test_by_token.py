@@ -56,7 +56,7 @@ def reserved(broker: mongoq.Broker, number: int, name: str = "orders") -> list[A
 def test_items_of_several_queues_go_each_to_its_destination(
     broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_items, "IDS", 2)
+    monkeypatch.setattr(held_items, "MAX_COMMAND_ITEMS", 2)
     broker.queue("kept").configure(history=60)
     items = [*reserved(broker, 2), *reserved(broker, 3, "kept")]
     later = moved_to(broker, "later", delay=3600, priority=7)

@@ -263,7 +263,7 @@ async def test_the_search_for_a_server_ends_when_the_uri_says(kind: str, unused_
 @KINDS
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_uri_may_ask_for_a_longer_search(kind: str, unused_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TIMEOUT", 0.05)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_SECONDS", 0.05)
     error = await fail_to_connect(kind, f"mongodb://127.0.0.1:{unused_port}/?serverSelectionTimeoutMS=300")
     assert "in time (timeout=0.3 s)" in str(error)
     error = await fail_to_connect(kind, f"mongodb://127.0.0.1:{unused_port}/")
@@ -279,7 +279,7 @@ async def test_a_uri_may_ask_for_a_longer_search(kind: str, unused_port: int, mo
 async def test_a_limit_that_the_driver_leaves_out_is_as_good_as_absent(
     kind: str, option: str, unused_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "TIMEOUT", 0.05)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_SECONDS", 0.05)
     with pytest.warns(UserWarning, match=r"(?i)timeoutms must be"):
         error = await fail_to_connect(kind, f"mongodb://127.0.0.1:{unused_port}/app?{option}")
     assert "in time (timeout=0.05 s)" in str(error)

@@ -19,7 +19,7 @@ from pymongo import MongoClient
 import mongoq
 from mongoq.protocol.coordination import streams
 from mongoq.protocol.flow import Command
-from mongoq.protocol.state.claim_hints import MARGIN, ClaimHints, LowerBound
+from mongoq.protocol.state.claim_hints import BOUND_MARGIN, ClaimHints, LowerBound
 from tests.integration.test_plans import Watched
 from tests.waiting import PATIENCE
 
@@ -32,7 +32,7 @@ SOON = PATIENCE
 def hurry(queue: Any, *, priorities: tuple[int, ...] = (0,), floor: datetime | None = None) -> ClaimHints:
     """Let the claims of a queue go by hints, as if it had just been looked at."""
     claim_hints: ClaimHints = queue._context.state.claim_hints
-    when = floor or datetime.now(UTC) - MARGIN
+    when = floor or datetime.now(UTC) - BOUND_MARGIN
     claim_hints.fast, claim_hints.floors = True, dict.fromkeys(priorities, LowerBound(when))
     claim_hints.looked_at = time.monotonic()
     return claim_hints

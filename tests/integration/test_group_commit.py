@@ -12,7 +12,7 @@ from bson import ObjectId
 from pymongo.monitoring import CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
-from mongoq.protocol.state.batcher import CROWD
+from mongoq.protocol.state.batcher import CONCURRENT_CALLERS
 from mongoq.protocol.state.context import QueueContext
 from tests.clients import opened
 from tests.integration.concurrent_callers import CALLERS, ConcurrentCallers, Listener, calls, failures
@@ -288,7 +288,7 @@ def slow(client: Any, appname: str, command: str) -> Iterator[None]:
 async def test_pushes_of_many_callers_have_two_batches_under_way(
     uri: str, client: Any, database: str, raw: Any
 ) -> None:
-    listener, callers = Beside("insert"), 2 * CROWD
+    listener, callers = Beside("insert"), 2 * CONCURRENT_CALLERS
     async with (
         opened("aio", uri, event_listeners=[listener], appname=database) as own,
         mongoq.AsyncBroker(own[database]["mongoq"]) as broker,
@@ -306,7 +306,7 @@ async def test_pushes_of_many_callers_have_two_batches_under_way(
 async def test_claims_of_many_callers_have_two_batches_under_way_which_take_different_items(
     uri: str, client: Any, database: str, raw: Any
 ) -> None:
-    listener, callers = Beside("update"), 2 * CROWD
+    listener, callers = Beside("update"), 2 * CONCURRENT_CALLERS
     async with (
         opened("aio", uri, event_listeners=[listener], appname=database) as own,
         mongoq.AsyncBroker(own[database]["mongoq"]) as broker,

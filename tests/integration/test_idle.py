@@ -267,7 +267,7 @@ def test_every_use_lets_settings_stay_for_another_season(
     process.sweep()
     process.sweep(days=days)
     assert ("expires" in process.stored()) is (days > 100)
-    monkeypatch.setattr(context, "FIRST_USE", -1.0)
+    monkeypatch.setattr(context, "MARK_IN_USE_SECONDS", -1.0)
     use(process.another())
     assert not process.stored().keys() & {"idle", "expires"}
     process.sweep(days=1)

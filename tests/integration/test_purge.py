@@ -45,7 +45,7 @@ def test_what_is_claimed_or_changed_after_it_was_read_stays(
 def test_a_page_begins_behind_the_one_before(
     uri: str, database: str, monkeypatch: pytest.MonkeyPatch, pages: int
 ) -> None:
-    monkeypatch.setattr(admin, "PAGE", 100)
+    monkeypatch.setattr(admin, "MAX_DELETED_ITEMS", 100)
     watched = Watched(uri, database)
     with watched.client, watched.broker:
         watched.queue.push_many(range(pages * 100 + 50))

@@ -28,7 +28,7 @@ def test_a_forked_child_does_not_count_what_its_parent_did(broker: mongoq.Broker
 def test_what_could_not_be_written_is_written_later(
     broker: mongoq.Broker, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stats, "CACHED", 0.0)
+    monkeypatch.setattr(stats, "STATS_CACHE_SECONDS", 0.0)
     for name in ("a", "b"):
         broker.queue(name).push(1)
     mode = {"times": 1}
@@ -53,7 +53,7 @@ def test_depths_come_from_the_index_of_live_items(uri: str, database: str) -> No
 
 
 def test_many_threads_count_and_write_at_once(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats, "CACHED", 0.0)
+    monkeypatch.setattr(stats, "STATS_CACHE_SECONDS", 0.0)
     counters = broker._context.counters
     broker.queue("orders").push(1)
 

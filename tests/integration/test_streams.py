@@ -158,8 +158,8 @@ def test_what_came_after_a_time_is_left_there(process: Process, clock: mongoq.Vi
 
 
 def test_a_claim_of_many_goes_in_several_commands(process: Process, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "IDS", 3)
-    monkeypatch.setattr(by_token, "IDS", 3)
+    monkeypatch.setattr(streams, "MAX_COMMAND_ITEMS", 3)
+    monkeypatch.setattr(by_token, "MAX_COMMAND_ITEMS", 3)
     ids = process.queue.push_many(range(10))
     assert list(process.claim(8).ids) == ids[:8]
     assert reserved(raw) == 8
@@ -373,7 +373,7 @@ def test_an_item_that_lapsed_too_often_gets_a_batch_of_its_own_and_is_then_burie
 def test_an_item_that_must_be_alone_is_put_behind_the_others_of_a_claim(
     make: Make, clock: mongoq.VirtualClock, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "IDS", 2)
+    monkeypatch.setattr(streams, "MAX_COMMAND_ITEMS", 2)
     process = make(max_retries=0)
     process.queue.resume()
     suspects = process.queue.push_many(range(2))

@@ -15,7 +15,7 @@ from pymongo.errors import WriteConcernError
 
 import mongoq
 from mongoq.model.clock import ServerClock, local_seconds
-from mongoq.protocol.flow import SENDS
+from mongoq.protocol.flow import MAX_SENDS
 from tests.waiting import CLOCKS, PATIENCE
 
 
@@ -208,7 +208,7 @@ def test_a_delete_that_is_never_confirmed_raises_the_drivers_error(broker: mongo
     queue.push("a")
     item = queue.reserve()
     assert item is not None
-    failing(["delete"], times=SENDS, **CONCERN)
+    failing(["delete"], times=MAX_SENDS, **CONCERN)
     with pytest.raises(WriteConcernError):
         queue.commit(item)
 

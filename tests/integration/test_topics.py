@@ -145,7 +145,7 @@ def test_bindings_are_read_once_a_second_at_most_whatever_is_pushed_where(
     listened: tuple[mongoq.Broker, Listener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, listener = listened
-    monkeypatch.setattr(topics, "CALM_SECONDS", 0.0)
+    monkeypatch.setattr(topics, "CHECK_PAUSE_SECONDS", 0.0)
     broker.queue("orders").push(0)
     assert "find" in listener.names()
     monkeypatch.setattr(topics, "REFRESH_SECONDS", 3600.0)

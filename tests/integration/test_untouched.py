@@ -17,8 +17,8 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 import mongoq
 from mongoq.protocol.coordination import streams
 from mongoq.protocol.state import prefetch
-from mongoq.protocol.state.batcher import CROWD
-from mongoq.protocol.state.prefetch import BATCHES, FEW
+from mongoq.protocol.state.batcher import CONCURRENT_CALLERS
+from mongoq.protocol.state.prefetch import BATCHES_PER_READ, MIN_PREFETCH_BATCH
 from tests.clients import opened
 from tests.integration.concurrent_callers import gathered
 from tests.integration.test_plans import Plan
@@ -244,9 +244,9 @@ def test_an_item_that_a_filter_sends_elsewhere_bears_who_did_it(other_broker: mo
 
 async def reading_ahead(place: Place) -> None:
     """Claim twice in a row, so that what comes next is read ahead."""
-    await place.queue.push_many(range(FEW * BATCHES * 2))
+    await place.queue.push_many(range(MIN_PREFETCH_BATCH * BATCHES_PER_READ * 2))
     for _ in range(2):
-        await gathered([place.queue.reserve] * FEW)
+        await gathered([place.queue.reserve] * MIN_PREFETCH_BATCH)
 
 
 async def pushed(place: Place) -> None:
@@ -311,75 +311,77 @@ PUT = [pushed, pushed_late, pushed_with_others, published, moved, moved_with_oth
 async def test_what_this_process_puts_first_is_not_overtaken_by_what_was_read_ahead(
     place: Place, put_first: Callable[[Place], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "FRESH", 60.0)  # however slow the machine
+    monkeypatch.setattr(prefetch, "PREFETCHED_ITEM_SECONDS", 60.0)  # however slow the machine
     await reading_ahead(place)
     ahead = place.queue._context.state.prefetch
     assert ahead.is_filled
     await put_first(place)
-    assert "first" in [item.payload for item in await place.reserved(FEW)]
+    assert "first" in [item.payload for item in await place.reserved(MIN_PREFETCH_BATCH)]
 
 
 async def test_an_id_that_was_removed_and_is_pushed_again_is_another_item(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "FRESH", 60.0)
-    ids = await place.queue.push_many(range(FEW * BATCHES * 2))
+    monkeypatch.setattr(prefetch, "PREFETCHED_ITEM_SECONDS", 60.0)
+    ids = await place.queue.push_many(range(MIN_PREFETCH_BATCH * BATCHES_PER_READ * 2))
     for _ in range(2):
-        await place.reserved(FEW)
-    for id in ids[2 * FEW : 4 * FEW]:
+        await place.reserved(MIN_PREFETCH_BATCH)
+    for id in ids[2 * MIN_PREFETCH_BATCH : 4 * MIN_PREFETCH_BATCH]:
         place.other_broker.queue("orders").remove(id)
         place.other_broker.queue("orders").push("other", id=id)
-    payloads = [item.payload for _ in range(8) for item in await place.reserved(FEW)]
-    assert payloads.count("other") == 2 * FEW
+    payloads = [item.payload for _ in range(8) for item in await place.reserved(MIN_PREFETCH_BATCH)]
+    assert payloads.count("other") == 2 * MIN_PREFETCH_BATCH
 
 
 @pytest.mark.parametrize("way", ["reserve", "pop", "reserve_many"])
 async def test_what_this_process_claims_in_another_way_is_no_longer_there(
     place: Place, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "FRESH", 60.0)
+    monkeypatch.setattr(prefetch, "PREFETCHED_ITEM_SECONDS", 60.0)
     state, claim = place.queue._context.state, getattr(place.queue, way)
     for _ in range(3):
         await reading_ahead(place)
-        await claim(*([FEW // 2] if way == "reserve_many" else []))
+        await claim(*([MIN_PREFETCH_BATCH // 2] if way == "reserve_many" else []))
         assert state.prefetch.is_filled
-        await place.reserved(FEW)
+        await place.reserved(MIN_PREFETCH_BATCH)
         assert not state.prefetch.closed_until > 0, "it was met again"
 
 
 async def test_what_was_removed_since_it_was_read_is_not_taken_for_contention(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch, "FRESH", 60.0)
+    monkeypatch.setattr(prefetch, "PREFETCHED_ITEM_SECONDS", 60.0)
     state = place.queue._context.state
     for _ in range(4):
         await reading_ahead(place)
         place.other_broker.queue("orders").purge(state="ready")
-        place.other_broker.queue("orders").push_many(range(3 * FEW))
-        assert [item.payload for _ in range(3) for item in await place.reserved(FEW)] == list(range(3 * FEW))
+        place.other_broker.queue("orders").push_many(range(3 * MIN_PREFETCH_BATCH))
+        assert [item.payload for _ in range(3) for item in await place.reserved(MIN_PREFETCH_BATCH)] == list(
+            range(3 * MIN_PREFETCH_BATCH)
+        )
         assert state.contention.width == 1
         state.prefetch.closed_until = 0.0
 
 
 async def test_nor_is_what_it_pushes_while_that_is_being_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "FRESH", 60.0)
+    monkeypatch.setattr(prefetch, "PREFETCHED_ITEM_SECONDS", 60.0)
     await reading_ahead(place)
     pushed = asyncio.create_task(place.queue.push("first", priority=-1))
-    await place.reserved(FEW)
+    await place.reserved(MIN_PREFETCH_BATCH)
     await pushed
-    payloads = [item.payload for item in await place.reserved(FEW)]
+    payloads = [item.payload for item in await place.reserved(MIN_PREFETCH_BATCH)]
     assert "first" in payloads or place.raw.find_one({"payload": "first"})["reserved"]
 
 
 async def test_that_of_another_process_waits_for_a_moment_at_most(place: Place) -> None:
     await reading_ahead(place)
     place.other_broker.queue("orders").push("first", priority=-1)
-    await asyncio.sleep(prefetch.FRESH)
-    assert "first" in [item.payload for item in await place.reserved(FEW)]
+    await asyncio.sleep(prefetch.PREFETCHED_ITEM_SECONDS)
+    assert "first" in [item.payload for item in await place.reserved(MIN_PREFETCH_BATCH)]
 
 
 async def test_many_callers_that_come_and_go_get_each_item_once(place: Place, raw: Any) -> None:
-    number = 6 * CROWD
+    number = 6 * CONCURRENT_CALLERS
     await place.queue.push_many(range(number))
     payloads: list[Any] = []
 
@@ -391,7 +393,7 @@ async def test_many_callers_that_come_and_go_get_each_item_once(place: Place, ra
             payloads.append(item.payload)
             await place.queue.commit(item)
 
-    await asyncio.gather(*(worker(index) for index in range(2 * CROWD)))
+    await asyncio.gather(*(worker(index) for index in range(2 * CONCURRENT_CALLERS)))
     while (item := await place.queue.reserve()) is not None:  # what was rolled back as the others looked
         payloads.append(item.payload)
         await place.queue.commit(item)
@@ -438,14 +440,14 @@ async def test_what_nobody_can_decode_is_found_as_it_is_opened(place: Place, raw
 
 async def test_a_single_claim_beside_those_of_many_callers_is_not_taken_for_somebody_else(place: Place) -> None:
     """Nobody knows which item it takes, until it has it."""
-    await place.queue.push_many(range(8 * CROWD))
+    await place.queue.push_many(range(8 * CONCURRENT_CALLERS))
     state = place.queue._context.state
 
     async def worker() -> None:
         while (item := await place.queue.reserve()) is not None:
             await place.queue.commit(item)
 
-    await asyncio.gather(*(worker() for _ in range(CROWD)))
+    await asyncio.gather(*(worker() for _ in range(CONCURRENT_CALLERS)))
     assert not state.prefetch.closed_until > 0
     assert not state.prefetch.claimed_keys
     assert (len(state.prefetch.singles), state.contention.width) == (0, 1)

@@ -32,7 +32,7 @@ APP = "mongoq-waits"
 @pytest.fixture(autouse=True)
 def _looks_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no look find what should wake: these tests tell one from the other by their patience."""
-    monkeypatch.setattr(wait_queue, "LIVE_POLL", 10 * PATIENCE)
+    monkeypatch.setattr(wait_queue, "LIVE_POLL_SECONDS", 10 * PATIENCE)
 
 
 @pytest.fixture

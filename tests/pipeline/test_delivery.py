@@ -241,7 +241,7 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
         return mongoq.Drop()
 
     def inserted(broker: Any, envelope: Any, *, given: bool) -> Flow[bool]:
-        flow = insert.insert_item(broker, envelope, given=given)
+        flow = insert.insert_item(broker, envelope, id_given=given)
         reply = yield next(flow)
         try:
             while losses:

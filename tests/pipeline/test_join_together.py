@@ -11,7 +11,7 @@ from bson import ObjectId
 import mongoq
 from mongoq.model.item import Item, id_key, with_stored
 from mongoq.pipeline.run.consumers import machinery
-from mongoq.protocol.join.match import PATIENCE
+from mongoq.protocol.join.match import ARRIVALS_BEFORE_PARKING
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes_of_queues
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import context_of
@@ -176,9 +176,9 @@ def test_who_was_put_off_is_parked_when_several_turns_have_brought_no_partner(br
     meeting = Meeting(broker)
     meeting.watch()
     again = meeting.put_off(meeting.push(a=[{"id": 1}]))
-    for turn in range(PATIENCE):
+    for turn in range(ARRIVALS_BEFORE_PARKING):
         again = meeting.put_off(again + meeting.push(b=[{"id": 10 + turn}]))
-        assert (1 in [item.payload["id"] for item, _ in again]) == (turn < PATIENCE - 1)
+        assert (1 in [item.payload["id"] for item, _ in again]) == (turn < ARRIVALS_BEFORE_PARKING - 1)
     assert [payload["id"] for payload in meeting.parked()] == [1]
 
 

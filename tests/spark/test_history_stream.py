@@ -169,7 +169,7 @@ def test_a_batch_of_few_items_is_one_part(stream: Any, processed: Any, monkeypat
     start = reader.initialOffset()
     for limit in (ReadMaxRows(100), ReadAllAvailable()):
         assert len(parts(reader, start, reader.latestOffset(start, limit))) == 1
-    monkeypatch.setattr("mongoq.spark.read.reader.ITEMS", 1)
+    monkeypatch.setattr("mongoq.spark.read.reader.PARTITION_ITEMS", 1)
     assert len(parts(reader, start, reader.latestOffset(start, ReadAllAvailable()))) == 3
 
 

@@ -146,8 +146,8 @@ def test_a_sample_of_many_queues_takes_some_of_each_or_of_some(store: Any, infer
 def test_a_sample_of_large_items_ends_early(store: Any, inferred: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from mongoq.spark import scan
 
-    monkeypatch.setattr(scan, "END", 1_000_000)
-    monkeypatch.setattr(scan, "END_ROWS", 2)
+    monkeypatch.setattr(scan, "INDEX_END_BYTES", 1_000_000)
+    monkeypatch.setattr(scan, "INDEX_END_ROWS", 2)
     for n in range(40):
         store.add({f"n{n}": "x" * 400_000}, when=store.now + timedelta(seconds=n))
     assert 4 <= len(inferred()) < 20

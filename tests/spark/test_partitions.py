@@ -102,7 +102,7 @@ def test_partitions_of_many_items_are_balanced_within_a_tenth(
 
     from mongoq.spark.source import MongoqDataSource
 
-    monkeypatch.setattr(scans, "LARGE", 1_000 if ways == "sampled" else 10**9)
+    monkeypatch.setattr(scans, "MIN_SAMPLED_DOCUMENTS", 1_000 if ways == "sampled" else 10**9)
     monkeypatch.setattr(scans.Scan, "_exact" if ways == "sampled" else "_sample", None)
     source = MongoqDataSource(large_store.options(view="history", partitions=partitions))
     reader = source.reader(StructType().add("_id", StringType()))
@@ -119,9 +119,9 @@ def test_the_number_of_partitions_follows_the_items(store: Any, by_id: Any, monk
     assert sizes(by_id(missing="empty")) == [0]
     store.add_many(250)
     assert sizes(by_id()) == [250]
-    monkeypatch.setattr(planning, "ITEMS", 100)
+    monkeypatch.setattr(planning, "PARTITION_ITEMS", 100)
     assert len(sizes(by_id())) == 3
-    monkeypatch.setattr(planning, "MOST_PARTITIONS", 2)
+    monkeypatch.setattr(planning, "MAX_PARTITIONS", 2)
     assert len(sizes(by_id())) == 2
     assert len(sizes(by_id(partitions=5))) == 5
 

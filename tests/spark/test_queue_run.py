@@ -82,8 +82,8 @@ def run(store: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., A
     from mongoq.spark.stream import queue_run
     from mongoq.spark.stream.stream_options import QueueStreamOptions
 
-    monkeypatch.setattr(queue_run, "DYING", 0.1)
-    monkeypatch.setattr(queue_run, "LENGTH", timedelta(seconds=1))
+    monkeypatch.setattr(queue_run, "LAST_EXTENSION_SECONDS", 0.1)
+    monkeypatch.setattr(queue_run, "RUN_LEASE", timedelta(seconds=1))
     runs = []
 
     def run(**options: Any) -> Any:
@@ -161,7 +161,7 @@ def test_a_run_that_is_alive_is_distinguished_from_a_dead_one(store: Any, run: A
     alive.end()
     store.collection.update_one(
         {"_id": "stream:etl"},
-        {"$set": {"token": ObjectId(), "by": "host:1:ab", "until": alive.now() + queue_run.LENGTH}},
+        {"$set": {"token": ObjectId(), "by": "host:1:ab", "until": alive.now() + queue_run.RUN_LEASE}},
     )
     assert run().last() == 0
 
@@ -197,7 +197,7 @@ def test_who_waits_for_an_empty_queue_is_woken_by_a_push(store: Any, run: Any, m
 
     run = run()
     assert run.latest(0, 10) == 0
-    monkeypatch.setattr(queue_run, "IDLE", 600.0)
+    monkeypatch.setattr(queue_run, "EMPTY_WAIT_SECONDS", 600.0)
     broker = mongoq.Broker(store.collection)
     timer = threading.Timer(0.5, lambda: broker.queue("orders").push({"n": 1}))
     timer.start()

@@ -28,11 +28,11 @@ __all__ = ["Reader", "flush", "halt", "is_halted", "mark_end", "sweep", "task_be
 @contextmanager
 def without_hints() -> Iterator[None]:
     """Let claims never count as slow: on a busy machine they would add marks to queues at random."""
-    before, claim_hints.WORTH = claim_hints.WORTH, math.inf
+    before, claim_hints.CLAIM_SECONDS_BEFORE_MEASURING = claim_hints.CLAIM_SECONDS_BEFORE_MEASURING, math.inf
     try:
         yield
     finally:
-        claim_hints.WORTH = before
+        claim_hints.CLAIM_SECONDS_BEFORE_MEASURING = before
 
 
 def mark_end(queue: Any) -> None:

@@ -24,7 +24,7 @@ from mongoq.drivers.group_commit_aio import AioGroupCommit
 from mongoq.drivers.performer_aio import AioPerformer
 from mongoq.drivers.sessions import Sessions
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.flow import SENDS, Command, Flow, Interruption, ReplyLost, Request, Shared, hands_over
+from mongoq.protocol.flow import MAX_SENDS, Command, Flow, Interruption, ReplyLost, Request, Shared, hands_over
 from mongoq.protocol.state.context import BrokerContext
 
 # sync only: __all__ = ["Runner", "ThreadDriver", "ThreadSender"]
@@ -56,11 +56,11 @@ class AioSender:
     async def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
         """Give back the items that a command took for a failed call; the fence makes a resend safe."""
         back = command.undo(reply) if command.undo is not None else None
-        for sends in range(SENDS if back is not None else 0):
+        for sends in range(MAX_SENDS if back is not None else 0):
             try:
                 await self.send(back)  # type: ignore[arg-type]  # it is one
             except Exception as error:
-                if isinstance(classify_error(error), ReplyLost) and sends < SENDS - 1:
+                if isinstance(classify_error(error), ReplyLost) and sends < MAX_SENDS - 1:
                     continue
                 logger.warning("an item that a failed call had taken could not be given back: %r", error)
             return

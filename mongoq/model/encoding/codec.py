@@ -33,27 +33,27 @@ HEADERS_LIMIT = 16 * 1024
 NESTING_LIMIT = 100
 """Levels of a value, at most."""
 TOO_DEEP = f"nested deeper than {NESTING_LIMIT} levels; store a flatter document, or text"
-DOCUMENT = 3
+DOCUMENT_TYPE = 3
 """Type byte of a document in BSON."""
 UNENCODABLE = (BSONError, OverflowError, UnicodeError, TypeError, ValueError)
 """Errors that the driver raises for values that BSON cannot hold."""
-TOGETHER = 100
+MAX_GROUP_VALUES = 100
 """Values that are encoded in one call, at most."""
 REGEX_FLAGS = re.IGNORECASE | re.LOCALE | re.MULTILINE | re.DOTALL | re.UNICODE | re.VERBOSE
 """Flags that BSON has a letter for; the driver drops other flags."""
-SMALL = 10_000
+SMALL_VALUE_BYTES = 10_000
 """Average bytes of a value above which values are encoded one by one: memory would hold the values and the group."""
 
 M = TypeVar("M")
 Options = CodecOptions[Any]
 
 
-def codec_options(given: Options | None = None) -> Options:
+def codec_options(options: Options | None = None) -> Options:
     """Return options under which values come back equal: aware UTC dates and standard UUIDs.
 
     Dates that Python cannot hold come back as ``bson.DatetimeMS``; otherwise they would fail the claim that found them.
     """
-    return (given or CodecOptions()).with_options(
+    return (options or CodecOptions()).with_options(
         tz_aware=True,
         tzinfo=UTC,
         uuid_representation=UuidRepresentation.STANDARD,
@@ -61,7 +61,7 @@ def codec_options(given: Options | None = None) -> Options:
     )
 
 
-PLAIN = codec_options()
+PLAIN_OPTIONS = codec_options()
 """Options for reading the content of raw BSON."""
 
 
@@ -128,7 +128,7 @@ class Encoding:
             while group := [{name: value} for value in values[len(wrapped) : len(wrapped) + number]]:
                 raw = bson.encode({"": group}, codec_options=self.options)
                 wrapped += _parts_of(raw, len(group))
-                number = TOGETHER if len(raw) < number * SMALL else 1
+                number = MAX_GROUP_VALUES if len(raw) < number * SMALL_VALUE_BYTES else 1
         except Exception as error:
             raise PayloadInvalid(name, f"one of many: {error}") from error
         largest = max(map(len, wrapped), default=0)
@@ -138,7 +138,7 @@ class Encoding:
 
     def unwrap(self, name: str, raw: bytes) -> Any:
         """Return a value from the bytes of ``wrapped``, in a form that is sent as exactly these bytes."""
-        if raw[4] == DOCUMENT:
+        if raw[4] == DOCUMENT_TYPE:
             return RawBSONDocument(raw[raw.index(0, 5) + 1 : -1], self.undecoded)
         return self.of_bytes(raw)[name]
 
@@ -211,7 +211,7 @@ def _problem(value: Any, error: Exception) -> str:
     )
 
 
-_PLAIN = frozenset({str, int, float, bool, type(None), bytes, ObjectId, UUID, Int64, Decimal128})
+_UNCHECKED_TYPES = frozenset({str, int, float, bool, type(None), bytes, ObjectId, UUID, Int64, Decimal128})
 """Types that need no check, compared by identity; other types may be valid as well."""
 
 
@@ -240,9 +240,9 @@ def _check(value: Any, depth: int) -> None:
 
 def _check_raw(value: RawBSONDocument, depth: int) -> None:
     """Refuse raw BSON that differs from the encoding of its values: the next caller that encodes it would change it."""
-    document = bson.decode(value.raw, PLAIN)
+    document = bson.decode(value.raw, PLAIN_OPTIONS)
     _check_document(document, depth)
-    if bson.encode(document, codec_options=PLAIN) != bytes(value.raw):
+    if bson.encode(document, codec_options=PLAIN_OPTIONS) != bytes(value.raw):
         raise _Refusal(
             "raw BSON that would come back as something else: it holds a field twice, an option of a regular "
             "expression that Python does not know, or a type that MongoDB has given up"
@@ -281,7 +281,7 @@ def _check_array(value: list[Any] | tuple[Any, ...], depth: int) -> None:
     if depth > NESTING_LIMIT:
         raise _Refusal(TOO_DEEP)
     for place, part in enumerate(value):
-        if type(part) not in _PLAIN:
+        if type(part) not in _UNCHECKED_TYPES:
             try:
                 _CHECKS.get(type(part), _check)(part, depth + 1)
             except Exception as error:
@@ -296,7 +296,7 @@ def _check_document(value: Mapping[Any, Any], depth: int) -> None:
     for key, part in value.items():
         if type(key) is not str and not isinstance(key, str):
             raise _Refusal(f"keys are strings, not {type(key).__name__}: {key!r}")
-        if type(part) not in _PLAIN:
+        if type(part) not in _UNCHECKED_TYPES:
             try:
                 _CHECKS.get(type(part), _check)(part, depth + 1)
             except Exception as error:

@@ -6,7 +6,7 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-LONGEST = 64 * 1024
+MAX_TEXT_LENGTH = 64 * 1024
 """Characters of a text that is logged, or sent from an executor, at most."""
 # The descriptors of the classes themselves: a metaclass, or the exception's class, may have others of these names.
 _NAME, _QUALNAME, _MODULE = (type.__dict__[name] for name in ("__name__", "__qualname__", "__module__"))
@@ -33,7 +33,7 @@ def _name(text: str) -> str:
     return plain(text).replace("\0", "\\0") or "(no name)"
 
 
-def text_of(error: BaseException, limit: int = LONGEST) -> str:
+def text_of(error: BaseException, limit: int = MAX_TEXT_LENGTH) -> str:
     """Return the message of an exception, cut to ``limit`` characters, in a form that UTF-8 can hold."""
     try:
         return plain(str(error), limit)
@@ -64,7 +64,7 @@ def printable(error: BaseException) -> BaseException:
     """
     try:
         text = "".join(traceback.format_exception(error))
-        if len(text) <= LONGEST * 2 and text == plain(text, len(text)):
+        if len(text) <= MAX_TEXT_LENGTH * 2 and text == plain(text, len(text)):
             return error
     except BaseException:  # noqa: S110  # for any failure, the plain exception still describes the error
         pass
@@ -75,7 +75,7 @@ class _Unprintable(Exception):
     """Stands for an exception that cannot be printed."""
 
 
-def plain(text: Any, limit: int = LONGEST) -> str:
+def plain(text: Any, limit: int = MAX_TEXT_LENGTH) -> str:
     """Return a text, cut to ``limit`` characters, as a plain ``str`` that UTF-8 can hold."""
     # The methods of a subclass are the user's, so call that of ``str`` itself.
     exact = str.__str__(text)

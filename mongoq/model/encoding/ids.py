@@ -16,9 +16,9 @@ from bson import ObjectId
 bytes_of = attrgetter("_ObjectId__id" if hasattr(ObjectId, "_ObjectId__id") else "binary")
 """Returns the 12 bytes of an ObjectId; the driver's property makes a Python call for each."""
 
-NUMBERS = 2**24
+COUNTER_VALUES = 2**24
 """Values of the counter in the last three bytes of an ObjectId."""
-SECONDS = 0xFFFFFFFF
+SECONDS_MASK = 0xFFFFFFFF
 """Mask of the seconds in the first four bytes."""
 
 
@@ -37,8 +37,8 @@ def new_id() -> ObjectId:
     try:
         with ObjectId._inc_lock:
             place = ObjectId._inc
-            ObjectId._inc = (place + 1) % NUMBERS
-        return ObjectId((int(time.time()) & SECONDS).to_bytes(4) + _process() + place.to_bytes(3))
+            ObjectId._inc = (place + 1) % COUNTER_VALUES
+        return ObjectId((int(time.time()) & SECONDS_MASK).to_bytes(4) + _process() + place.to_bytes(3))
     except AttributeError:
         # Another version of the driver may count in another way.
         return ObjectId()
@@ -60,9 +60,9 @@ def new_ids(number: int) -> list[bytes]:
 def _count_up(number: int) -> list[bytes]:
     with ObjectId._inc_lock:
         first = ObjectId._inc
-        if first + number > NUMBERS:
+        if first + number > COUNTER_VALUES:
             # Begin again at 0; the earlier ids with these numbers are seconds older.
             first = 0
-        ObjectId._inc = (first + number) % NUMBERS
-    head = (int(time.time()) & SECONDS).to_bytes(4) + _process()
+        ObjectId._inc = (first + number) % COUNTER_VALUES
+    head = (int(time.time()) & SECONDS_MASK).to_bytes(4) + _process()
     return [head + place.to_bytes(3) for place in range(first, first + number)]

@@ -37,15 +37,15 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.encoding.error_text import spoken
 
 M = TypeVar("M")
-_PLAIN = (str, bool, int, float, bytes, datetime, UUID)
+_PLAIN_TYPES = (str, bool, int, float, bytes, datetime, UUID)
 _BY_IDENTITY: Any = object.__eq__
 _SECRETS = (SecretStr, SecretBytes)
 _ARRAYS = (list, tuple, set, frozenset, deque)
-KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Decimal128, Binary, DatetimeMS)}
+BSON_TYPES: Mapping[str, Any] = {kind.__name__: kind for kind in (Decimal128, Binary, DatetimeMS)}
 """Types of BSON that a model may ask for; their values come as Python's types otherwise."""
-FROM: Mapping[Any, type] = {Decimal128: Decimal, Binary: bytes, DatetimeMS: datetime}
+PYTHON_TYPES: Mapping[Any, type] = {Decimal128: Decimal, Binary: bytes, DatetimeMS: datetime}
 """Python's type for each of them."""
-MOST_KINDS = 10
+MAX_VALIDATION_ROUNDS = 10
 """Rounds in which a model may ask for them: a validator may run only after another one has passed."""
 _OPTIONS: CodecOptions[Any] = CodecOptions(uuid_representation=UuidRepresentation.STANDARD, tz_aware=True)
 
@@ -93,7 +93,7 @@ class TypedValues(Generic[M]):
         """Validate a stored value; raises the errors of the model."""
         restored = _convert_read(value)
         refusal: ValidationError | None = None
-        for _ in range(MOST_KINDS):
+        for _ in range(MAX_VALIDATION_ROUNDS):
             try:
                 return self._adapter.validate_python(restored, strict=False, by_name=True, by_alias=True)
             except ValidationError as error:
@@ -148,11 +148,11 @@ def _kinds_asked_for(error: ValidationError) -> dict[int, type]:
     kinds: dict[int, type] = {}
     for fault in error.errors(include_url=False):
         value = fault["input"]
-        kind = KINDS.get(str(fault.get("ctx", {}).get("class"))) if fault["type"] == "is_instance_of" else None
+        kind = BSON_TYPES.get(str(fault.get("ctx", {}).get("class"))) if fault["type"] == "is_instance_of" else None
         if fault["type"] in ("value_error", "assertion_error"):
             # A user's own validator failed; it may expect a Decimal128.
             kind = Decimal128
-        if kind is not None and isinstance(value, FROM[kind]):
+        if kind is not None and isinstance(value, PYTHON_TYPES[kind]):
             kinds[id(value)] = kind
     return kinds
 
@@ -295,7 +295,7 @@ def _convert_dumped(value: Any) -> Any:
         return {_key(key): _convert_dumped(part) for key, part in value.items()}
     if isinstance(value, _ARRAYS):
         return [_convert_dumped(part) for part in value]
-    if isinstance(value, _PLAIN) or type(value).__module__.partition(".")[0] == "bson":
+    if isinstance(value, _PLAIN_TYPES) or type(value).__module__.partition(".")[0] == "bson":
         return value
     if isinstance(value, Decimal):
         return Decimal128(value)

@@ -12,7 +12,7 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
 Options = CodecOptions[Any]
-ERRORS = (BSONError, TypeError, ValueError, OverflowError)
+DECODE_ERRORS = (BSONError, TypeError, ValueError, OverflowError)
 """Errors that the driver raises for BSON it cannot decode."""
 
 
@@ -35,7 +35,7 @@ def read(raw: bytes, options: Options) -> dict[str, Any]:
     try:
         document: dict[str, Any] = bson.decode(raw, options)
         return document
-    except ERRORS as error:
+    except DECODE_ERRORS as error:
         return UnreadableDocument(_fields(raw, options), raw, f"it holds BSON that cannot be read: {error}")
 
 
@@ -47,7 +47,7 @@ def _fields(raw: bytes, options: Options) -> dict[str, Any]:
     )
     try:
         return dict(bson.decode(raw, lenient))
-    except ERRORS:
+    except DECODE_ERRORS:
         # For example a reference without a name: decode the inner documents one by one.
         fields = RawBSONDocument(raw, lenient.with_options(document_class=RawBSONDocument))
         return {name: _field(value, lenient) for name, value in fields.items()}
@@ -58,5 +58,5 @@ def _field(value: Any, options: Options) -> Any:
         return value
     try:
         return bson.decode(value.raw, options)
-    except ERRORS:
+    except DECODE_ERRORS:
         return value

@@ -17,26 +17,28 @@ from mongoq.pipeline.graph.graph import Graph, Source, Stage
 from mongoq.worker.consumer import LogErrors
 
 NAME_BYTES = 120
-UNFIT = ("Cc", "Cs", "Zl", "Zp")
+UNFIT_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 """Unicode categories that a name must not have: they break lines, control a terminal, or have no UTF-8 encoding."""
 
 
 def faults(graph: Graph) -> list[str]:
     """Return the faults of a graph, each once; an empty list if the graph is valid."""
-    found = [*_of_names(graph), *_of_queue_names(graph)]
+    all_faults = [*_of_names(graph), *_of_queue_names(graph)]
     trail: Any = graph.trail
     if not (isinstance(trail, bool) or trail == "payloads"):
-        found.append(f"pipeline: trail: True, False or 'payloads', not {trail!r:.60}")
+        all_faults.append(f"pipeline: trail: True, False or 'payloads', not {trail!r:.60}")
     if graph.log_errors not in get_args(LogErrors):
-        found.append(f"pipeline: log_errors: 'message' or 'type', not {graph.log_errors!r:.60}")
+        all_faults.append(f"pipeline: log_errors: 'message' or 'type', not {graph.log_errors!r:.60}")
     for source in graph.sources:
-        found += [f"{_title(source)}: {fault}" for fault in source_faults(source)]
+        all_faults += [f"{_title(source)}: {fault}" for fault in source_faults(source)]
     for stage in graph.stages:
-        found += [f"{_title(stage)}: {fault}" for fault in (*stage_faults(graph, stage), *type_faults(graph, stage))]
-    found += join_queue_faults(graph)
-    found += route_faults(graph)
+        all_faults += [
+            f"{_title(stage)}: {fault}" for fault in (*stage_faults(graph, stage), *type_faults(graph, stage))
+        ]
+    all_faults += join_queue_faults(graph)
+    all_faults += route_faults(graph)
     # Two checks may find the same fault; dict.fromkeys keeps the first one and the order.
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(all_faults))
 
 
 def _of_names(graph: Graph) -> Iterator[str]:
@@ -64,7 +66,7 @@ def _unfit(name: Any) -> Iterator[str]:
         return
     if not name.strip():
         yield "name: it cannot be empty; give it one"
-    elif any(category(character) in UNFIT for character in name):
+    elif any(category(character) in UNFIT_CATEGORIES for character in name):
         yield "name: it holds a control character or a line break; leave that out"
     # A lone surrogate is a fault of its own; without surrogatepass, encode would raise for it.
     size = len(name.encode(errors="surrogatepass"))
@@ -101,11 +103,11 @@ def route_faults(graph: Graph) -> list[str]:
     if not (graph.stages or graph.sources):
         return ["pipeline: it has no stages; declare one with @pipeline.stage(…) or @pipeline.sink(…)"]
     plan = _Plan.of(graph.of_strings())
-    found = [*_of_lists(graph), *_of_targets(plan), *_of_otherwise(plan), *_of_readers(plan), *_of_ends(plan)]
+    all_faults = [*_of_lists(graph), *_of_targets(plan), *_of_otherwise(plan), *_of_readers(plan), *_of_ends(plan)]
     # With an invalid name among the inputs, stages behind it would be reported as unreachable too.
     if graph.inputs == plan.graph.inputs:
-        found += _of_unreached(plan)
-    return found
+        all_faults += _of_unreached(plan)
+    return all_faults
 
 
 @dataclass(frozen=True)

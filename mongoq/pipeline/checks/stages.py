@@ -13,10 +13,10 @@ from mongoq.model.encoding.codec import Codec, Encoding, codec_options
 from mongoq.model.filters import where_filter
 from mongoq.model.outcomes import Drop, Move, Outcome
 from mongoq.model.settings import KEEP, Default, check_options
-from mongoq.model.stream_claim import MOST
+from mongoq.model.stream_claim import MAX_STREAM_CLAIM_ITEMS
 from mongoq.pipeline.checks.types import may_hold
 from mongoq.pipeline.frames.handler import FORMATS, frames_of, kind_name
-from mongoq.pipeline.graph.graph import BATCH, LEASE, Frame, Graph, Join, Source, Stage
+from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import argument_type, classes, in_a_line, return_type
 from mongoq.pipeline.run.consumers import DEFAULTS, join_takes_job
 from mongoq.protocol.push.push import check_due, check_headers
@@ -24,16 +24,21 @@ from mongoq.worker.consumer import any_handler, consumer
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.sources import source_plan
 
-FINE: dict[str, Any] = {"batch": BATCH, "every": None, "lease": LEASE, "coroutines": True}
+VALID_SOURCE: dict[str, Any] = {
+    "batch": DEFAULT_BATCH,
+    "every": None,
+    "lease": DEFAULT_LEASE_SECONDS,
+    "coroutines": True,
+}
 """Valid options of a source, to check one value at a time. Async generators are valid: asyncio may run them."""
 ENCODING = Encoding(codec_options())
 DELIVERIES = ("exactly-once", "at-most-once")
 ON_NONE = ("error", "drop")
-CONSUMER: dict[str, Any] = {**DEFAULTS, "coroutines": True}
+VALID_CONSUMER: dict[str, Any] = {**DEFAULTS, "coroutines": True}
 """Default options of a consumer, to check one at a time. Coroutine functions are valid: asyncio may run them."""
-SHORTEST_LEASE = 1
+MIN_LEASE_SECONDS = 1
 """Shortest lease in seconds: a stream extends a lease several times within its length."""
-OPTIONS = ("lease", "retry", "max_retries")
+FRAME_STAGE_OPTIONS = ("lease", "retry", "max_retries")
 MISSING = ("error", "pass")
 LATE = ("error", "wait", "drop")
 
@@ -42,7 +47,10 @@ def source_faults(source: Source) -> Iterator[str]:
     """Return the faults of a source, without its name."""
     values: dict[str, Any] = {"batch": source.batch, "every": source.every, "lease": source.lease}
     # Each value is checked alone, beside valid ones: source_plan raises at the first fault, and all are reported.
-    for handler, options in [(source.handler, FINE), *((_nothing, FINE | {key: values[key]}) for key in values)]:
+    for handler, options in [
+        (source.handler, VALID_SOURCE),
+        *((_nothing, VALID_SOURCE | {key: values[key]}) for key in values),
+    ]:
         yield from _yield_fault(partial(source_plan, "", "", None, handler, **options))
 
 
@@ -65,7 +73,7 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     else:
         yield from _yield_fault(lambda: Codec(ENCODING, stage.model))
     if (stage.join is None and stage.frame is None) or stage.options.get("batch") is not None:
-        yield from _yield_fault(lambda: consumer(None, stage.handler, **CONSUMER))
+        yield from _yield_fault(lambda: consumer(None, stage.handler, **VALID_CONSUMER))
     yield from _timeout_faults(stage)
     for option, value in stage.options.items():
         yield from _yield_fault(partial(_check_option, option, value))
@@ -85,7 +93,7 @@ def _check_option(option: str, value: Any) -> None:
     else:
         max_time = 1 if option == "on_timeout" else None  # a missing max_time is reported by _timeout_faults
         # Each option alone, beside valid defaults: the check raises at the first fault, and all are reported.
-        consumer(None, any_handler, **CONSUMER | {"max_time": max_time, option: value})
+        consumer(None, any_handler, **VALID_CONSUMER | {"max_time": max_time, option: value})
 
 
 def _timeout_faults(stage: Stage) -> Iterator[str]:
@@ -240,8 +248,8 @@ def _of_the_schema(schema: Any) -> Iterator[str]:
 
 def _of_numbers(frame: Frame) -> Iterator[str]:
     try:
-        if count(frame.items, "items") > MOST:
-            yield f"items: {MOST:,} at most, not {frame.items:,}"
+        if count(frame.items, "items") > MAX_STREAM_CLAIM_ITEMS:
+            yield f"items: {MAX_STREAM_CLAIM_ITEMS:,} at most, not {frame.items:,}"
     except ArgumentInvalid as invalid:
         yield in_a_line(invalid)
     if frame.partitions is not None:
@@ -255,8 +263,8 @@ def _of_the_lease(lease: Any) -> Iterator[str]:
         length = duration(lease, "lease", zero=False)
     except ArgumentInvalid:
         return  # reported with the other options
-    if length.total_seconds() < SHORTEST_LEASE:
-        yield f"lease: of a stage on frames {SHORTEST_LEASE} second at least, since a stream extends it"
+    if length.total_seconds() < MIN_LEASE_SECONDS:
+        yield f"lease: of a stage on frames {MIN_LEASE_SECONDS} second at least, since a stream extends it"
 
 
 def _of_refused_options(stage: Stage) -> Iterator[str]:
@@ -266,7 +274,7 @@ def _of_refused_options(stage: Stage) -> Iterator[str]:
         "where": stage.where is not None,
         "delivery": stage.delivery != "exactly-once",
         "none": stage.none != "error",
-        **{option: True for option in stage.options if option not in OPTIONS},
+        **{option: True for option in stage.options if option not in FRAME_STAGE_OPTIONS},
     }
     for name, value in refused.items():
         if value:
@@ -343,8 +351,8 @@ def _of_join_options(stage: Stage) -> Iterator[str]:
 
 def join_queue_faults(graph: Graph) -> Iterator[str]:
     """Return the faults of the queues in which the joins of a graph park their items."""
-    queues = [*graph.outputs, *(graph.errors_of(one) for one in graph.stages)]
-    queues += [queue for one in graph.stages for queue in (*one.sources, *one.targets)]
+    queues = [*graph.outputs, *(graph.errors_of(part) for part in graph.stages)]
+    queues += [queue for part in graph.stages for queue in (*part.sources, *part.targets)]
     named = {queue for queue in queues if isinstance(queue, str)}
     for stage in graph.stages:
         if stage.join is not None:

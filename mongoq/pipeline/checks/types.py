@@ -22,7 +22,7 @@ from mongoq.pipeline.graph.handlers import argument_type, classes, elements, ret
 
 SCALARS: tuple[type, ...] = (str, bytes, int, float, bool, datetime, date, time, timedelta, Decimal, UUID)
 CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset)
-NUMBERS: tuple[type, ...] = (int, float, bool)
+NUMBER_TYPES: tuple[type, ...] = (int, float, bool)
 
 
 def why_never(kind: type, model: Any) -> str | None:
@@ -36,7 +36,7 @@ def why_never(kind: type, model: Any) -> str | None:
         return _lacking(kind, wanted) if _is_written_plainly(kind) else None
     document = kind is dict or _is_written_plainly(kind)
     never = {
-        "text": wanted in (str, bytes) and kind in NUMBERS,
+        "text": wanted in (str, bytes) and kind in NUMBER_TYPES,
         "scalar": wanted in SCALARS and document,
         "array": wanted in CONTAINERS and wanted is not dict and (document or kind in SCALARS),
         "document": wanted is dict and kind in SCALARS,
@@ -83,7 +83,7 @@ def _aliases(field: str, info: FieldInfo) -> set[str]:
     return {name for name in aliases if isinstance(name, str)}
 
 
-SEVERAL = (list, tuple, set, frozenset, Iterator, AsyncIterator)
+SEVERAL_TYPES = (list, tuple, set, frozenset, Iterator, AsyncIterator)
 
 
 def type_faults(graph: Graph, stage: Stage) -> Iterator[str]:
@@ -128,13 +128,13 @@ def _is_decided(type_made: Any) -> bool:
     return isinstance(type_made, type) and (type_made in (*SCALARS, *CONTAINERS) or is_plain(type_made))
 
 
-def may_hold(kind: type, made: type) -> bool:
-    """Return whether a value of the class ``made`` may be an instance of ``kind``."""
+def may_hold(kind: type, value_type: type) -> bool:
+    """Return whether a value of the class ``value_type`` may be an instance of ``kind``."""
     # The type system allows an int for float, and a float for complex, although they are no subclasses.
-    if getattr(kind, "_is_protocol", False) or (made, kind) in ((int, float), (int, complex), (float, complex)):
+    if getattr(kind, "_is_protocol", False) or (value_type, kind) in ((int, float), (int, complex), (float, complex)):
         return True
     try:
-        return issubclass(made, kind) or issubclass(kind, made)
+        return issubclass(value_type, kind) or issubclass(kind, value_type)
     except TypeError:  # for example a TypedDict
         return True
 
@@ -163,7 +163,7 @@ def _of_one_return(graph: Graph, stage: Stage, kinds: list[type]) -> Iterator[st
         # A fault only if the handler returns no outcome at all: a Move among its types may choose the target.
         if len(payloads) == len([kind for kind in kinds if kind is not NoneType]):
             yield f"the handler returns {_names(payloads)}, and of several targets it is to choose one; return a Move"
-    elif all(issubclass(kind, SEVERAL) for kind in payloads):
+    elif all(issubclass(kind, SEVERAL_TYPES) for kind in payloads):
         yield f"the handler returns {_names(payloads)}, where one payload is due; return that, or a document around it"
     else:
         for target in stage.targets:

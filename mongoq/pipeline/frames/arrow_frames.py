@@ -11,7 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 from bson import Decimal128, Int64, ObjectId
 
-from mongoq.pipeline.frames.values import ABSENT, NUMBERS, moment, plain_values
+from mongoq.pipeline.frames.values import ABSENT, NUMBER_TYPES, moment, plain_values
 from mongoq.spark.types.json_text import json_shown
 
 KIND = pa.Table
@@ -50,12 +50,12 @@ def _as_one_type(values: list[Any]) -> Typed:
         return TYPES[kinds], values
     there = [value for value in values if value is not None]
     # A mix of int and float is a double only if no integer loses digits (above 2**53).
-    if kinds <= NUMBERS and all(type(value) is float or float(value) == value for value in there):
+    if kinds <= NUMBER_TYPES and all(type(value) is float or float(value) == value for value in there):
         return pa.float64(), [None if value is None else float(value) for value in values]
     if kinds == {datetime} and all(value.tzinfo for value in there):
         return MOMENT, values
-    if kinds == {Decimal128} and (found := _decimal_type(there)) is not None:
-        return found, [None if value is None else value.to_decimal() for value in values]
+    if kinds == {Decimal128} and (decimal_type := _decimal_type(there)) is not None:
+        return decimal_type, [None if value is None else value.to_decimal() for value in values]
     if kinds == {list}:
         return _lists(values)
     if all(issubclass(kind, Mapping) for kind in kinds):

@@ -10,7 +10,7 @@ import numpy
 import pandas
 from bson import Decimal128, Int64
 
-from mongoq.pipeline.frames.values import ABSENT, NUMBERS, is_missing, moment, plain_values
+from mongoq.pipeline.frames.values import ABSENT, NUMBER_TYPES, is_missing, moment, plain_values
 
 KIND = pandas.DataFrame
 NESTED = False
@@ -19,8 +19,8 @@ NESTED = False
 
 def make_frame(columns: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
     """Return a frame of these columns, and the values that the frame returns when the function changes nothing."""
-    shown = {name: [None if value is ABSENT else value for value in values] for name, values in columns.items()}
-    return pandas.DataFrame({name: _array(values) for name, values in shown.items()}), shown
+    frame_values = {name: [None if value is ABSENT else value for value in values] for name, values in columns.items()}
+    return pandas.DataFrame({name: _array(values) for name, values in frame_values.items()}), frame_values
 
 
 def _array(values: list[Any]) -> Any:
@@ -29,7 +29,7 @@ def _array(values: list[Any]) -> Any:
     # With numpy's own types, one missing value would turn integers into floats and booleans into objects.
     make = ARRAYS.get(kinds)
     # A mix of int and float is a double only if no integer loses digits (above 2**53).
-    if make is None and kinds and kinds <= NUMBERS and all(map(_is_double, values)):
+    if make is None and kinds and kinds <= NUMBER_TYPES and all(map(_is_double, values)):
         make = _floats
     if make is None or (kinds == MOMENTS and not all(value is None or value.tzinfo for value in values)):
         return _objects(values)

@@ -16,9 +16,9 @@ from mongoq.model.encoding.codec import NESTING_LIMIT
 
 ABSENT: Final = object()
 """Stands for a field that an item does not have; a null is a value of its own."""
-NOTHING = type(None)
-NUMBERS = frozenset({int, float, Int64})
-PLAIN = frozenset({str, int, float, bool, bytes, NOTHING, datetime, Int64, ObjectId, Decimal128, UUID})
+NONE_TYPE = type(None)
+NUMBER_TYPES = frozenset({int, float, Int64})
+PLAIN_TYPES = frozenset({str, int, float, bool, bytes, NONE_TYPE, datetime, Int64, ObjectId, Decimal128, UUID})
 """Types that BSON holds as they are; compared by identity, so subclasses are not included."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -45,14 +45,14 @@ def moment(micros: int | None) -> datetime | DatetimeMS | None:
 
 def plain_values(values: list[Any]) -> list[Any]:
     """Return the values of a column as BSON holds them."""
-    return values if PLAIN.issuperset(map(type, values)) else [plain(value) for value in values]
+    return values if PLAIN_TYPES.issuperset(map(type, values)) else [plain(value) for value in values]
 
 
 def plain(value: Any, depth: int = 1) -> Any:
     """Return a value as BSON holds it; a value that BSON cannot hold stays, and the codec refuses it with its path."""
     kind = type(value)
     # Deeper values are left to the codec, which refuses them with their path.
-    if kind in PLAIN or depth > NESTING_LIMIT:
+    if kind in PLAIN_TYPES or depth > NESTING_LIMIT:
         return value
     # By the name of the package, so that neither pandas nor numpy is imported here.
     library = kind.__module__.partition(".")[0]
@@ -118,7 +118,7 @@ def _is_same(value: Any, shown: Any) -> bool:
         return isinstance(shown, str) and str.__eq__(value, shown)
     if kind is bytes:
         return isinstance(shown, bytes) and bytes.__eq__(value, shown)
-    return (kind is other or (kind in NUMBERS and other in NUMBERS)) and bool(value == shown)
+    return (kind is other or (kind in NUMBER_TYPES and other in NUMBER_TYPES)) and bool(value == shown)
 
 
 def _is_same_decimal(value: Decimal128, shown: Any) -> bool:
@@ -134,11 +134,13 @@ def _restore_parts(value: Any, shown: Any, original: Any) -> Any:
         return _restore_document(value, shown, original)
     if type(value) is list and isinstance(shown, list) and len(value) == len(shown):
         triples = zip(value, shown, original, strict=True)
-        return [restore_value(part, was, stored, nested=True) for part, was, stored in triples]
+        return [restore_value(part, was, source, nested=True) for part, was, source in triples]
     return value
 
 
 def _restore_document(value: dict[str, Any], shown: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document without the nulls that a struct adds for absent fields; fields keep their original order."""
-    kept = {key: restore_value(value[key], shown[key], original[key], nested=True) for key in original if key in value}
-    return kept | {key: part for key, part in value.items() if key not in original and part is not None}
+    restored = {
+        key: restore_value(value[key], shown[key], original[key], nested=True) for key in original if key in value
+    }
+    return restored | {key: part for key, part in value.items() if key not in original and part is not None}

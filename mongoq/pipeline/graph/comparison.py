@@ -10,13 +10,13 @@ from mongoq.model.settings import DEFAULT
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import import_path, model_name
 
-WHOLE = ("name", "errors", "inputs", "outputs", "trail")
-SOURCE = ("target", "batch", "every", "lease")
-FIELDS = (
+PIPELINE_FIELDS = ("name", "errors", "inputs", "outputs", "trail")
+SOURCE_FIELDS = ("target", "batch", "every", "lease")
+STAGE_FIELDS = (
     "sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "format", "join",
     "frame",
 )  # fmt: skip
-UNORDERED = ("sources", "targets", "inputs", "outputs", "success_on")
+UNORDERED_FIELDS = ("sources", "targets", "inputs", "outputs", "success_on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,16 @@ class Difference:
         return f"{what}: {self.field} was {self.before!r}, and is {self.after!r}"
 
 
-def differences(one: Graph, other: Graph) -> list[Difference]:
+def differences(graph: Graph, other: Graph) -> list[Difference]:
     """Return the differences of the other graph: first the pipeline's own, then sources, stages and queues."""
-    found = [
-        Difference("pipeline", one.name, "changed", field, *values)
-        for field in WHOLE
-        if not _same(field, *(values := (getattr(one, field), getattr(other, field))))
+    all_differences = [
+        Difference("pipeline", graph.name, "changed", field, *values)
+        for field in PIPELINE_FIELDS
+        if not _same(field, *(values := (getattr(graph, field), getattr(other, field))))
     ]
-    found += _of_parts("source", one.sources, other.sources)
-    found += _of_parts("stage", one.stages, other.stages)
-    return [*found, *_of_queues(one, other)]
+    all_differences += _of_parts("source", graph.sources, other.sources)
+    all_differences += _of_parts("stage", graph.stages, other.stages)
+    return [*all_differences, *_of_queues(graph, other)]
 
 
 def _of_parts(
@@ -75,23 +75,23 @@ def _of_parts(
     yield from (Difference(subject, part.name, "added") for name, part in theirs.items() if name not in ours)
 
 
-def _of_queues(one: Graph, other: Graph) -> Iterator[Difference]:
-    ours, theirs = one.in_words().queues, other.in_words().queues
+def _of_queues(graph: Graph, other: Graph) -> Iterator[Difference]:
+    ours, theirs = graph.in_words().queues, other.in_words().queues
     yield from (Difference("queue", queue, "removed") for queue in ours if queue not in theirs)
     yield from (Difference("queue", queue, "added") for queue in theirs if queue not in ours)
 
 
 def _by_name(parts: Sequence[Stage | Source]) -> dict[tuple[str, int], Stage | Source]:
     """Return the parts by name; parts with equal names, which ``check`` refuses, are numbered."""
-    found: dict[tuple[str, int], Stage | Source] = {}
+    named_parts: dict[tuple[str, int], Stage | Source] = {}
     for part in parts:
         name = part.name if isinstance(part.name, str) else repr(part.name)
-        found[name, sum(known == name for known, _ in found)] = part
-    return found
+        named_parts[name, sum(other == name for other, _ in named_parts)] = part
+    return named_parts
 
 
 def _facts(part: Stage | Source) -> dict[str, Any]:
-    fields = SOURCE if isinstance(part, Source) else FIELDS
+    fields = SOURCE_FIELDS if isinstance(part, Source) else STAGE_FIELDS
     facts = {"handler": import_path(part.handler)} | {field: getattr(part, field) for field in fields}
     if isinstance(part, Source):
         return facts
@@ -111,7 +111,7 @@ def _model(stage: Stage) -> Any:
 
 
 def _same(field: str, one: Any, other: Any) -> bool:
-    if field in UNORDERED and isinstance(one, tuple) and isinstance(other, tuple):
+    if field in UNORDERED_FIELDS and isinstance(one, tuple) and isinstance(other, tuple):
         # By repr, because values of a graph that was not checked may be of types that cannot be ordered.
         return sorted(map(repr, one)) == sorted(map(repr, other))
     return _equal(one, other)

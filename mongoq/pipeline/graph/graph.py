@@ -16,12 +16,12 @@ from mongoq.model.settings import DEFAULT, Default
 from mongoq.protocol.join.spec import FOREVER
 from mongoq.worker.consumer import LogErrors
 
-BATCH = 1_000
-LEASE = 30
+DEFAULT_BATCH = 1_000
+DEFAULT_LEASE_SECONDS = 30
 Delivery = Literal["exactly-once", "at-most-once"]
 OnNone = Literal["error", "drop"]
 Trail = Literal[True, False, "payloads"]
-ITEMS = 10_000
+DEFAULT_FRAME_ITEMS = 10_000
 """Default number of items of a frame, at most."""
 
 
@@ -41,9 +41,9 @@ class Source:
     name: Any
     target: Any
     handler: Callable[..., Any]
-    batch: int = BATCH
+    batch: int = DEFAULT_BATCH
     every: Duration | None = None
-    lease: Duration = LEASE
+    lease: Duration = DEFAULT_LEASE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Frame:
     """
 
     schema: Any = None
-    items: Any = ITEMS
+    items: Any = DEFAULT_FRAME_ITEMS
     partitions: Any = None
 
 
@@ -160,8 +160,8 @@ class Waiting:
     @classmethod
     def of(cls, stage: Stage, item: Item[Any]) -> Self:
         """Return the description of a waiting item, from its stored fields."""
-        stored = item.stored("parked")
-        parked: Mapping[str, Any] = stored if isinstance(stored, Mapping) else {}
+        document = item.stored("parked")
+        parked: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
         until = parked.get("until")
         return cls(
             stage=stage.name,
@@ -229,11 +229,11 @@ class Graph:
         if not isinstance(listed, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in listed):
             raise ArgumentInvalid("stages", f"names of stages and sources, not {names!r:.60}")
         chosen = frozenset(listed)
-        known = [*(source.name for source in self.sources), *(stage.name for stage in self.stages)]
-        strange = sorted(map(repr, chosen.difference(known)))
+        part_names = [*(source.name for source in self.sources), *(stage.name for stage in self.stages)]
+        strange = sorted(map(repr, chosen.difference(part_names)))
         if strange or not chosen:
             what = f"pipeline {self.name!r} has no {', '.join(strange)}" if strange else "this names none"
-            raise ArgumentInvalid("stages", f"{what}; it has {', '.join(map(repr, known))}")
+            raise ArgumentInvalid("stages", f"{what}; it has {', '.join(map(repr, part_names))}")
         return replace(self, chosen=chosen)
 
     @property
@@ -301,10 +301,10 @@ class Graph:
     @property
     def queues(self) -> list[str]:
         """Queues of the graph, each once, in the order of their first mention."""
-        found = [*(self.inputs or ()), *self.fed]
+        names = [*(self.inputs or ()), *self.fed]
         for stage in self.stages:
-            found += [*stage.sources, *(route.queue for route in self._routes_of(stage))]
-        return list(dict.fromkeys([*found, *self.outputs]))
+            names += [*stage.sources, *(route.queue for route in self._routes_of(stage))]
+        return list(dict.fromkeys([*names, *self.outputs]))
 
     def find_reachable(self, start: Iterable[str]) -> set[str]:
         """Return the queues that an item from the start queues can reach, the start queues included."""

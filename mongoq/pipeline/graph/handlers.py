@@ -28,19 +28,19 @@ def import_object(path: Any) -> Any:
     if not module or not name:
         raise ImportFailed(f"an import path such as 'package.module:function', not {path!r:.150}")
     try:
-        found = import_module(module)
+        target = import_module(module)
         for step in name.split("."):
-            found = getattr(found, step)
+            target = getattr(target, step)
     # An imported module may raise anything, also SystemExit, but Ctrl-C of the user has to end the program.
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {in_a_line(error)}"
         raise ImportFailed(f"{path!r:.150} cannot be imported: {reason}; mend that, or the path") from error
-    return found
+    return target
 
 
-PLAIN = re.compile(r"[\w.:@/+-]+")
+PLAIN_NAME = re.compile(r"[\w.:@/+-]+")
 
 
 def handler_name(handler: Any) -> str:
@@ -64,7 +64,7 @@ def _called_function(handler: Any) -> Any:
 
 def quote_if_odd(name: Any) -> str:
     """Return a plain name unchanged; a name with blanks, quotes or unprintable characters is quoted."""
-    if isinstance(name, str) and PLAIN.fullmatch(name):
+    if isinstance(name, str) and PLAIN_NAME.fullmatch(name):
         return name
     return f"{name!r:.150}"
 
@@ -95,8 +95,8 @@ def decorator_names(queues: Any, decorator: str) -> tuple[Any, ...]:
     return names(queues)
 
 
-UNTOLD: Final = object()
-LISTS = (list, Sequence, MutableSequence, Collection, Iterable)
+UNKNOWN_ANNOTATION: Final = object()
+LIST_TYPES = (list, Sequence, MutableSequence, Collection, Iterable)
 
 
 def argument_type(handler: Any) -> Any:
@@ -104,7 +104,7 @@ def argument_type(handler: Any) -> Any:
     try:
         first = next(iter(inspect.signature(handler).parameters))
     except (TypeError, ValueError, StopIteration):  # no argument, or a function written in C without a signature
-        return UNTOLD
+        return UNKNOWN_ANNOTATION
     return _annotation(handler, first)
 
 
@@ -118,13 +118,13 @@ def _annotation(handler: Any, name: str) -> Any:
     try:
         annotations = getattr(function, "__annotations__", {})
         if name not in annotations:
-            return UNTOLD
+            return UNKNOWN_ANNOTATION
         alone = types.FunctionType(_alone.__code__, getattr(function, "__globals__", {}))
         # One annotation alone: others that cannot be resolved do not matter.
         alone.__annotations__ = {name: annotations[name]}
         return typing.get_type_hints(alone, include_extras=True)[name]
     except Exception:  # a string annotation is an expression that is evaluated, and may raise anything
-        return UNTOLD
+        return UNKNOWN_ANNOTATION
 
 
 def _alone() -> None:
@@ -148,15 +148,15 @@ def classes(annotation: Any) -> list[type] | None:
         return classes(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
         parts = [classes(part) for part in get_args(annotation)]
-        known = [part for part in parts if part is not None]
-        return [kind for part in known for kind in part] if len(known) == len(parts) else None
+        known_parts = [part for part in parts if part is not None]
+        return [kind for part in known_parts for kind in part] if len(known_parts) == len(parts) else None
     kind = get_origin(annotation) or annotation
     return [kind] if isinstance(kind, type) and kind not in (object, Any) else None
 
 
 def elements(annotation: Any) -> Any:
-    """Return the annotation of a list's elements; ``UNTOLD`` if the annotation is not a list."""
+    """Return the annotation of a list's elements; ``UNKNOWN_ANNOTATION`` if the annotation is not a list."""
     kind = get_origin(annotation)
     if kind is Annotated:
         return elements(get_args(annotation)[0])
-    return get_args(annotation)[0] if kind in LISTS else UNTOLD
+    return get_args(annotation)[0] if kind in LIST_TYPES else UNKNOWN_ANNOTATION

@@ -43,20 +43,26 @@ from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, PAYLOAD
 
 logger = logging.getLogger("mongoq.spark")
 
-BUSY = f"{ConsumerBusy.__module__}.{ConsumerBusy.__qualname__}"
+BUSY_ERROR = f"{ConsumerBusy.__module__}.{ConsumerBusy.__qualname__}"
 """Name of the error in Spark's text when another process has the consumer."""
 
-_taken: dict[tuple[Location, str], Callable[[], bool]] = {}
+_running_consumers: dict[tuple[Location, str], Callable[[], bool]] = {}
 _lock = threading.Lock()
-GRACE = 25.0
+BATCH_GRACE_SECONDS = 25.0
 """Seconds that a batch may take to finish after the query was asked to stop."""
-LOOK = 0.1
+CHECK_SECONDS = 0.1
 SLOW_START = "Python worker failed to connect back"
 """Spark's message when the Python process of a streaming source has not started within 10 s. Spark has no setting for
 it (``PythonWorkerFactory`` of Spark 4.2). A busy machine may need longer.
 """
 MAX_RESTARTS = 20
-OWN = {ID: StringType(), "_token": StringType(), ATTEMPTS: IntegerType(), DELIVERY: StringType(), CORRUPT: StringType()}
+OWN_COLUMNS = {
+    ID: StringType(),
+    "_token": StringType(),
+    ATTEMPTS: IntegerType(),
+    DELIVERY: StringType(),
+    CORRUPT: StringType(),
+}
 """Columns that are read in addition to the columns of the schema."""
 
 
@@ -66,28 +72,28 @@ def register_query(place: Location, consumer: str, is_over: Callable[[], bool]) 
     ``is_over`` returns whether the query has ended by itself.
     """
     with _lock:
-        other = _taken.get((place, consumer))
+        other = _running_consumers.get((place, consumer))
         if other is not None and not other():
             raise _busy(place, consumer)
-        _taken[place, consumer] = is_over
+        _running_consumers[place, consumer] = is_over
 
 
 def release_query(place: Location, consumer: str) -> None:
     """Release the name."""
     with _lock:
-        _taken.pop((place, consumer), None)
+        _running_consumers.pop((place, consumer), None)
 
 
 def in_plain_words(error: BaseException | None, place: Location, consumer: str) -> BaseException | None:
     """Return the error of a query; as ``ConsumerBusy`` if Spark's text names this error."""
-    return error if error is None or BUSY not in str(error) else _busy(place, consumer)
+    return error if error is None or BUSY_ERROR not in str(error) else _busy(place, consumer)
 
 
 def _busy(place: Location, consumer: str) -> ConsumerBusy:
     """Return the error with the owner and the end of the lease, from the control document of the consumer."""
     broker = broker_at(place)
-    found = broker._run(find_one, {"_id": stream_id(consumer)}, {"by": 1, "until": 1}) or {}
-    return ConsumerBusy(consumer, found.get("by"), found.get("until"))
+    document = broker._run(find_one, {"_id": stream_id(consumer)}, {"by": 1, "until": 1}) or {}
+    return ConsumerBusy(consumer, document.get("by"), document.get("until"))
 
 
 class FrameQuery:
@@ -228,10 +234,10 @@ class FrameQuery:
         while self.is_active or self._restart_if_slow():
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            time.sleep(LOOK)
+            time.sleep(CHECK_SECONDS)
         return True
 
-    def stop(self, grace: float = GRACE) -> None:
+    def stop(self, grace: float = BATCH_GRACE_SECONDS) -> None:
         """End the query in good order, and release the items that it holds at once; their attempts are not counted.
 
         A batch under way goes on for at most ``grace`` seconds. Its items that are not settled by then come back;
@@ -261,7 +267,7 @@ class FrameQuery:
     def _work_off(self, frame: DataFrame, _number: int) -> None:
         """Process a batch. To Spark a return means that the batch is done, so its remaining items are settled."""
         # In short waits, so that a stopped query does not hang here.
-        while not self._turn.acquire(timeout=LOOK):
+        while not self._turn.acquire(timeout=CHECK_SECONDS):
             self._check_going_on()
         self._worked = True
         try:
@@ -324,7 +330,7 @@ def _with_own(schema: StructType) -> StructType:
     fields = [StructField(each.name, each.dataType, nullable=True, metadata=each.metadata) for each in schema.fields]
     fields = [field for field in fields if field.name != HASH]
     names = {field.name for field in fields}
-    return StructType([*fields, *(StructField(name, type) for name, type in OWN.items() if name not in names)])
+    return StructType([*fields, *(StructField(name, type) for name, type in OWN_COLUMNS.items() if name not in names)])
 
 
 class FrameQueries:

@@ -11,13 +11,13 @@ from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from mongoq.errors import ArgumentInvalid, OutcomeInvalid
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW
-from mongoq.spark.write.column_roles import LENGTH
+from mongoq.spark.write.column_roles import DURATION_TYPES
 from mongoq.spark.write.payloads import AsDocument, AsJson, AsRaw, AsValue, Payloads, Refusal
 
 ID, TO, DELAY, RETRY, DEAD = "_id", "_to", "_delay", "_retry", "_dead"
 HASH = "_delivery_hash"
 CONTROL = (ID, TO, DELAY, RETRY, DEAD)
-KNOWN = frozenset({*CONTROL, HASH, CORRUPT, *ENVELOPE})
+KNOWN_COLUMNS = frozenset({*CONTROL, HASH, CORRUPT, *ENVELOPE})
 TEXTS = (ID, TO, RETRY, DEAD)
 
 ROWS = "id string, kind string, text string, to string, delay double, payload binary"
@@ -77,16 +77,18 @@ class Encoder:
         for name in self._names:
             if names.count(name.lower()) > 1:
                 raise self._wrong(f"several columns {name!r}; rename or drop some")
-            if name.startswith("_") and name not in KNOWN:
-                known = ", ".join(CONTROL)
-                raise self._wrong(f"a column {name!r}, which is none of {known}; rename it: payload columns have no _")
+            if name.startswith("_") and name not in KNOWN_COLUMNS:
+                control_names = ", ".join(CONTROL)
+                raise self._wrong(
+                    f"a column {name!r}, which is none of {control_names}; rename it: payload columns have no _"
+                )
         if ID not in self._names:
             raise self._wrong(f"no column {ID!r}, which says of which item a row is made; keep it")
         if self._several and TO not in self._names:
             raise self._wrong(f"no column {TO!r}, and the stage has several targets; add it")
         for name in TEXTS:
             self._check_type(schema, name, (StringType,), "a string")
-        self._check_type(schema, DELAY, LENGTH, "seconds as a number, or an interval day to second")
+        self._check_type(schema, DELAY, DURATION_TYPES, "seconds as a number, or an interval day to second")
 
     def _check_type(self, schema: StructType, name: str, types: tuple[Any, ...], kind: str) -> None:
         if name in self._names and not isinstance(schema[name].dataType, (*types, NullType)):

@@ -56,11 +56,11 @@ TASK_SECONDS = 5.0
 """Seconds that a task on stages lasts, and so the age of its counts."""
 SERVER_SECONDS = 10.0
 """Seconds for one command to the server, and for tasks to end after the grace before they are cancelled."""
-GIVEN_BACK = "its tasks have released the items that they had not settled"
-LEFT = "some of its tasks have not reported their end: their items come back when their leases end"
+ITEMS_RELEASED_TEXT = "its tasks have released the items that they had not settled"
+ITEMS_LEASED_TEXT = "some of its tasks have not reported their end: their items come back when their leases end"
 MAX_JOBS = 8
 """Jobs on stages at the same time, at most; their tasks are shared out among them."""
-MOST_TASKS = 10_000
+MAX_TASKS = 10_000
 
 
 class SparkRun(ThreadedRun):
@@ -216,13 +216,13 @@ class SparkRun(ThreadedRun):
         """
         if not has_ended(self._spark):
             return
-        left = self._tasks_left()
+        tasks_left = self._tasks_left()
         until = time.monotonic() + self._order.grace + SERVER_SECONDS
-        while left and time.monotonic() < until:
+        while tasks_left and time.monotonic() < until:
             time.sleep(CHECK_SECONDS)
-            left = self._tasks_left()
-        if left or not self._interrupted:
-            raise ExecutorError(f"{ENDED}; {LEFT if left else GIVEN_BACK}")
+            tasks_left = self._tasks_left()
+        if tasks_left or not self._interrupted:
+            raise ExecutorError(f"{ENDED}; {ITEMS_LEASED_TEXT if tasks_left else ITEMS_RELEASED_TEXT}")
 
     def _tasks_left(self) -> bool:
         """Return whether tasks of the run are alive, or this is unknown."""
@@ -347,8 +347,8 @@ def _check_frames(graph: Graph, spark: Any) -> None:
 def _tasks(spark: Any, tasks: int | None) -> int:
     if tasks is not None:
         number = count(tasks, "tasks", least=1)
-        if number > MOST_TASKS:
-            raise ArgumentInvalid("tasks", f"{MOST_TASKS:,} at most, not {number:,}")
+        if number > MAX_TASKS:
+            raise ArgumentInvalid("tasks", f"{MAX_TASKS:,} at most, not {number:,}")
         return number
     context = getattr(spark, "_sc", None)
     if context is None:

@@ -22,12 +22,12 @@ from mongoq.worker.coordinator import Coordinator
 
 logger = logging.getLogger("mongoq.spark")
 
-LOOK = 0.1
+CHECK_SECONDS = 0.1
 SOURCE_SECONDS = 20.0
 """Seconds that a task on a source lasts; the next task reads the source from its stored position."""
-IDLE = 0.25, 4.0
+IDLE_REST_SECONDS = 0.25, 4.0
 """Seconds that a slot rests after a task that has settled nothing: at first, and at most."""
-FAILURES = 6
+MAX_FAILED_CHECKS = 6
 """Failed checks in a row, at most, of whether executors can work: after about 30 seconds the run ends."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 """Seconds of rest after a failure: at first, and at most."""
@@ -101,7 +101,7 @@ class TaskSlot:
             self._again = float("inf") if self._every is None else time.monotonic() + self._every.total_seconds()
             return
         idle = not (source.pushed or any(stage.endings for stage in counts.stages.values()))
-        self._pause = min(max(self._pause * 2, IDLE[0]), IDLE[1]) if idle else 0.0
+        self._pause = min(max(self._pause * 2, IDLE_REST_SECONDS[0]), IDLE_REST_SECONDS[1]) if idle else 0.0
         self._again = time.monotonic() + self._pause
 
     def as_run_counts(self, counts: PipelineCounts) -> PipelineCounts:
@@ -212,7 +212,7 @@ class Scheduler:
                 if order is not None:
                     self._working += 1
                     return order
-                self._changed.wait(LOOK)
+                self._changed.wait(CHECK_SECONDS)
         return None
 
     def _record(self, slot: TaskSlot, reports: Sequence[Report]) -> None:
@@ -233,7 +233,7 @@ class Scheduler:
         """
         sentence = "a task has failed, and its items come back when their leases end: %s"
         logger.warning(sentence, in_short(error))
-        for failed in range(FAILURES):
+        for failed in range(MAX_FAILED_CHECKS):
             self._rest(min(FIRST_PAUSE * 2**failed, LONGEST_PAUSE))
             if self._ending or self.failure:
                 return
@@ -253,8 +253,8 @@ class Scheduler:
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         with self._changed:
-            while not (self._ending or self.failure) and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
+            while not (self._ending or self.failure) and (seconds_left := until - time.monotonic()) > 0:
+                self._changed.wait(seconds_left)
 
 
 class Monitor:

@@ -49,10 +49,10 @@ class _Pickler(cloudpickle.Pickler):
 def _is_found(function: Any) -> bool:
     """Return whether the function's module has it by this name; functions of ``__main__`` are in the script only."""
     module = str(getattr(function, "__module__", None))
-    found: Any = None if module == "__main__" else sys.modules.get(module)
+    target: Any = None if module == "__main__" else sys.modules.get(module)
     for name in getattr(function, "__qualname__", "").split("."):
-        found = getattr(found, name, None)
-    return found is function
+        target = getattr(target, name, None)
+    return target is function
 
 
 class _Behind:
@@ -75,9 +75,9 @@ def _fill_cached(cached: Any, state: Mapping[str, Any]) -> None:
 
 logger = logging.getLogger("mongoq.spark")
 
-LARGE = 500_000
+MIN_BROADCAST_BYTES = 500_000
 """Bytes from which a graph is broadcast: well below Spark's own ``spark.broadcast.UDFCompressionThreshold`` of 1 MB."""
-KEPT = 8
+MAX_CACHED_GRAPHS = 8
 """Graphs that a process keeps: one for each pipeline that it works for."""
 
 
@@ -95,7 +95,7 @@ class SerializedGraph:
     def of(cls, data: bytes, spark: Any) -> Self:
         """Return the graph of these bytes; a session of Spark Connect has no broadcasts."""
         context = getattr(spark, "_sc", None)
-        return cls(data if context is None or len(data) < LARGE else context.broadcast(data))
+        return cls(data if context is None or len(data) < MIN_BROADCAST_BYTES else context.broadcast(data))
 
     def unpack(self) -> Graph:
         """Return the graph, in an executor."""
@@ -127,7 +127,9 @@ def pack_graph(graph: Graph) -> bytes:
     if faults:
         raise GraphInvalid(graph.name, faults)
     stages = tuple(stage if stage in graph.own_stages else replace(stage, handler=absent) for stage in graph.stages)
-    sources = tuple(one if one in graph.own_sources else replace(one, handler=absent) for one in graph.sources)
+    sources = tuple(
+        source if source in graph.own_sources else replace(source, handler=absent) for source in graph.sources
+    )
     return dumps(replace(graph, stages=stages, sources=sources))
 
 
@@ -162,13 +164,13 @@ def _refusal(value: Any) -> BaseException | None:
     return None
 
 
-def _unfit(value: Any, seen: set[int]) -> set[str]:
+def _unfit(value: Any, seen_ids: set[int]) -> set[str]:
     """Return the names of parts of a function or an object that cannot be pickled, as deep as they can be found."""
-    seen.add(id(value))
+    seen_ids.add(id(value))
     names: set[str] = set()
     for name, part in _parts(value):
-        if id(part) not in seen and _refusal(part) is not None:
-            names |= _unfit(part, seen) or {name}
+        if id(part) not in seen_ids and _refusal(part) is not None:
+            names |= _unfit(part, seen_ids) or {name}
     return names
 
 
@@ -188,7 +190,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from getattr(value, "__dict__", {}).items()
 
 
-@lru_cache(KEPT)
+@lru_cache(MAX_CACHED_GRAPHS)
 def unpack_graph(data: bytes) -> Graph:
     """Return the graph, the same object in each task of this process, so that state of its handlers lasts."""
     graph = pickle.loads(data)  # noqa: S301  # the data comes from the driver of this application

@@ -12,16 +12,16 @@ from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.pipeline.graph.handlers import in_a_line
 
 FILE_BYTES = 1024 * 1024
-MOST_VALUES = 20_000
+MAX_VALUES = 20_000
 """Values of a recipe, at most; each is counted at every place where it occurs: a few YAML aliases make billions."""
-MOST_TEXT = 1024 * 1024
+MAX_TEXT_LENGTH = 1024 * 1024
 """Characters and bytes of all values and keys, at most, counted in the same way."""
-MOST_STAGES = 1_000
+MAX_STAGES = 1_000
 """Entries of ``stages`` and of ``sources``, at most: checks compare stages with each other."""
 NESTING_LIMIT = 60
 INTEGER_BITS = 1024
 """Bits of an integer, at most: Python refuses to write very large integers in digits, so no error could show them."""
-TOO_MANY = f"more than {MOST_VALUES:,} values, aliases counted as what they stand for; write less"
+TOO_MANY = f"more than {MAX_VALUES:,} values, aliases counted as what they stand for; write less"
 TOO_DEEP = f"nested deeper than {NESTING_LIMIT} levels"
 
 
@@ -46,19 +46,19 @@ class _Size(NamedTuple):
 def check_size(content: Any) -> None:
     """Raise ``TooMuch`` if the content is larger than a recipe may be."""
     size = _size(content, 1, {})
-    if size.values > MOST_VALUES:
+    if size.values > MAX_VALUES:
         raise TooMuch(TOO_MANY)
     if size.levels > NESTING_LIMIT:
         raise TooMuch(TOO_DEEP)
-    if size.text > MOST_TEXT:
-        raise TooMuch(f"more than {MOST_TEXT:,} characters, aliases counted as what they stand for; write less")
+    if size.text > MAX_TEXT_LENGTH:
+        raise TooMuch(f"more than {MAX_TEXT_LENGTH:,} characters, aliases counted as what they stand for; write less")
     for part in ("stages", "sources"):
         listed = content.get(part) if isinstance(content, Mapping) else None
-        if isinstance(listed, list | tuple) and len(listed) > MOST_STAGES:
-            raise TooMuch(f"{len(listed):,} {part}, and {MOST_STAGES:,} is the limit; make several pipelines of it")
+        if isinstance(listed, list | tuple) and len(listed) > MAX_STAGES:
+            raise TooMuch(f"{len(listed):,} {part}, and {MAX_STAGES:,} is the limit; make several pipelines of it")
 
 
-def _size(value: Any, level: int, known: dict[int, _Size]) -> _Size:
+def _size(value: Any, level: int, sizes_by_id: dict[int, _Size]) -> _Size:
     """Measure a value; a part that occurs at several places is measured once."""
     if level > NESTING_LIMIT:
         raise TooMuch(TOO_DEEP)
@@ -71,15 +71,15 @@ def _size(value: Any, level: int, known: dict[int, _Size]) -> _Size:
         return _Size()
     # By identity: an alias of YAML is the same object at each place, and measuring it again would take exponential
     # time.
-    if id(value) not in known:
-        sizes = [_size(part, level + 1, known) for part in parts]
+    if id(value) not in sizes_by_id:
+        sizes = [_size(part, level + 1, sizes_by_id) for part in parts]
         keys = sum(len(key) for key in value if isinstance(key, str)) if isinstance(value, Mapping) else 0
-        known[id(value)] = _Size(
+        sizes_by_id[id(value)] = _Size(
             1 + sum(size.values for size in sizes),
             1 + max((size.levels for size in sizes), default=0),
             keys + sum(size.text for size in sizes),
         )
-    return known[id(value)]
+    return sizes_by_id[id(value)]
 
 
 def _parts(value: Any) -> Iterable[Any] | None:

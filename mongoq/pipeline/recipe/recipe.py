@@ -10,23 +10,23 @@ from mongoq.errors import ArgumentInvalid, GraphInvalid
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.pipeline.checks.graph import faults
-from mongoq.pipeline.declare import FRAME
+from mongoq.pipeline.declare import DEFAULT_FRAME_BATCH
 from mongoq.pipeline.graph.graph import Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import ImportFailed, handler_name, import_object, in_a_line, names
 from mongoq.pipeline.recipe.file import recipe_content
 
 PIPELINE = ("name", "errors", "inputs", "outputs", "trail", "log_errors", "sources", "stages")
 SOURCE = ("name", "to", "handler", "batch", "every", "lease")
-FIELDS = ("where", "delivery", "format", "none", "errors", "shared")
+PLAIN_STAGE_KEYS = ("where", "delivery", "format", "none", "errors", "shared")
 """Keys of a stage that it holds as they are."""
-OPTIONS = (
+OPTION_KEYS = (
     *("concurrency", "prefetch", "prefetch_bytes", "lease", "retry", "max_retries", "success_on"),
     *("max_time", "on_timeout", "batch", "probe"),
 )
 """Options of a consumer."""
 STAGE = (
     *("name", "from", "to", "handler", "model", "join", "frame", "where", "otherwise", "delivery", "format", "none"),
-    *("errors", "shared", *OPTIONS),
+    *("errors", "shared", *OPTION_KEYS),
 )
 JOIN = ("on", "timeout", "missing", "late")
 FRAME_KEYS = ("schema", "items", "partitions")
@@ -59,9 +59,9 @@ def graph_of(recipe: Mapping[str, Any] | str | PathLike[str]) -> Graph:
     if graph is None:
         raise GraphInvalid(title, reading.faults)
     # Faults of the text come first, then those of the graph with stand-ins: the user mends all in one go.
-    found = [*reading.faults, *faults(graph)]
-    if found:
-        raise GraphInvalid(graph.name, found)
+    all_faults = [*reading.faults, *faults(graph)]
+    if all_faults:
+        raise GraphInvalid(graph.name, all_faults)
     return graph
 
 
@@ -85,14 +85,14 @@ class _Reading:
         sources = [self._source(entry, place) for place, entry in enumerate(whole.get("sources", ()))]
         stages = [self._stage(entry, place) for place, entry in enumerate(whole["stages"])]
         makers = tuple(source for source in sources if source is not None)
-        known = tuple(stage for stage in stages if stage is not None)
+        valid_stages = tuple(stage for stage in stages if stage is not None)
         # Without a stage or source, the checks of the graph would report faults that are not there.
-        if len(known) < len(stages) or len(makers) < len(sources):
+        if len(valid_stages) < len(stages) or len(makers) < len(sources):
             return None
         inputs = None if whole.get("inputs") is None else names(whole["inputs"])
         outputs = names(whole.get("outputs", ()))
         options = {key: whole[key] for key in ("trail", "log_errors") if key in whole}
-        return Graph(whole["name"], known, whole.get("errors"), inputs, outputs, sources=makers, **options)
+        return Graph(whole["name"], valid_stages, whole.get("errors"), inputs, outputs, sources=makers, **options)
 
     def _part(
         self, entry: Any, at: str, keys: Sequence[str], *, required: Sequence[str] = (), **stand_ins: Any
@@ -145,7 +145,7 @@ class _Reading:
             frame=self._frame(part.get("frame"), f"{at}: frame"),
             otherwise=self._otherwise(part.get("otherwise"), f"{at}: otherwise"),
             options=self._options(part, at),
-            **{key: part[key] for key in FIELDS if key in part},
+            **{key: part[key] for key in PLAIN_STAGE_KEYS if key in part},
         )
 
     def _model(self, name: Any, at: str) -> Any:
@@ -184,9 +184,9 @@ class _Reading:
         return Drop() if part is None else Move(**part)
 
     def _options(self, entry: Mapping[str, Any], at: str) -> dict[str, Any]:
-        options = {option: entry[option] for option in OPTIONS if option in entry}
+        options = {option: entry[option] for option in OPTION_KEYS if option in entry}
         if entry.get("format") is not None:
-            options.setdefault("batch", FRAME)
+            options.setdefault("batch", DEFAULT_FRAME_BATCH)
         if "retry" in entry:
             options["retry"] = self._retry(entry["retry"], f"{at}: retry")
         if "success_on" in entry:

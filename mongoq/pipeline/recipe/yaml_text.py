@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from mongoq.pipeline.recipe.file import MOST_VALUES, NESTING_LIMIT, TOO_DEEP, TOO_MANY, TooMuch
+from mongoq.pipeline.recipe.file import MAX_VALUES, NESTING_LIMIT, TOO_DEEP, TOO_MANY, TooMuch
 
 MERGE = "tag:yaml.org,2002:merge"
 INTEGER = "tag:yaml.org,2002:int"
@@ -25,7 +25,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # it carries no types
         """Count the nodes and the depth of their nesting."""
         self._nodes += 1
         self._depth += 1
-        if self._nodes > 2 * MOST_VALUES:  # a key is a node as well
+        if self._nodes > 2 * MAX_VALUES:  # a key is a node as well
             raise TooMuch(TOO_MANY)
         if self._depth > NESTING_LIMIT:
             raise TooMuch(TOO_DEEP)

@@ -25,7 +25,7 @@ from mongoq.protocol.coordination.sources import source_id
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.join.join import join_arrivals, settle_expired
 from mongoq.protocol.join.match import Arrival
-from mongoq.protocol.join.spec import ARRIVALS, JoinSpec
+from mongoq.protocol.join.spec import MAX_ARRIVALS, JoinSpec
 from mongoq.protocol.state.context import BrokerContext, context_of
 from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, SettleGroup, consumer, takes_job
 from mongoq.worker.hooks import add_hooks
@@ -82,13 +82,13 @@ def machinery(graph: Graph, broker: Any, *, coroutines: bool) -> tuple[list[Cons
 
 def make_consumer(stage: Stage, handle: Any, handler: Any, *, coroutines: bool, **options: Any) -> Consumer:
     """Return a consumer with the options of its stage; ``options`` replace them."""
-    given = {name: value for name, value in stage.options.items() if name in DEFAULTS}
-    made = consumer(handle, handler, **{**DEFAULTS, **given, **options}, coroutines=coroutines)
-    return replace(made, stage=stage.name)
+    stage_options = {name: value for name, value in stage.options.items() if name in DEFAULTS}
+    new_consumer = consumer(handle, handler, **{**DEFAULTS, **stage_options, **options}, coroutines=coroutines)
+    return replace(new_consumer, stage=stage.name)
 
 
 def _make_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool) -> list[Consumer]:
-    found = []
+    consumers = []
     for source in stage.sources:
         handle = broker.queue(source, model=stage.model)
         own = make_consumer(stage, make_stage_handle(graph, stage, handle), stage.handler, coroutines=coroutines)
@@ -99,8 +99,8 @@ def _make_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool
         )
         if stage.where is not None and stage.otherwise is not None:
             own = replace(own, item_filter=make_filter(handle._context, stage.where, stage.otherwise, context_of))
-        found.append(add_hooks(own, graph.hooks))
-    return found
+        consumers.append(add_hooks(own, graph.hooks))
+    return consumers
 
 
 def _plan(graph: Graph, source: Source, broker: Any, *, coroutines: bool) -> SourcePlan:
@@ -138,8 +138,8 @@ def _forks(stage: Stage) -> bool:
     if stage.delivery == "at-most-once":
         return False
     annotation = return_type(stage.handler)
-    told = elements(annotation) if stage.options.get("batch") is not None else annotation
-    return any(issubclass(kind, Fork) for kind in classes(told) or [])
+    outcome = elements(annotation) if stage.options.get("batch") is not None else annotation
+    return any(issubclass(kind, Fork) for kind in classes(outcome) or [])
 
 
 def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool) -> list[Consumer]:
@@ -153,26 +153,26 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines:
     pairs = broker.queue(spec.pairs, model=_model(stage))
     resolver = make_resolver(graph, stage, pairs, broker, kind=_PairResolver)
     # Options for the calls of the handler do not hold for items that are only paired.
-    kept = {name: stage.options.get(name, DEFAULTS[name]) for name in ("lease", "retry", "prefetch_bytes")}
-    quiet = {**DEFAULTS, **kept, "batch": ARRIVALS, "prefetch": ARRIVALS}
+    stage_options = {name: stage.options.get(name, DEFAULTS[name]) for name in ("lease", "retry", "prefetch_bytes")}
+    quiet = {**DEFAULTS, **stage_options, "batch": MAX_ARRIVALS, "prefetch": MAX_ARRIVALS}
 
     def own(handle: Any, resolver: OutcomeResolver) -> Consumer:
-        made = make_consumer(stage, handle, _nothing, coroutines=coroutines, **quiet)
-        return replace(made, resolver=resolver, claims=_without_limit(handle)._context)
+        new_consumer = make_consumer(stage, handle, _nothing, coroutines=coroutines, **quiet)
+        return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context)
 
     assert stage.join is not None
     joins = partial(join_arrivals, spec)  # shared by all sides, so that their items are settled together
-    found = []
+    consumers = []
     for side in sides:
         arrivals = _NotRunResolver(resolver, spec, joins, partial(_make_arrival, stage.join.path(side.name)))
-        found.append(replace(own(side, arrivals), settle_group=gathering))
+        consumers.append(replace(own(side, arrivals), settle_group=gathering))
     if spec.timeout is not None:
         expired = own(parked, _NotRunResolver(resolver, spec, partial(settle_expired, spec), lambda item: item))
-        found.append(replace(expired, drains_with_scheduled=True))
+        consumers.append(replace(expired, drains_with_scheduled=True))
     handler = stage.handler if stage.options.get("batch") is not None else spread(stage.handler, stage)
     runs = make_consumer(stage, make_stage_handle(graph, stage, pairs), handler, coroutines=coroutines)
     # The other consumers of the join call no handler.
-    return [*found, add_hooks(replace(runs, resolver=resolver), graph.hooks)]
+    return [*consumers, add_hooks(replace(runs, resolver=resolver), graph.hooks)]
 
 
 def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tuple[JoinSpec, list[Any], Any]:
@@ -265,8 +265,8 @@ def _oddity(payload: Any, number: int) -> PayloadInvalid | None:
     """Return the error of a payload that does not have one part for each queue; ``None`` if it has."""
     if isinstance(payload, list | tuple) and len(payload) == number:
         return None
-    found = f"of {len(payload):,}" if isinstance(payload, list | tuple) else type(payload).__name__
-    return PayloadInvalid("payload", f"a list of {number}, one of each queue, not {found}")
+    payload_text = f"of {len(payload):,}" if isinstance(payload, list | tuple) else type(payload).__name__
+    return PayloadInvalid("payload", f"a list of {number}, one of each queue, not {payload_text}")
 
 
 class _NotRunResolver(OutcomeResolver):

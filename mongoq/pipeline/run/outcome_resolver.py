@@ -32,7 +32,7 @@ from mongoq.pipeline.graph.graph import Graph, Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import HandlerResult, OutcomeResolver, check_entries, check_result, is_success
 
-SEVERAL = (list, tuple, set, frozenset)
+SEVERAL_TYPES = (list, tuple, set, frozenset)
 """Return types that suggest several items."""
 
 
@@ -111,7 +111,7 @@ class StageOutcomeResolver(OutcomeResolver):
             raise self._error(
                 f"returned a {name_of(returned)}; it has several targets ({several}): return a Move to one, or a Fork"
             )
-        if isinstance(returned, SEVERAL):
+        if isinstance(returned, SEVERAL_TYPES):
             hint = "for several items return a Fork; if that is the payload, return Move(…, payload=…)"
             raise self._error(f"returned a {name_of(returned)} where one payload is due; {hint}")
         to = self._choose_destination(next(iter(self._targets)), returned)
@@ -214,8 +214,8 @@ def make_resolver(
     }
 
     def most() -> int | None:
-        given = stage.options.get("max_retries", handle.settings.max_retries)
-        return None if given is None else given + 1
+        retries = stage.options.get("max_retries", handle.settings.max_retries)
+        return None if retries is None else retries + 1
 
     # With an error queue, spent items are buried by the settings of the handle; without one the resolver stops the
     # stage.

@@ -13,9 +13,9 @@ from mongoq.protocol.history.stats import QueueStats
 if TYPE_CHECKING:
     from mongoq.pipeline.run.run import AsyncRun, Run
 
-COUNTED = ("moved", "done", "dropped", "screened", "retried", "dead")
+COUNTED_OUTCOMES = ("moved", "done", "dropped", "screened", "retried", "dead")
 """Names of item outcomes in counts."""
-OFTEN = 0.25
+UPDATE_SECONDS = 0.25
 """Seconds between two updates."""
 COLUMNS = ("stage", "waiting", "running", "settled", "a second", "retried", "errors")
 
@@ -218,7 +218,7 @@ def progress_of(
             unpaired=0 if parked is None else parked.counts.total,
             seconds=own.seconds,
             stopped=own.stopped,
-            **{name: own.endings[name] for name in COUNTED},
+            **{name: own.endings[name] for name in COUNTED_OUTCOMES},
         )
     queues = dict.fromkeys(graph.errors_of(stage) for stage in graph.own_stages)
     errors = {queue: stats[queue].counts.total if queue in stats else 0 for queue in queues if queue is not None}
@@ -234,7 +234,7 @@ def show_progress(title: str, run: Run) -> None:
     with _live() as live:
         ended = False
         while not ended:
-            ended = run.wait(OFTEN)
+            ended = run.wait(UPDATE_SECONDS)
             live.update(table(title, run.progress()))
 
 
@@ -243,7 +243,7 @@ async def show_progress_async(title: str, run: AsyncRun) -> None:
     with _live() as live:
         ended = False
         while not ended:
-            ended = await run.wait(OFTEN)
+            ended = await run.wait(UPDATE_SECONDS)
             live.update(table(title, await run.progress()))
 
 
@@ -262,17 +262,17 @@ def table(title: str, progress: Progress) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    shown = Table(title=escape(title))
+    view = Table(title=escape(title))
     for place, column in enumerate(COLUMNS):
-        shown.add_column(column, justify="right" if place else "left")
+        view.add_column(column, justify="right" if place else "left")
     for source in progress.sources.values():
         state = " (stopped)" if source.stopped else " (ended)" if source.ended else ""
-        shown.add_row(escape(source.source) + state, "", "", f"{source.pushed:,}", "", "", "")
+        view.add_row(escape(source.source) + state, "", "", f"{source.pushed:,}", "", "", "")
     for stage in progress.stages.values():
         # Reserved items include the running ones, which have a column of their own.
         waiting = stage.waiting + stage.scheduled + stage.reserved - stage.running
         numbers = max(waiting, 0), stage.running, stage.settled, round(stage.per_second), stage.retried, stage.dead
-        shown.add_row(
+        view.add_row(
             escape(stage.stage) + (" (stopped)" if stage.stopped else ""), *(f"{number:,}" for number in numbers)
         )
-    return shown
+    return view

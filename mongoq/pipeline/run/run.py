@@ -29,9 +29,9 @@ from mongoq.worker.consumer import Consumer
 from mongoq.worker.signals import stop_on_signals
 from mongoq.worker.threads.engine import Engine
 
-LOOK = 0.1
+SIGNAL_CHECK_SECONDS = 0.1
 """Seconds between two checks for a signal, while a caller waits for the run."""
-ELSEWHERE = (
+OTHER_PROCESS_HINT = (
     "it belongs to the process that started it; another one makes the pipeline and a broker of its own, and starts that"
 )
 
@@ -39,7 +39,7 @@ ELSEWHERE = (
 class ThreadedRun(Local):
     """Base of runs that work in a thread of this process: start, wait, stop."""
 
-    _elsewhere = ELSEWHERE
+    _elsewhere = OTHER_PROCESS_HINT
 
     def __init__(self, name: str, *, signals: bool = True) -> None:
         self._name = name
@@ -90,10 +90,12 @@ class ThreadedRun(Local):
         with stop_on_signals(self._hear, signals=self._signals):
             while self._thread is not None and not self.ended:
                 # Short joins: a signal handler runs only between them, in the main thread.
-                left = LOOK if deadline is None else min(LOOK, deadline - time.monotonic())
-                if left <= 0:
+                seconds_left = (
+                    SIGNAL_CHECK_SECONDS if deadline is None else min(SIGNAL_CHECK_SECONDS, deadline - time.monotonic())
+                )
+                if seconds_left <= 0:
                     return False
-                self._thread.join(left)
+                self._thread.join(seconds_left)
         if self._failure is not None:
             self._told = True
             raise self._failure
@@ -115,12 +117,12 @@ class ThreadedRun(Local):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop, and wait for the end; raises the run's error unless ``wait`` or the block has raised one before."""
-        told = self._told
+        was_reported = self._told
         self.stop()
         try:
             self.wait()
         except BaseException as ended:
-            if error is None and not (told and ended is self._failure):
+            if error is None and not (was_reported and ended is self._failure):
                 raise
 
 
@@ -192,7 +194,7 @@ class AsyncRun(Local):
     At the end of the block the run is stopped in good order, and the block waits for its end.
     """
 
-    _elsewhere = ELSEWHERE
+    _elsewhere = OTHER_PROCESS_HINT
 
     def __init__(
         self, graph: Graph, broker: AsyncBroker, engine: AsyncEngine, *, drain: bool, signals: bool = True
@@ -267,7 +269,7 @@ class AsyncRun(Local):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop, and wait for the end; raises the run's error unless ``wait`` or the block has raised one before."""
-        told = self._told
+        was_reported = self._told
         self.stop()
         try:
             await self.wait()
@@ -276,7 +278,7 @@ class AsyncRun(Local):
             await asyncio.wait([self._task])
             raise
         except Exception:
-            if error is None and not told:
+            if error is None and not was_reported:
                 raise
 
 

@@ -3,7 +3,7 @@
 | function | after | sends in all | pause |
 |---|---|---|---|
 | ``retry_once`` | a lost reply | 2; the driver sends reads and retryable writes again by itself | none |
-| ``retry_until_reply``, ``retry_and_report`` | a lost reply | ``SENDS`` | none |
+| ``retry_until_reply``, ``retry_and_report`` | a lost reply | ``MAX_SENDS`` | none |
 | ``retry_lost_race`` | ``Duplicate``: another process was faster | ``MAX_RACES`` | none |
 | ``TransactionRetries`` | an error with a label of the server's | as many as fit in two minutes | growing |
 
@@ -20,15 +20,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from mongoq.model.process import dice
-from mongoq.protocol.flow import SENDS, Begun, Command, Duplicate, Flow, ReplyLost, Wait, own_error
+from mongoq.protocol.flow import MAX_SENDS, Begun, Command, Duplicate, Flow, ReplyLost, Wait, own_error
 
 T = TypeVar("T")
 
 MAX_RACES = 5
 """Times that another process may be faster before a flow gives up."""
-TRANSIENT = "TransientTransactionError"
+TRANSIENT_LABEL = "TransientTransactionError"
 """Error label of a transaction that can be run again as a whole."""
-UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
+UNKNOWN_COMMIT_LABEL = "UnknownTransactionCommitResult"
 """Error label of a commit that can be sent again."""
 TIME_EXPIRED = 50
 """Error code ``MaxTimeMSExpired``: a retry would only meet the same time limit."""
@@ -38,28 +38,28 @@ PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.005, 0.5
 """First and longest pause between retries of a transaction, in seconds."""
 
 
-def retry_once(command: Command[T], begun: Begun | None = None) -> Flow[T]:
-    """Perform a command, or wait for it if it has ``begun``; send it once more when its reply is lost."""
+def retry_once(command: Command[T], pending: Begun | None = None) -> Flow[T]:
+    """Perform a command, or wait for it if it is ``pending``; send it once more when its reply is lost."""
     try:
-        return (yield from begun or command)
+        return (yield from pending or command)
     except ReplyLost:
         return (yield from command)
 
 
 def retry_until_reply(command: Command[T]) -> Flow[T]:
-    """Send a command until there is a reply, ``SENDS`` times at most, and return its result."""
+    """Send a command until there is a reply, ``MAX_SENDS`` times at most, and return its result."""
     result, _ = yield from retry_and_report(command.__iter__)
     return result
 
 
 def retry_and_report(send: Callable[[], Flow[T]]) -> Flow[tuple[T, bool]]:
-    """Send until there is a reply, ``SENDS`` times at most; return the result, and whether a reply was lost before it.
+    """Send until there is a reply, ``MAX_SENDS`` times at most; return the result, and whether a reply was lost.
 
     Then the result may be that of a command which the lost one left nothing to do.
     """
-    for lost in range(SENDS - 1):
+    for lost_replies in range(MAX_SENDS - 1):
         try:
-            return (yield from send()), lost > 0
+            return (yield from send()), lost_replies > 0
         except ReplyLost:
             pass
     return (yield from send()), True
@@ -82,7 +82,7 @@ class TransactionRetries:
         self._until = time.monotonic() + RETRY_LIMIT_SECONDS
         self._longest = PAUSE_SECONDS
 
-    def pause(self, error: Exception, label: str = TRANSIENT) -> Wait | None:
+    def pause(self, error: Exception, label: str = TRANSIENT_LABEL) -> Wait | None:
         """Return the pause after an error, or ``None`` when the operation is not to be retried."""
         cause = own_error(error)
         if not has_label(cause, label) or getattr(cause, "code", None) == TIME_EXPIRED:

@@ -13,7 +13,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.arguments import queue_name
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.base.queue_settings import CALM_SECONDS, RECHECK_SECONDS, REFRESH_SECONDS, ensure_ready
+from mongoq.protocol.base.queue_settings import CHECK_PAUSE_SECONDS, RECHECK_SECONDS, REFRESH_SECONDS, ensure_ready
 from mongoq.protocol.flow import Flow, Shared
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -34,7 +34,7 @@ def ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None]:
         return
     yield from ensure_ready(context, fresh=False)
     yield from refresh_bindings(broker)
-    broker.calm_until = time.monotonic() + CALM_SECONDS
+    broker.calm_until = time.monotonic() + CHECK_PAUSE_SECONDS
 
 
 def refresh_bindings(broker: BrokerContext) -> Flow[None]:

@@ -12,7 +12,7 @@ from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.item import reservation_key
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.base.retry import TRANSIENT, UNKNOWN_COMMIT, TransactionRetries, has_label
+from mongoq.protocol.base.retry import TRANSIENT_LABEL, UNKNOWN_COMMIT_LABEL, TransactionRetries, has_label
 from mongoq.protocol.base.topics import refresh_bindings
 from mongoq.protocol.flow import Command, Duplicate, Flow, Interruption, Refused, Request, Wait
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -95,7 +95,7 @@ def _send_commit(session: Any) -> Flow[None]:
             yield from Command("commit", {}, target="sessions", session=session)
             return
         except Exception as error:
-            pause = retries.pause(error, UNKNOWN_COMMIT)
+            pause = retries.pause(error, UNKNOWN_COMMIT_LABEL)
             if pause is None:
                 raise
         yield from pause
@@ -113,21 +113,23 @@ def _end(session: Any, *, committed: bool) -> Flow[None]:
         logger.warning("a transaction could not be aborted, and the server will do so by itself: %r", error)
 
 
-KINDS = "AsyncBroker takes an async function, Broker a plain one"
+FUNCTION_KIND_HINT = "AsyncBroker takes an async function, Broker a plain one"
 
 
 def check_result(result: T) -> T:
     """Return the result of a function, unless it is a coroutine, which would run, if ever, after the transaction."""
     if iscoroutine(result):
         result.close()
-        raise ArgumentInvalid("function", f"returns a coroutine; {KINDS}")
+        raise ArgumentInvalid("function", f"returns a coroutine; {FUNCTION_KIND_HINT}")
     return result
 
 
 def check_awaitable(result: Any) -> None:
     """Refuse a result that cannot be awaited, from a plain function given to an ``AsyncBroker``."""
     if not isawaitable(result):
-        raise ArgumentInvalid("function", f"returns {type(result).__name__}, which is not to be awaited; {KINDS}")
+        raise ArgumentInvalid(
+            "function", f"returns {type(result).__name__}, which is not to be awaited; {FUNCTION_KIND_HINT}"
+        )
 
 
 def run_within(context: QueueContext[Any], session: Any, flow: Flow[T], item: Any = None) -> Flow[T]:
@@ -144,9 +146,9 @@ def run_within(context: QueueContext[Any], session: Any, flow: Flow[T], item: An
     yield from ensure_ready(context)
     if item is None:
         yield from refresh_bindings(broker)
-    held = reservation in broker.unsettled
+    is_unsettled = reservation in broker.unsettled
     result = yield from _run_attached(session, flow)
-    if held:
+    if is_unsettled:
         broker.unsettled.add(reservation)
         yield from Command("settle", {"reservation": reservation}, target="sessions", session=session)
     return result
@@ -176,7 +178,7 @@ def _run_attached(session: Any, flow: Flow[T]) -> Flow[T]:
 
 def _raise_explained(flow: Flow[Any], error: Interruption) -> Flow[Never]:
     """Let the flow replace an error by its own; its reads run outside the transaction, which is over by then."""
-    if not has_label(error.cause, TRANSIENT):
+    if not has_label(error.cause, TRANSIENT_LABEL):
         try:
             request = flow.throw(error)
             while isinstance(request, Command) and _is_find(request):

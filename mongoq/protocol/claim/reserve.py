@@ -21,7 +21,7 @@ from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.claim import foreign
-from mongoq.protocol.flow import SENDS, Command, Flow, Refused, ReplyLost, Shared, Unreadable, has_matched
+from mongoq.protocol.flow import MAX_SENDS, Command, Flow, Refused, ReplyLost, Shared, Unreadable, has_matched
 from mongoq.protocol.settle import settle
 from mongoq.protocol.settle.bury import bury, reason_exhausted
 from mongoq.protocol.state.context import QueueContext
@@ -91,10 +91,10 @@ def reserve_now(
         except PayloadInvalid as invalid:
             yield from refuse_or_bury(context, claimed, invalid, on_invalid)
             continue
-        held = decoded if isinstance(asked, Shared) else (yield from renew_lease(context, decoded, length))
-        if held is not None:
+        reservation = decoded if isinstance(asked, Shared) else (yield from renew_lease(context, decoded, length))
+        if reservation is not None:
             context.count("reserve")
-            return held
+            return reservation
     return None
 
 
@@ -146,14 +146,14 @@ def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> 
     given_back = settle.release_command(item.id, item.token, item.due or now)
     fence = {"_id": item.id, "token": item.token}
     update = {"$set": {"when": now + lease}}
-    held = yield from retry_once(
+    is_held = yield from retry_once(
         Command("update_one", {"filter": fence, "update": update}, has_matched, undo=lambda _: given_back)
     )
-    return item.held_until(now + lease) if held else None
+    return item.held_until(now + lease) if is_held else None
 
 
 def _claim(
-    context: QueueContext[M], lease: timedelta, patience: float | None, *, sends: int = SENDS
+    context: QueueContext[M], lease: timedelta, patience: float | None, *, sends: int = MAX_SENDS
 ) -> Flow[tuple[Item[Any], bool, bool] | None]:
     """Send the claim; return its item, whether it has no run left and must be buried, and whether its lease ran out.
 
@@ -225,7 +225,7 @@ def _find_claimed_command(
     return Command(
         "find_one_and_update",
         {"filter": filter, "update": update},
-        undo=lambda found: found and settle.release_command(found["_id"], mine["token"], now),
+        undo=lambda raw: raw and settle.release_command(raw["_id"], mine["token"], now),
     )
 
 

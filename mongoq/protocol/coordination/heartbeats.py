@@ -20,14 +20,14 @@ from mongoq.protocol.state.context import BrokerContext
 
 WORKER_PREFIX = "worker:"
 """Prefix of the ``_id`` of a worker's record."""
-HOUSEKEEPING = "lease:housekeeping"
-MISSED = 4
+HOUSEKEEPING_ID = "lease:housekeeping"
+HEARTBEATS_MISSED = 4
 """Heartbeats that a worker may miss before it counts as gone."""
-REMEMBERED = timedelta(hours=1)
+RECORD_EXPIRY = timedelta(hours=1)
 """Time after the last heartbeat at which the TTL index removes a record."""
-KEPT = timedelta(minutes=10)
+DEAD_WORKER_RETENTION = timedelta(minutes=10)
 """Time for which the record of a worker that is gone stays readable for people."""
-MOST = 10_000
+MAX_WORKER_RECORDS = 10_000
 """Records in one read, at most."""
 
 
@@ -76,19 +76,19 @@ def beat(
     # Split from the right: only the last two parts are known to contain no colon.
     host, pid, _ = name.rsplit(":", 2)
     now = broker.clock.now()
-    told = {
+    record = {
         "host": host,
         "pid": int(pid),
         "started": started,
         "seen": now,
         "every": every.total_seconds(),
-        "queues": [{"queue": queue, "held": held} for queue, held in queues.items()],
-        "expires": now + REMEMBERED,
+        "queues": [{"queue": queue, "held": number} for queue, number in queues.items()],
+        "expires": now + RECORD_EXPIRY,
     }
     if run is not None:
-        told["run"] = run
+        record["run"] = run
     filter = {"_id": WORKER_PREFIX + name}
-    yield from retry_until_reply(Command("update_one", {"filter": filter, "update": {"$set": told}, "upsert": True}))
+    yield from retry_until_reply(Command("update_one", {"filter": filter, "update": {"$set": record}, "upsert": True}))
 
 
 def forget(broker: BrokerContext, name: str) -> Flow[None]:
@@ -99,17 +99,19 @@ def forget(broker: BrokerContext, name: str) -> Flow[None]:
 def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
     """Read all records (``find`` by the prefix of ``_id``)."""
     yield from ensure_broker_ready(broker, write=False)
-    found = yield from find_few(broker, prefix_filter(WORKER_PREFIX), [("_id", 1)], MOST)
+    documents = yield from find_few(broker, prefix_filter(WORKER_PREFIX), [("_id", 1)], MAX_WORKER_RECORDS)
     now = broker.clock.now()
-    return [_record(document, now) for document in found]
+    return [_record(document, now) for document in documents]
 
 
 def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
     """Return the number of live workers of a run on Spark; a worker that ended regularly is not live (``find``)."""
     yield from ensure_broker_ready(broker, write=False)
-    found = yield from find_few(broker, {**prefix_filter(WORKER_PREFIX), "run": run}, [("_id", 1)], MOST)
+    documents = yield from find_few(
+        broker, {**prefix_filter(WORKER_PREFIX), "run": run}, [("_id", 1)], MAX_WORKER_RECORDS
+    )
     now = broker.clock.now()
-    return sum(_record(document, now).alive for document in found)
+    return sum(_record(document, now).alive for document in documents)
 
 
 def _record(document: Mapping[str, Any], now: datetime) -> WorkerRecord:
@@ -119,7 +121,7 @@ def _record(document: Mapping[str, Any], now: datetime) -> WorkerRecord:
         pid=document["pid"],
         started=document["started"],
         seen=document["seen"],
-        alive=now - document["seen"] < timedelta(seconds=document["every"]) * MISSED,
+        alive=now - document["seen"] < timedelta(seconds=document["every"]) * HEARTBEATS_MISSED,
         queues={entry["queue"]: entry["held"] for entry in document["queues"]},
     )
 
@@ -133,14 +135,18 @@ def swept(broker: BrokerContext, *, every: timedelta) -> Flow[list[WorkerRecord]
     """
     now = broker.clock.now()
     lease = {"$set": {"until": now + every, "by": str(broker.identity)}}
-    free: dict[str, Any] = {"_id": HOUSEKEEPING, "until": {"$lte": now}}
+    free: dict[str, Any] = {"_id": HOUSEKEEPING_ID, "until": {"$lte": now}}
     try:
         yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
     except Duplicate:
         return None
-    gone = [record for record in (yield from workers(broker)) if not record.alive and record.seen < now - KEPT]
+    dead_records = [
+        record
+        for record in (yield from workers(broker))
+        if not record.alive and record.seen < now - DEAD_WORKER_RETENTION
+    ]
     removed = []
-    for record in gone:
+    for record in dead_records:
         # A worker that has sent a heartbeat since the read is alive: its record no longer matches ``seen`` and stays.
         filter = {"_id": WORKER_PREFIX + record.name, "seen": record.seen}
         if (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))):

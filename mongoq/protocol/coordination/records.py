@@ -21,9 +21,9 @@ from mongoq.protocol.state.context import QueueContext
 
 POSITION_LIMIT = 64 * 1024
 """Bytes of a position as BSON, at most: it is written with every batch."""
-LARGEST = 2**63
+INT_LIMIT = 2**63
 """First int that is too large for BSON."""
-OVERHEAD = 1024
+ENVELOPE_BYTES = 1024
 """Bytes that an envelope adds to payload and headers, rounded up."""
 
 
@@ -65,7 +65,7 @@ def _position(encoding: Encoding, position: Any) -> Any:
 
     Most positions are ints; an int cannot change, so it is not encoded.
     """
-    if type(position) is int and -LARGEST <= position < LARGEST:
+    if type(position) is int and -INT_LIMIT <= position < INT_LIMIT:
         return position
     return encoding.encode("position", position, limit=POSITION_LIMIT)
 
@@ -101,7 +101,7 @@ def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Enco
     priority.
     """
     stencils: dict[int, tuple[Stencil, datetime]] = {}
-    made = []
+    encoded = []
     for record, id in zip(part, new_ids(len(part)), strict=True):
         if record.delay is None and record.headers is None:
             if record.priority not in stencils:
@@ -109,8 +109,8 @@ def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Enco
             stencil, when = stencils[record.priority]
         else:
             stencil, when = _stencil(context, record, id)
-        made.append(EncodedRecord(context.name, record.priority, when, stencil.envelope(id, record.wrapped)))
-    return made
+        encoded.append(EncodedRecord(context.name, record.priority, when, stencil.envelope(id, record.wrapped)))
+    return encoded
 
 
 def _stencil(context: QueueContext[Any], record: Yielded, id: bytes) -> tuple[Stencil, datetime]:
@@ -139,7 +139,7 @@ def _what_fits(batch: Sequence[Yielded], queues: int) -> Sequence[Yielded]:
 
 
 def _size(record: Yielded) -> int:
-    return OVERHEAD + len(record.wrapped) + (0 if record.headers is None else len(record.headers.raw))
+    return ENVELOPE_BYTES + len(record.wrapped) + (0 if record.headers is None else len(record.headers.raw))
 
 
 def _copies(context: QueueContext[Any], part: Sequence[Yielded], queues: Sequence[str]) -> list[EncodedRecord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -15,32 +15,44 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES, count, object_id, queue_name, read_list, text
 from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.envelope import Document, shorten
+from mongoq.model.envelope import TYPE_BYTES, Document, shorten
 from mongoq.model.indexes import CLAIM_ORDER
+from mongoq.model.item import Item
 from mongoq.model.trail import STAGE_BYTES, payload_at
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, number_matched
 from mongoq.protocol.history.mistaken import refuse_mistake
-from mongoq.protocol.history.pages import Chosen, Range, documents_page, history_range
+from mongoq.protocol.history.pages import (
+    BoundedCount,
+    Chosen,
+    Range,
+    aggregate_filtered,
+    count_range,
+    documents_page,
+    history_range,
+)
 from mongoq.protocol.history.read import NOT_RESERVED
 from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.settle.bulk import count_found
 from mongoq.protocol.state.context import QueueContext
 
-PAGE = 500
+LETTERS_PER_PAGE = 500
 """Letters in one page."""
 Selection = Range | list[ObjectId]
 """Selected letters: those of a range, or those with the listed ids."""
 KEY_TAKEN = "a live item has its key; settle that one first, or give to="
 """Reason for refusing a letter with the key of a live item."""
+IDS_ALONE = "choose by ids=, or by where=, stage=, reason= and error=, not by both"
+"""Problem of a call that selects letters in two ways."""
 Statement = tuple[str, dict[str, Any]]
 
 
 def revive(
     context: QueueContext[Any],
-    chosen: Selection,
+    letters: Selection,
     *,
     to: str | QueueContext[Any] | None,
     hop: str | None,
@@ -58,28 +70,121 @@ def revive(
     room = math.inf if limit is None else count(limit, "limit")
     yield from ensure_ready(context, fresh=False)
     pages: _All | Chosen
-    if isinstance(chosen, Range):
-        pages = _All(context, chosen)
+    if isinstance(letters, Range):
+        pages = _All(context, letters)
     else:
-        pages = Chosen(partial(_find_letters, context), list(dict.fromkeys(chosen)), PAGE)
-    done = Replayed()
-    while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):
-        done += yield from _hand_back(context, documents, target, by_hop=hop is not None)
-    if not done.found and chosen != []:
+        pages = Chosen(partial(_find_letters, context), list(dict.fromkeys(letters)), LETTERS_PER_PAGE)
+    result = Replayed()
+    while room > result.pushed and (documents := (yield from pages.read(room - result.pushed))):
+        result += yield from _hand_back(context, documents, target, by_hop=hop is not None)
+    if not result.found and letters != []:
         yield from refuse_mistake(context, letters=True)
-    return replace(done, missing=pages.missing)
+    return replace(result, missing=pages.missing)
 
 
 def selection(
-    context: QueueContext[Any], *, ids: Iterable[ObjectId] | None, where: Any, stage: str | None
+    context: QueueContext[Any],
+    *,
+    ids: Iterable[ObjectId] | None,
+    where: Any,
+    stage: str | None,
+    reason: str | None,
+    error: str | None,
 ) -> Selection:
-    """Check the selection of dead letters: by ids, or by a filter of payloads and the stage they failed in."""
-    if ids is not None and not where is stage is None:
-        raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
+    """Check the selection of dead letters: by ids, or by a filter of payloads and of the failure."""
+    failure = failure_filter(stage=stage, reason=reason, error=error)
+    if ids is not None and (where is not None or failure):
+        raise ArgumentInvalid("ids", IDS_ALONE)
     if ids is None:
-        wanted = history_range(context, since=None, until=None, where=where, state=None, page=PAGE)
-        return wanted if stage is None else wanted.narrow({"origin.stage": text(stage, "stage", STAGE_BYTES)})
+        wanted = history_range(context, since=None, until=None, where=where, state=None, page=LETTERS_PER_PAGE)
+        return wanted.narrow(failure) if failure else wanted
     return [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
+
+
+def failure_filter(*, stage: str | None, reason: str | None, error: str | None) -> dict[str, Any]:
+    """Return the filter of letters by stage, reason and type of error; empty when none of them is given."""
+    checked = {
+        "origin.stage": None if stage is None else text(stage, "stage", STAGE_BYTES),
+        "origin.reason": None if reason is None else text(reason, "reason", REASON_BYTES),
+        "error.type": None if error is None else text(error, "error", TYPE_BYTES),
+    }
+    return {field: value for field, value in checked.items() if value is not None}
+
+
+def count_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) -> Flow[BoundedCount]:
+    """Count the selected letters that no caller holds, among the first ``limit`` letters of the queue."""
+    now = context.broker.clock.now()
+    free = {"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]}
+    if isinstance(chosen, Range):
+        return (yield from count_range(context, chosen.narrow(free), limit=limit))
+    number = 0
+    for start in range(0, len(chosen), LETTERS_PER_PAGE):
+        filter = {**_ids_filter(context, chosen[start : start + LETTERS_PER_PAGE]), **free}
+        number += yield from Command("count_documents", {"filter": filter})
+    return BoundedCount(number)
+
+
+def read_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) -> Flow[list[Item[Any]]]:
+    """Read the first ``limit`` selected letters, reserved ones included, in the order of claims (``find``)."""
+    yield from ensure_broker_ready(context.broker, write=False)
+    if isinstance(chosen, Range):
+        documents, _ = yield from documents_page(context, replace(chosen, page=limit))
+    else:
+        documents = yield from _find_letters(context, chosen[:LETTERS_PER_PAGE])
+    return context.items(documents[:limit], context.broker.clock.now())
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Letters that died for the same reason, with an error of the same type.
+
+    Attributes:
+        reason: reason of their burial; ``None`` for letters that another program put into the queue.
+        error: type of their errors, ``""`` for errors that were given as texts; ``None`` without an error.
+        number: number of letters.
+        example: id of the first letter, in the order of claims.
+        first: time of the first burial; ``None`` when it is not known.
+        last: time of the last burial.
+    """
+
+    reason: str | None
+    error: str | None
+    number: int
+    example: Any
+    first: datetime | None
+    last: datetime | None
+
+
+def group_letters(
+    context: QueueContext[Any], chosen: Range, *, limit: int, groups: int
+) -> Flow[tuple[list[FailureGroup], bool]]:
+    """Group the selected letters by reason and type of error, among the first ``limit`` letters (``aggregate``).
+
+    Returns the largest groups, ``groups`` of them at most, and whether there are letters behind the limit.
+    """
+    yield from ensure_broker_ready(context.broker, write=False)
+    whole = replace(chosen, where={}).filter(context.name)
+    examined: int = yield from Command("count_documents", {"filter": whole, "limit": limit + 1})
+    pipeline: list[Mapping[str, Any]] = [
+        {"$match": whole},
+        {"$sort": dict(CLAIM_ORDER)},
+        {"$limit": limit},
+        *([{"$match": chosen.where}] if chosen.where else []),
+        {
+            "$group": {
+                "_id": {"reason": "$origin.reason", "error": "$error.type"},
+                "number": {"$sum": 1},
+                "example": {"$first": "$_id"},
+                "first": {"$min": "$origin.at"},
+                "last": {"$max": "$origin.at"},
+            }
+        },
+        {"$sort": {"number": -1, "_id": 1}},
+        {"$limit": groups},
+    ]
+    found = yield from aggregate_filtered(pipeline)
+    named = [{"reason": None, "error": None, **group.pop("_id"), **group} for group in found]
+    return [FailureGroup(**group) for group in named], examined > limit
 
 
 class _All:
@@ -94,19 +199,22 @@ class _All:
 
     def read(self, room: float) -> Flow[Sequence[Document]]:
         """Read the next page; a letter that was handed back and has died again meanwhile is not read a second time."""
-        found: Sequence[Document] = ()
-        while self._rest is not None and not found:
-            page = replace(self._rest, page=int(min(PAGE, room)))
+        letters: Sequence[Document] = ()
+        while self._rest is not None and not letters:
+            page = replace(self._rest, page=int(min(LETTERS_PER_PAGE, room)))
             read, self._rest = yield from documents_page(self._context, page)
             # ``repr``, because other programs may use ids that are not hashable.
-            found = [document for document in read if repr(document["_id"]) not in self._met]
-            self._met.update(repr(document["_id"]) for document in found)
-        return found
+            letters = [document for document in read if repr(document["_id"]) not in self._met]
+            self._met.update(repr(document["_id"]) for document in letters)
+        return letters
 
 
 def _find_letters(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[Document]]:
-    filter = {"_id": {"$in": ids}, "q": context.name, "when": {"$exists": True}}
-    return (yield from find_few(context.broker, filter, CLAIM_ORDER, len(ids), lenient=True))
+    return (yield from find_few(context.broker, _ids_filter(context, ids), CLAIM_ORDER, len(ids), lenient=True))
+
+
+def _ids_filter(context: QueueContext[Any], ids: list[ObjectId]) -> dict[str, Any]:
+    return {"_id": {"$in": ids}, "q": context.name, "when": {"$exists": True}}
 
 
 def _hand_back(
@@ -120,8 +228,8 @@ def _hand_back(
     priorities = [document.get("priority") for document in documents]
     for queue, when in {(there["q"], there["when"]) for there in (each[1]["update"]["$set"] for each in statements)}:
         context.broker.record_put(queue, when, *priorities, number=moved, is_new=False)
-    held = len(documents) - moved - len(refusals)
-    return Replayed(len(documents), moved, skipped=held, refused=len(refusals), refusals=tuple(refusals))
+    skipped = len(documents) - moved - len(refusals)
+    return Replayed(len(documents), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
 
 
 def _home(document: Document) -> str | None:
@@ -192,13 +300,13 @@ def _update(
     context: QueueContext[Any], which: dict[str, Any], changes: dict[str, Any], now: datetime, when: datetime
 ) -> dict[str, Any]:
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
-    gone = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
+    unset_fields = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
     # ``by`` marks the item as changed, by its ``origin`` at least: a claim that has read it before it died must read it
     # again (``claim.candidates``).
     changes = {**changes, "by": str(context.broker.identity), "when": when, "reserved": False, "attempts": 0}
     return {
         "filter": {**which, "q": context.name, "when": {"$exists": True}, "$or": free},
-        "update": {"$set": changes, "$unset": dict.fromkeys(gone, "")},
+        "update": {"$set": changes, "$unset": dict.fromkeys(unset_fields, "")},
     }
 
 
@@ -230,5 +338,5 @@ def _tolerant(command: Command[int], statements: list[Statement], refusals: list
 def _count_gone(context: QueueContext[Any], statements: list[Statement]) -> Flow[int]:
     which = [arguments["filter"]["_id"] for _, arguments in statements]
     ids = [id for each in which for id in (each["$in"] if isinstance(each, dict) else [each])]
-    left: int = yield from Command("count_documents", {"filter": {"_id": {"$in": ids}, "q": context.name}})
-    return len(ids) - left
+    letters_left: int = yield from Command("count_documents", {"filter": {"_id": {"$in": ids}, "q": context.name}})
+    return len(ids) - letters_left

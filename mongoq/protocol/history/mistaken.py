@@ -1,26 +1,27 @@
-"""Replays that found nothing: detect a mistaken call, for example a misspelt name, and suggest the right one."""
+"""Mistaken calls: detect a misspelt name of a queue, or a replay from the wrong one, and suggest the right one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, QueueUnknown
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.history.read import in_state, queues
-from mongoq.protocol.history.stats import MOST
+from mongoq.protocol.history.stats import MAX_CONTROL_DOCUMENTS
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
-ALIKE = 0.6
+MIN_SIMILARITY = 0.6
 """Part of two names, from 0 to 1, that must be equal before one counts as a misspelling of the other."""
-SHOWN = 3
+MAX_SUGGESTIONS = 3
 """Names that an error suggests, at most."""
 DIGITS = re.compile(r"\d+")
 
@@ -42,6 +43,43 @@ def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
         near = _nearest(name, names)
         if near:
             raise QueueUnknown(name, near, broker.namespace)
+
+
+def refuse_unknown(broker: BrokerContext, name: str) -> Flow[None]:
+    """Raise ``QueueUnknown`` for a queue that holds no item and that no control document names.
+
+    One to three ``find`` for a queue that is known; otherwise also what the names of all queues take. The dead queue of
+    a known queue is known, and the queue of a known dead queue as well.
+    """
+    if (yield from is_known(broker, name)):
+        return
+    names = yield from _find_known_queues(broker, (yield from _dead_queues(broker)))
+    # All items of a queue may be dead letters.
+    names |= {other.removesuffix(DEAD_SUFFIX) for other in names}
+    if not names & {name, _other(name)}:
+        near = _nearest(name, names) or tuple(get_close_matches(name, sorted(names), MAX_SUGGESTIONS, MIN_SIMILARITY))
+        raise QueueUnknown(name, near, broker.namespace)
+
+
+def is_known(broker: BrokerContext, name: str) -> Flow[bool]:
+    """Return whether a queue holds an item, live or processed, or has a control document (one to three ``find``)."""
+    yield from ensure_broker_ready(broker, write=False)
+    used = (
+        in_state(name, None, BEGINNING),
+        # Remembered ids count too, and a filter for history would pass over each of them.
+        {"q": name, "processed": {"$gte": BEGINNING}},
+        {"_id": {"$in": [CONTROL_PREFIX + name, COUNTERS_PREFIX + name]}},
+    )
+    for filter in used:
+        if (yield from find_one(broker, filter, {"_id": 1})) is not None:
+            return True
+    return False
+
+
+def find_owner(broker: BrokerContext, name: str) -> Flow[str | None]:
+    """Return a queue that stores this one as its dead queue; ``None`` when there is none."""
+    dead = yield from _dead_queues(broker)
+    return next((owner for owner, stored in sorted(dead.items()) if stored == name), None)
 
 
 def _refuse_copying_letters(broker: BrokerContext, name: str) -> Flow[None]:
@@ -78,16 +116,20 @@ def _holds(broker: BrokerContext, queue: str, state: Any) -> Flow[bool]:
 def _dead_queues(broker: BrokerContext) -> Flow[dict[str, str]]:
     """Return the dead queue of each queue that stores the name of its dead queue."""
     filter = {**prefix_filter(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
-    found = yield from find_few(broker, filter, [("_id", 1)], MOST, projection={"settings.dead": 1})
-    return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in found}
+    documents = yield from find_few(
+        broker, filter, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"settings.dead": 1}
+    )
+    return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in documents}
 
 
 def _find_known_queues(broker: BrokerContext, dead: dict[str, str]) -> Flow[set[str]]:
     """Return the names of all queues that hold an item, or that a control document names."""
     names = set((yield from queues(broker))) | dead.keys() | set(dead.values())
     for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX):
-        found = yield from find_few(broker, prefix_filter(prefix), [("_id", 1)], MOST, projection={"_id": 1})
-        names |= {document["_id"].removeprefix(prefix) for document in found}
+        documents = yield from find_few(
+            broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1}
+        )
+        names |= {document["_id"].removeprefix(prefix) for document in documents}
     bound = yield from read_topics(broker)
     return names.union(bound, *bound.values())
 
@@ -102,8 +144,10 @@ def _nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
     suffix = DEAD_SUFFIX if name.endswith(DEAD_SUFFIX) else ""
     owner = name.removesuffix(suffix)
     candidates = {other.removesuffix(DEAD_SUFFIX) if suffix else other for other in names}
-    ratios = {other: ratio for other in candidates if (ratio := _likeness(owner, other)) >= ALIKE}
-    return tuple(other + suffix for other in sorted(ratios, key=lambda other: (-ratios[other], other))[:SHOWN])
+    ratios = {other: ratio for other in candidates if (ratio := _likeness(owner, other)) >= MIN_SIMILARITY}
+    return tuple(
+        other + suffix for other in sorted(ratios, key=lambda other: (-ratios[other], other))[:MAX_SUGGESTIONS]
+    )
 
 
 def _likeness(name: str, other: str) -> float:
@@ -120,4 +164,4 @@ def _likeness(name: str, other: str) -> float:
         return 0.0
     matcher = SequenceMatcher(None, one, two, autojunk=False)
     # ``quick_ratio`` is a cheap upper bound: most names are ruled out by it.
-    return matcher.ratio() if matcher.quick_ratio() >= ALIKE else 0.0
+    return matcher.ratio() if matcher.quick_ratio() >= MIN_SIMILARITY else 0.0

@@ -28,7 +28,7 @@ from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 M = TypeVar("M")
-REFUSED_FILTERS = (2, 9, 51091)
+REFUSED_FILTER_CODES = (2, 9, 51091)
 """Codes of the server's errors for a filter that it cannot read: bad values, a pattern that does not compile."""
 
 
@@ -112,7 +112,7 @@ class Range:
         return {"$or": behind} | ({} if priority is None else {"priority": {"$gte": priority}})
 
 
-COPIED = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
+COPIED_FIELDS = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
 """Fields that a copy is made from."""
 _ID_TYPES: tuple[tuple[str, Any], ...] = (
     ("null", NoneType),
@@ -170,14 +170,68 @@ def history_range(
 
 def history_page(context: QueueContext[M], wanted: Range) -> Flow[Page[M]]:
     """Read one page (``find`` over the index of history or of claims, majority read concern)."""
-    found, rest = yield from documents_page(context, wanted)
-    return Page(context.items(found, context.broker.clock.now()), rest)
+    documents, rest = yield from documents_page(context, wanted)
+    return Page(context.items(documents, context.broker.clock.now()), rest)
 
 
 def documents_page(context: QueueContext[Any], wanted: Range) -> Flow[tuple[list[Document], Range | None]]:
     """Read the documents of one page, at most one reply of the server, and return the range of the rest."""
     asked = yield from _make_request(context, wanted, as_stored=False, trails=False)
     return (yield from read_page(context.broker, asked))
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedCount:
+    """A number of items that was counted up to a limit.
+
+    Attributes:
+        number: items that were counted.
+        exact: False if the count ended at its limit: then there are at least that many.
+    """
+
+    number: int = 0
+    exact: bool = True
+
+    def __str__(self) -> str:
+        """Return the number, ``> N`` for more than N, or ``?`` where the limit left nothing to count."""
+        if self.exact:
+            return f"{self.number:,}"
+        return f"> {self.number - 1:,}" if self.number else "?"
+
+    def __add__(self, other: BoundedCount) -> BoundedCount:
+        """Return the sum, which is exact if both numbers are."""
+        return BoundedCount(self.number + other.number, self.exact and other.exact)
+
+
+def count_range(context: QueueContext[Any], wanted: Range, *, limit: int) -> Flow[BoundedCount]:
+    """Count the items of a range among its first ``limit`` items (two ``aggregate`` at most).
+
+    Only the filter on payloads needs the documents; without it, the server counts keys of the index.
+    """
+    yield from ensure_broker_ready(context.broker, write=False)
+    whole = replace(wanted, where={}, started=context.broker.clock.now()).filter(context.name)
+    examined: int = yield from Command("count_documents", {"filter": whole, "limit": limit + 1})
+    if not wanted.where or not examined:
+        return BoundedCount(examined, exact=examined <= limit)
+    pipeline: list[Mapping[str, Any]] = [
+        {"$match": whole},
+        {"$limit": limit},
+        {"$match": wanted.where},
+        {"$count": "n"},
+    ]
+    groups = yield from aggregate_filtered(pipeline)
+    return BoundedCount(sum(group["n"] for group in groups), exact=examined <= limit)
+
+
+def aggregate_filtered(pipeline: list[Mapping[str, Any]]) -> Flow[list[Any]]:
+    """Run a pipeline that has a filter of the user in it (``aggregate``)."""
+    try:
+        found: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
+    except Exception as error:
+        if is_refused_filter(error):
+            raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
+        raise
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +242,13 @@ class PageRequest:
         wanted: range that begins with this page.
         command: command that reads it.
         as_stored: True when the documents are to stay undecoded bytes.
-        begun: the command if it is under way; ``None`` before.
+        pending: the command if it is under way; ``None`` before.
     """
 
     wanted: Range
     command: Command[Any]
     as_stored: bool = False
-    begun: Begun | None = None
+    pending: Begun | None = None
 
 
 def request_page(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
@@ -207,7 +261,7 @@ def request_page(context: QueueContext[Any], wanted: Range, *, as_stored: bool, 
     # mongomock answers at once: there is nothing to run in parallel.
     if context.broker.serverless:
         return asked
-    return replace(asked, begun=(yield from Begin(asked.command)))
+    return replace(asked, pending=(yield from Begin(asked.command)))
 
 
 def _make_request(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
@@ -217,7 +271,7 @@ def _make_request(context: QueueContext[Any], wanted: Range, *, as_stored: bool,
         wanted = replace(wanted, started=broker.clock.now())
     find: dict[str, Any] = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
     if as_stored:
-        find["projection"] = {**COPIED, "trail": 1} if trails else COPIED
+        find["projection"] = {**COPIED_FIELDS, "trail": 1} if trails else COPIED_FIELDS
     if broker.serverless:
         return PageRequest(wanted, Command("find", {**find, "sort": list(find["sort"].items())}, target="history"))
     find |= {"batchSize": wanted.page, "readConcern": {"level": "majority"}}
@@ -231,12 +285,12 @@ def read_page(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any]
     """
     wanted = asked.wanted
     try:
-        found, more = yield from _one_reply(broker, asked)
+        documents, more = yield from _one_reply(broker, asked)
     except Exception as error:
         if wanted.where and is_refused_filter(error):
             raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
         raise
-    return found, replace(wanted, after=open_document(broker, found[-1])) if more else None
+    return documents, replace(wanted, after=open_document(broker, documents[-1])) if more else None
 
 
 def open_document(broker: BrokerContext, document: Document | bytes) -> Document:
@@ -255,10 +309,10 @@ def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any
     The cursor is closed afterwards, and a page of large items takes no more memory than one reply.
     """
     if broker.serverless:
-        found: list[Document] = yield from asked.command
-        return found, len(found) == asked.wanted.page
+        reply: list[Document] = yield from asked.command
+        return reply, len(reply) == asked.wanted.page
     try:
-        cursor = yield from retry_once(asked.command, asked.begun)
+        cursor = yield from retry_once(asked.command, asked.pending)
         documents, id = read_stored_batch(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
     except Unreadable:
         cursor = yield from find_undecoded(broker, asked.command)
@@ -283,19 +337,19 @@ class Chosen:
 
     def read(self, room: float) -> Flow[list[Any]]:
         """Read the next page, of ``room`` documents at most; it is empty at the end."""
-        found: list[Any] = []
-        while self._ids and not found:
+        documents: list[Any] = []
+        while self._ids and not documents:
             size = int(min(self._page, room))
             wanted, self._ids = self._ids[:size], self._ids[size:]
-            found = yield from self._find(wanted)
-            there = {document["_id"] for document in found}
+            documents = yield from self._find(wanted)
+            there = {document["_id"] for document in documents}
             self.missing += tuple(id for id in wanted if id not in there)
-        return found
+        return documents
 
 
 def is_refused_filter(error: Exception) -> bool:
     """Return whether an error is the server's answer to a filter that it cannot read."""
-    return getattr(own_error(error), "code", None) in REFUSED_FILTERS
+    return getattr(own_error(error), "code", None) in REFUSED_FILTER_CODES
 
 
 def refusal(error: Exception) -> str:

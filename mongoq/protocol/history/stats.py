@@ -21,15 +21,15 @@ from mongoq.protocol.state.context import BrokerContext
 
 logger = logging.getLogger("mongoq.stats")
 
-CACHED = 1.0
+STATS_CACHE_SECONDS = 1.0
 """Seconds for which ``stats`` returns the same answer again."""
-HORIZON = timedelta(days=30)
+IDLE_QUEUE_HORIZON = timedelta(days=30)
 """Time after which the control documents of an empty, unused queue expire."""
-STATEMENTS = 5_000
+MAX_COUNTER_STATEMENTS = 5_000
 """Statements in one ``bulkWrite``, at most."""
-MOST = 1_000_000
+MAX_CONTROL_DOCUMENTS = 1_000_000
 """Documents in one read, at most."""
-LEAVING = frozenset({"get", "commit", "move", "dead"})
+EMPTYING_EVENTS = frozenset({"get", "commit", "move", "dead"})
 """Events after which a queue may be empty."""
 
 
@@ -70,8 +70,8 @@ def flush(broker: BrokerContext) -> Flow[None]:
     try:
         yield from mark_used(broker, _newly_used(broker, sums))
         names = list(sums)
-        for start in range(0, len(names), STATEMENTS):
-            chunk = {name: sums[name] for name in names[start : start + STATEMENTS]}
+        for start in range(0, len(names), MAX_COUNTER_STATEMENTS):
+            chunk = {name: sums[name] for name in names[start : start + MAX_COUNTER_STATEMENTS]}
             emptied = yield from _find_empty(broker, chunk)
             for name in (yield from _add(broker, chunk, emptied)):
                 del sums[name]
@@ -99,19 +99,19 @@ def _find_empty(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) ->
     The check takes at most a hundredth of the time. After a queue was drained, the index is full of deleted entries,
     and every process would walk over them every five seconds.
     """
-    names = [name for name, events in sums.items() if events.keys() & LEAVING]
+    names = [name for name, events in sums.items() if events.keys() & EMPTYING_EVENTS]
     began = time.monotonic()
     if not names or began < broker.look_at:
         return set()
-    held = yield from find_queues({"$in": names})
+    non_empty = yield from find_queues({"$in": names})
     ended = time.monotonic()
     broker.look_at = ended + (ended - began) * 100
-    return set(names) - held
+    return set(names) - non_empty
 
 
 def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: set[str]) -> Flow[list[str]]:
     """Add to the counters, and return the queues that are finished; refused ones are finished too."""
-    names, expires = list(sums), broker.clock.now() + HORIZON
+    names, expires = list(sums), broker.clock.now() + IDLE_QUEUE_HORIZON
     statements = []
     for name in names:
         date = {"$set": {"expires": expires}} if name in emptied else {"$unset": {"expires": ""}}
@@ -149,21 +149,21 @@ def _send_singly(statements: list[Any]) -> Flow[Mapping[int, Exception]]:
 
 def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
     """Read the counters of all queues (``find``) and count their live items (``aggregate``)."""
-    if broker.stats is not None and time.monotonic() - broker.stats[0] < CACHED:
+    if broker.stats is not None and time.monotonic() - broker.stats[0] < STATS_CACHE_SECONDS:
         return dict(broker.stats[1])
     yield from ensure_broker_ready(broker, write=False)
     yield from flush(broker)
-    documents = yield from find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MOST)
+    documents = yield from find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MAX_CONTROL_DOCUMENTS)
     counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
     depths = yield from _depths(broker)
-    found = {name: _read(counted.get(name, {}), name, depths) for name in sorted(counted.keys() | depths.keys())}
-    broker.stats = time.monotonic(), found
-    return dict(found)
+    answer = {name: _read(counted.get(name, {}), name, depths) for name in sorted(counted.keys() | depths.keys())}
+    broker.stats = time.monotonic(), answer
+    return dict(answer)
 
 
 def _read(document: Mapping[str, Any], name: str, depths: Mapping[str, Counts]) -> QueueStats:
-    found = {event: document.get(event) for event in EVENTS}
-    events = {event: number for event, number in found.items() if isinstance(number, int)}
+    numbers = {event: document.get(event) for event in EVENTS}
+    events = {event: number for event, number in numbers.items() if isinstance(number, int)}
     return QueueStats(**events, counts=depths.get(name, Counts()))
 
 
@@ -173,11 +173,11 @@ def _depths(broker: BrokerContext) -> Flow[dict[str, Counts]]:
     command = count_states({"q": {"$gte": ""}, "when": {"$gte": BEGINNING}}, now, by_queue=True)
     # All groups in one reply, as far as 16 MB go.
     if not broker.serverless:
-        command.arguments = {**command.arguments, "batchSize": MOST}
+        command.arguments = {**command.arguments, "batchSize": MAX_CONTROL_DOCUMENTS}
     groups: Any = yield from command
     depths: dict[str, list[Any]] = {}
     for group in groups:
         # Other programs may have written anything.
         if isinstance(name := group["_id"]["q"], str):
             depths.setdefault(name, []).append(group)
-    return {name: counts_of(found) for name, found in depths.items()}
+    return {name: counts_of(depth) for name, depth in depths.items()}

@@ -14,16 +14,16 @@ from mongoq.errors import PayloadTooLarge
 from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.envelope import Document, new_envelope
 from mongoq.model.item import Item
-from mongoq.model.trail import HOPS, LARGE, without_payloads
+from mongoq.model.trail import LARGE_PAYLOAD_BYTES, MAX_HOPS, without_payloads
 from mongoq.protocol.settle.bulk import Statement
 from mongoq.protocol.settle.bury import burial_update
 from mongoq.protocol.settle.settle import retention_update
 from mongoq.protocol.settle.trail import Marker
 from mongoq.protocol.state.context import QueueContext
 
-PARKED = ("key", "parked")
+PARKED_FIELDS = ("key", "parked")
 """Fields that an item has while it waits for its partners."""
-MISSED = "missed"
+MISSED_FIELD = "missed"
 """Field of a dead letter with partners that come late; handed back, the letter looks for them again."""
 
 
@@ -77,7 +77,7 @@ def pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: d
     bare = encoding.raw(document)
     trail = _trail(queue, there, now)
     if trail:
-        document["trail"] = trail if len(bare.raw) <= LARGE else without_payloads(trail)
+        document["trail"] = trail if len(bare.raw) <= LARGE_PAYLOAD_BYTES else without_payloads(trail)
     raw = encoding.raw(document) if trail else bare
     if len(raw.raw) > SIZE_LIMIT:
         raise PayloadTooLarge(f"payload of {len(there)} items joined", len(raw.raw), SIZE_LIMIT)
@@ -96,12 +96,12 @@ def _trail(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
     if not any(_is_recorded(member) for member in members):
         return entries
     for member in members:
-        stored = member.item.stored("trail")
-        own = {"trail": stored if isinstance(stored, list) else []}
+        trail = member.item.stored("trail")
+        own = {"trail": trail if isinstance(trail, list) else []}
         marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
         entries += marks.in_document(own).get("trail", own["trail"])
     joined = [{**entry, "joined": True} if isinstance(entry, Mapping) else entry for entry in entries]
-    return sorted(joined, key=_settlement_time)[-HOPS:]
+    return sorted(joined, key=_settlement_time)[-MAX_HOPS:]
 
 
 def _is_recorded(member: Member) -> bool:
@@ -120,16 +120,16 @@ def make_leave_statements(members: Iterable[Member], now: datetime) -> list[Stat
     They are deleted, or kept as history, or kept as ids to be remembered.
     """
     statements: list[Statement] = []
-    gone: dict[Any, tuple[dict[str, Any], list[Any]]] = {}
+    groups: dict[Any, tuple[dict[str, Any], list[Any]]] = {}
     for member in members:
         update = retention_update(member.context, member.item, now, {})
         rest = {name: value for name, value in member.where.items() if name != "_id"}
         if update is None:
-            gone.setdefault(repr(rest), (rest, []))[1].append(member.where["_id"])
+            groups.setdefault(repr(rest), (rest, []))[1].append(member.where["_id"])
         else:
             marked = Marker(member.context, "done", at=now).marks(member.item).on(update)
             statements.append(("UpdateOne", {"filter": member.where, "update": _in_its_queue(member, marked)}))
-    statements += [("DeleteMany", {"filter": {"_id": {"$in": ids}, **rest}}) for rest, ids in gone.values()]
+    statements += [("DeleteMany", {"filter": {"_id": {"$in": ids}, **rest}}) for rest, ids in groups.values()]
     return statements
 
 
@@ -141,7 +141,7 @@ def bury_statement(
     update, marks = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)
     marked = {**marks.on(update), "$unset": {**update["$unset"], "parked": ""}}
     if missed:
-        marked["$set"] = {**marked["$set"], MISSED: True}
+        marked["$set"] = {**marked["$set"], MISSED_FIELD: True}
     return "UpdateOne", {"filter": member.where, "update": marked}
 
 
@@ -151,5 +151,5 @@ def _in_its_queue(member: Member, update: dict[str, Any]) -> dict[str, Any]:
         return update
     key = member.item.key
     changes = {**update["$set"], "q": member.item.queue, **({} if key is None else {"key": key})}
-    gone = {name: "" for name in PARKED if name not in changes}
-    return {**update, "$set": changes, "$unset": {**update["$unset"], **gone}}
+    unset_fields = {name: "" for name in PARKED_FIELDS if name not in changes}
+    return {**update, "$set": changes, "$unset": {**update["$unset"], **unset_fields}}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mongoq.model.envelope import shorten, splice
 from mongoq.model.item import Item
-from mongoq.model.trail import LARGE, ClaimedPayload, StageMark, is_countable, most_hops, without_payloads
+from mongoq.model.trail import LARGE_PAYLOAD_BYTES, ClaimedPayload, StageMark, is_countable, most_hops, without_payloads
 from mongoq.protocol.state.context import QueueContext
 
 Ended = Literal["moved", "done", "dead"]
@@ -76,7 +76,7 @@ class Marker:
             attempts: the attempts that count, if not all.
         """
         mark = self._mark
-        if mark is None and not added and (payload is None or len(payload) <= LARGE):
+        if mark is None and not added and (payload is None or len(payload) <= LARGE_PAYLOAD_BYTES):
             return NO_MARKS
         trail = item.stored("trail", EMPTY_TRAIL)
         cleared = without_payloads(trail) if _has_payloads(trail) and self._is_large(item, payload, added) else None
@@ -94,8 +94,8 @@ class Marker:
     def _is_large(self, item: Item[Any], payload: bytes | None, added: int) -> bool:
         """Return whether the item's next payload leaves no room for payloads in its trail."""
         if payload is not None:
-            return len(payload) > LARGE
-        return added > 0 and self._payload_at_claim(item).size + added > LARGE
+            return len(payload) > LARGE_PAYLOAD_BYTES
+        return added > 0 and self._payload_at_claim(item).size + added > LARGE_PAYLOAD_BYTES
 
     def _payload_at_claim(self, item: Item[Any]) -> ClaimedPayload:
         return item.kept or self._context.as_claimed(item.stored("payload"))

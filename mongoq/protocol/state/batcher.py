@@ -16,11 +16,11 @@ from typing import Any
 
 from mongoq.protocol.flow import Flow, Interruption, Shared
 
-MOST = 1_000
+MAX_BATCH = 1_000
 """Callers in one batch."""
-CROWD = 48
+CONCURRENT_CALLERS = 48
 """Callers from which two batches in flight are faster than one: 14 % for pushes of 48 and 64 callers, 19 % for 96."""
-NEARLY = 0.75
+NEARLY_FULL_SHARE = 0.75
 """The part of a full batch that is worth a second command: some of many callers are always late."""
 
 Send = Callable[[list[Any]], Flow[Sequence[Any]]]
@@ -51,13 +51,13 @@ class Batcher:
         """True when a batch may be sent now; beside another one only when nearly a full batch waits."""
         if not self.batches_in_flight or self.batches_in_flight >= self.max_in_flight:
             return not self.batches_in_flight
-        return len(self.waiting) >= NEARLY * self._max_size
+        return len(self.waiting) >= NEARLY_FULL_SHARE * self._max_size
 
     @property
     def _max_size(self) -> int:
         """The most callers of the next batch; all of them when they are few."""
         callers = len(self.waiting) + self.callers_in_flight
-        return MOST if callers < CROWD else min(MOST, -(-callers // self.max_in_flight))
+        return MAX_BATCH if callers < CONCURRENT_CALLERS else min(MAX_BATCH, -(-callers // self.max_in_flight))
 
     def next_batch(self, is_gone: Callable[[Any], bool]) -> list[Shared[Any]]:
         """Remove and return the oldest caller and the callers of its kind, first in first out.
@@ -121,10 +121,10 @@ class Batchers:
 
     def batcher(self, key: Hashable, send: Send, *, max_in_flight: int = 1) -> Batcher:
         """Return the batcher with this key, made at first use with ``send`` and ``max_in_flight``."""
-        found = self._batchers.get(key)
-        if found is None:
-            found = self._batchers[key] = Batcher(send, max_in_flight if self.divides else 1)
-        return found
+        batcher = self._batchers.get(key)
+        if batcher is None:
+            batcher = self._batchers[key] = Batcher(send, max_in_flight if self.divides else 1)
+        return batcher
 
     def clear(self) -> None:
         """Forget all callers, in a forked child: they belong to the parent."""

@@ -19,21 +19,21 @@ from bson import ObjectId
 from mongoq.model.envelope import Document
 from mongoq.model.process import dice
 
-MARGIN = timedelta(seconds=0.5)
+BOUND_MARGIN = timedelta(seconds=0.5)
 """No bound is later than this before now: a push that became due so recently may still be in flight."""
-MOST = 16
+MAX_BOUNDS = 16
 """Priorities with a bound, at most: each is a branch of the claim's ``$or``, and more would make it slow."""
-EVERY = 1.0
+BOUNDS_REFRESH_SECONDS = 1.0
 """Seconds between two refreshes while claims use the bounds."""
-EVERY_EMPTY = 0.1
+EMPTY_CLAIM_REFRESH_SECONDS = 0.1
 """The same after a claim that found nothing: the item that a caller waits for may be before the bounds."""
-SHARE = 0.05
+MAX_REFRESH_SHARE = 0.05
 """The share of the time that refreshes may take, at most."""
-WORTH = 0.1
+CLAIM_SECONDS_BEFORE_MEASURING = 0.1
 """Seconds that claims must have taken before it is worth measuring whether bounds would make them faster."""
-SLOW = 0.00075
+SLOW_SCAN_SECONDS = 0.00075
 """Seconds that the walk over deleted entries must cost before bounds are worth a slightly different order."""
-CALM = 10
+FAST_SCANS_BEFORE_END = 10
 """Refreshes in a row that must find the walk cheap before claims scan from the start again."""
 
 
@@ -137,7 +137,7 @@ class ClaimHints:
         if start.version is None or start.version != self.version:
             return
         floors = dict(self.floors)
-        recent = start.now - MARGIN
+        recent = start.now - BOUND_MARGIN
         until = None if first is None else first["priority"]
         for priority, floor in floors.items():
             if until is None or priority < until:
@@ -159,17 +159,17 @@ class ClaimHints:
         if floor is None or when <= floor.when:
             self.floors = {**self.floors, priority: LowerBound(when)}
             self.version += 1
-            self.fast = len(self.floors) <= MOST
+            self.fast = len(self.floors) <= MAX_BOUNDS
 
     def needs_refresh(self, at: float, *, empty: bool = False) -> bool:
         """Return whether to refresh the bounds: they are in use, or claims are so slow that they might help.
 
         ``empty``: a claim with bounds has found nothing.
         """
-        if not self.fast and self.spent < WORTH:
+        if not self.fast and self.spent < CLAIM_SECONDS_BEFORE_MEASURING:
             return False
-        least = EVERY_EMPTY if empty else EVERY
-        return self.outdated or at - self.looked_at >= max(least, self.cost / SHARE)
+        least = EMPTY_CLAIM_REFRESH_SECONDS if empty else BOUNDS_REFRESH_SECONDS
+        return self.outdated or at - self.looked_at >= max(least, self.cost / MAX_REFRESH_SHARE)
 
     def begin(self, at: float) -> None:
         """Record that this thread refreshes the bounds, so that others do not."""
@@ -180,14 +180,14 @@ class ClaimHints:
 
         Priorities that have become empty stay, and 0 is always among them, since most items have it.
         """
-        if len(heads) > MOST or not all(
+        if len(heads) > MAX_BOUNDS or not all(
             _is_number(priority) and isinstance(when, datetime) for priority, when in heads
         ):
             return None
-        recent = now - MARGIN
+        recent = now - BOUND_MARGIN
         floors = {priority: LowerBound(min(when, recent)) for priority, when in heads}
         for priority in (0, *self.floors):
-            if len(floors) < MOST:
+            if len(floors) < MAX_BOUNDS:
                 floors.setdefault(priority, LowerBound(recent))
         return floors
 
@@ -195,7 +195,7 @@ class ClaimHints:
         """Record a refresh: its bounds, and whether the walk from the start of the index was slow."""
         self.cost = at - self.looked_at
         self.calm = 0 if slow else self.calm + 1
-        if floors is None or (self.calm >= CALM and self.fast):
+        if floors is None or (self.calm >= FAST_SCANS_BEFORE_END and self.fast):
             self.fast, self.floors = False, {}
         elif slow or self.fast:
             if self.version != self.asked:  # an item put before a bound meanwhile may have come too late to be read
@@ -205,7 +205,7 @@ class ClaimHints:
 
     def is_slow(self, full: float, fast: float) -> bool:
         """Return whether a scan from the start (``full`` seconds) is slow beside one from the bounds (``fast``)."""
-        return full - fast > SLOW and full > 2 * fast
+        return full - fast > SLOW_SCAN_SECONDS and full > 2 * fast
 
 
 def _is_number(priority: Any) -> bool:
@@ -254,12 +254,12 @@ class Contention:
         self.turns = turns[1:]
         return n * turns[0]
 
-    def record_batch(self, n: int, lost: int, at: float | None = None) -> None:
-        """Record a batch: of ``n`` items, ``lost`` had been claimed by others."""
-        if not lost and self.width == 1:
+    def record_batch(self, n: int, lost_items: int, at: float | None = None) -> None:
+        """Record a batch: of ``n`` items, ``lost_items`` had been claimed by others."""
+        if not lost_items and self.width == 1:
             return
         self.at = time.monotonic() if at is None else at
-        self.lost = EARLIER_WEIGHT * self.lost + (1 - EARLIER_WEIGHT) * lost / n
+        self.lost = EARLIER_WEIGHT * self.lost + (1 - EARLIER_WEIGHT) * lost_items / n
         if self.lost > HIGH_LOSS:
             self._choose(min(MAX_WIDTH, 2 * self.width))
         elif self.lost < LOW_LOSS:

@@ -28,11 +28,11 @@ from mongoq.protocol.state.waiter_registry import WaiterRegistry
 logger = logging.getLogger("mongoq.foreign")
 
 M = TypeVar("M")
-REMEMBERS = timedelta(minutes=1)
+MAX_EXPECTED_REMEMBER = timedelta(minutes=1)
 
-FIRST_USE = 3600.0
+MARK_IN_USE_SECONDS = 3600.0
 """Seconds after which a process that claims from an empty queue writes that the queue is in use."""
-SWEEPS = 3600.0
+FIRST_SWEEP_SECONDS = 3600.0
 """Seconds within which a process first looks for idle queues, at random: many processes do not live so long."""
 
 
@@ -72,9 +72,9 @@ class Topics(Known):
     bound: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     written_at: float = float("-inf")
 
-    def store(self, bound: Mapping[str, tuple[str, ...]], asked_at: float, *, written: bool = False) -> None:
-        """Store the bindings that were read or ``written``; a write says nothing about changes since it was sent."""
-        if written:
+    def store(self, bound: Mapping[str, tuple[str, ...]], asked_at: float, *, is_written: bool = False) -> None:
+        """Store bindings that were read, or written (``is_written``); a write says nothing of later changes."""
+        if is_written:
             self.written_at = time.monotonic()
         elif asked_at < max(self.written_at, self.read_at):
             return
@@ -118,15 +118,15 @@ class QueueState(Known):
     calm_at: datetime = BEGINNING
     held_up: float = 0.0
     lost_at: float = float("-inf")
-    used_until: float = field(default_factory=lambda: time.monotonic() + FIRST_USE)
+    used_until: float = field(default_factory=lambda: time.monotonic() + MARK_IN_USE_SECONDS)
     told_used: bool = False
     fenced_at: float = field(default_factory=time.monotonic)
     asserted: set[tuple[str, Any]] = field(default_factory=set)
     remembers_until: float = float("-inf")
 
-    def expect_remembered(self, remember: timedelta = REMEMBERS) -> None:
+    def expect_remembered(self, remember: timedelta = MAX_EXPECTED_REMEMBER) -> None:
         """Let pops use updates for this long, a minute at most; the server logs each delete that it refuses."""
-        until = time.monotonic() + min(remember, REMEMBERS).total_seconds()
+        until = time.monotonic() + min(remember, MAX_EXPECTED_REMEMBER).total_seconds()
         self.remembers_until = max(self.remembers_until, until)
 
     def record_claim(self, start: ScanStart, first: Document | None) -> None:
@@ -141,13 +141,13 @@ class QueueState(Known):
         prefetch = self.prefetch  # every push asks: its own property would take as long as all of this
         return self.claim_hints.fast or bool(prefetch.items) or prefetch.coming is not None
 
-    def store(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
+    def store(self, *, paused: bool, settings: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
         """Store what was read or written; equal options keep their identity."""
         self.paused, self.read_at = paused, time.monotonic() if asked_at is None else asked_at
-        if stored is not None and stored != self.stored:
-            if self.stored.keys() - stored.keys():
+        if settings is not None and settings != self.stored:
+            if self.stored.keys() - settings.keys():
                 self.lost_at = time.monotonic()
-            self.stored = stored
+            self.stored = settings
 
 
 @dataclass(slots=True)
@@ -198,7 +198,7 @@ class BrokerContext:
     settings_from: SettingsFrom = "stored"
     received: set[str] = field(default_factory=set)
     look_at: float = float("-inf")
-    sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * SWEEPS)
+    sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * FIRST_SWEEP_SECONDS)
     untyped: Codec[Any] = field(init=False)
     registry: WaiterRegistry = field(init=False)
 
@@ -239,7 +239,7 @@ class BrokerContext:
         if state is not None and state.has_hints:
             is_due = when <= self.clock.now()
             # Another program may have written any value, even one that has no hash.
-            for priority in {one if isinstance(one, int) else None for one in priorities} or {None}:
+            for priority in {value if isinstance(value, int) else None for value in priorities} or {None}:
                 state.claim_hints.note(priority, when)
                 if is_due:
                     state.prefetch.drop_behind(priority, when)
@@ -301,10 +301,10 @@ class QueueContext(Generic[M]):
     @property
     def settings(self) -> QueueSettings:
         """The settings in force, as far as this process knows."""
-        options, stored = self.options, self.state.stored
-        if self._resolved_from[0] is not options or self._resolved_from[1] is not stored:
-            self._settings = resolve_settings(options, {**stored, **self.overriding})
-            self._resolved_from = options, stored
+        options, stored_settings = self.options, self.state.stored
+        if self._resolved_from[0] is not options or self._resolved_from[1] is not stored_settings:
+            self._settings = resolve_settings(options, {**stored_settings, **self.overriding})
+            self._resolved_from = options, stored_settings
         return self._settings
 
     def count(self, event: Event, number: int = 1) -> None:

@@ -19,15 +19,15 @@ from mongoq.model.item import Document, id_key
 from mongoq.protocol.flow import Begun, Command
 from mongoq.protocol.state.claim_hints import ScanStart
 
-FRESH = 0.1
+PREFETCHED_ITEM_SECONDS = 0.1
 """Seconds for which read items are used; an item that another process puts before them waits so much longer."""
-BATCHES = 4
+BATCHES_PER_READ = 4
 """Batches that one read fetches, the one that is claimed at once included."""
-FEW = 16
+MIN_PREFETCH_BATCH = 16
 """The smallest batch for which items are read ahead."""
-BYTES = 128 * 1024
+PREFETCH_READ_BYTES = 128 * 1024
 """About how many bytes one read fetches, unless a single batch is larger."""
-PAUSE = 1.0
+PREFETCH_PAUSE_SECONDS = 1.0
 """Seconds without reading ahead after the read items turned out to be useless."""
 
 
@@ -38,20 +38,20 @@ class PendingRead:
     Attributes:
         command: the ``find``.
         start: where its scan begins.
-        begun: the handle of its reply, when the command was sent and the reply not awaited yet.
+        pending: the handle of its reply, when the command was sent and the reply not awaited yet.
         claimed: ``id_key`` of items that this process has claimed since; the read may still return them.
         placed: the first place where this process has put an item since; the read may have missed it.
     """
 
     command: Command[Any]
     start: ScanStart
-    begun: Begun | None = None
+    pending: Begun | None = None
     claimed: set[Any] = field(default_factory=set)
     placed: ClaimPlace | None = None
 
     def is_fresh(self, at: float) -> bool:
         """Return whether its items may still be used."""
-        return at - self.start.at <= FRESH
+        return at - self.start.at <= PREFETCHED_ITEM_SECONDS
 
     def drop_claimed(self, read: Sequence[Document]) -> Sequence[Document]:
         """Return the items that this process has not claimed since, in the same order."""
@@ -83,7 +83,7 @@ class PrefetchBuffer:
 
     items: Sequence[Document] = ()
     read_at: float = float("-inf")
-    size: int = BYTES
+    size: int = PREFETCH_READ_BYTES
     coming: PendingRead | None = None
     claimed_keys: set[Any] = field(default_factory=set)
     singles: set[object] = field(default_factory=set)
@@ -95,16 +95,20 @@ class PrefetchBuffer:
 
     def most(self, n: int) -> int:
         """Return how many items to read for a claim of ``n``."""
-        return max(n, min(n * BATCHES, BYTES // max(self.size, 1))) if self.busy and n >= FEW else n
+        return (
+            max(n, min(n * BATCHES_PER_READ, PREFETCH_READ_BYTES // max(self.size, 1)))
+            if self.busy and n >= MIN_PREFETCH_BATCH
+            else n
+        )
 
     def record_claim(self, at: float) -> None:
         """Record that a claim begins."""
-        self.busy, self.asked_at = at - self.asked_at < FRESH / 2, at
+        self.busy, self.asked_at = at - self.asked_at < PREFETCHED_ITEM_SECONDS / 2, at
 
     def take(self, n: int, at: float) -> Sequence[Document]:
         """Remove and return the first ``n`` items; none when there are fewer, or when they are too old."""
         items = self.items
-        if len(items) < n or at - self.read_at > FRESH:
+        if len(items) < n or at - self.read_at > PREFETCHED_ITEM_SECONDS:
             return ()
         self.items = items[n:]
         return items[:n]
@@ -152,7 +156,7 @@ class PrefetchBuffer:
         coming = self.coming
         if coming is None:
             return
-        if coming.begun is not None and coming.begun.reply.done() and not coming.is_fresh(time.monotonic()):
+        if coming.pending is not None and coming.pending.reply.done() and not coming.is_fresh(time.monotonic()):
             self.coming = None
         else:
             coming.claimed.update(keys)
@@ -171,8 +175,8 @@ class PrefetchBuffer:
             self.coming.placed = place
 
     def close(self, at: float) -> None:
-        """Drop the items, and read nothing ahead for ``PAUSE``."""
-        self.items, self.coming, self.closed_until = (), None, at + PAUSE
+        """Drop the items, and read nothing ahead for ``PREFETCH_PAUSE_SECONDS``."""
+        self.items, self.coming, self.closed_until = (), None, at + PREFETCH_PAUSE_SECONDS
 
 
 def _place(item: Document) -> ClaimPlace:

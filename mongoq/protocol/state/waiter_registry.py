@@ -13,17 +13,17 @@ from weakref import WeakSet
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.wait_queue import POLL_IDLE, WaitQueue
 
-AWAIT = 10.0
+GET_MORE_WAIT_SECONDS = 10.0
 """Seconds that the server waits before it answers a ``getMore`` without events."""
-SLACK = 5.0
+REPLY_SLACK_SECONDS = 5.0
 """Seconds beyond that after which the answer counts as lost."""
-SOON = 0.5
+READER_WAIT_SECONDS = 0.5
 """Seconds within which a reader's next answer is awaited; for a later one another reader takes over."""
-REPLACED = 2
+MAX_REPLACED_READERS = 2
 """Replaced readers that may wait for a useless answer at the same time: each holds a connection."""
-TOGETHER = 100
+QUEUES_PER_POLL = 100
 """Queues of one poll."""
-LINGER = 1.0
+STREAM_LINGER_SECONDS = 1.0
 """Seconds for which the stream stays open without a waiter."""
 
 
@@ -54,10 +54,10 @@ class WaiterRegistry:
 
     def __init__(self, restless: Callable[[], bool] = lambda: False) -> None:
         self.restless = restless
-        self.patience = AWAIT
+        self.patience = GET_MORE_WAIT_SECONDS
         self.closed = self.barred = False
         self._start()
-        _all.add(self)
+        _registries.add(self)
 
     def _start(self) -> None:
         self.lock = RLock()
@@ -102,12 +102,12 @@ class WaiterRegistry:
                 for wait_queue in self.wait_queues.values()
                 if wait_queue.waiters and wait_queue.poll < soon and not wait_queue.is_next_poll_soon()
             ]
-            return sorted(wait_queues, key=lambda wait_queue: wait_queue.poll)[:TOGETHER]
+            return sorted(wait_queues, key=lambda wait_queue: wait_queue.poll)[:QUEUES_PER_POLL]
 
     def wanted_queues(self) -> frozenset[str]:
-        """Return the queues that have a waiter, or had one within ``LINGER``."""
+        """Return the queues that have a waiter, or had one within ``STREAM_LINGER_SECONDS``."""
         with self.lock:
-            recently = time.monotonic() - LINGER
+            recently = time.monotonic() - STREAM_LINGER_SECONDS
             return frozenset(
                 wait_queue.name
                 for wait_queue in self.wait_queues.values()
@@ -160,7 +160,7 @@ class WaiterRegistry:
 
     def record_reader_asleep(self) -> None:
         """Record that the reader sleeps, and reads nothing until a waiter sleeps as well."""
-        self.alive_until = min(self.alive_until, time.monotonic() + LINGER)
+        self.alive_until = min(self.alive_until, time.monotonic() + STREAM_LINGER_SECONDS)
 
     def widen(self, queue: str) -> tuple[int, int]:
         """Make the stream cover this queue; return the number of a reader to start, and the cursor to kill.
@@ -173,7 +173,10 @@ class WaiterRegistry:
                 return 0, 0
             # A reader that sleeps, or is about to get an answer, opens the stream again by itself.
             self.reader.set()
-            if self.reading_until - time.monotonic() < SOON or len(self.replaced) == REPLACED:
+            if (
+                self.reading_until - time.monotonic() < READER_WAIT_SECONDS
+                or len(self.replaced) == MAX_REPLACED_READERS
+            ):
                 return 0, 0
             self.readers += 1
             self.replaced.add(self.running)
@@ -190,7 +193,7 @@ class WaiterRegistry:
             if self.narrowed or self.running != reader or not self.wanted_queues() <= self.covered:
                 return False
             self.reading_until = time.monotonic() + seconds
-            self.alive_until = self.reading_until + SLACK
+            self.alive_until = self.reading_until + REPLY_SLACK_SECONDS
             return True
 
     def record_answer(self, reader: int, token: Any) -> bool:
@@ -199,7 +202,7 @@ class WaiterRegistry:
             if self.running != reader:
                 return False
             self.token, self.reading_until = token, -math.inf
-            self.alive_until = time.monotonic() + self.patience + SLACK
+            self.alive_until = time.monotonic() + self.patience + REPLY_SLACK_SECONDS
             return True
 
     def record_open(self, cursor: int, covered: frozenset[str], *, lossless: bool) -> None:
@@ -230,11 +233,11 @@ class WaiterRegistry:
                     waiter.set()
 
 
-_all: WeakSet[WaiterRegistry] = WeakSet()
+_registries: WeakSet[WaiterRegistry] = WeakSet()
 
 
 def _after_fork() -> None:
-    for registry in _all:
+    for registry in _registries:
         registry.forget()
 
 

@@ -18,7 +18,7 @@ from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
 from mongoq.protocol.flow import Command, Flow, Interruption, ReplyLost, Rest
 from mongoq.protocol.state.context import BrokerContext
-from mongoq.protocol.state.waiter_registry import LINGER
+from mongoq.protocol.state.waiter_registry import STREAM_LINGER_SECONDS
 
 logger = logging.getLogger("mongoq.listening")
 
@@ -134,7 +134,7 @@ class _Reader:
         if self._registry.is_awaited():
             return False
         self._registry.record_reader_asleep()
-        yield from Rest(waiter_arrived, LINGER)
+        yield from Rest(waiter_arrived, STREAM_LINGER_SECONDS)
         return not waiter_arrived.was_set and self._registry.stop()
 
     def _open(self) -> Flow[None]:

@@ -37,9 +37,9 @@ def infer_schema(scan: Scan, options: ReadOptions) -> StructType:
     observed = ObservedValues()
     for payload in _payloads(scan, options):
         observed.add("no document" if payload is NO_PAYLOAD or payload is None else payload)
-    if len(observed.fields) > MOST_FIELDS:
+    if len(observed.fields) > MAX_FIELDS:
         raise ArgumentInvalid(
-            "inferSchema", f"the payloads have more than {MOST_FIELDS:,} different fields; give a schema, or fields"
+            "inferSchema", f"the payloads have more than {MAX_FIELDS:,} different fields; give a schema, or fields"
         )
     if observed.kinds == {"document"} and observed.fields:
         schema = _of_documents(observed)
@@ -61,15 +61,15 @@ def _check_depth(schema: StructType) -> None:
 def _of_documents(observed: ObservedValues) -> StructType:
     names = list(observed.fields)
     doubles = alike(names)
-    schema, others = envelope_schema(), ObservedValues()
+    schema, other_values = envelope_schema(), ObservedValues()
     for name in names:
         if name.lower() in RESERVED or name in doubles:
-            others.kinds.add("document")
-            others.fields[name] = observed.fields[name]
+            other_values.kinds.add("document")
+            other_values.fields[name] = observed.fields[name]
         else:
             schema.add(observed.fields[name].column(name))
-    if others.kinds:
-        schema.add(PAYLOAD, others.type() or StringType())
+    if other_values.kinds:
+        schema.add(PAYLOAD, other_values.type() or StringType())
     return schema
 
 
@@ -110,7 +110,7 @@ def alike(names: list[str]) -> set[str]:
 
 
 DIGITS = 38
-MOST_FIELDS = 1_000
+MAX_FIELDS = 1_000
 """Fields of a document, at most: with more fields, their names are data."""
 
 KINDS: tuple[tuple[type, str, DataType | None], ...] = (
@@ -202,7 +202,7 @@ class ObservedValues:
         if kind == "array" and self.element is not None:
             element = self.element.type()
             return None if element is None else spark.ArrayType(element)
-        if kind == "document" and 0 < len(self.fields) <= MOST_FIELDS and "" not in self.fields:
+        if kind == "document" and 0 < len(self.fields) <= MAX_FIELDS and "" not in self.fields:
             names = list(self.fields)
             return None if alike(names) else StructType([self.fields[name].column(name) for name in names])
         return None

@@ -28,10 +28,10 @@ from mongoq.spark.types.column import path_in_payload
 from mongoq.spark.types.convert import is_json
 from mongoq.spark.types.envelope_columns import CORRUPT, DELIVERY, ENVELOPE, PAYLOAD
 
-LONG = 64
+LONG_BITS = 64
 DECIMAL_DIGITS = 34
 HEX_DIGITS = 24
-PATTERN = 1_000
+MAX_PATTERN_LENGTH = 1_000
 """Characters of a text to search for in other texts, at most."""
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC, microsecond=999_000)
 BITS: dict[type[spark.DataType], int] = {spark.ByteType: 8, spark.ShortType: 16, spark.IntegerType: 32}
@@ -91,10 +91,10 @@ class Kind:
 
     def _exact_literals(self, values: Iterable[Any]) -> list[Any]:
         """Return the server's values; raises ``Unsuited`` if one of them is only the next below."""
-        found = list(values)
-        if not all(map(self.exact, found)):
+        literals = list(values)
+        if not all(map(self.exact, literals)):
             raise Unsuited
-        return [self.literal(value) for value in found]
+        return [self.literal(value) for value in literals]
 
     def starts(self, value: str) -> Condition:
         """Return the condition of texts that begin with ``value``."""
@@ -105,7 +105,7 @@ class Kind:
     def matching(self, value: str, end: str = "") -> Condition:
         """Return the condition of texts that contain ``value``, before the pattern ``end``."""
         # A NUL cannot be in a regular expression of BSON, which ends with one.
-        if self.types != ("string",) or not 0 < len(value) <= PATTERN or "\0" in value:
+        if self.types != ("string",) or not 0 < len(value) <= MAX_PATTERN_LENGTH or "\0" in value:
             raise Unsuited
         return {"$regex": re.escape(value) + end}
 
@@ -156,7 +156,7 @@ def _of(*kinds: type) -> Callable[[Any], Any]:
 
 
 def _integer(value: Any) -> int:
-    if type(value) is not int or not -(1 << LONG - 1) <= value < 1 << LONG - 1:
+    if type(value) is not int or not -(1 << LONG_BITS - 1) <= value < 1 << LONG_BITS - 1:
         raise Unsuited
     return value
 
@@ -309,7 +309,7 @@ def target_of(column: Sequence[str], schema: StructType, view: str) -> Target:
 
 def _root(column: str) -> tuple[str, ...]:
     if column in ENVELOPE:
-        return ENVELOPE[column].stored
+        return ENVELOPE[column].stored_fields
     return (PAYLOAD,) if column == PAYLOAD else (PAYLOAD, column)
 
 
@@ -329,7 +329,7 @@ def _other_than(*types: str) -> Condition:
     return {"$exists": True, "$not": {"$type": [*types, "null"]}}
 
 
-LONGEST = 1024 * 1024
+MAX_CONDITION_BYTES = 1024 * 1024
 """Bytes of one condition, at most; a longer list is left to Spark."""
 
 
@@ -339,28 +339,28 @@ class ServerFilter:
 
     Attributes:
         keys: conditions that the index of the view decides.
-        others: conditions that need the documents.
+        document_conditions: conditions that need the documents.
         ids: True if a condition is on ids.
     """
 
     keys: tuple[Condition, ...] = ()
-    others: tuple[Condition, ...] = ()
+    document_conditions: tuple[Condition, ...] = ()
     ids: bool = False
 
 
 def push_down(filters: Sequence[datasource.Filter], schema: StructType, view: str) -> ServerFilter:
     """Return the server's part of filters, all of which hold, on these columns of a view."""
     keys: list[Condition] = []
-    others: list[Condition] = []
+    conditions: list[Condition] = []
     for filter in filters:
         try:
             target, condition = _condition(filter, schema, view)
         except Unsuited:
             continue
         # A longer list is left to Spark, which applies every filter in any case.
-        if len(bson.encode(condition, codec_options=codec_options())) <= LONGEST:
-            (keys if target.indexed else others).append(condition)
-    return ServerFilter(tuple(keys), tuple(others), any("_id" in condition for condition in keys))
+        if len(bson.encode(condition, codec_options=codec_options())) <= MAX_CONDITION_BYTES:
+            (keys if target.indexed else conditions).append(condition)
+    return ServerFilter(tuple(keys), tuple(conditions), any("_id" in condition for condition in keys))
 
 
 def _condition(filter: datasource.Filter, schema: StructType, view: str) -> tuple[Target, Condition]:

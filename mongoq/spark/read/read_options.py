@@ -8,21 +8,21 @@ from datetime import datetime
 from typing import Self
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
-from mongoq.spark.read.views import VIEWS, WAYS, Period, QueueSelection
+from mongoq.spark.raw_options import LOCATION_OPTIONS, PATH, Location, RawOptions
+from mongoq.spark.read.views import QUEUE_OPTIONS, VIEWS, Period, QueueSelection
 from mongoq.spark.scan import PREFERENCES
 from mongoq.spark.types.convert import FAIL, MODES
 
 DEFAULT_VIEW = "live"
-SAMPLE = 1_000
-MOST_SAMPLED = 100_000
-MOST_PARTS = 100_000
+DEFAULT_SAMPLE = 1_000
+MAX_SAMPLE = 100_000
+MAX_PARTITION_OPTION = 100_000
 EMPTY = "empty"
-MISSING = ("fail", EMPTY)
+MISSING_VALUES = ("fail", EMPTY)
 FIELDS = '["customer", "total"]'
-KNOWN = (
-    *PLACE, *WAYS, "view", "since", "until", "fields", "mode", "inferSchema", "sampleSize", "pushdown", "partitions",
-    "missing", "readPreference", PATH,
+READ_OPTIONS = (
+    *LOCATION_OPTIONS, *QUEUE_OPTIONS, "view", "since", "until", "fields", "mode", "inferSchema", "sampleSize",
+    "pushdown", "partitions", "missing", "readPreference", PATH,
 )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ class ReadOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Check the options of a reader, named in any case; raises ``ArgumentInvalid`` and ``QueueNameInvalid``."""
-        raw = RawOptions(options, KNOWN)
+        raw = RawOptions(options, READ_OPTIONS)
         raw.take_path("queue")
         return cls(
             place=raw.place(),
@@ -70,8 +70,8 @@ class ReadOptions:
             mode=raw.choice("mode", MODES, FAIL),
             sample=_sample(raw),
             pushdown=raw.truth("pushdown", default=False),
-            partitions=raw.whole("partitions", most=MOST_PARTS),
-            empty_if_missing=raw.choice("missing", MISSING, MISSING[0]) == EMPTY,
+            partitions=raw.whole("partitions", most=MAX_PARTITION_OPTION),
+            empty_if_missing=raw.choice("missing", MISSING_VALUES, MISSING_VALUES[0]) == EMPTY,
             preference=_preference(raw),
         )
 
@@ -83,9 +83,9 @@ def _period(since: datetime | None, until: datetime | None) -> Period:
 
 
 def _sample(raw: RawOptions) -> int | None:
-    size = raw.whole("sampleSize", most=MOST_SAMPLED)
+    size = raw.whole("sampleSize", most=MAX_SAMPLE)
     if raw.truth("inferSchema", default=False):
-        return size or SAMPLE
+        return size or DEFAULT_SAMPLE
     if size is not None:
         raise ArgumentInvalid("sampleSize", "it says how many items to infer the schema from; say inferSchema=true")
     return None

@@ -12,7 +12,7 @@ from bson import ObjectId
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from mongoq.spark.clients import TASK_PATIENCE, scan_at
+from mongoq.spark.clients import TASK_TIMEOUT_SECONDS, scan_at
 from mongoq.spark.read.pushdown import Condition, ServerFilter, push_down
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.read.schema import Columns
@@ -23,14 +23,14 @@ from mongoq.spark.types.envelope_columns import default_schema
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-ITEMS = 125_000
+PARTITION_ITEMS = 125_000
 """Items of a partition, unless the option ``partitions`` is given."""
-MOST_PARTITIONS = 200
-ROWS = 10_000
+MAX_PARTITIONS = 200
+RECORD_BATCH_ROWS = 10_000
 """Rows of a record batch, at most; it has 4 MB of BSON at most as well."""
 ID_INDEX = "_id_"
 FOREIGN = 8
-NOTHING = ServerFilter()
+EMPTY_FILTER = ServerFilter()
 
 
 @dataclass(eq=False)
@@ -47,7 +47,7 @@ class ScanPartition(InputPartition):
         return f"ScanPartition({self.options.queues}, {self.options.view}, {self.place})"
 
 
-def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = NOTHING) -> list[ScanPartition]:
+def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = EMPTY_FILTER) -> list[ScanPartition]:
     """Split the view, without the items that the conditions exclude, into partitions, at least one.
 
     Partitions have equal counts as far as the keys of the index show. The server's time is read once, so that all
@@ -71,7 +71,7 @@ def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = NOTHING) -> li
     ranges = id_ranges(cuts)
     if prefer_ids(scan.size(), count, len(ranges)):
         hint = ID_INDEX
-    documents = _all(view.documents(), (*pushed.keys, *pushed.others))
+    documents = _all(view.documents(), (*pushed.keys, *pushed.document_conditions))
     return [
         ScanPartition(options, documents | ({"_id": ids} if ids else {}), hint, now, f"{place} of {len(ranges)}")
         for place, ids in enumerate(ranges, 1)
@@ -80,7 +80,7 @@ def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = NOTHING) -> li
 
 def parts_of(count: int, wanted: int | None) -> int:
     """Return the number of partitions for ``count`` items."""
-    return wanted or min(MOST_PARTITIONS, max(1, -(-count // ITEMS)))
+    return wanted or min(MAX_PARTITIONS, max(1, -(-count // PARTITION_ITEMS)))
 
 
 def id_ranges(ids: Sequence[ObjectId]) -> list[dict[str, Any]]:
@@ -133,7 +133,7 @@ class MongoqReader(DataSourceReader):
         Columns(schema, options.mode, options.fields)
         self._options = options
         self._schema = schema
-        self._pushed = NOTHING
+        self._pushed = EMPTY_FILTER
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._options!r})"
@@ -167,6 +167,8 @@ def read_partition(partition: InputPartition, schema: StructType) -> Iterator[Re
     assert isinstance(partition, ScanPartition)
     options = partition.options
     columns = Columns(schema, options.mode, options.fields)
-    with scan_at(options.place, patience=TASK_PATIENCE, preference=options.preference) as scan:
-        batches = scan.batches(partition.filter, columns.projection(), hint=partition.hint, rows=ROWS, naive=True)
+    with scan_at(options.place, patience=TASK_TIMEOUT_SECONDS, preference=options.preference) as scan:
+        batches = scan.batches(
+            partition.filter, columns.projection(), hint=partition.hint, rows=RECORD_BATCH_ROWS, naive=True
+        )
         yield from columns.batches(batches, partition.now)

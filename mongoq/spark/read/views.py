@@ -17,7 +17,7 @@ from mongoq.protocol.base.topics import TOPICS_ID
 from mongoq.spark.raw_options import RawOptions
 from mongoq.spark.scan import Scan
 
-WAYS = ("queue", "queues", "prefix")
+QUEUE_OPTIONS = ("queue", "queues", "prefix")
 """Options that name the queues of a read; exactly one is given."""
 VIEWS = ("live", "ready", "scheduled", "reserved", "expired", "history", "dead", "all")
 DATE = {"$type": "date"}
@@ -45,7 +45,7 @@ class QueueSelection:
     @classmethod
     def parse(cls, options: RawOptions) -> Self:
         """Check the options ``queue``, ``queues`` and ``prefix``; exactly one is required."""
-        ways = [way for way in WAYS if options.value(way) is not None]
+        ways = [way for way in QUEUE_OPTIONS if options.value(way) is not None]
         if not ways:
             problem = "this option is missing: the name of the queue to read; or give queues, or prefix"
             raise ArgumentInvalid("queue", problem)
@@ -197,7 +197,7 @@ def _union(filters: list[dict[str, Any]]) -> dict[str, Any]:
     return filters[0] if len(filters) == 1 else {"$or": filters}
 
 
-SHOWN = 5
+MAX_SUGGESTIONS = 5
 DATES = (("when", CLAIM), ("processed", HISTORY))
 
 
@@ -250,7 +250,7 @@ def _is_named(scan: Scan, name: str) -> bool:
 def _refuse(scan: Scan, option: str, name: str, problem: str) -> None:
     names = items_of(scan, {"$gte": ""})
     # cutoff=0: always show the nearest names, even if none is very similar.
-    close = get_close_matches(name, names, SHOWN, cutoff=0.0)
+    close = get_close_matches(name, names, MAX_SUGGESTIONS, cutoff=0.0)
     what = ", ".join(map(repr, close)) + (" and others" if len(names) > len(close) else "")
     there = f"which has {what}" if names else "which holds no items at all"
     raise ArgumentInvalid(

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.indexes import HISTORY
-from mongoq.spark.clients import TASK_PATIENCE, scan_at
-from mongoq.spark.read.reader import ITEMS, ScanPartition, parts_of, read_partition
+from mongoq.spark.clients import TASK_TIMEOUT_SECONDS, scan_at
+from mongoq.spark.read.reader import PARTITION_ITEMS, ScanPartition, parts_of, read_partition
 from mongoq.spark.read.schema import Columns
 from mongoq.spark.read.views import Period, View, next_millisecond, refuse_unknown, view_of
 from mongoq.spark.scan import Scan
@@ -110,7 +110,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Open the client at the first call; errors are raised in plain words."""
         read = self._options.read
         if self._scan is None:
-            self._scan = scan_at(read.place, patience=TASK_PATIENCE, preference=read.preference)
+            self._scan = scan_at(read.place, patience=TASK_TIMEOUT_SECONDS, preference=read.preference)
             if not read.empty_if_missing:
                 with self._scan.in_plain_words():
                     refuse_unknown(self._scan, read.queues)
@@ -150,7 +150,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the times between the two at which their items are split, into parts of about equal count."""
         wanted, cuts = self._options.read.partitions, [begin]
         # The batch fits into one part, so no count is needed.
-        if wanted is None and isinstance(limit, ReadMaxRows) and limit.max_rows <= ITEMS:
+        if wanted is None and isinstance(limit, ReadMaxRows) and limit.max_rows <= PARTITION_ITEMS:
             return []
         with self._scanning() as scan:
             count = scan.count(self._view(begin, end).keys(), scan.index(HISTORY.keys))

@@ -35,15 +35,15 @@ from mongoq.sync import Broker
 
 logger = logging.getLogger("mongoq.spark")
 
-LENGTH = timedelta(seconds=10)
+RUN_LEASE = timedelta(seconds=10)
 """Lease of a run; a query waits this long for a run whose process was killed."""
-DYING = 1.0
+LAST_EXTENSION_SECONDS = 1.0
 """Seconds in which a process that is about to end may still extend its lease."""
-LOOK = 0.25
-IDLE = 0.5
+CHECK_SECONDS = 0.25
+EMPTY_WAIT_SECONDS = 0.5
 """Seconds to wait at an empty queue; then Spark asks again, at once."""
 
-TURNS = 4
+EXTENSIONS_PER_LEASE = 4
 """Extensions of the run's lease within its length."""
 STOP_SECONDS = 2.0
 """Seconds that giving back the run may take when it ends."""
@@ -140,7 +140,7 @@ class QueueRun:
         if self._due is not None:
             self._queue._run(attempt)
         else:
-            self._queue._run(wait_for_item, partial(attempt, self._queue._context), IDLE)
+            self._queue._run(wait_for_item, partial(attempt, self._queue._context), EMPTY_WAIT_SECONDS)
         if run.claim is not None:
             self._affirmed = run.claim.token, time.monotonic()
         return run.claim
@@ -167,12 +167,12 @@ class QueueRun:
         lease = self._lease()
         if token == claim.token and time.monotonic() - at < lease.total_seconds() / 4:
             return claim.ids  # claimed a moment ago: the leases are new
-        held = self._broker._run(extend_and_list_held, claim.token, claim.ids, lease)
+        held_ids = self._broker._run(extend_and_list_held, claim.token, claim.ids, lease)
         self._affirmed = claim.token, time.monotonic()
-        if gone := len(claim.ids) - len(held):
+        if lost_number := len(claim.ids) - len(held_ids):
             sentence = "%d of %d items of batch %d of consumer %r are left out: they were settled, moved or taken since"
-            logger.warning(sentence, gone, len(claim.ids), claim.number, self._options.consumer)
-        return held
+            logger.warning(sentence, lost_number, len(claim.ids), claim.number, self._options.consumer)
+        return held_ids
 
     def settle(self, end: int) -> None:
         """Settle the batch that ends with this number, unless it is settled."""
@@ -205,16 +205,16 @@ class QueueRun:
         self._check_queue()
         began, until = time.monotonic(), None
         while True:
-            found = self._broker._run(streams.open_run, self._options.consumer, self._options.queue, LENGTH)
-            if isinstance(found, StreamRun):
-                return found
+            run = self._broker._run(streams.open_run, self._options.consumer, self._options.queue, RUN_LEASE)
+            if isinstance(run, StreamRun):
+                return run
             # In the first second an extension may come from a process that is about to end; later it means that it
             # lives.
-            if time.monotonic() - began < DYING:
-                until = found.until
-            elif found.until != until and found.by is not None:
-                self._busy(found)
-            time.sleep(LOOK)
+            if time.monotonic() - began < LAST_EXTENSION_SECONDS:
+                until = run.until
+            elif run.until != until and run.by is not None:
+                self._busy(run)
+            time.sleep(CHECK_SECONDS)
 
     def _check_queue(self) -> None:
         """Refuse an unknown queue; a queue that this consumer has read before is known."""
@@ -228,8 +228,8 @@ class QueueRun:
     def _lease(self) -> timedelta:
         return self._options.lease or self._queue.settings.lease
 
-    def _busy(self, held: ForeignLease) -> NoReturn:
-        raise ConsumerBusy(self._options.consumer, held.by, held.until)
+    def _busy(self, lease: ForeignLease) -> NoReturn:
+        raise ConsumerBusy(self._options.consumer, lease.by, lease.until)
 
     @contextmanager
     def _in_plain_words(self) -> Iterator[None]:
@@ -254,7 +254,7 @@ class LeaseKeeper:
         self._broker = broker
         self._run = run
         self._lease = lease
-        self._pause = min(run.length, lease).total_seconds() / TURNS
+        self._pause = min(run.length, lease).total_seconds() / EXTENSIONS_PER_LEASE
         self._token: ObjectId | None = None
         self._due = 0.0
         self._extended = 0.0

@@ -10,12 +10,11 @@ from typing import Any, Self
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, duration, queue_name
-from mongoq.model.stream_claim import MOST, consumer_name
+from mongoq.model.stream_claim import MAX_STREAM_CLAIM_ITEMS, consumer_name
 from mongoq.model.trail import StageMark
-from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
-from mongoq.spark.read.read_options import EMPTY, MISSING, ReadOptions
-from mongoq.spark.read.read_options import KNOWN as READ_OPTIONS
-from mongoq.spark.read.views import WAYS
+from mongoq.spark.raw_options import LOCATION_OPTIONS, PATH, Location, RawOptions
+from mongoq.spark.read.read_options import EMPTY, MISSING_VALUES, READ_OPTIONS, ReadOptions
+from mongoq.spark.read.views import QUEUE_OPTIONS
 from mongoq.spark.types.convert import DROP, FAIL, MODES, PERMISSIVE
 from mongoq.sync import Queue
 
@@ -77,15 +76,27 @@ class StageOption:
 
 
 OTHER_STREAM = "this checkpoint belongs to another kind of stream; give this query one of its own"
-KNOWN = (*PLACE, *WAYS, "view", "consumer", "maxItems", "partitions", "lease", "mode", "missing", "stage", PATH)
+STREAM_OPTIONS = (
+    *LOCATION_OPTIONS,
+    *QUEUE_OPTIONS,
+    "view",
+    "consumer",
+    "maxItems",
+    "partitions",
+    "lease",
+    "mode",
+    "missing",
+    "stage",
+    PATH,
+)
 CONSUMER = "a name for this query, which it keeps over restarts, such as etl"
 VIEWS = ("live", "ready")
 DEFAULT_ITEMS = 10_000
-SHORTEST_LEASE = 1.0
+MIN_LEASE_SECONDS = 1.0
 """Seconds. A thread of the driver extends a lease several times within its length."""
 HISTORY_ONLY = ("maxItems", "lag")
 DEFAULT_HISTORY_ITEMS = 100_000
-LAG = 90.0
+DEFAULT_LAG_SECONDS = 90.0
 """Seconds. A transaction may commit 60 s after the time of its items; the server ends it within half as much again. A
 command that is sent again after a failover is late by less.
 """
@@ -120,21 +131,21 @@ class QueueStreamOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Check the options of a stream, named in any case; raises ``ArgumentInvalid`` and ``QueueNameInvalid``."""
-        raw = RawOptions(options, KNOWN)
+        raw = RawOptions(options, STREAM_OPTIONS)
         raw.take_path("queue")
         _check_view(raw)
         lease = raw.seconds("lease")
-        if lease is not None and lease < SHORTEST_LEASE:
-            raise ArgumentInvalid("lease", f"{SHORTEST_LEASE:g} second at least, not {raw.value('lease')!r}")
+        if lease is not None and lease < MIN_LEASE_SECONDS:
+            raise ArgumentInvalid("lease", f"{MIN_LEASE_SECONDS:g} second at least, not {raw.value('lease')!r}")
         return cls(
             place=raw.place(),
             queue=_queue(raw),
             consumer=consumer_name(raw.required("consumer", CONSUMER)),
-            most=raw.whole("maxItems", most=MOST) or DEFAULT_ITEMS,
+            most=raw.whole("maxItems", most=MAX_STREAM_CLAIM_ITEMS) or DEFAULT_ITEMS,
             partitions=raw.whole("partitions"),
             lease=None if lease is None else duration(lease, "lease", zero=False),
             mode=_mode(raw),
-            empty_if_missing=raw.choice("missing", MISSING, MISSING[0]) == EMPTY,
+            empty_if_missing=raw.choice("missing", MISSING_VALUES, MISSING_VALUES[0]) == EMPTY,
             stage=StageOption.parse(raw),
         )
 
@@ -189,5 +200,5 @@ class HistoryStreamOptions:
         return cls(
             read=read,
             max_items=raw.whole("maxItems") or DEFAULT_HISTORY_ITEMS,
-            lag=duration(LAG if lag is None else lag, "lag"),
+            lag=duration(DEFAULT_LAG_SECONDS if lag is None else lag, "lag"),
         )

@@ -22,8 +22,8 @@ HALVES = Struct("<QQ")
 """The 128 bits, from the lowest: 113 of the coefficient, 14 of the exponent, and the sign."""
 EXPONENT_PLACE, EXPONENT_MASK, EXPONENT_BIAS = 49, 0x3FFF, 6176
 HIGH_MASK = (1 << EXPONENT_PLACE) - 1
-LARGEST = 10**34 - 1
-SPECIAL = 3
+MAX_COEFFICIENT = 10**34 - 1
+SPECIAL_BITS = 3
 """Value of the two bits below the sign in NaN, in infinities, and in encodings that no writer uses."""
 TENS = [10**place for place in range(39)]
 NULL = bytes(16)
@@ -49,7 +49,7 @@ def _scale_digits(bid: bytes, scale: int) -> int | None:
     coefficient: int = (high & HIGH_MASK) << 64 | low
     shift = (high >> EXPONENT_PLACE & EXPONENT_MASK) - EXPONENT_BIAS + scale
     # All of these are left to the slow path, which converts or refuses them one by one.
-    if high >> 61 & SPECIAL == SPECIAL or coefficient > LARGEST or not -len(TENS) < shift < len(TENS):
+    if high >> 61 & SPECIAL_BITS == SPECIAL_BITS or coefficient > MAX_COEFFICIENT or not -len(TENS) < shift < len(TENS):
         return None
     if shift < 0:
         coefficient, rest = divmod(coefficient, TENS[-shift])
@@ -67,7 +67,7 @@ def _array(values: Sequence[Decimal128 | None], type: pa.DataType, numbers: byte
 
 NONE = type(None)
 INTEGERS = frozenset({int, Int64, NONE})
-NOTHING = frozenset({NONE})
+NONE_TYPES = frozenset({NONE})
 SIMPLE: dict[type[spark.DataType], tuple[pa.DataType, frozenset[type]]] = {
     spark.StringType: (pa.string(), frozenset({str, NONE})),
     spark.BooleanType: (pa.bool_(), frozenset({bool, NONE})),
@@ -75,11 +75,11 @@ SIMPLE: dict[type[spark.DataType], tuple[pa.DataType, frozenset[type]]] = {
     spark.ShortType: (pa.int16(), INTEGERS),
     spark.IntegerType: (pa.int32(), INTEGERS),
     spark.LongType: (pa.int64(), INTEGERS),
-    spark.FloatType: (pa.float32(), NOTHING),
+    spark.FloatType: (pa.float32(), NONE_TYPES),
     spark.DoubleType: (pa.float64(), frozenset({float, NONE})),
-    spark.DateType: (pa.date32(), NOTHING),
+    spark.DateType: (pa.date32(), NONE_TYPES),
     spark.TimestampType: (pa.timestamp("us", tz="UTC"), frozenset({datetime, NONE})),
-    spark.TimestampNTZType: (pa.timestamp("us"), NOTHING),
+    spark.TimestampNTZType: (pa.timestamp("us"), NONE_TYPES),
     spark.BinaryType: (pa.binary(), frozenset({bytes, NONE})),
 }
 """Arrow types, and the Python types that Arrow converts by itself, with range checks; it reads naive times as UTC."""
@@ -112,13 +112,13 @@ def as_it_is(values: list[Any], field: spark.StructField, arrow: pa.DataType) ->
     Checking the set of their types is much faster than checking each value.
     """
     # Classes, not isinstance: a subclass such as a Code or a Binary needs conversion.
-    found = {each.__class__ for each in values}
-    if not field.nullable and NONE in found:
+    types = {each.__class__ for each in values}
+    if not field.nullable and NONE in types:
         return None
     if isinstance(field.dataType, spark.DecimalType):
-        return decimal_array(values, field.dataType) if found <= {Decimal128, NONE} else None
-    _, plain = SIMPLE.get(field.dataType.__class__, (None, NOTHING))
-    if not found <= plain:
+        return decimal_array(values, field.dataType) if types <= {Decimal128, NONE} else None
+    _, plain = SIMPLE.get(field.dataType.__class__, (None, NONE_TYPES))
+    if not types <= plain:
         return None
     try:
         return pa.array(values, arrow)
@@ -219,7 +219,7 @@ class Column:
     def stored(self) -> tuple[str, ...]:
         """Stored fields that the column needs."""
         if self._envelope is not None:
-            return self._envelope.stored
+            return self._envelope.stored_fields
         return (path_in_payload(self.name) or PAYLOAD if self.of_payload else PAYLOAD,)
 
     def array(self, batch: DocumentBatch, misfits: ParseMode) -> pa.Array:

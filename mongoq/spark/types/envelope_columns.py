@@ -39,7 +39,7 @@ TRAIL = "_trail"
 """Column with the hops of an item through pipelines; only if the schema has it."""
 DELIVERY = "_delivery"
 """Column with the parts of delivery hashes, without the stage's name; only if the schema has it."""
-ASKED_FOR = (RAW, TRAIL, DELIVERY)
+OPTIONAL_COLUMNS = (RAW, TRAIL, DELIVERY)
 OPTIONS = codec_options()
 Document = Mapping[str, Any]
 Take = Callable[[Sequence[Document], datetime], list[Any]]
@@ -65,12 +65,12 @@ class Field:
 
     Attributes:
         type: its fixed type.
-        stored: stored fields that it needs.
+        stored_fields: stored fields that it needs.
         take: reads its values from documents, at a given time.
     """
 
     type: DataType
-    stored: tuple[str, ...]
+    stored_fields: tuple[str, ...]
     take: Take
 
 
@@ -78,9 +78,9 @@ def _field(name: str, type: DataType) -> Field:
     return Field(type, (name,), lambda documents, _now: [document.get(name) for document in documents])
 
 
-def _computed(type: DataType, stored: tuple[str, ...], value: Callable[[Document], Any]) -> Field:
+def _computed(type: DataType, fields: tuple[str, ...], value: Callable[[Document], Any]) -> Field:
     """Return a column of values that are each computed from one document."""
-    return Field(type, stored, lambda documents, _now: list(map(value, documents)))
+    return Field(type, fields, lambda documents, _now: list(map(value, documents)))
 
 
 def id_shown(id: Any) -> str:
@@ -128,10 +128,10 @@ def _raw(document: Document) -> bytes | Garbled | None:
 
 def _hops(document: Document) -> list[dict[str, Any]] | None:
     """Return the hops of an item's trail; ``None`` for an item without a trail."""
-    stored = document.get("trail")
-    if not isinstance(stored, list):
+    trail = document.get("trail")
+    if not isinstance(trail, list):
         return None
-    return [{name: getattr(hop, name) for name in HOP.names} for hop in trail_of(stored)]
+    return [{name: getattr(hop, name) for name in HOP.names} for hop in trail_of(trail)]
 
 
 def _delivery(document: Document) -> str:
@@ -166,7 +166,9 @@ ENVELOPE: dict[str, Field] = {
 
 def envelope_schema() -> StructType:
     """Return the envelope's columns, without any form of the payload and without the columns for explicit schemas."""
-    return StructType([StructField(name, field.type) for name, field in ENVELOPE.items() if name not in ASKED_FOR])
+    return StructType(
+        [StructField(name, field.type) for name, field in ENVELOPE.items() if name not in OPTIONAL_COLUMNS]
+    )
 
 
 def default_schema() -> StructType:

@@ -18,7 +18,7 @@ Values = Callable[[pa.Array], list[Any]]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_DAY, LAST_DAY = ((day - EPOCH.date()).days for day in (date.min, date.max))
-SECONDS = 86_400
+DAY_SECONDS = 86_400
 DIGITS = 34
 """Digits of a Decimal128, at most."""
 EXPONENT_BIAS = 6176
@@ -28,7 +28,7 @@ SIGN = 1 << 127
 WIDTH = 16
 
 INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
-PLAIN = (
+PLAIN_TYPES = (
     spark.StringType,
     spark.BooleanType,
     *INTEGERS,
@@ -50,7 +50,7 @@ def values_of(type: spark.DataType) -> Values:
     Raises:
         TypeError: the format does not write this type; the message has the remedy.
     """
-    if isinstance(type, PLAIN):
+    if isinstance(type, PLAIN_TYPES):
         return lambda array: array.to_pylist()
     if make := CONVERTERS.get(type.__class__):
         return make(type)
@@ -115,15 +115,15 @@ def _dates(array: pa.Array) -> list[Any]:
 def _timestamps(array: pa.Array) -> list[Any]:
     """Return aware datetimes. BSON cuts their microseconds, as in every push; wall times count as UTC."""
     micros = array.view(pa.int64())
-    _check_range(micros, FIRST_DAY * SECONDS * 1_000_000, (LAST_DAY + 1) * SECONDS * 1_000_000 - 1, "timestamp")
+    _check_range(micros, FIRST_DAY * DAY_SECONDS * 1_000_000, (LAST_DAY + 1) * DAY_SECONDS * 1_000_000 - 1, "timestamp")
     # Arrow's own conversion takes four times as long
     return [None if each is None else EPOCH + timedelta(0, 0, each) for each in micros.to_pylist()]
 
 
 def _check_range(numbers: pa.Array, first: int, last: int, name: str) -> None:
     """Refuse years that neither Python nor ISO 8601 has: no reader accepts them as dates."""
-    found = pc.call_function("min_max", [numbers]).as_py()
-    if found["min"] is not None and not first <= found["min"] <= found["max"] <= last:
+    bounds = pc.call_function("min_max", [numbers]).as_py()
+    if bounds["min"] is not None and not first <= bounds["min"] <= bounds["max"] <= last:
         raise Unfit(f"a {name} outside the years 1 to 9999")
 
 

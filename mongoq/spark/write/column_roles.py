@@ -26,10 +26,10 @@ from mongoq.spark.write.write_options import WriteOptions
 ID, TOKEN, QUEUE = "_id", "_token", "_q"
 CARRIED_BY_READERS = ("_when", "_key")
 """Columns with values of the item that was read, which the new item only takes over with ``carry``."""
-MOST_KNOWN = 10_000
+MAX_CACHED_ORDERS = 10_000
 
 TEXT, MOMENT = (spark.StringType,), (spark.TimestampType,)
-LENGTH = (*INTEGERS, spark.FloatType, spark.DoubleType, spark.DecimalType, spark.DayTimeIntervalType)
+DURATION_TYPES = (*INTEGERS, spark.FloatType, spark.DoubleType, spark.DecimalType, spark.DayTimeIntervalType)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class RowOrder:
     """Options that several rows share; ``None`` where the row leaves a value to the write's options.
 
     Attributes:
-        said: values of the row, which distinguish this order from others.
+        row_values: values of the row, which distinguish this order from others.
         to: queue.
         delay: delay from now.
         when: or time when the item is due.
@@ -46,7 +46,7 @@ class RowOrder:
         headers: headers, in the form to send.
     """
 
-    said: tuple[Any, ...]
+    row_values: tuple[Any, ...]
     to: str | None = None
     delay: timedelta | None = None
     when: datetime | None = None
@@ -96,7 +96,7 @@ class Kind:
 ORDERS: Mapping[str, Kind] = {
     "_to": Kind("to", TEXT, "a string with the name of a queue: at most 120 bytes, not beginning with '$'", queue_name),
     "_delay": Kind(
-        "delay", LENGTH, "seconds as a number, or an interval day to second; from 0 to 36,525 days", _length
+        "delay", DURATION_TYPES, "seconds as a number, or an interval day to second; from 0 to 36,525 days", _length
     ),
     "_when": Kind("when", MOMENT, "a timestamp", partial(moment, argument="_when"), values_of(spark.TimestampType())),
     "_priority": Kind("priority", INTEGERS, "an integer from -100 (first) to 100 (last)", priority),
@@ -111,7 +111,7 @@ ORDERS: Mapping[str, Kind] = {
 }
 
 
-KNOWN = frozenset({*ENVELOPE, *ORDERS, CORRUPT})
+KNOWN_COLUMNS = frozenset({*ENVELOPE, *ORDERS, CORRUPT})
 
 
 class Orders:
@@ -147,7 +147,7 @@ class Orders:
             options |= {"delay": self._default.delay, "when": self._default.when}
         options = {"to": self._default.to, "priority": self._default.priority, **options}
         # A bound for memory: with a key for each row there are as many orders as rows.
-        if len(self._known) >= MOST_KNOWN:
+        if len(self._known) >= MAX_CACHED_ORDERS:
             self._known.clear()
         order = self._known[values] = RowOrder(values, **options)
         return order
@@ -192,7 +192,7 @@ class ColumnRoles:
         self._fields = _by_name(schema)
         self._options = options
         self._named = set(options.fields or ())
-        envelope = [name for name in self._fields if name in KNOWN and name not in self._named]
+        envelope = [name for name in self._fields if name in KNOWN_COLUMNS and name not in self._named]
         self._refuse_unknown(envelope)
         self.fenced = options.settle is not False and {ID, TOKEN} <= set(envelope)
         if options.settle and TOKEN in envelope and not self.fenced:
@@ -212,7 +212,8 @@ class ColumnRoles:
         # A misspelled control column would silently be left out.
         unknown = [name for name in self._fields if name.startswith("_") and name not in mine]
         if unknown:
-            problem = f"no columns of the envelope: {', '.join(map(repr, unknown))}; it has {', '.join(sorted(KNOWN))}"
+            columns = ", ".join(sorted(KNOWN_COLUMNS))
+            problem = f"no columns of the envelope: {', '.join(map(repr, unknown))}; it has {columns}"
             raise ArgumentInvalid("schema", f"{problem}; name payload columns in fields")
 
     def _payloads(self, envelope: list[str]) -> Payloads | None:
@@ -234,8 +235,8 @@ class ColumnRoles:
     def _ordering(self, envelope: list[str]) -> list[StructField]:
         """Return the columns of orders; a table that was read keeps some of them only with ``carry``."""
         was_read = self.fenced or QUEUE in envelope
-        left = {name for name in CARRIED_BY_READERS if was_read and name[1:] not in self._options.carry}
-        return [self._fields[name] for name in envelope if name in ORDERS and name not in left]
+        ignored = {name for name in CARRIED_BY_READERS if was_read and name[1:] not in self._options.carry}
+        return [self._fields[name] for name in envelope if name in ORDERS and name not in ignored]
 
     def _id_values(self) -> Values | None:
         if self._options.id_column is None:

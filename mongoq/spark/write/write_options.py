@@ -11,16 +11,16 @@ from typing import Self
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name, text
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
-from mongoq.spark.raw_options import PATH, PLACE, Location, RawOptions
+from mongoq.spark.raw_options import LOCATION_OPTIONS, PATH, Location, RawOptions
 
 CARRIED = ("when", "key", "priority", "headers")
 """Values of an item that was read, which ``carry`` may take over."""
-LOST = ("ignore", "fail")
-KNOWN = (
-    *PLACE, "to", "delay", "when", "priority", "fields", "idColumn", "label", "once", "carry", "settle", "lost",
-    "batchSize", PATH,
+LOST_VALUES = ("ignore", "fail")
+WRITE_OPTIONS = (
+    *LOCATION_OPTIONS, "to", "delay", "when", "priority", "fields", "idColumn", "label", "once", "carry", "settle",
+    "lost", "batchSize", PATH,
 )  # fmt: skip
-OF_SPARK = ("checkpointLocation", "queryName")
+SPARK_OPTIONS = ("checkpointLocation", "queryName")
 """Options that Spark adds to the options of a stream."""
 LABEL_BYTES = 100
 BATCH_SIZE = 10_000
@@ -68,7 +68,7 @@ others; default: `true` in a stream, and in a batch an error that asks |
     @classmethod
     def parse(cls, options: Mapping[str, str], *, stream: bool = False) -> Self:
         """Check the options of a writer, named in any case; raises ``ArgumentInvalid`` and ``QueueNameInvalid``."""
-        raw = RawOptions(options, (*KNOWN, *OF_SPARK) if stream else KNOWN)
+        raw = RawOptions(options, (*WRITE_OPTIONS, *SPARK_OPTIONS) if stream else WRITE_OPTIONS)
         raw.take_path("to")
         to, delay, once = raw.value("to"), raw.seconds("delay", zero=True), raw.seconds("once")
         if raw.value("delay") is not None and raw.value("when") is not None:
@@ -85,7 +85,7 @@ others; default: `true` in a stream, and in a batch an error that asks |
             once=DEFAULT_REMEMBER if once is None else duration(once, "once", zero=False),
             carry=_carry(raw),
             settle=raw.truth("settle", default=True if stream else None),
-            lost=raw.choice("lost", LOST, "ignore"),
+            lost=raw.choice("lost", LOST_VALUES, "ignore"),
             batch_size=raw.whole("batchSize", most=BATCH_SIZE) or BATCH_SIZE,
         )
 

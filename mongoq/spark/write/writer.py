@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.clients import PLAN_PATIENCE, broker_at, scan_at
+from mongoq.spark.clients import PLAN_TIMEOUT_SECONDS, broker_at, scan_at
 from mongoq.spark.write.column_roles import ColumnRoles
 from mongoq.spark.write.write_options import WriteOptions
 from mongoq.spark.write.write_rows import BATCH_PROPERTY, QUERY_PROPERTY, Task, WrittenRows, write
@@ -96,7 +96,7 @@ class MongoqStreamWriter(_Writer, DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite=overwrite)
         # By the broker of the process: Spark makes an instance for every batch, and another to commit it.
-        broker_at(options.place, patience=PLAN_PATIENCE)
+        broker_at(options.place, patience=PLAN_TIMEOUT_SECONDS)
 
     def write(self, iterator: Iterator[RecordBatch]) -> WrittenRows:
         """Write the rows of one task of a batch."""

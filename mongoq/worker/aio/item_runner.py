@@ -183,10 +183,10 @@ class AsyncItemRunner:
         """Log the loss of items that the handler has not settled itself."""
         if not run.lost:
             return
-        lost = [item for item in run.items if id_key(item.id) in run.lost]
-        unsettled = [item for item in lost if item not in self.settlements]
+        lost_items = [item for item in run.items if id_key(item.id) in run.lost]
+        unsettled = [item for item in lost_items if item not in self.settlements]
         if unsettled:
             words = self.consumer.title, unsettled[0].id
             fields = self._fields(unsettled[0], duration=time.monotonic() - run.started)
             logger.warning("a run of %s ended after its item %s was lost; ignored", *words, extra=fields)
-        self.settlements.discard(lost)
+        self.settlements.discard(lost_items)

@@ -35,7 +35,7 @@ VALUES: list[Any] = [
     [1, [2, {"a.b": "$c"}]],
     {"_id": 1, "b": 2},
     {"b": 2, "_id": 1},
-    "x" * codec.SMALL,
+    "x" * codec.SMALL_VALUE_BYTES,
     {"": {"": {"": 0}}},
 ]
 

@@ -11,7 +11,7 @@ import pytest
 from bson import ObjectId
 
 from mongoq.model.encoding import ids
-from mongoq.model.encoding.ids import NUMBERS, bytes_of, new_id, new_ids
+from mongoq.model.encoding.ids import COUNTER_VALUES, bytes_of, new_id, new_ids
 
 
 def many(number: int) -> list[ObjectId]:
@@ -28,11 +28,11 @@ def test_they_are_those_of_the_driver_and_sort_as_they_were_made() -> None:
 
 @pytest.mark.parametrize("left", [0, 1, 2, 5])
 def test_they_are_in_order_when_the_driver_begins_to_count_again(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
-    monkeypatch.setattr(ObjectId, "_inc", NUMBERS - left)
+    monkeypatch.setattr(ObjectId, "_inc", COUNTER_VALUES - left)
     made = [*new_ids(5), *new_ids(2), new_id().binary, ObjectId().binary]
     assert len(set(made)) == 9
     assert made[:5] == sorted(made[:5])
-    assert 0 <= ObjectId._inc < NUMBERS
+    assert 0 <= ObjectId._inc < COUNTER_VALUES
 
 
 def test_their_bytes_are_those_of_the_driver() -> None:

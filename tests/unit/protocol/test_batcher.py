@@ -53,7 +53,7 @@ def test_the_first_goes_with_all_of_its_kind_in_their_order(
 
 
 def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batchers, "MOST", 2)
+    monkeypatch.setattr(batchers, "MAX_BATCH", 2)
     batcher = batcher_with("A1", "B1", "A2", "A3", "B2")
     assert names(batcher.next_batch(is_gone)) == ["A1", "A2"]
     assert names(batcher.next_batch(is_gone)) == ["B1", "B2"]
@@ -93,19 +93,19 @@ def batcher_of(max_in_flight: int, callers: int) -> Batcher:
 
 
 def test_many_callers_go_in_as_many_batches_as_may_be_in_flight() -> None:
-    batcher = batcher_of(2, batchers.CROWD + 1)
+    batcher = batcher_of(2, batchers.CONCURRENT_CALLERS + 1)
     batcher.batches_in_flight = 1
     first = batcher.next_batch(is_gone)
-    assert len(first) == batchers.CROWD // 2 + 1
+    assert len(first) == batchers.CONCURRENT_CALLERS // 2 + 1
     assert batcher.is_free, "the other half need not wait for the first"
     batcher.batches_in_flight = 2
     second = batcher.next_batch(is_gone)
-    assert names([*first, *second]) == [f"A{place}" for place in range(batchers.CROWD + 1)]
+    assert names([*first, *second]) == [f"A{place}" for place in range(batchers.CONCURRENT_CALLERS + 1)]
     assert not batcher.is_free
 
 
 def test_who_came_back_while_the_others_are_under_way_goes_with_all_who_did() -> None:
-    batcher = batcher_of(2, batchers.CROWD)
+    batcher = batcher_of(2, batchers.CONCURRENT_CALLERS)
     first, second = batcher.next_batch(is_gone), batcher.next_batch(is_gone)
     batcher.finish(first)
     batcher.waiting.extend(first)
@@ -115,7 +115,7 @@ def test_who_came_back_while_the_others_are_under_way_goes_with_all_who_did() ->
     assert batcher.callers_in_flight == 0
 
 
-@pytest.mark.parametrize(("max_in_flight", "callers"), [(1, 500), (2, batchers.CROWD - 1)])
+@pytest.mark.parametrize(("max_in_flight", "callers"), [(1, 500), (2, batchers.CONCURRENT_CALLERS - 1)])
 def test_others_go_in_one_batch(max_in_flight: int, callers: int) -> None:
     batcher = batcher_of(max_in_flight, callers)
     batcher.batches_in_flight = 1

@@ -29,7 +29,7 @@ from mongoq.model.outcomes import Move
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.claim.candidates import Candidates
-from mongoq.protocol.flow import SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
+from mongoq.protocol.flow import MAX_SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from mongoq.protocol.push import push, push_many
 from mongoq.protocol.settle import bulk, move, settle
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes
@@ -377,15 +377,15 @@ def test_the_holder_of_a_lost_item_is_reported() -> None:
 
 
 def test_a_network_that_is_down_is_the_drivers_error() -> None:
-    for replies in ([DOWN], [LOST] * SENDS):
+    for replies in ([DOWN], [LOST] * MAX_SENDS):
         _, outcome = play(COMMIT(), replies)
         assert outcome in (DOWN, LOST.cause)
 
 
 def test_a_network_that_fails_between_two_bulks_is_reported() -> None:
     leased = [reserved_item(_id=ObjectId(), token=ObjectId()) for _ in range(2_500)]
-    commands, outcome = play(settle.commit_many(context(), leased), [total(1_000), *[LOST] * SENDS, DOWN])
-    assert len(commands) == SENDS + 2
+    commands, outcome = play(settle.commit_many(context(), leased), [total(1_000), *[LOST] * MAX_SENDS, DOWN])
+    assert len(commands) == MAX_SENDS + 2
     assert set(outcome.done) == {item.id for item in leased[:1_000]}
     assert list(outcome.failed.values()) == [LOST.cause] * 1_000 + [DOWN] * 500
     assert len(str(outcome)) < 1_000

@@ -8,12 +8,21 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from mongoq.protocol.state.claim_hints import CALM, MARGIN, MOST, WORTH, ClaimHints, LowerBound, claimable, eligible
+from mongoq.protocol.state.claim_hints import (
+    BOUND_MARGIN,
+    CLAIM_SECONDS_BEFORE_MEASURING,
+    FAST_SCANS_BEFORE_END,
+    MAX_BOUNDS,
+    ClaimHints,
+    LowerBound,
+    claimable,
+    eligible,
+)
 from tests.unit.scripted import ID, NOW
 
 OLD = NOW - timedelta(hours=1)
 OLDER = OLD - timedelta(hours=1)
-RECENT = NOW - MARGIN
+RECENT = NOW - BOUND_MARGIN
 
 
 def fast(**floors: LowerBound) -> ClaimHints:
@@ -136,9 +145,11 @@ SEEN = [
     ),
     pytest.param({None: OLD, 0: OLD}, None, id="a priority that is none"),
     pytest.param({True: OLD}, None, id="a boolean"),
-    pytest.param(dict.fromkeys(range(MOST + 1), OLD), None, id="too many"),
+    pytest.param(dict.fromkeys(range(MAX_BOUNDS + 1), OLD), None, id="too many"),
     pytest.param(
-        dict.fromkeys(range(1, MOST + 1), OLD), dict.fromkeys(range(1, MOST + 1), LowerBound(OLD)), id="so many"
+        dict.fromkeys(range(1, MAX_BOUNDS + 1), OLD),
+        dict.fromkeys(range(1, MAX_BOUNDS + 1), LowerBound(OLD)),
+        id="so many",
     ),
 ]
 
@@ -154,7 +165,7 @@ def test_a_slow_look_makes_claims_fast_and_many_cheap_ones_end_it() -> None:
     assert (heads.fast, heads.floors) == (False, {})
     heads.record_refresh({0: LowerBound(OLD)}, slow=True, at=2.0)
     assert (heads.fast, heads.floors) == (True, {0: LowerBound(OLD)})
-    for _ in range(CALM - 1):
+    for _ in range(FAST_SCANS_BEFORE_END - 1):
         heads.record_refresh({0: LowerBound(OLD)}, slow=False, at=3.0)
         assert heads.fast
     heads.record_refresh({0: LowerBound(OLD)}, slow=False, at=4.0)
@@ -168,7 +179,7 @@ def test_a_look_that_can_make_no_floors_ends_it_too() -> None:
 
 
 def test_more_priorities_than_a_fast_claim_takes_end_it_too() -> None:
-    heads = fast(**{f"p{n}": LowerBound(OLD) for n in range(MOST)})
+    heads = fast(**{f"p{n}": LowerBound(OLD) for n in range(MAX_BOUNDS)})
     heads.note(50, OLD)
     assert not heads.fast
 
@@ -176,10 +187,10 @@ def test_more_priorities_than_a_fast_claim_takes_end_it_too() -> None:
 DUE = [
     # fast, seconds that claims took, seconds that the last look took, seconds since, after an empty claim, due
     (False, 0.0, 0.0, 99.0, False, False),
-    (False, WORTH, 0.0, 0.9, False, False),
-    (False, WORTH, 0.0, 1.0, False, True),
-    (False, WORTH, 0.1, 1.9, False, False),
-    (False, WORTH, 0.1, 2.1, False, True),
+    (False, CLAIM_SECONDS_BEFORE_MEASURING, 0.0, 0.9, False, False),
+    (False, CLAIM_SECONDS_BEFORE_MEASURING, 0.0, 1.0, False, True),
+    (False, CLAIM_SECONDS_BEFORE_MEASURING, 0.1, 1.9, False, False),
+    (False, CLAIM_SECONDS_BEFORE_MEASURING, 0.1, 2.1, False, True),
     (True, 0.0, 0.0, 0.9, False, False),
     (True, 0.0, 0.0, 1.0, False, True),
     (True, 0.0, 0.1, 1.9, False, False),

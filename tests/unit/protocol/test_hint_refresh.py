@@ -13,13 +13,13 @@ from bson.max_key import MaxKey
 from mongoq.protocol.base import first_due
 from mongoq.protocol.base.first_due import SLOW_PAIRS, has_items_before_bound, refresh_hints
 from mongoq.protocol.flow import Duplicate
-from mongoq.protocol.state.claim_hints import MARGIN, ClaimHints, LowerBound
+from mongoq.protocol.state.claim_hints import BOUND_MARGIN, ClaimHints, LowerBound
 from mongoq.protocol.state.context import QueueContext
 from tests.unit.scripted import NOW, context, found, play
 
 OLD = NOW - timedelta(hours=1)
 HEADS = [{"_id": 0, "when": OLD}, {"_id": 5, "when": NOW + timedelta(hours=1)}]
-FLOORS = {0: LowerBound(OLD), 5: LowerBound(NOW - MARGIN)}
+FLOORS = {0: LowerBound(OLD), 5: LowerBound(NOW - BOUND_MARGIN)}
 WRITTEN = object()
 
 

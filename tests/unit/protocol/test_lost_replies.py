@@ -13,7 +13,7 @@ import mongoq
 from mongoq.model.outcomes import Move
 from mongoq.model.trail import StageMark
 from mongoq.protocol.claim import pop, reserve
-from mongoq.protocol.flow import SENDS, Flow, ReplyLost
+from mongoq.protocol.flow import MAX_SENDS, Flow, ReplyLost
 from mongoq.protocol.push import push
 from mongoq.protocol.settle import bury, move, settle
 from tests.unit.protocol.test_commands import PUSH, STORED
@@ -142,7 +142,7 @@ def test_a_single_settlement_is_a_retryable_write(flow: Callable[[], Flow[Any]])
 
 @pytest.mark.parametrize("flow", [COMMIT, KEEP, ROLLBACK, MOVED, BURY])
 def test_a_reply_that_is_lost_each_time_is_the_drivers_error(flow: Callable[[], Flow[Any]]) -> None:
-    _, outcome = play(flow(), [LOST] * SENDS)
+    _, outcome = play(flow(), [LOST] * MAX_SENDS)
     assert isinstance(outcome, ReplyLost)
 
 
@@ -164,7 +164,7 @@ def test_a_claim_that_took_nothing_is_the_drivers_error(history: float | None) -
     replies = [LOST] if history is None else [LOST, None]
     _, outcome = play(pop.pop(context(history=history), on_invalid="bury"), replies)
     assert isinstance(outcome, ReplyLost)
-    _, outcome = play(reserve.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None] * SENDS)
+    _, outcome = play(reserve.reserve(context(), lease=None, wait=None, on_invalid="bury"), [LOST, None] * MAX_SENDS)
     assert isinstance(outcome, ReplyLost)
 
 

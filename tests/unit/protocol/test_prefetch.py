@@ -12,7 +12,7 @@ from bson import ObjectId
 from mongoq.protocol.flow import Begun, Command
 from mongoq.protocol.state import prefetch
 from mongoq.protocol.state.claim_hints import ScanStart
-from mongoq.protocol.state.prefetch import FRESH, PAUSE, PendingRead, PrefetchBuffer
+from mongoq.protocol.state.prefetch import PREFETCH_PAUSE_SECONDS, PREFETCHED_ITEM_SECONDS, PendingRead, PrefetchBuffer
 from tests.unit.scripted import NOW
 
 SMALL = 100
@@ -39,11 +39,11 @@ def coming() -> PendingRead:
 @pytest.mark.parametrize(
     ("size", "n", "most"),
     [
-        (SMALL, prefetch.FEW, prefetch.FEW * prefetch.BATCHES),
-        (SMALL, prefetch.FEW - 1, prefetch.FEW - 1),
-        (prefetch.BYTES // 40, 32, 40),
-        (prefetch.BYTES // 10, 32, 32),
-        (0, 32, 32 * prefetch.BATCHES),
+        (SMALL, prefetch.MIN_PREFETCH_BATCH, prefetch.MIN_PREFETCH_BATCH * prefetch.BATCHES_PER_READ),
+        (SMALL, prefetch.MIN_PREFETCH_BATCH - 1, prefetch.MIN_PREFETCH_BATCH - 1),
+        (prefetch.PREFETCH_READ_BYTES // 40, 32, 40),
+        (prefetch.PREFETCH_READ_BYTES // 10, 32, 32),
+        (0, 32, 32 * prefetch.BATCHES_PER_READ),
     ],
 )
 def test_a_few_batches_are_read_at_once_unless_they_are_few_or_large(size: int, n: int, most: int) -> None:
@@ -59,7 +59,7 @@ def test_nothing_is_read_ahead_before_it_is_known_how_large_items_are() -> None:
 def test_nothing_is_read_ahead_that_the_next_claim_would_find_too_old() -> None:
     buffer = filled()
     asked = []
-    for at in (1.0, 1.01, 1.01 + FRESH, 1.02 + FRESH):
+    for at in (1.0, 1.01, 1.01 + PREFETCHED_ITEM_SECONDS, 1.02 + PREFETCHED_ITEM_SECONDS):
         buffer.record_claim(at)
         asked.append(buffer.most(20) > 20)
     assert asked == [False, True, False, True]
@@ -68,9 +68,9 @@ def test_nothing_is_read_ahead_that_the_next_claim_would_find_too_old() -> None:
 def test_the_first_are_taken_as_long_as_they_are_fresh_and_enough() -> None:
     buffer = filled()
     first, second, third = buffer.items
-    assert buffer.take(2, 10.0 + FRESH) == [first, second]
+    assert buffer.take(2, 10.0 + PREFETCHED_ITEM_SECONDS) == [first, second]
     assert buffer.take(2, 10.0) == ()
-    assert buffer.take(1, 10.1 + FRESH) == ()
+    assert buffer.take(1, 10.1 + PREFETCHED_ITEM_SECONDS) == ()
     assert buffer.take(1, 10.0) == [third]
     assert buffer.take(1, 10.0) == ()
 
@@ -114,7 +114,7 @@ def test_a_read_whose_reply_came_long_ago_is_dropped_by_the_next_claim() -> None
     reply: Future[Any] = Future()
     buffer = filled()
     buffer.coming = pending = coming()
-    pending.begun = Begun(pending.command, reply)
+    pending.pending = Begun(pending.command, reply)
     keys = keys_of(buffer.items)
     buffer.begin_claim(keys[:1])  # the reply has not come: dropped by its age alone, it would be sent again and again
     assert buffer.coming is pending
@@ -148,7 +148,7 @@ def test_claims_of_single_items_are_known_while_they_are_under_way_and_after() -
 def test_what_was_no_use_is_not_tried_again_for_a_while() -> None:
     buffer = filled()
     buffer.close(20.0)
-    assert (buffer.items, buffer.closed_until) == ((), 20.0 + PAUSE)
+    assert (buffer.items, buffer.closed_until) == ((), 20.0 + PREFETCH_PAUSE_SECONDS)
 
 
 def test_what_is_put_there_at_no_known_time_comes_first_of_its_priority() -> None:

@@ -10,12 +10,12 @@ import pytest
 from bson import ObjectId
 
 from mongoq.model.item import Item
-from mongoq.model.trail import LARGE, StageMark, trail_of
+from mongoq.model.trail import LARGE_PAYLOAD_BYTES, StageMark, trail_of
 from mongoq.protocol.settle.trail import NO_MARKS, Marker
 from tests.unit.scripted import NOW, context, reserved_item
 
 ENTRY = {"queue": "orders", "stage": "load", "taken": NOW, "settled": NOW, "attempts": 1, "ended": "moved"}
-HUGE = bytes(LARGE + 1)
+HUGE = bytes(LARGE_PAYLOAD_BYTES + 1)
 
 
 def marker(ended: Any = "moved", mark: StageMark | None = None) -> Marker:
@@ -50,13 +50,13 @@ def test_a_handle_of_no_stage_leaves_nothing_and_makes_room_all_the_same() -> No
     assert plain.marks(reserved_item(trail=trail)) is NO_MARKS
     assert plain.marks(reserved_item(trail=[ENTRY]), payload=HUGE) is NO_MARKS
     assert plain.marks(reserved_item(trail="text"), payload=HUGE) is NO_MARKS
-    for grown in ({"payload": HUGE}, {"added": LARGE}):
+    for grown in ({"payload": HUGE}, {"added": LARGE_PAYLOAD_BYTES}):
         lighter = plain.marks(reserved_item(trail=trail), **grown)  # type: ignore[arg-type]
         assert lighter.changes == {"trail": [{**ENTRY, "large": True}, "foreign", ENTRY]}
         assert not lighter.operators
 
 
-@pytest.mark.parametrize("grown", [{"payload": HUGE}, {"added": LARGE}])
+@pytest.mark.parametrize("grown", [{"payload": HUGE}, {"added": LARGE_PAYLOAD_BYTES}])
 def test_a_payload_is_not_kept_beside_one_that_fills_the_item(grown: Any) -> None:
     (entry,) = marker(mark=KEEPS).marks(reserved_item(), **grown).operators["$push"]["trail"]["$each"]
     assert (entry["large"], "payload" in entry) == (True, False)
