@@ -166,7 +166,7 @@ class QueueType(_Type):
 
 
 def _find_names(ctx: click.Context) -> Iterable[str]:
-    place = {name: ctx.params.get(name) for name in ("uri", "database", "collection")}
+    place: dict[str, Any] = {name: ctx.params.get(name) for name in ("uri", "database", "collection")}
     with ctx.scope(cleanup=False), pymongo.timeout(COMPLETION_SECONDS), connect(**place) as broker:
         # Names with control characters could not be typed, and would garble the list.
         return [name for name in broker.queues() if name.isprintable()]

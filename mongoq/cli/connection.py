@@ -74,11 +74,13 @@ def with_json(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, one document a line.")(function)
 
 
-def connect(uri: str | None, database: str | None, collection: str | None) -> Broker:
+def connect(
+    uri: str | None, database: str | None, collection: str | None, *, timeout: float = TIMEOUT_SECONDS
+) -> Broker:
     """Connect to the server that the options name, or else the environment or pyproject.toml."""
     place = find_place(uri, database, collection)
     options = {name: value for name, value in place.items() if name != "uri" and value is not None}
-    return mongoq.connect(place["uri"] or "", timeout=TIMEOUT_SECONDS, **options)  # type: ignore[arg-type]
+    return mongoq.connect(place["uri"] or "", timeout=timeout, **options)  # type: ignore[arg-type]
 
 
 def find_place(uri: str | None, database: str | None, collection: str | None) -> dict[str, str | None]:

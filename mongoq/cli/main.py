@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, str] = {
     "export": "transfer",
     "import": "transfer",
     "doctor": "doctor",
+    "health": "health",
 }
 """Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``.
 

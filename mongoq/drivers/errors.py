@@ -9,7 +9,7 @@ from typing import Any
 
 from pymongo.errors import NotPrimaryError, OperationFailure
 
-from mongoq.drivers.backend import Backend, classify_error, decode_details, find_primary
+from mongoq.drivers.backend import Backend, classify_error, decode_details, find_primary, is_outage
 from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.base.bootstrap import UNAUTHORIZED_CODE
 from mongoq.protocol.flow import ReplyLost
@@ -83,7 +83,11 @@ CHECK_INTERVAL_SECONDS = 0.05
 
 
 class FailoverNotice:
-    """Watches the client's own view of the topology; costs next to nothing per command."""
+    """Watches the client's own view of the topology; costs next to nothing per command.
+
+    Attributes:
+        last_outage: monotonic time and type of the latest error by which no server answered; ``None`` without one.
+    """
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._client = backend.client
@@ -91,6 +95,7 @@ class FailoverNotice:
         self._topology: Any = None
         self._next_check = 0.0 if self._clock is not None else math.inf
         self._primary: Any = None
+        self.last_outage: tuple[float, str] | None = None
 
     def check_topology(self) -> None:
         """Disturb the clock if the primary has changed since the last check."""
@@ -115,6 +120,8 @@ class FailoverNotice:
         error = decode_details(error)
         converted = classify_error(error)
         advise(error, self._client)
+        if is_outage(error):
+            self.last_outage = time.monotonic(), type(error).__name__
         if isinstance(converted, ReplyLost) and self._clock is not None:
             self._clock.disturb()
         return converted or error

@@ -12,6 +12,7 @@ from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item, reservation_key
+from mongoq.model.log_fields import log_fields
 from mongoq.model.process import Local
 from mongoq.protocol import group_commit
 from mongoq.protocol.base import transaction
@@ -71,7 +72,7 @@ class Reserved(Runner[QueueContext[M]]):
             self._driver.run_shielded(transaction.skip_if_settled(tentative, back))
         except ReservationLost as lost:
             # The block has failed with its own error, which is raised; the lost reservation is only logged.
-            logger.warning("after %s: %s", spoken(error), lost)
+            logger.warning("after %s: %s", spoken(error), lost, extra=log_fields(item))
 
     def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
         # Other exceptions stop the process or the task, and are no fault of the item: its attempt is not counted.

@@ -43,6 +43,8 @@ class SettleGroup:
 
 Handler = Callable[..., Any]
 OnTimeout = Literal["log", "release", "cancel"]
+LogErrors = Literal["message", "type"]
+"""What logs say of an error: its type with its message, or its type and its place alone."""
 
 BROKER_HINT = "Worker goes with Broker, and AsyncWorker with AsyncBroker"
 DEFAULT_RESOLVER = OutcomeResolver()
@@ -181,6 +183,13 @@ def _check_timeout(on_timeout: Any, limit: timedelta | None, handler: Any, *, as
     if on_timeout == "cancel" and not asynchronous:
         hint = "a thread cannot be cancelled; take on_timeout='release', or make it a coroutine function"
         raise ArgumentInvalid("on_timeout", f"{_name(handler)} is a plain function, and {hint}")
+
+
+def check_log_errors(value: Any) -> LogErrors:
+    """Return the option; raises ``ArgumentInvalid`` for another value."""
+    if value not in get_args(LogErrors):
+        raise ArgumentInvalid("log_errors", f"'message' or 'type', not {value!r:.60}")
+    return value  # type: ignore[no-any-return]
 
 
 def check_range(value: Any, argument: str, least: int, most: int) -> int:

@@ -25,6 +25,8 @@ HOW_TO = (
     "claims",
     "group-commit",
     "operating",
+    "health",
+    "logs",
     "delay-and-schedule",
     "keys",
     "dead-letters",

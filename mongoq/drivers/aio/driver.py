@@ -10,7 +10,7 @@ import inspect  # async only
 import logging
 
 # sync only: import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -155,6 +155,17 @@ class AioDriver:
     @property
     def sessions(self) -> Sessions:
         return self._backend.sessions
+
+    @property
+    def last_outage(self) -> tuple[float, str] | None:
+        """Monotonic time and type of the latest error by which no server answered."""
+        return self._failover.last_outage
+
+    def start_later(
+        self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]], done: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Start work after some seconds, and call ``done`` at its end; returns a function that cancels it."""
+        return self._performer.start_later(seconds, work, done)
 
     async def _write_counters(self, flush: Callable[[], Flow[None]]) -> None:
         """Write the counters; counts that cannot be written stay for the next time."""

@@ -136,6 +136,15 @@ class ThreadDriver:
     def sessions(self) -> Sessions:
         return self._backend.sessions
 
+    @property
+    def last_outage(self) -> tuple[float, str] | None:
+        """Monotonic time and type of the latest error by which no server answered."""
+        return self._failover.last_outage
+
+    def start_later(self, seconds: float, work: Callable[[], None], done: Callable[[], None]) -> Callable[[], None]:
+        """Start work after some seconds, and call ``done`` at its end; returns a function that cancels it."""
+        return self._performer.start_later(seconds, work, done)
+
     def _write_counters(self, flush: Callable[[], Flow[None]]) -> None:
         """Write the counters; counts that cannot be written stay for the next time."""
         try:
