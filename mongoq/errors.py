@@ -199,9 +199,9 @@ class QueueNotEmpty(MongoqError):
     """
 
     def __init__(self, queue: str, items: int) -> None:
-        held = "a live item" if items == 1 else f"{items:,} live items"
+        content = "a live item" if items == 1 else f"{items:,} live items"
         hint = "settle or purge them first, or throw them away with drop_queue(..., force=True)"
-        super().__init__(f"queue {queue!r} holds {held}; {hint}")
+        super().__init__(f"queue {queue!r} holds {content}; {hint}")
         self.queue = queue
         self.items = items
 

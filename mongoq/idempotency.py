@@ -42,11 +42,11 @@ def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: An
 
     Errors of the driver pass through. After a lost reply, run it again.
     """
-    written, ready = _check_arguments(collection, hash, document, asynchronous=False)
+    record, ready = _check_arguments(collection, hash, document, asynchronous=False)
     if _in_transaction(session) and ready.find_one({"_id": hash}, {"_id": 1}, session=session) is not None:
         return False
     try:
-        ready.insert_one(written, session=session)
+        ready.insert_one(record, session=session)
     except DuplicateKeyError as error:
         return _was_there(error, session)
     return True
@@ -54,11 +54,11 @@ def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: An
 
 async def once_async(collection: Any, hash: str, document: Mapping[str, Any], *, session: Any = None) -> bool:
     """Do as ``once``, for a collection of PyMongo's ``AsyncMongoClient`` or of Motor."""
-    written, ready = _check_arguments(collection, hash, document, asynchronous=True)
+    record, ready = _check_arguments(collection, hash, document, asynchronous=True)
     if _in_transaction(session) and await ready.find_one({"_id": hash}, {"_id": 1}, session=session) is not None:
         return False
     try:
-        await ready.insert_one(written, session=session)
+        await ready.insert_one(record, session=session)
     except DuplicateKeyError as error:
         return _was_there(error, session)
     return True

@@ -129,10 +129,10 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         rest: Range | None = wanted
         while rest is not None:
             # Each page is a command of its own: no cursor stays open while the caller works on the items.
-            found = await self._run(history_page, rest)
-            for item in found.items:
+            page = await self._run(history_page, rest)
+            for item in page.items:
                 yield item
-            rest = found.rest
+            rest = page.rest
 
     async def replay(
         self,

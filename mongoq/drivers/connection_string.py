@@ -96,20 +96,20 @@ def _find_secrets(uri: str) -> Iterator[str]:
     """
     rest = uri.partition("://")[2] or uri
     before, _, behind = rest.rpartition("@")
-    found = [before, *_split(before)]
+    secrets = [before, *_split(before)]
     hosts = re.split(r"[/?]", behind, maxsplit=1)[0].split(",")
     ports = [host.rpartition(":")[2] for host in hosts if ":" in host]
-    found += [port for port in ports if not port.isdigit()]
+    secrets += [port for port in ports if not port.isdigit()]
     for key, value in _parse_options(uri):
         if value is None:
-            found.append(key)
+            secrets.append(key)
         elif key.lower() in SECRET_OPTIONS:
-            found += [value, *_split(value)]
+            secrets += [value, *_split(value)]
         elif key.lower() == PROPERTIES_OPTION:  # such as AWS_SESSION_TOKEN:…; the names are no secrets
             for pair in unquote(value).split(","):
                 secret = pair.partition(":")[2] or pair
-                found += [secret, *_split(secret)]
-    for part in found:
+                secrets += [secret, *_split(secret)]
+    for part in secrets:
         for form in {part, unquote(part), unquote_plus(part)} - {""}:
             yield from (form, form.lower())  # the driver writes hosts in small letters
 

@@ -113,8 +113,8 @@ class FailoverNotice:
         The refusal for a missing right, or of a server that is not the primary, gets a note with advice.
         """
         error = decode_details(error)
-        known = classify_error(error)
+        converted = classify_error(error)
         advise(error, self._client)
-        if isinstance(known, ReplyLost) and self._clock is not None:
+        if isinstance(converted, ReplyLost) and self._clock is not None:
             self._clock.disturb()
-        return known or error
+        return converted or error

@@ -149,12 +149,12 @@ class AioPerformer:
         self._failover.check_topology()
         reply = self.start_task(self._sender.send(command))
         # Reads the exception, so that asyncio does not log it as never retrieved if the caller has gone.
-        reply.add_done_callback(lambda done: done.cancelled() or done.exception())
+        reply.add_done_callback(lambda future: future.cancelled() or future.exception())
         await asyncio.sleep(0)  # lets the task send the command before the flow goes on, which may take long
         return Begun(command, reply)
 
-    async def _await_begun(self, begun: Begun, undo_log: UndoLog) -> Any:
-        return log_reply(begun.command, await asyncio.shield(begun.reply), undo_log)
+    async def _await_begun(self, pending: Begun, undo_log: UndoLog) -> Any:
+        return log_reply(pending.command, await asyncio.shield(pending.reply), undo_log)
 
     async def _start_side_flow(self, beside: Beside) -> None:
         """Run a flow in its own task, without the deadlines and settings of the caller's context."""
@@ -173,13 +173,13 @@ class AioPerformer:
         return task
 
     def start_later(
-        self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]], done: Callable[[], None]
+        self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]], on_done: Callable[[], None]
     ) -> Callable[[], None]:
-        """Start work in a task after some seconds, and call ``done`` at its end; returns what cancels it."""
+        """Start work in a task after some seconds, then call ``on_done``; return what cancels it."""
 
         def start() -> None:
             # A callback, not a part of the task: that may be cancelled before its first step.
-            self.start_task(work()).add_done_callback(lambda _: done())
+            self.start_task(work()).add_done_callback(lambda _: on_done())
 
         return asyncio.get_running_loop().call_later(seconds, start).cancel
 

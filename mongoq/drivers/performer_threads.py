@@ -96,14 +96,14 @@ class ThreadPerformer:
 
         threading.Thread(target=Context().run, args=(work,), name="mongoq-listener", daemon=True).start()
 
-    def start_later(self, seconds: float, work: Callable[[], None], done: Callable[[], None]) -> Callable[[], None]:
-        """Start work in a daemon thread after some seconds, and call ``done`` at its end; returns what cancels it."""
+    def start_later(self, seconds: float, work: Callable[[], None], on_done: Callable[[], None]) -> Callable[[], None]:
+        """Start work in a daemon thread after some seconds, then call ``on_done``; return what cancels it."""
 
         def run() -> None:
             try:
                 work()
             finally:
-                done()
+                on_done()
 
         timer = threading.Timer(seconds, run)
         timer.daemon = True

@@ -85,20 +85,20 @@ def _delete(collection: str, statements: Sequence[Mapping[str, Any]], *, ordered
     return {"delete": collection, "ordered": ordered, "writeConcern": MAJORITY, "deletes": statements}
 
 
-def _update_statement(arguments: Mapping[str, Any], *, many: bool) -> dict[str, Any]:
-    return {"q": arguments["filter"], "u": arguments["update"], "multi": many}
+def _update_statement(arguments: Mapping[str, Any], *, multi: bool) -> dict[str, Any]:
+    return {"q": arguments["filter"], "u": arguments["update"], "multi": multi}
 
 
-def _delete_statement(arguments: Mapping[str, Any], *, many: bool) -> dict[str, Any]:
-    return {"q": arguments["filter"], "limit": 0 if many else 1}
+def _delete_statement(arguments: Mapping[str, Any], *, multi: bool) -> dict[str, Any]:
+    return {"q": arguments["filter"], "limit": 0 if multi else 1}
 
 
 def _bulk(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     requests = arguments["requests"]
     if requests[0][0].startswith("Delete"):
-        deletes = [_delete_statement(each, many=kind == "DeleteMany") for kind, each in requests]
+        deletes = [_delete_statement(each, multi=kind == "DeleteMany") for kind, each in requests]
         return _delete(collection, deletes, ordered=arguments["ordered"])
-    updates = [_update_statement(each, many=kind == "UpdateMany") for kind, each in requests]
+    updates = [_update_statement(each, multi=kind == "UpdateMany") for kind, each in requests]
     return _update(collection, updates, ordered=arguments["ordered"])
 
 
@@ -116,11 +116,13 @@ def _find_and_update(collection: str, arguments: Mapping[str, Any]) -> dict[str,
 
 
 _BUILDERS: Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
-    "update_one": lambda collection, one: _update(collection, [_update_statement(one, many=False)]),
-    "update_many": lambda collection, one: _update(collection, [_update_statement(one, many=True)]),
-    "delete_one": lambda collection, one: _delete(collection, [_delete_statement(one, many=False)]),
-    "delete_many": lambda collection, one: _delete(collection, [_delete_statement(one, many=True)]),
+    "update_one": lambda collection, arguments: _update(collection, [_update_statement(arguments, multi=False)]),
+    "update_many": lambda collection, arguments: _update(collection, [_update_statement(arguments, multi=True)]),
+    "delete_one": lambda collection, arguments: _delete(collection, [_delete_statement(arguments, multi=False)]),
+    "delete_many": lambda collection, arguments: _delete(collection, [_delete_statement(arguments, multi=True)]),
     "find_one_and_update": _find_and_update,
-    "insert_many": lambda collection, many: _insert(collection, many["documents"], ordered=many["ordered"]),
+    "insert_many": lambda collection, arguments: _insert(
+        collection, arguments["documents"], ordered=arguments["ordered"]
+    ),
     "bulk_write": _bulk,
 }

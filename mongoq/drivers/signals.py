@@ -35,12 +35,12 @@ class DeferredSignals:
         global _last_handlers, _python_handlers  # read and written on the main thread alone
         handlers = tuple(map(_signal.getsignal, _SIGNAL_NUMBERS))
         if handlers != _last_handlers:
-            found = (
+            callable_handlers = (
                 (number, handler)
                 for number, handler in zip(_SIGNAL_NUMBERS, handlers, strict=True)
                 if callable(handler)
             )
-            _last_handlers, _python_handlers = handlers, tuple(found)
+            _last_handlers, _python_handlers = handlers, tuple(callable_handlers)
         self._handlers = _python_handlers
         self._pending: dict[int, FrameType | None] = {}
         try:

@@ -47,8 +47,8 @@ def _wait_for_gate(gate: threading.Lock, seconds: float) -> None:
         gate.acquire(timeout=seconds)
         return
     deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        if gate.acquire(timeout=min(left, SIGNAL_CHECK_SECONDS)):
+    while (seconds_left := deadline - time.monotonic()) > 0:
+        if gate.acquire(timeout=min(seconds_left, SIGNAL_CHECK_SECONDS)):
             return
 
 

@@ -59,13 +59,13 @@ def find_mongod(mongod: str | os.PathLike[str] | None = None) -> Path:
 
 
 def _check_binary(mongod: str | os.PathLike[str]) -> Path:
-    found = shutil.which(mongod)
-    if found is None:
+    path = shutil.which(mongod)
+    if path is None:
         raise EmbeddedServerUnavailable(
             f"the mongod given, {os.fspath(mongod)}, is no executable file; name another one, "
             "or leave the argument out to take the one on PATH or in the installed wheel"
         )
-    return Path(found).absolute()
+    return Path(path).absolute()
 
 
 def _in_wheel() -> Path | None:

@@ -27,7 +27,7 @@ _OPLOG_MB = 512  # the default is 5 % of the free disk, too much for a demo
 
 # Record locks do not exclude other users in the same process, so the locks of this process are kept here as well. The
 # pid is part of the key: a forked child inherits this table, but not the locks.
-_held: dict[tuple[int, str], Directory] = {}
+_directories_in_use: dict[tuple[int, str], Directory] = {}
 
 
 class Directory:
@@ -44,13 +44,13 @@ class Directory:
         EmbeddedServerUnavailable: another server has the directory, or it cannot be made or written.
     """
 
-    def __init__(self, given: Path | None) -> None:
-        self.temporary = given is None
+    def __init__(self, path: Path | None) -> None:
+        self.temporary = path is None
         self._lock: int | None = None
-        if given is None:
+        if path is None:
             self.path = Path(tempfile.mkdtemp(prefix="mongoq-")).absolute()
             return
-        self.path = given.absolute()
+        self.path = path.absolute()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -58,7 +58,7 @@ class Directory:
                 f"the directory {self.path} cannot be made ({error.strerror}); name another path"
             ) from error
         self._key = (os.getpid(), str(self.path.resolve()))
-        if _held.setdefault(self._key, self) is not self:
+        if _directories_in_use.setdefault(self._key, self) is not self:
             raise self._in_use(os.getpid())
         try:
             self._acquire()
@@ -92,8 +92,8 @@ class Directory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-        if _held.get(self._key) is self:
-            del _held[self._key]
+        if _directories_in_use.get(self._key) is self:
+            del _directories_in_use[self._key]
 
     def _acquire(self) -> None:
         import fcntl  # not available on Windows, where this package must still be importable
@@ -306,8 +306,8 @@ class Node:
             self.port = self._listening_port(process, deadline)
             if self.port:
                 return
-            held = is_directory_in_use(process.failure, self._log.tail())
-            if self._directory.temporary or not held or time.monotonic() >= patience:
+            directory_in_use = is_directory_in_use(process.failure, self._log.tail())
+            if self._directory.temporary or not directory_in_use or time.monotonic() >= patience:
                 raise EmbeddedServerUnavailable(in_use or self.last_words())
             # This process has the lock, so the mongod that holds the data has lost its owner and is about to end. A
             # temporary directory has no other user, and is removed by the watchdog that has just ended.

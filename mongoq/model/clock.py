@@ -70,19 +70,19 @@ local_seconds: Callable[[], float] = time.monotonic if _LOCAL is None else parti
 class Sample:
     """One reading of the server's time: local seconds before and after, and the server's answer."""
 
-    sent: float
+    sent_at: float
     received: float
     server: datetime
 
     @property
     def round_trip(self) -> float:
         """Seconds between question and answer."""
-        return self.received - self.sent
+        return self.received - self.sent_at
 
     @property
     def offset(self) -> float:
         """Server seconds minus local seconds; the answer is cut to milliseconds, so half of one is added."""
-        return (self.server - EPOCH).total_seconds() + 0.0005 - (self.sent + self.received) / 2
+        return (self.server - EPOCH).total_seconds() + 0.0005 - (self.sent_at + self.received) / 2
 
     @property
     def uncertainty(self) -> float:

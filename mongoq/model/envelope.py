@@ -79,15 +79,18 @@ def new_envelope(
     return document
 
 
-def is_same_push(found: Document, into: str) -> bool:
+def is_same_push(document: Document, into: str) -> bool:
     """Return whether a stored envelope comes from a push to this queue or topic, under the id that is pushed again.
 
     Earlier versions did not write ``into``: then the id is known to be pushed, but not its destination.
     """
-    if isinstance(found.get("into"), str):
-        return bool(found["into"] == into)
-    origin = found.get("origin")
-    return "once" in found or into in (found.get("q"), origin.get("queue") if isinstance(origin, Mapping) else None)
+    if isinstance(document.get("into"), str):
+        return bool(document["into"] == into)
+    origin = document.get("origin")
+    return "once" in document or into in (
+        document.get("q"),
+        origin.get("queue") if isinstance(origin, Mapping) else None,
+    )
 
 
 def fresh_envelope(queue: str, wrapped: bytes, *, id: ObjectId, at: int, priority: int) -> RawBSONDocument:

@@ -93,8 +93,8 @@ def reservation_key(item: Any) -> Any:
 
     The key needs both id and token, because one token may hold several items.
     """
-    held = isinstance(item, Item) and item.token is not None
-    return (id_key(item.id), id_key(item.token)) if held else None
+    is_reserved = isinstance(item, Item) and item.token is not None
+    return (id_key(item.id), id_key(item.token)) if is_reserved else None
 
 
 class Item(Generic[M]):
@@ -198,26 +198,26 @@ class Item(Generic[M]):
     @property
     def error(self) -> Failure | None:
         """The last failure; ``None`` without one."""
-        stored = self._document.get("error")
-        if stored is None:
+        error = self._document.get("error")
+        if error is None:
             return None
-        return Failure(stored["type"], stored["message"], stored["at"], stored.get("traceback", ""))
+        return Failure(error["type"], error["message"], error["at"], error.get("traceback", ""))
 
     @property
     def origin(self) -> Origin | None:
         """The source of a dead item or a copy; ``None`` for other items."""
-        stored = self._document.get("origin")
-        if stored is None:
+        origin = self._document.get("origin")
+        if origin is None:
             return None
         return Origin(
-            queue=stored["queue"],
-            id=stored.get("id", self.id),
-            reason=stored["reason"],
-            attempts=stored["attempts"],
-            key=stored.get("key"),
-            at=stored["at"],
-            stage=stored.get("stage"),
-            delivery=stored.get("delivery"),
+            queue=origin["queue"],
+            id=origin.get("id", self.id),
+            reason=origin["reason"],
+            attempts=origin["attempts"],
+            key=origin.get("key"),
+            at=origin["at"],
+            stage=origin.get("stage"),
+            delivery=origin.get("delivery"),
         )
 
     @property
@@ -267,9 +267,9 @@ class Item(Generic[M]):
 
     def held_until(self, lease_until: datetime) -> Item[M]:
         """Return this item with another end of its lease."""
-        held = with_stored(self, "when", lease_until)
-        held._size = self._size
-        return held
+        item = with_stored(self, "when", lease_until)
+        item._size = self._size
+        return item
 
     def __eq__(self, other: object) -> bool:
         """Return whether all attributes are equal."""

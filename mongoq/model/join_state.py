@@ -48,12 +48,12 @@ def value_key(value: Any) -> str:
     if isinstance(value, Decimal128):
         value = value.to_decimal()
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-        told = _number(value)
+        document = _number(value)
     elif isinstance(value, bool | str | bytes | ObjectId | UUID | datetime):
-        told = {"": value}
+        document = {"": value}
     else:
         raise Unjoinable(f"is of type {type(value).__name__}; join by a text, a number, a date, an id or bytes")
-    raw = bson.encode(told, codec_options=_OPTIONS)
+    raw = bson.encode(document, codec_options=_OPTIONS)
     if len(raw) > VALUE_BYTES:
         raise Unjoinable(f"takes {len(raw):,} bytes, and {VALUE_BYTES:,} is the limit")
     # A hash, because a value may hold any characters and 1 KiB, and the key is part of an ``_id`` and of an item's key.
@@ -157,12 +157,12 @@ class JoinState:
         for queue in self._queues:
             self._lines.setdefault(queue, _Line())
 
-    def first(self, queue: str, gone: Set[str]) -> Place | None:
-        """Return the first place of a line with a waiting item; ``gone`` are the places known to be empty."""
+    def first(self, queue: str, empty_places: Set[str]) -> Place | None:
+        """Return the first place of a line with a waiting item; ``empty_places`` are known to be empty."""
         line = self._lines[queue]
         for number in range(line.taken, line.come):
             place = Place(self.key, queue, number)
-            if not gone or place.text not in gone:
+            if not empty_places or place.text not in empty_places:
                 return place
         return None
 
@@ -233,15 +233,15 @@ class JoinState:
         return {"lines": [line.fields(queue) for queue, line in self._lines.items()]}
 
 
-def _lines(stored: Any) -> dict[str, _Line]:
+def _lines(entries: Any) -> dict[str, _Line]:
     """Return the stored lines; values of other programs count as 0."""
-    found = {}
-    for line in stored if isinstance(stored, list) else []:
+    lines = {}
+    for line in entries if isinstance(entries, list) else []:
         if isinstance(line, Mapping) and isinstance(line.get("queue"), str):
             come = _count(line.get("come"))
-            found[line["queue"]] = _Line(come, _count(line.get("taken")), _count(line.get("missed")), come)
-    return found
+            lines[line["queue"]] = _Line(come, _count(line.get("taken")), _count(line.get("missed")), come)
+    return lines
 
 
-def _count(stored: Any) -> int:
-    return int(stored) if isinstance(stored, int) and not isinstance(stored, bool) and stored > 0 else 0
+def _count(value: Any) -> int:
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

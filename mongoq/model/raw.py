@@ -124,7 +124,7 @@ def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | Non
 
 def ids_of(items: Items) -> list[Any]:
     """Return the ids of items."""
-    return [found["_id"] for found in map(_envelope, items)]
+    return [document["_id"] for document in map(_envelope, items)]
 
 
 def one_due(items: Items) -> bool:
@@ -135,4 +135,4 @@ def one_due(items: Items) -> bool:
 
 def remembers(items: Items) -> bool:
     """Return whether the id of any item is remembered after it is settled."""
-    return any("once" in found for found in map(_envelope, items))
+    return any("once" in document for document in map(_envelope, items))

@@ -92,9 +92,9 @@ class QueueOptions:
 def queue_options(name: Any, **options: Any) -> QueueOptions:
     """Check the options of ``broker.queue``."""
     name = queue_name(name)
-    given = check_options(name, **options)
-    check_limit(name, given, dead=_default_dead(name))
-    return QueueOptions(name, given)
+    values = check_options(name, **options)
+    check_limit(name, values, dead=_default_dead(name))
+    return QueueOptions(name, values)
 
 
 def check_source(settings: Any) -> SettingsFrom:
@@ -119,16 +119,16 @@ def check_options(
     dead: str | Default | None = DEFAULT,
 ) -> dict[str, Any]:
     """Return the given options, each in the form used inside; raises ``ArgumentInvalid``."""
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if lease is not None and not isinstance(lease, Default):
-        given["lease"] = duration(lease, "lease", zero=False)
+        values["lease"] = duration(lease, "lease", zero=False)
     if not isinstance(history, Default):
-        given["history"] = None if history is None else duration(history, "history", zero=False)
+        values["history"] = None if history is None else duration(history, "history", zero=False)
     if not isinstance(max_retries, Default):
-        given["max_retries"] = None if max_retries is None else count(max_retries, "max_retries", least=0)
+        values["max_retries"] = None if max_retries is None else count(max_retries, "max_retries", least=0)
     if not isinstance(dead, Default):
-        given["dead"] = None if dead is None else _dead_queue(name, dead)
-    return given
+        values["dead"] = None if dead is None else _dead_queue(name, dead)
+    return values
 
 
 def _default_dead(name: str) -> str | None:
@@ -162,9 +162,9 @@ def from_stored(name: str, settings: Any) -> dict[str, Any]:
     """
     if not isinstance(settings, Mapping):
         raise ArgumentInvalid("settings", f"a document, not {type(settings).__name__}")
-    known = {option: settings[option] for option in ("lease", "history", "max_retries", "dead") if option in settings}
-    most = known.get("max_retries")
+    values = {option: settings[option] for option in ("lease", "history", "max_retries", "dead") if option in settings}
+    most = values.get("max_retries")
     # A shell writes every number as a float.
     if isinstance(most, float) and most.is_integer():
-        known["max_retries"] = int(most)
-    return check_options(name, **known)
+        values["max_retries"] = int(most)
+    return check_options(name, **values)

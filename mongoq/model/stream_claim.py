@@ -68,10 +68,10 @@ def pack(ids: Iterable[Any]) -> tuple[bytes, list[Any]]:
     return b"".join(packed), unpacked
 
 
-def unpack(packed: bytes, others: Sequence[Any]) -> list[Any]:
+def unpack(packed: bytes, other_ids: Sequence[Any]) -> list[Any]:
     """Return the ids that ``pack`` received: ObjectIds in their order, then the others."""
     ids: list[Any] = [ObjectId(packed[start : start + ID_BYTES]) for start in range(0, len(packed), ID_BYTES)]
-    return [*ids, *others]
+    return [*ids, *other_ids]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +95,17 @@ class StreamClaim:
     remembers: bool = False
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> StreamClaim:
+    def of(cls, document: Mapping[str, Any]) -> StreamClaim:
         """Return a claim from its stored form."""
-        ids = unpack(stored["ids"], stored["others"]) if "ids" in stored else None
-        return cls(stored["number"], stored["token"], stored["until"], stored["due"], ids, stored.get("once", False))
+        ids = unpack(document["ids"], document["others"]) if "ids" in document else None
+        return cls(
+            document["number"], document["token"], document["until"], document["due"], ids, document.get("once", False)
+        )
 
     def document(self) -> dict[str, Any]:
         """Return the stored form."""
-        stored: dict[str, Any] = {"number": self.number, "token": self.token, "until": self.until, "due": self.due}
+        document: dict[str, Any] = {"number": self.number, "token": self.token, "until": self.until, "due": self.due}
         if self.ids is None:
-            return stored
+            return document
         packed, unpacked = pack(self.ids)
-        return {**stored, "ids": packed, "others": unpacked, "once": self.remembers}
+        return {**document, "ids": packed, "others": unpacked, "once": self.remembers}

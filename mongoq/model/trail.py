@@ -95,9 +95,9 @@ _TYPES: Mapping[str, type] = {
 """Required fields of an entry, with their types."""
 
 
-def trail_of(stored: Any) -> tuple[Hop, ...]:
+def trail_of(trail: Any) -> tuple[Hop, ...]:
     """Return the hops in the field ``trail`` of an envelope, oldest first; ignore entries of other programs."""
-    return tuple(_hop(entry) for entry in _entries(stored))
+    return tuple(_hop(entry) for entry in _entries(trail))
 
 
 def payload_at(trail: Any, queue: str) -> Any:
@@ -115,8 +115,8 @@ def payload_at(trail: Any, queue: str) -> Any:
     return hop.payload
 
 
-def _entries(stored: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in stored if _is_hop(entry)] if isinstance(stored, list) else []
+def _entries(trail: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in trail if _is_hop(entry)] if isinstance(trail, list) else []
 
 
 def _is_hop(entry: Any) -> bool:
@@ -144,9 +144,9 @@ def is_countable(hops: Any) -> bool:
     return isinstance(hops, int) and not isinstance(hops, bool) and 0 <= hops < HOP_COUNT_LIMIT
 
 
-def hops_counted(stored: Any) -> int:
+def hops_counted(number: Any) -> int:
     """Return the field ``hops`` of an envelope; 0 if it is not a number that the server can add to."""
-    return int(stored) if is_countable(stored) else 0
+    return int(number) if is_countable(number) else 0
 
 
 def most_hops(entry: bytes) -> int:
@@ -154,9 +154,9 @@ def most_hops(entry: bytes) -> int:
     return MAX_HOPS if len(entry) <= LONG_ENTRY_BYTES else MAX_LONG_HOPS
 
 
-def without_payloads(stored: list[Any]) -> list[Any]:
+def without_payloads(trail: list[Any]) -> list[Any]:
     """Return a trail without payloads, with ``large`` in their places."""
-    return [_lighter(entry) if isinstance(entry, Mapping) and "payload" in entry else entry for entry in stored]
+    return [_lighter(entry) if isinstance(entry, Mapping) and "payload" in entry else entry for entry in trail]
 
 
 def _lighter(entry: Mapping[str, Any]) -> dict[str, Any]:

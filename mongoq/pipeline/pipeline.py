@@ -187,9 +187,9 @@ class Pipeline(Declarations):
         Raises:
             GraphInvalid: the pipeline has faults; the error lists all of them.
         """
-        found = faults(self.graph)
-        if found:
-            raise GraphInvalid(self.name, found)
+        all_faults = faults(self.graph)
+        if all_faults:
+            raise GraphInvalid(self.name, all_faults)
 
     def start(
         self,

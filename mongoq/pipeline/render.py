@@ -115,11 +115,11 @@ def _outcome(outcome: Outcome) -> str:
     if not isinstance(outcome, Move):
         return _brief(outcome)
     options = {name: getattr(outcome, name) for name in ("delay", "when", "priority")}
-    given = {name: value for name, value in options.items() if value is not None}
+    parameters = {name: value for name, value in options.items() if value is not None}
     if outcome.headers is not KEEP:
-        given["headers"] = outcome.headers
+        parameters["headers"] = outcome.headers
     return ", ".join(
-        [f"move to {quote_if_odd(outcome.to)}", *(f"{name} {_brief(value)}" for name, value in given.items())]
+        [f"move to {quote_if_odd(outcome.to)}", *(f"{name} {_brief(value)}" for name, value in parameters.items())]
     )
 
 
@@ -155,9 +155,9 @@ def _id(kind: str, name: object) -> str:
     """Return an id of letters, digits and underscores; different names have different ids."""
     # A graph with faults is drawn as well, so a name may be of any type.
     text = name if isinstance(name, str) else f"{name!r:.150}"
-    return f"{kind}_{re.sub('[^A-Za-z0-9]', lambda found: f'_{ord(found[0]):x}_', text)}"
+    return f"{kind}_{re.sub('[^A-Za-z0-9]', lambda match: f'_{ord(match[0]):x}_', text)}"
 
 
 def _label(name: object) -> str:
     """Return a name that Mermaid and the browser read as text, without markup."""
-    return LITERAL.sub(lambda found: f"#{ord(found[0])};", quote_if_odd(name))
+    return LITERAL.sub(lambda match: f"#{ord(match[0])};", quote_if_odd(name))

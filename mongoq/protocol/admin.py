@@ -68,9 +68,9 @@ def purge(
         wanted = wanted.narrow({"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]})
     deleted = 0
     for group in groups:
-        chosen = replace(wanted.narrow(group) if group else wanted, started=now)
+        part = replace(wanted.narrow(group) if group else wanted, started=now)
         try:
-            deleted += yield from _purge_page(context, chosen, room - deleted)
+            deleted += yield from _purge_page(context, part, room - deleted)
         except Exception as error:
             if where is not None and is_refused_filter(error):
                 raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
@@ -78,35 +78,35 @@ def purge(
     return deleted
 
 
-def _groups(ids: Any, **others: Any) -> list[Mapping[str, Any]]:
+def _groups(ids: Any, **other_arguments: Any) -> list[Mapping[str, Any]]:
     """Return filters that name the selected ids, up to 1,000 in each; one empty filter without ids."""
     if ids is None:
         return [{}]
-    if any(value is not None for value in others.values()):
+    if any(value is not None for value in other_arguments.values()):
         raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
     checked = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
-    chosen = list(dict.fromkeys(checked))
+    unique_ids = list(dict.fromkeys(checked))
     return [
-        {"_id": {"$in": chosen[start : start + MAX_DELETED_ITEMS]}}
-        for start in range(0, len(chosen), MAX_DELETED_ITEMS)
+        {"_id": {"$in": unique_ids[start : start + MAX_DELETED_ITEMS]}}
+        for start in range(0, len(unique_ids), MAX_DELETED_ITEMS)
     ]
 
 
-def _purge_page(context: QueueContext[Any], chosen: Range, room: float) -> Flow[int]:
+def _purge_page(context: QueueContext[Any], wanted: Range, room: float) -> Flow[int]:
     if room == math.inf:
-        return (yield from delete_many(chosen.filter(context.name)))
-    deleted, rest = 0, chosen
+        return (yield from delete_many(wanted.filter(context.name)))
+    deleted, rest = 0, wanted
     while deleted < room:
         size = int(min(MAX_DELETED_ITEMS, room - deleted))
         filter = rest.filter(context.name)
-        found = yield from find_few(context.broker, filter, chosen.order, size, projection=PLACE_FIELDS)
-        if not found:
+        page = yield from find_few(context.broker, filter, wanted.order, size, projection=PLACE_FIELDS)
+        if not page:
             break
         # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
-        named = chosen.narrow({"_id": {"$in": [document["_id"] for document in found]}})
+        named = wanted.narrow({"_id": {"$in": [document["_id"] for document in page]}})
         deleted += yield from delete_many(named.filter(context.name))
         # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
-        rest = replace(rest, after=found[-1])
+        rest = replace(rest, after=page[-1])
     return deleted
 
 
@@ -140,7 +140,7 @@ def _forget(broker: BrokerContext, queue: str) -> None:
     broker.stats = None
     state = broker.states.get(queue)
     if state is not None:
-        state.store(paused=False, stored={})
+        state.store(paused=False, settings={})
         state.asserted.clear()
         state.fenced_off.clear()
         state.prefetch.drop_behind(None, None)
@@ -190,30 +190,30 @@ def sweep(broker: BrokerContext) -> Flow[bool]:
     counters = yield from _documents(broker, COUNTERS_PREFIX, ("expires",))
     marks = yield from _documents(broker, END_PREFIX, ("q", "expires"))
     # Read after the documents: a push in between is either seen here, or its process removes the notes.
-    held = set((yield from queues(broker)))
+    non_empty = set((yield from queues(broker)))
     # A queue that holds an item or has a document may send letters to its dead queue.
-    dead = {name + DEAD_SUFFIX for name in {*held, *settings, *counters}} | set(_stored_dead_queues(settings))
-    in_use = held.union(dead, (yield from _bound(broker)), (yield from _find_consumed(broker, now)))
+    dead = {name + DEAD_SUFFIX for name in {*non_empty, *settings, *counters}} | set(_stored_dead_queues(settings))
+    in_use = non_empty.union(dead, (yield from _bound(broker)), (yield from _find_consumed(broker, now)))
     yield from _sweep_settings(settings, in_use, now)
-    yield from _sweep_others(COUNTERS_PREFIX, counters, held, now)
-    kept = {id for id, document in marks.items() if document.get("q") in held}
-    yield from _sweep_others(END_PREFIX, marks, kept, now)
+    yield from _sweep_others(COUNTERS_PREFIX, counters, non_empty, now)
+    marks_in_use = {id for id, document in marks.items() if document.get("q") in non_empty}
+    yield from _sweep_others(END_PREFIX, marks, marks_in_use, now)
     return True
 
 
 def _stored_dead_queues(settings: Documents) -> Iterator[str]:
     for document in settings.values():
-        stored = document.get("settings")
-        if isinstance(stored, Mapping) and isinstance(stored.get("dead"), str):
-            yield stored["dead"]
+        options = document.get("settings")
+        if isinstance(options, Mapping) and isinstance(options.get("dead"), str):
+            yield options["dead"]
 
 
 def _documents(broker: BrokerContext, prefix: str, fields: Sequence[str]) -> Flow[dict[str, Mapping[str, Any]]]:
     projection = dict.fromkeys(fields, 1)
-    found = yield from find_few(
+    documents = yield from find_few(
         broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection
     )
-    return {document["_id"].removeprefix(prefix): document for document in found}
+    return {document["_id"].removeprefix(prefix): document for document in documents}
 
 
 def _bound(broker: BrokerContext) -> Flow[set[str]]:
@@ -253,10 +253,10 @@ def _sweep_settings(settings: Documents, in_use: set[str], now: datetime) -> Flo
     yield from _update(CONTROL_PREFIX, due, unused, {"$set": {"expires": now + DELETION_DELAY}})
 
 
-def _sweep_others(prefix: str, found: Documents, kept: set[str], now: datetime) -> Flow[None]:
+def _sweep_others(prefix: str, documents: Documents, in_use: set[str], now: datetime) -> Flow[None]:
     """Give counters and marks of empty queues a date, and remove it from others; losing them does no harm."""
-    dated = [name for name in found if name in kept and "expires" in found[name]]
-    undated = [name for name in found if name not in kept and "expires" not in found[name]]
+    dated = [name for name in documents if name in in_use and "expires" in documents[name]]
+    undated = [name for name in documents if name not in in_use and "expires" not in documents[name]]
     yield from _update(prefix, dated, {}, {"$unset": {"expires": ""}})
     yield from _update(
         prefix, undated, {"expires": {"$exists": False}}, {"$set": {"expires": now + IDLE_QUEUE_HORIZON}}

@@ -81,12 +81,12 @@ def check() -> None:
         SparkUnavailable: something is missing or too old; the message has the remedy.
     """
     check_packages()
-    found = java_version()
+    java = java_version()
     remedy = f"install Java {OLDEST_JAVA} or later (apt-get install default-jre-headless), or set JAVA_HOME to one"
-    if found is None:
+    if java is None:
         raise SparkUnavailable("Java", "is not installed, or does not run", remedy)
-    if found < OLDEST_JAVA:
-        raise SparkUnavailable("Java", f"{found} is too old for Spark", remedy)
+    if java < OLDEST_JAVA:
+        raise SparkUnavailable("Java", f"{java} is too old for Spark", remedy)
     interpreter = find_interpreter()
     if problem := find_problem(interpreter):
         raise SparkUnavailable(repr(interpreter), f"is the Python that Spark runs, and it {problem}", PYTHON)
@@ -163,8 +163,8 @@ def java_version() -> int | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     # Java writes its version to stderr; both outputs are searched.
-    found = VERSION.search(result.stderr + result.stdout)
-    return int(found[1]) if found else None
+    match = VERSION.search(result.stderr + result.stdout)
+    return int(match[1]) if match else None
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:

@@ -42,13 +42,13 @@ class RawOptions:
     Every method raises ``ArgumentInvalid``, with the option's name, for an invalid value.
     """
 
-    def __init__(self, options: Mapping[str, str], known: Collection[str]) -> None:
+    def __init__(self, options: Mapping[str, str], known_names: Collection[str]) -> None:
         """Store the options; each must be known, in any case of letters."""
         self.options = {name.lower(): value for name, value in options.items()}
-        names = {name.lower() for name in known}
+        names = {name.lower() for name in known_names}
         for name in self.options:
             if name not in names:
-                raise ArgumentInvalid(name, f"not an option of format mongoq, which has {', '.join(known)}")
+                raise ArgumentInvalid(name, f"not an option of format mongoq, which has {', '.join(known_names)}")
 
     def place(self) -> Location:
         """Return the location of the queues, from the options or the environment of the driver.

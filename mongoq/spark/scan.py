@@ -274,8 +274,8 @@ def _collection(
         home = client.get_default_database(DATABASE) if database is None else client.get_database(database)
     except InvalidName as error:
         raise ArgumentInvalid("database", f"{error}: {database!r}") from None
-    chosen = None if preference is None else _preference(client, preference)
+    read_preference = None if preference is None else _preference(client, preference)
     try:
-        return home.get_collection(collection, codec_options(), chosen, read_concern=ReadConcern("majority"))
+        return home.get_collection(collection, codec_options(), read_preference, read_concern=ReadConcern("majority"))
     except InvalidName as error:
         raise ArgumentInvalid("collection", f"{error}: {collection!r}") from None

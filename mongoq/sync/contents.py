@@ -130,10 +130,10 @@ class Contents(Runner[QueueContext[M]]):
         rest: Range | None = wanted
         while rest is not None:
             # Each page is a command of its own: no cursor stays open while the caller works on the items.
-            found = self._run(history_page, rest)
-            for item in found.items:
+            page = self._run(history_page, rest)
+            for item in page.items:
                 yield item
-            rest = found.rest
+            rest = page.rest
 
     def replay(
         self,

@@ -166,10 +166,12 @@ def _check_sources(pipeline: Pipeline) -> None:
 
 def _key_by_queue(own: Iterable[Consumer]) -> dict[str, Consumer]:
     """Return consumers by queue; a second consumer of a queue has the key of queue and stage."""
-    found: dict[str, Consumer] = {}
+    consumers_by_key: dict[str, Consumer] = {}
     for consumer in own:
-        found[consumer.name if consumer.name not in found else f"{consumer.name} ({consumer.stage})"] = consumer
-    return found
+        consumers_by_key[
+            consumer.name if consumer.name not in consumers_by_key else f"{consumer.name} ({consumer.stage})"
+        ] = consumer
+    return consumers_by_key
 
 
 def _run_up_to(n: int | None, queue: Any, consumers: Mapping[str, Consumer], server: VirtualServer) -> Steps:

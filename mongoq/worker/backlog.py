@@ -341,11 +341,11 @@ class Backlog:
             if item is None:
                 return None
             for run in list(self.running):
-                if not run.pops and any(held is item for held in run.items):
+                if not run.pops and any(other is item for other in run.items):
                     run.lost.add(key)
                     self._leases.drop(item)
                     return item, run
-            if any(held is item for held in self._waiting):
+            if any(other is item for other in self._waiting):
                 self._waiting.remove(item)
                 self._leases.drop(item)
                 return item, None

@@ -49,12 +49,12 @@ class DaemonThreads:
         When the caller is cancelled, the function goes on and its result is ignored.
         """
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[T] = loop.create_future()
         context = copy_context()
 
         def resolve(result: T) -> None:
-            if not done.done():
-                done.set_result(result)
+            if not future.done():
+                future.set_result(result)
 
         def work() -> None:
             result = context.run(function)
@@ -66,7 +66,7 @@ class DaemonThreads:
         thread = self._idle.pop() if self._idle else self._start_thread()
         thread.put(work)
         try:
-            result = await done
+            result = await future
         except BaseException:
             thread.put(None)  # the thread ends when the function does
             raise
@@ -225,8 +225,8 @@ class AioExecutor:
         # Tasks that are cancelled after their time get one more second to clean up.
         for patience in (seconds, 1.0):
             deadline = self._loop.time() + patience
-            while self._tasks and (left := deadline - self._loop.time()) > 0:
-                await asyncio.wait(self._tasks, timeout=left)
+            while self._tasks and (seconds_left := deadline - self._loop.time()) > 0:
+                await asyncio.wait(self._tasks, timeout=seconds_left)
             for task in self._tasks:
                 task.cancel()
 

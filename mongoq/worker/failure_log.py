@@ -155,11 +155,11 @@ def _is_public(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    found = [error]
-    for one in found:
-        members: Any = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
-        more = (one.__cause__, None if one.__suppress_context__ else one.__context__, *members)
-        found += [each for each in more if each is not None and not any(each is other for other in found)]
-        if len(found) > MAX_CHAIN:
+    errors = [error]
+    for chained in errors:
+        members: Any = chained.exceptions if isinstance(chained, BaseExceptionGroup) else ()
+        more = (chained.__cause__, None if chained.__suppress_context__ else chained.__context__, *members)
+        errors += [each for each in more if each is not None and not any(each is other for other in errors)]
+        if len(errors) > MAX_CHAIN:
             break
-    return found
+    return errors

@@ -59,20 +59,20 @@ class ByteLimit:
         self._limit = limit
         self._expected = 0
 
-    def claim_size(self, wanted: int, held: int) -> int:
-        """Return how many of the ``wanted`` items to claim beside ``held`` bytes; at least one if nothing is held."""
+    def claim_size(self, wanted: int, held_bytes: int) -> int:
+        """Return how many of the ``wanted`` items to claim beside ``held_bytes``; at least one if nothing is held."""
         if self._limit is None or not self._expected:
             return wanted
-        return min(wanted, max((self._limit - held) // self._expected, 0 if held else 1))
+        return min(wanted, max((self._limit - held_bytes) // self._expected, 0 if held_bytes else 1))
 
-    def count_fitting(self, items: Sequence[Item[Any]], held: int) -> int:
-        """Return how many of the claimed items to keep beside ``held`` bytes, and update the expected size."""
+    def count_fitting(self, items: Sequence[Item[Any]], held_bytes: int) -> int:
+        """Return how many of the claimed items to keep beside ``held_bytes``, and update the expected size."""
         sizes = [item._size for item in items]
         # Halved with each claim, not replaced: a few large items among many small ones stay remembered for some claims.
         self._expected = max(max(sizes, default=0), self._expected // 2)
-        if self._limit is None or held + sum(sizes) <= self._limit:
+        if self._limit is None or held_bytes + sum(sizes) <= self._limit:
             return len(items)
-        number, total = 0, held
+        number, total = 0, held_bytes
         while number < len(sizes) and (total + sizes[number] <= self._limit or total == 0):
             total += sizes[number]
             number += 1

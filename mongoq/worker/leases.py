@@ -76,12 +76,12 @@ class Leases:
         if lease is None or key not in lease.items:
             return
         assert item.lease_until is not None
-        held = lease.items[key]
-        self.drop(held)
-        apart = Lease(item.token, lease.length, item.lease_until, {key: held}, is_extended=True)
+        held_item = lease.items[key]
+        self.drop(held_item)
+        apart = Lease(item.token, lease.length, item.lease_until, {key: held_item}, is_extended=True)
         self._split[id_key(item.token), key] = apart
         self.items += 1
-        self.bytes += held._size
+        self.bytes += held_item._size
 
     def current(self, item: Item[Any]) -> Item[Any]:
         """Return the item with the current end of its lease."""
@@ -92,11 +92,11 @@ class Leases:
         """Drop an item that was settled or lost."""
         key = id_key(item.id)
         lease = self._of(item.token, key)
-        held = None if lease is None else lease.items.pop(key, None)
-        if lease is None or held is None:
+        held_item = None if lease is None else lease.items.pop(key, None)
+        if lease is None or held_item is None:
             return
         self.items -= 1
-        self.bytes -= held._size
+        self.bytes -= held_item._size
         if not lease.items:
             token = id_key(item.token)
             if self._split.pop((token, key), None) is None:

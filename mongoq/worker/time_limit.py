@@ -122,7 +122,7 @@ def stack_of(where: Any, home: int) -> str:
     frame = frames.get(home)
     if frame is not None and _is_in(awaited[-1], frame):  # the task runs at this moment, and blocks the event loop
         return "".join(traceback.format_stack(frame))
-    return "".join(traceback.StackSummary.extract((one, one.f_lineno) for one in awaited).format())
+    return "".join(traceback.StackSummary.extract((each, each.f_lineno) for each in awaited).format())
 
 
 def _is_in(wanted: FrameType, frame: FrameType | None) -> bool:

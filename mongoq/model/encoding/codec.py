@@ -48,12 +48,12 @@ M = TypeVar("M")
 Options = CodecOptions[Any]
 
 
-def codec_options(given: Options | None = None) -> Options:
+def codec_options(options: Options | None = None) -> Options:
     """Return options under which values come back equal: aware UTC dates and standard UUIDs.
 
     Dates that Python cannot hold come back as ``bson.DatetimeMS``; otherwise they would fail the claim that found them.
     """
-    return (given or CodecOptions()).with_options(
+    return (options or CodecOptions()).with_options(
         tz_aware=True,
         tzinfo=UTC,
         uuid_representation=UuidRepresentation.STANDARD,

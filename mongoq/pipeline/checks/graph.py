@@ -22,18 +22,20 @@ UNFIT_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 
 def faults(graph: Graph) -> list[str]:
     """Return the faults of a graph, each once; an empty list if the graph is valid."""
-    found = [*_of_names(graph), *_of_queue_names(graph)]
+    all_faults = [*_of_names(graph), *_of_queue_names(graph)]
     trail: Any = graph.trail
     if not (isinstance(trail, bool) or trail == "payloads"):
-        found.append(f"pipeline: trail: True, False or 'payloads', not {trail!r:.60}")
+        all_faults.append(f"pipeline: trail: True, False or 'payloads', not {trail!r:.60}")
     for source in graph.sources:
-        found += [f"{_title(source)}: {fault}" for fault in source_faults(source)]
+        all_faults += [f"{_title(source)}: {fault}" for fault in source_faults(source)]
     for stage in graph.stages:
-        found += [f"{_title(stage)}: {fault}" for fault in (*stage_faults(graph, stage), *type_faults(graph, stage))]
-    found += join_queue_faults(graph)
-    found += route_faults(graph)
+        all_faults += [
+            f"{_title(stage)}: {fault}" for fault in (*stage_faults(graph, stage), *type_faults(graph, stage))
+        ]
+    all_faults += join_queue_faults(graph)
+    all_faults += route_faults(graph)
     # Two checks may find the same fault; dict.fromkeys keeps the first one and the order.
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(all_faults))
 
 
 def _of_names(graph: Graph) -> Iterator[str]:
@@ -98,11 +100,11 @@ def route_faults(graph: Graph) -> list[str]:
     if not (graph.stages or graph.sources):
         return ["pipeline: it has no stages; declare one with @pipeline.stage(…) or @pipeline.sink(…)"]
     plan = _Plan.of(graph.of_strings())
-    found = [*_of_lists(graph), *_of_targets(plan), *_of_otherwise(plan), *_of_readers(plan), *_of_ends(plan)]
+    all_faults = [*_of_lists(graph), *_of_targets(plan), *_of_otherwise(plan), *_of_readers(plan), *_of_ends(plan)]
     # With an invalid name among the inputs, stages behind it would be reported as unreachable too.
     if graph.inputs == plan.graph.inputs:
-        found += _of_unreached(plan)
-    return found
+        all_faults += _of_unreached(plan)
+    return all_faults
 
 
 @dataclass(frozen=True)

@@ -351,8 +351,8 @@ def _of_join_options(stage: Stage) -> Iterator[str]:
 
 def join_queue_faults(graph: Graph) -> Iterator[str]:
     """Return the faults of the queues in which the joins of a graph park their items."""
-    queues = [*graph.outputs, *(graph.errors_of(one) for one in graph.stages)]
-    queues += [queue for one in graph.stages for queue in (*one.sources, *one.targets)]
+    queues = [*graph.outputs, *(graph.errors_of(part) for part in graph.stages)]
+    queues += [queue for part in graph.stages for queue in (*part.sources, *part.targets)]
     named = {queue for queue in queues if isinstance(queue, str)}
     for stage in graph.stages:
         if stage.join is not None:

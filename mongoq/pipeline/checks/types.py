@@ -128,13 +128,13 @@ def _is_decided(type_made: Any) -> bool:
     return isinstance(type_made, type) and (type_made in (*SCALARS, *CONTAINERS) or is_plain(type_made))
 
 
-def may_hold(kind: type, made: type) -> bool:
-    """Return whether a value of the class ``made`` may be an instance of ``kind``."""
+def may_hold(kind: type, value_type: type) -> bool:
+    """Return whether a value of the class ``value_type`` may be an instance of ``kind``."""
     # The type system allows an int for float, and a float for complex, although they are no subclasses.
-    if getattr(kind, "_is_protocol", False) or (made, kind) in ((int, float), (int, complex), (float, complex)):
+    if getattr(kind, "_is_protocol", False) or (value_type, kind) in ((int, float), (int, complex), (float, complex)):
         return True
     try:
-        return issubclass(made, kind) or issubclass(kind, made)
+        return issubclass(value_type, kind) or issubclass(kind, value_type)
     except TypeError:  # for example a TypedDict
         return True
 

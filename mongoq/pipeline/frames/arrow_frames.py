@@ -54,8 +54,8 @@ def _as_one_type(values: list[Any]) -> Typed:
         return pa.float64(), [None if value is None else float(value) for value in values]
     if kinds == {datetime} and all(value.tzinfo for value in there):
         return MOMENT, values
-    if kinds == {Decimal128} and (found := _decimal_type(there)) is not None:
-        return found, [None if value is None else value.to_decimal() for value in values]
+    if kinds == {Decimal128} and (decimal_type := _decimal_type(there)) is not None:
+        return decimal_type, [None if value is None else value.to_decimal() for value in values]
     if kinds == {list}:
         return _lists(values)
     if all(issubclass(kind, Mapping) for kind in kinds):

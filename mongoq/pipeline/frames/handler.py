@@ -69,8 +69,8 @@ class _Frames:
     def _make_call(self, payloads: Sequence[Any], job: Any) -> tuple[tuple[Any, ...], Callable[[Any], Sequence[Any]]]:
         """Return the arguments for the function, and a function from what it returns to an entry for each item."""
         rows = make_rows(job.items, self._dump_payloads(payloads), job)
-        frame, shown = frames_of(self.format).make_frame({**rows.envelope, **rows.fields})
-        return (frame, job) if self.takes_job else (frame,), partial(self._read_entries, rows, shown)
+        frame, frame_values = frames_of(self.format).make_frame({**rows.envelope, **rows.fields})
+        return (frame, job) if self.takes_job else (frame,), partial(self._read_entries, rows, frame_values)
 
     def _dump_payloads(self, payloads: Sequence[Any]) -> Sequence[Any]:
         """Return payloads as they are stored. A model has validated them before and may have changed values."""
@@ -79,7 +79,7 @@ class _Frames:
         adapter = self.model if isinstance(self.model, TypeAdapter) else TypeAdapter(self.model)
         return [TypedValues(adapter).to_stored(payload) for payload in payloads]
 
-    def _read_entries(self, rows: FrameRows, shown: Mapping[str, list[Any]], returned: Any) -> Sequence[Any]:
+    def _read_entries(self, rows: FrameRows, frame_values: Mapping[str, list[Any]], returned: Any) -> Sequence[Any]:
         module = frames_of(self.format)
         if returned is None or isinstance(returned, BaseException):
             entries: Sequence[Any] = [returned] * len(rows.ids)
@@ -88,7 +88,7 @@ class _Frames:
                 columns = module.columns(returned)
             except (ArithmeticError, LookupError, ValueError) as error:  # Arrow's are ValueErrors or LookupErrors
                 raise OutcomeInvalid(f"the frame returned holds what Python cannot read: {error}") from error
-            entries = Results(rows, shown, self.targets, module.NESTED, check_columns(columns)).entries()
+            entries = Results(rows, frame_values, self.targets, module.NESTED, check_columns(columns)).entries()
         else:
             check_result(returned)
             if not isinstance(returned, list | tuple):

@@ -19,8 +19,8 @@ NESTED = False
 
 def make_frame(columns: Mapping[str, list[Any]]) -> tuple[Any, Mapping[str, list[Any]]]:
     """Return a frame of these columns, and the values that the frame returns when the function changes nothing."""
-    shown = {name: [None if value is ABSENT else value for value in values] for name, values in columns.items()}
-    return pandas.DataFrame({name: _array(values) for name, values in shown.items()}), shown
+    frame_values = {name: [None if value is ABSENT else value for value in values] for name, values in columns.items()}
+    return pandas.DataFrame({name: _array(values) for name, values in frame_values.items()}), frame_values
 
 
 def _array(values: list[Any]) -> Any:

@@ -108,11 +108,11 @@ KNOWN_COLUMNS = (ID, DELIVERY_HASH, ATTEMPTS, TO, RETRY, DEAD)
 
 def check_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[Any]]:
     """Return the columns of a frame by their names; raises ``OutcomeInvalid``."""
-    found: dict[str, list[Any]] = {}
+    lists: dict[str, list[Any]] = {}
     for name, values in columns:
         if not isinstance(name, str):
             raise OutcomeInvalid(f"a column of the frame returned is named {name!r:.60}; rename it to a string")
-        if name in found:
+        if name in lists:
             raise OutcomeInvalid(f"the frame returned has two columns {name!r:.150}; rename one, or drop it")
         if field_of(name) is None and name not in KNOWN_COLUMNS:
             raise OutcomeInvalid(
@@ -120,13 +120,13 @@ def check_columns(columns: Sequence[tuple[Any, list[Any]]]) -> dict[str, list[An
                 f"{', '.join(KNOWN_COLUMNS)}; drop it, or name it {'_' + name!r:.150} for a field {name!r:.150} "
                 "of the payload"
             )
-        found[str(name)] = values
-    if ID not in found:
+        lists[str(name)] = values
+    if ID not in lists:
         raise OutcomeInvalid(
             "the frame returned has no column '_id', which says of which item a row is made; keep it, or bring it back "
             "with reset_index() if it has become the index"
         )
-    return found
+    return lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +134,15 @@ class Results:
     """Rows of a returned frame.
 
     Attributes:
-        given: rows that the function was called with.
-        shown: columns that the function was called with, with values as the frame returns them unchanged.
+        source_rows: rows that the function was called with.
+        frame_values: columns that the function was called with, with values as the frame returns them unchanged.
         targets: queues that items may go to; empty for a sink.
         nested: True if unchanged documents and lists come back as new objects.
         columns: returned columns with their values.
     """
 
-    given: FrameRows
-    shown: Mapping[str, list[Any]]
+    source_rows: FrameRows
+    frame_values: Mapping[str, list[Any]]
     targets: Sequence[Any]
     nested: bool
     columns: Mapping[str, list[Any]]
@@ -154,19 +154,19 @@ class Results:
             OutcomeInvalid: a row has the id of no item of the batch, so the whole frame is ambiguous.
         """
         places = self._places()
-        rows: list[list[int]] = [[] for _ in self.given.ids]
+        rows: list[list[int]] = [[] for _ in self.source_rows.ids]
         for row, place in enumerate(places):
             rows[place].append(row)
         payloads = self._make_payloads(places) if self.targets else None
         return [self._make_entry(each, payloads) for each in rows]
 
     def _places(self) -> list[int]:
-        known = {id: place for place, id in enumerate(self.given.ids)}
+        places = {id: place for place, id in enumerate(self.source_rows.ids)}
         try:
-            return [known[id] for id in self.columns[ID]]
+            return [places[id] for id in self.columns[ID]]
         except (KeyError, TypeError):
             # TypeError: an unhashable value in the column.
-            stray = next(id for id in self.columns[ID] if not isinstance(id, str) or id not in known)
+            stray = next(id for id in self.columns[ID] if not isinstance(id, str) or id not in places)
             raise OutcomeInvalid(
                 f"a row of the frame returned has {stray!r:.150} in '_id', which is no item of the batch; leave the "
                 "column as it was given"
@@ -231,17 +231,17 @@ class Results:
 
     def _restore_column(self, name: str, places: list[int]) -> list[Any]:
         values = self.columns[name]
-        if name not in self.given.fields:
+        if name not in self.source_rows.fields:
             return values
-        shown, stored = self.shown[name], self.given.fields[name]
+        frame_values, originals = self.frame_values[name], self.source_rows.fields[name]
         return [
-            restore_value(value, shown[place], stored[place], nested=self.nested)
+            restore_value(value, frame_values[place], originals[place], nested=self.nested)
             for value, place in zip(values, places, strict=True)
         ]
 
     def _make_sole(self, value: Any, place: int) -> Any:
         """Return the payload for a sole column ``payload``: the value, or a document if the item has this field."""
-        original = self.given.payloads[place]
+        original = self.source_rows.payloads[place]
         if is_document(original) and PAYLOAD in original:
             return {PAYLOAD: value}
         return {} if value is ABSENT else value
@@ -251,7 +251,7 @@ class Results:
         names, orders = list(values), dict[tuple[str, ...], list[int]]()
         documents = []
         for row, place in zip(zip(*values.values(), strict=True), places, strict=True):
-            original = self.given.payloads[place]
+            original = self.source_rows.payloads[place]
             fields = tuple(original) if is_document(original) else ()
             # Items of a batch mostly have the same fields: the order is computed once for each set of fields.
             if fields not in orders:

@@ -134,11 +134,13 @@ def _restore_parts(value: Any, shown: Any, original: Any) -> Any:
         return _restore_document(value, shown, original)
     if type(value) is list and isinstance(shown, list) and len(value) == len(shown):
         triples = zip(value, shown, original, strict=True)
-        return [restore_value(part, was, stored, nested=True) for part, was, stored in triples]
+        return [restore_value(part, was, source, nested=True) for part, was, source in triples]
     return value
 
 
 def _restore_document(value: dict[str, Any], shown: dict[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document without the nulls that a struct adds for absent fields; fields keep their original order."""
-    kept = {key: restore_value(value[key], shown[key], original[key], nested=True) for key in original if key in value}
-    return kept | {key: part for key, part in value.items() if key not in original and part is not None}
+    restored = {
+        key: restore_value(value[key], shown[key], original[key], nested=True) for key in original if key in value
+    }
+    return restored | {key: part for key, part in value.items() if key not in original and part is not None}

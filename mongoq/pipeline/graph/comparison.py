@@ -47,16 +47,16 @@ class Difference:
         return f"{what}: {self.field} was {self.before!r}, and is {self.after!r}"
 
 
-def differences(one: Graph, other: Graph) -> list[Difference]:
+def differences(graph: Graph, other: Graph) -> list[Difference]:
     """Return the differences of the other graph: first the pipeline's own, then sources, stages and queues."""
-    found = [
-        Difference("pipeline", one.name, "changed", field, *values)
+    all_differences = [
+        Difference("pipeline", graph.name, "changed", field, *values)
         for field in PIPELINE_FIELDS
-        if not _same(field, *(values := (getattr(one, field), getattr(other, field))))
+        if not _same(field, *(values := (getattr(graph, field), getattr(other, field))))
     ]
-    found += _of_parts("source", one.sources, other.sources)
-    found += _of_parts("stage", one.stages, other.stages)
-    return [*found, *_of_queues(one, other)]
+    all_differences += _of_parts("source", graph.sources, other.sources)
+    all_differences += _of_parts("stage", graph.stages, other.stages)
+    return [*all_differences, *_of_queues(graph, other)]
 
 
 def _of_parts(
@@ -75,19 +75,19 @@ def _of_parts(
     yield from (Difference(subject, part.name, "added") for name, part in theirs.items() if name not in ours)
 
 
-def _of_queues(one: Graph, other: Graph) -> Iterator[Difference]:
-    ours, theirs = one.in_words().queues, other.in_words().queues
+def _of_queues(graph: Graph, other: Graph) -> Iterator[Difference]:
+    ours, theirs = graph.in_words().queues, other.in_words().queues
     yield from (Difference("queue", queue, "removed") for queue in ours if queue not in theirs)
     yield from (Difference("queue", queue, "added") for queue in theirs if queue not in ours)
 
 
 def _by_name(parts: Sequence[Stage | Source]) -> dict[tuple[str, int], Stage | Source]:
     """Return the parts by name; parts with equal names, which ``check`` refuses, are numbered."""
-    found: dict[tuple[str, int], Stage | Source] = {}
+    named_parts: dict[tuple[str, int], Stage | Source] = {}
     for part in parts:
         name = part.name if isinstance(part.name, str) else repr(part.name)
-        found[name, sum(known == name for known, _ in found)] = part
-    return found
+        named_parts[name, sum(other == name for other, _ in named_parts)] = part
+    return named_parts
 
 
 def _facts(part: Stage | Source) -> dict[str, Any]:

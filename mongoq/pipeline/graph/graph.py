@@ -159,8 +159,8 @@ class Waiting:
     @classmethod
     def of(cls, stage: Stage, item: Item[Any]) -> Self:
         """Return the description of a waiting item, from its stored fields."""
-        stored = item.stored("parked")
-        parked: Mapping[str, Any] = stored if isinstance(stored, Mapping) else {}
+        document = item.stored("parked")
+        parked: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
         until = parked.get("until")
         return cls(
             stage=stage.name,
@@ -224,11 +224,11 @@ class Graph:
         if not isinstance(listed, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in listed):
             raise ArgumentInvalid("stages", f"names of stages and sources, not {names!r:.60}")
         chosen = frozenset(listed)
-        known = [*(source.name for source in self.sources), *(stage.name for stage in self.stages)]
-        strange = sorted(map(repr, chosen.difference(known)))
+        part_names = [*(source.name for source in self.sources), *(stage.name for stage in self.stages)]
+        strange = sorted(map(repr, chosen.difference(part_names)))
         if strange or not chosen:
             what = f"pipeline {self.name!r} has no {', '.join(strange)}" if strange else "this names none"
-            raise ArgumentInvalid("stages", f"{what}; it has {', '.join(map(repr, known))}")
+            raise ArgumentInvalid("stages", f"{what}; it has {', '.join(map(repr, part_names))}")
         return replace(self, chosen=chosen)
 
     @property
@@ -296,10 +296,10 @@ class Graph:
     @property
     def queues(self) -> list[str]:
         """Queues of the graph, each once, in the order of their first mention."""
-        found = [*(self.inputs or ()), *self.fed]
+        names = [*(self.inputs or ()), *self.fed]
         for stage in self.stages:
-            found += [*stage.sources, *(route.queue for route in self._routes_of(stage))]
-        return list(dict.fromkeys([*found, *self.outputs]))
+            names += [*stage.sources, *(route.queue for route in self._routes_of(stage))]
+        return list(dict.fromkeys([*names, *self.outputs]))
 
     def find_reachable(self, start: Iterable[str]) -> set[str]:
         """Return the queues that an item from the start queues can reach, the start queues included."""

@@ -28,16 +28,16 @@ def import_object(path: Any) -> Any:
     if not module or not name:
         raise ImportFailed(f"an import path such as 'package.module:function', not {path!r:.150}")
     try:
-        found = import_module(module)
+        target = import_module(module)
         for step in name.split("."):
-            found = getattr(found, step)
+            target = getattr(target, step)
     # An imported module may raise anything, also SystemExit, but Ctrl-C of the user has to end the program.
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {in_a_line(error)}"
         raise ImportFailed(f"{path!r:.150} cannot be imported: {reason}; mend that, or the path") from error
-    return found
+    return target
 
 
 PLAIN_NAME = re.compile(r"[\w.:@/+-]+")
@@ -148,8 +148,8 @@ def classes(annotation: Any) -> list[type] | None:
         return classes(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
         parts = [classes(part) for part in get_args(annotation)]
-        known = [part for part in parts if part is not None]
-        return [kind for part in known for kind in part] if len(known) == len(parts) else None
+        known_parts = [part for part in parts if part is not None]
+        return [kind for part in known_parts for kind in part] if len(known_parts) == len(parts) else None
     kind = get_origin(annotation) or annotation
     return [kind] if isinstance(kind, type) and kind not in (object, Any) else None
 

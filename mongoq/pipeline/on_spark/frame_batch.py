@@ -85,7 +85,7 @@ class FrameBatches:
                 broker_at(part.place)._run(write_note, part.consumer, token, part.path)
         finally:
             frame.unpersist()
-        self._settle(spark, token, {id_shown(id): id for id in claim.others})
+        self._settle(spark, token, {id_shown(id): id for id in claim.other_ids})
 
     def _is_there(self, spark: SparkSession) -> bool:
         try:
@@ -99,11 +99,11 @@ class FrameBatches:
 
     # --- settling ----------------------------------------------------------------------------------
 
-    def _settle(self, spark: SparkSession, token: ObjectId, others: dict[str, Any]) -> None:
+    def _settle(self, spark: SparkSession, token: ObjectId, other_ids: dict[str, Any]) -> None:
         """Settle the items that have a row, and then the items without a row."""
-        counts, halted = self._run_settler(spark, Settler(self._part, token, others, left=False))
+        counts, halted = self._run_settler(spark, Settler(self._part, token, other_ids, left=False))
         if counts["left"]:
-            more, also = self._run_settler(spark, Settler(self._part, token, others, left=True))
+            more, also = self._run_settler(spark, Settler(self._part, token, other_ids, left=True))
             counts, halted = counts + more, [*halted, *also]
         if counts["lost"]:
             sentence = "%d items of stage %r are left out: settled before, as in a batch that is run again, or taken"
@@ -111,7 +111,7 @@ class FrameBatches:
         self.counts += Counter({ending: number for ending, number in counts.items() if ending not in TASK_ENDINGS})
         if halted:
             item, text = halted[0]
-            id = others[item] if item in others else ObjectId(item)
+            id = other_ids[item] if item in other_ids else ObjectId(item)
             raise StageStopped(self._part.name, self._part.source, id) from make_named_error("StageFailed", text)
 
     def _run_settler(self, spark: SparkSession, settler: Settler) -> tuple[Counter[str], list[tuple[str, str]]]:
@@ -177,17 +177,17 @@ class FrameWriter:
             return frame.where(f.col(ID).between(ids[part[0]], ids[part[-1]]))
 
         # A wrong column is wrong for every item: a search would only call the function again and again.
-        found = Bisection(len(ids), alike=issubclass(type(failure.error), OutcomeInvalid))
+        bisection = Bisection(len(ids), alike=issubclass(type(failure.error), OutcomeInvalid))
         failures = {range(len(ids)): failure}
-        while (part := found.next()) is not None:
+        while (part := bisection.next()) is not None:
             failed = self._failure(within(part), most, file)
             if failed is None:
-                found.record_success()
+                bisection.record_success()
             else:
                 failures[part] = failed
-                found.record_failure()
+                bisection.record_failure()
         frame.count()
-        for kind, parts in (("fault", found.blamed), ("unblamed", found.put_off)):
+        for kind, parts in (("fault", bisection.blamed), ("unblamed", bisection.put_off)):
             for part in parts:
                 file.add(within(part).select(*_fate(kind, failures[part].text)))
 
@@ -353,8 +353,8 @@ def cause(error: BaseException, place: Location) -> str:
 
 def _find_error(text: str) -> tuple[str, str] | None:
     """Return type and message of the error in the last Python traceback of Spark's text; ``None`` without one."""
-    _, found, trace = text.rpartition(TRACE)
-    if not found:
+    _, separator, trace = text.rpartition(TRACE)
+    if not separator:
         return None
     lines = TRACE_END.split(trace, 1)[0].lstrip("\n").split("\n")
     at = next((place for place, line in enumerate(lines) if line and not line[0].isspace()), None)

@@ -46,7 +46,7 @@ logger = logging.getLogger("mongoq.spark")
 BUSY_ERROR = f"{ConsumerBusy.__module__}.{ConsumerBusy.__qualname__}"
 """Name of the error in Spark's text when another process has the consumer."""
 
-_taken: dict[tuple[Location, str], Callable[[], bool]] = {}
+_running_consumers: dict[tuple[Location, str], Callable[[], bool]] = {}
 _lock = threading.Lock()
 BATCH_GRACE_SECONDS = 25.0
 """Seconds that a batch may take to finish after the query was asked to stop."""
@@ -72,16 +72,16 @@ def register_query(place: Location, consumer: str, is_over: Callable[[], bool]) 
     ``is_over`` returns whether the query has ended by itself.
     """
     with _lock:
-        other = _taken.get((place, consumer))
+        other = _running_consumers.get((place, consumer))
         if other is not None and not other():
             raise _busy(place, consumer)
-        _taken[place, consumer] = is_over
+        _running_consumers[place, consumer] = is_over
 
 
 def release_query(place: Location, consumer: str) -> None:
     """Release the name."""
     with _lock:
-        _taken.pop((place, consumer), None)
+        _running_consumers.pop((place, consumer), None)
 
 
 def in_plain_words(error: BaseException | None, place: Location, consumer: str) -> BaseException | None:
@@ -92,8 +92,8 @@ def in_plain_words(error: BaseException | None, place: Location, consumer: str) 
 def _busy(place: Location, consumer: str) -> ConsumerBusy:
     """Return the error with the owner and the end of the lease, from the control document of the consumer."""
     broker = broker_at(place)
-    found = broker._run(find_one, {"_id": stream_id(consumer)}, {"by": 1, "until": 1}) or {}
-    return ConsumerBusy(consumer, found.get("by"), found.get("until"))
+    document = broker._run(find_one, {"_id": stream_id(consumer)}, {"by": 1, "until": 1}) or {}
+    return ConsumerBusy(consumer, document.get("by"), document.get("until"))
 
 
 class FrameQuery:

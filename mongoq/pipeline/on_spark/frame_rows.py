@@ -78,8 +78,10 @@ class Encoder:
             if names.count(name.lower()) > 1:
                 raise self._wrong(f"several columns {name!r}; rename or drop some")
             if name.startswith("_") and name not in KNOWN_COLUMNS:
-                known = ", ".join(CONTROL)
-                raise self._wrong(f"a column {name!r}, which is none of {known}; rename it: payload columns have no _")
+                control_names = ", ".join(CONTROL)
+                raise self._wrong(
+                    f"a column {name!r}, which is none of {control_names}; rename it: payload columns have no _"
+                )
         if ID not in self._names:
             raise self._wrong(f"no column {ID!r}, which says of which item a row is made; keep it")
         if self._several and TO not in self._names:

@@ -197,19 +197,19 @@ class StageSettings:
     # --- settling ----------------------------------------------------------------------------------
 
     def settle(
-        self, token: ObjectId, fates: Sequence[Mapping[str, Any]], others: Mapping[str, Any]
+        self, token: ObjectId, fates: Sequence[Mapping[str, Any]], other_ids: Mapping[str, Any]
     ) -> tuple[Counter[str], list[tuple[str, str]]]:
         """Settle items that a token holds; returns counts by ending, and items that halt the stage, with their errors.
 
         Raises:
             MongoqError: items cannot be settled, or the server failed; some items may be settled by then.
         """
-        ids = [others[shown] if (shown := fate["id"]) in others else ObjectId(shown) for fate in fates]
+        ids = [other_ids[id_text] if (id_text := fate["id"]) in other_ids else ObjectId(id_text) for fate in fates]
         unread = {} if self._reads_payloads(fates) else UNREAD
         # Read again, under the token: items that were settled before, or taken since, must not be settled by an old
         # row.
-        found = {id_shown(item.id): item for item in self._items(token, ids, unread)}
-        outcomes = [(found[fate["id"]], self.resolve(found[fate["id"]], fate)) for fate in fates if fate["id"] in found]
+        items = {id_shown(item.id): item for item in self._items(token, ids, unread)}
+        outcomes = [(items[fate["id"]], self.resolve(items[fate["id"]], fate)) for fate in fates if fate["id"] in items]
         endings: Counter[str] = Counter({"lost": len(fates) - len(outcomes)})
         halted = []
         for item, outcome in self._apply(outcomes, endings):
@@ -277,22 +277,22 @@ class Settler:
 
     Args:
         token: token that holds the items.
-        others: ids that are not ObjectIds, by their text.
+        other_ids: ids that are not ObjectIds, by their text.
         left: True to settle the items without a row only; False to settle the other items only.
     """
 
-    def __init__(self, part: FramePart, token: ObjectId, others: Mapping[str, Any], *, left: bool) -> None:
+    def __init__(self, part: FramePart, token: ObjectId, other_ids: Mapping[str, Any], *, left: bool) -> None:
         self._part = part
         self._token = token
-        self._others = others
+        self._others = other_ids
         self._left = left
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the counts of the task, as ``COUNTS``."""
         settling: StageSettings | None = None
         counts: list[tuple[Any, ...]] = []
-        for fates, left in self._split(batches):
-            counts += [("left", left, None, None)] if left else []
+        for fates, items_left in self._split(batches):
+            counts += [("left", items_left, None, None)] if items_left else []
             if not fates:
                 continue
             settling = settling or StageSettings(self._part)

@@ -216,13 +216,13 @@ class SparkRun(ThreadedRun):
         """
         if not has_ended(self._spark):
             return
-        left = self._tasks_left()
+        tasks_left = self._tasks_left()
         until = time.monotonic() + self._order.grace + SERVER_SECONDS
-        while left and time.monotonic() < until:
+        while tasks_left and time.monotonic() < until:
             time.sleep(CHECK_SECONDS)
-            left = self._tasks_left()
-        if left or not self._interrupted:
-            raise ExecutorError(f"{ENDED}; {ITEMS_LEASED_TEXT if left else ITEMS_RELEASED_TEXT}")
+            tasks_left = self._tasks_left()
+        if tasks_left or not self._interrupted:
+            raise ExecutorError(f"{ENDED}; {ITEMS_LEASED_TEXT if tasks_left else ITEMS_RELEASED_TEXT}")
 
     def _tasks_left(self) -> bool:
         """Return whether tasks of the run are alive, or this is unknown."""

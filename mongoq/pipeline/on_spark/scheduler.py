@@ -251,8 +251,8 @@ class Scheduler:
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         with self._changed:
-            while not (self._ending or self.failure) and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
+            while not (self._ending or self.failure) and (seconds_left := until - time.monotonic()) > 0:
+                self._changed.wait(seconds_left)
 
 
 class Monitor:

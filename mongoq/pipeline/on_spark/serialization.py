@@ -48,10 +48,10 @@ class _Pickler(cloudpickle.Pickler):
 def _is_found(function: Any) -> bool:
     """Return whether the function's module has it by this name; functions of ``__main__`` are in the script only."""
     module = str(getattr(function, "__module__", None))
-    found: Any = None if module == "__main__" else sys.modules.get(module)
+    target: Any = None if module == "__main__" else sys.modules.get(module)
     for name in getattr(function, "__qualname__", "").split("."):
-        found = getattr(found, name, None)
-    return found is function
+        target = getattr(target, name, None)
+    return target is function
 
 
 class _Behind:
@@ -118,14 +118,16 @@ def pack_graph(graph: Graph) -> bytes:
         GraphInvalid: a part cannot be pickled; the error names each stage and source.
     """
     parts = [
-        *(("stage", one.name, one) for one in graph.own_stages),
+        *(("stage", stage.name, stage) for stage in graph.own_stages),
         *(("source", s.name, s) for s in graph.own_sources),
     ]
     faults = [fault for kind, name, part in parts if (fault := _fault(f"{kind} {name!r}", part))]
     if faults:
         raise GraphInvalid(graph.name, faults)
     stages = tuple(stage if stage in graph.own_stages else replace(stage, handler=absent) for stage in graph.stages)
-    sources = tuple(one if one in graph.own_sources else replace(one, handler=absent) for one in graph.sources)
+    sources = tuple(
+        source if source in graph.own_sources else replace(source, handler=absent) for source in graph.sources
+    )
     return dumps(replace(graph, stages=stages, sources=sources))
 
 
@@ -160,13 +162,13 @@ def _refusal(value: Any) -> BaseException | None:
     return None
 
 
-def _unfit(value: Any, seen: set[int]) -> set[str]:
+def _unfit(value: Any, seen_ids: set[int]) -> set[str]:
     """Return the names of parts of a function or an object that cannot be pickled, as deep as they can be found."""
-    seen.add(id(value))
+    seen_ids.add(id(value))
     names: set[str] = set()
     for name, part in _parts(value):
-        if id(part) not in seen and _refusal(part) is not None:
-            names |= _unfit(part, seen) or {name}
+        if id(part) not in seen_ids and _refusal(part) is not None:
+            names |= _unfit(part, seen_ids) or {name}
     return names
 
 

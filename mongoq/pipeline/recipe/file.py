@@ -58,7 +58,7 @@ def check_size(content: Any) -> None:
             raise TooMuch(f"{len(listed):,} {part}, and {MAX_STAGES:,} is the limit; make several pipelines of it")
 
 
-def _size(value: Any, level: int, known: dict[int, _Size]) -> _Size:
+def _size(value: Any, level: int, sizes_by_id: dict[int, _Size]) -> _Size:
     """Measure a value; a part that occurs at several places is measured once."""
     if level > NESTING_LIMIT:
         raise TooMuch(TOO_DEEP)
@@ -71,15 +71,15 @@ def _size(value: Any, level: int, known: dict[int, _Size]) -> _Size:
         return _Size()
     # By identity: an alias of YAML is the same object at each place, and measuring it again would take exponential
     # time.
-    if id(value) not in known:
-        sizes = [_size(part, level + 1, known) for part in parts]
+    if id(value) not in sizes_by_id:
+        sizes = [_size(part, level + 1, sizes_by_id) for part in parts]
         keys = sum(len(key) for key in value if isinstance(key, str)) if isinstance(value, Mapping) else 0
-        known[id(value)] = _Size(
+        sizes_by_id[id(value)] = _Size(
             1 + sum(size.values for size in sizes),
             1 + max((size.levels for size in sizes), default=0),
             keys + sum(size.text for size in sizes),
         )
-    return known[id(value)]
+    return sizes_by_id[id(value)]
 
 
 def _parts(value: Any) -> Iterable[Any] | None:

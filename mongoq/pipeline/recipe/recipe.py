@@ -59,9 +59,9 @@ def graph_of(recipe: Mapping[str, Any] | str | PathLike[str]) -> Graph:
     if graph is None:
         raise GraphInvalid(title, reading.faults)
     # Faults of the text come first, then those of the graph with stand-ins: the user mends all in one go.
-    found = [*reading.faults, *faults(graph)]
-    if found:
-        raise GraphInvalid(graph.name, found)
+    all_faults = [*reading.faults, *faults(graph)]
+    if all_faults:
+        raise GraphInvalid(graph.name, all_faults)
     return graph
 
 
@@ -85,13 +85,15 @@ class _Reading:
         sources = [self._source(entry, place) for place, entry in enumerate(whole.get("sources", ()))]
         stages = [self._stage(entry, place) for place, entry in enumerate(whole["stages"])]
         makers = tuple(source for source in sources if source is not None)
-        known = tuple(stage for stage in stages if stage is not None)
+        valid_stages = tuple(stage for stage in stages if stage is not None)
         # Without a stage or source, the checks of the graph would report faults that are not there.
-        if len(known) < len(stages) or len(makers) < len(sources):
+        if len(valid_stages) < len(stages) or len(makers) < len(sources):
             return None
         inputs = None if whole.get("inputs") is None else names(whole["inputs"])
         outputs = names(whole.get("outputs", ()))
-        return Graph(whole["name"], known, whole.get("errors"), inputs, outputs, whole.get("trail", False), makers)
+        return Graph(
+            whole["name"], valid_stages, whole.get("errors"), inputs, outputs, whole.get("trail", False), makers
+        )
 
     def _part(
         self, entry: Any, at: str, keys: Sequence[str], *, required: Sequence[str] = (), **stand_ins: Any

@@ -81,13 +81,13 @@ def machinery(graph: Graph, broker: Any, *, coroutines: bool) -> tuple[list[Cons
 
 def make_consumer(stage: Stage, handle: Any, handler: Any, *, coroutines: bool, **options: Any) -> Consumer:
     """Return a consumer with the options of its stage; ``options`` replace them."""
-    given = {name: value for name, value in stage.options.items() if name in DEFAULTS}
-    made = consumer(handle, handler, **{**DEFAULTS, **given, **options}, coroutines=coroutines)
-    return replace(made, stage=stage.name)
+    stage_options = {name: value for name, value in stage.options.items() if name in DEFAULTS}
+    new_consumer = consumer(handle, handler, **{**DEFAULTS, **stage_options, **options}, coroutines=coroutines)
+    return replace(new_consumer, stage=stage.name)
 
 
 def _make_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool) -> list[Consumer]:
-    found = []
+    consumers = []
     for source in stage.sources:
         handle = broker.queue(source, model=stage.model)
         own = make_consumer(stage, make_stage_handle(graph, stage, handle), stage.handler, coroutines=coroutines)
@@ -98,8 +98,8 @@ def _make_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool
         )
         if stage.where is not None and stage.otherwise is not None:
             own = replace(own, item_filter=make_filter(handle._context, stage.where, stage.otherwise, context_of))
-        found.append(own)
-    return found
+        consumers.append(own)
+    return consumers
 
 
 def _plan(graph: Graph, source: Source, broker: Any, *, coroutines: bool) -> SourcePlan:
@@ -137,8 +137,8 @@ def _forks(stage: Stage) -> bool:
     if stage.delivery == "at-most-once":
         return False
     annotation = return_type(stage.handler)
-    told = elements(annotation) if stage.options.get("batch") is not None else annotation
-    return any(issubclass(kind, Fork) for kind in classes(told) or [])
+    outcome = elements(annotation) if stage.options.get("batch") is not None else annotation
+    return any(issubclass(kind, Fork) for kind in classes(outcome) or [])
 
 
 def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool) -> list[Consumer]:
@@ -152,25 +152,25 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines:
     pairs = broker.queue(spec.pairs, model=_model(stage))
     resolver = make_resolver(graph, stage, pairs, broker, kind=_PairResolver)
     # Options for the calls of the handler do not hold for items that are only paired.
-    kept = {name: stage.options.get(name, DEFAULTS[name]) for name in ("lease", "retry", "prefetch_bytes")}
-    quiet = {**DEFAULTS, **kept, "batch": MAX_ARRIVALS, "prefetch": MAX_ARRIVALS}
+    stage_options = {name: stage.options.get(name, DEFAULTS[name]) for name in ("lease", "retry", "prefetch_bytes")}
+    quiet = {**DEFAULTS, **stage_options, "batch": MAX_ARRIVALS, "prefetch": MAX_ARRIVALS}
 
     def own(handle: Any, resolver: OutcomeResolver) -> Consumer:
-        made = make_consumer(stage, handle, _nothing, coroutines=coroutines, **quiet)
-        return replace(made, resolver=resolver, claims=_without_limit(handle)._context)
+        new_consumer = make_consumer(stage, handle, _nothing, coroutines=coroutines, **quiet)
+        return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context)
 
     assert stage.join is not None
     joins = partial(join_arrivals, spec)  # shared by all sides, so that their items are settled together
-    found = []
+    consumers = []
     for side in sides:
         arrivals = _NotRunResolver(resolver, spec, joins, partial(_make_arrival, stage.join.path(side.name)))
-        found.append(replace(own(side, arrivals), settle_group=gathering))
+        consumers.append(replace(own(side, arrivals), settle_group=gathering))
     if spec.timeout is not None:
         expired = own(parked, _NotRunResolver(resolver, spec, partial(settle_expired, spec), lambda item: item))
-        found.append(replace(expired, drains_with_scheduled=True))
+        consumers.append(replace(expired, drains_with_scheduled=True))
     handler = stage.handler if stage.options.get("batch") is not None else spread(stage.handler, stage)
     runs = make_consumer(stage, make_stage_handle(graph, stage, pairs), handler, coroutines=coroutines)
-    return [*found, replace(runs, resolver=resolver)]
+    return [*consumers, replace(runs, resolver=resolver)]
 
 
 def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tuple[JoinSpec, list[Any], Any]:
@@ -263,8 +263,8 @@ def _oddity(payload: Any, number: int) -> PayloadInvalid | None:
     """Return the error of a payload that does not have one part for each queue; ``None`` if it has."""
     if isinstance(payload, list | tuple) and len(payload) == number:
         return None
-    found = f"of {len(payload):,}" if isinstance(payload, list | tuple) else type(payload).__name__
-    return PayloadInvalid("payload", f"a list of {number}, one of each queue, not {found}")
+    payload_text = f"of {len(payload):,}" if isinstance(payload, list | tuple) else type(payload).__name__
+    return PayloadInvalid("payload", f"a list of {number}, one of each queue, not {payload_text}")
 
 
 class _NotRunResolver(OutcomeResolver):

@@ -214,8 +214,8 @@ def make_resolver(
     }
 
     def most() -> int | None:
-        given = stage.options.get("max_retries", handle.settings.max_retries)
-        return None if given is None else given + 1
+        retries = stage.options.get("max_retries", handle.settings.max_retries)
+        return None if retries is None else retries + 1
 
     # With an error queue, spent items are buried by the settings of the handle; without one the resolver stops the
     # stage.

@@ -262,17 +262,17 @@ def table(title: str, progress: Progress) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    shown = Table(title=escape(title))
+    view = Table(title=escape(title))
     for place, column in enumerate(COLUMNS):
-        shown.add_column(column, justify="right" if place else "left")
+        view.add_column(column, justify="right" if place else "left")
     for source in progress.sources.values():
         state = " (stopped)" if source.stopped else " (ended)" if source.ended else ""
-        shown.add_row(escape(source.source) + state, "", "", f"{source.pushed:,}", "", "", "")
+        view.add_row(escape(source.source) + state, "", "", f"{source.pushed:,}", "", "", "")
     for stage in progress.stages.values():
         # Reserved items include the running ones, which have a column of their own.
         waiting = stage.waiting + stage.scheduled + stage.reserved - stage.running
         numbers = max(waiting, 0), stage.running, stage.settled, round(stage.per_second), stage.retried, stage.dead
-        shown.add_row(
+        view.add_row(
             escape(stage.stage) + (" (stopped)" if stage.stopped else ""), *(f"{number:,}" for number in numbers)
         )
-    return shown
+    return view

@@ -89,12 +89,12 @@ class ThreadedRun(Local):
         with stop_on_signals(self._hear, signals=self._signals):
             while self._thread is not None and not self.ended:
                 # Short joins: a signal handler runs only between them, in the main thread.
-                left = (
+                seconds_left = (
                     SIGNAL_CHECK_SECONDS if deadline is None else min(SIGNAL_CHECK_SECONDS, deadline - time.monotonic())
                 )
-                if left <= 0:
+                if seconds_left <= 0:
                     return False
-                self._thread.join(left)
+                self._thread.join(seconds_left)
         if self._failure is not None:
             self._told = True
             raise self._failure
@@ -116,12 +116,12 @@ class ThreadedRun(Local):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop, and wait for the end; raises the run's error unless ``wait`` or the block has raised one before."""
-        told = self._told
+        was_reported = self._told
         self.stop()
         try:
             self.wait()
         except BaseException as ended:
-            if error is None and not (told and ended is self._failure):
+            if error is None and not (was_reported and ended is self._failure):
                 raise
 
 
@@ -258,7 +258,7 @@ class AsyncRun(Local):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop, and wait for the end; raises the run's error unless ``wait`` or the block has raised one before."""
-        told = self._told
+        was_reported = self._told
         self.stop()
         try:
             await self.wait()
@@ -267,7 +267,7 @@ class AsyncRun(Local):
             await asyncio.wait([self._task])
             raise
         except Exception:
-            if error is None and not told:
+            if error is None and not was_reported:
                 raise
 
 

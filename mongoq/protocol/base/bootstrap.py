@@ -109,11 +109,11 @@ def _check_options(broker: BrokerContext) -> Flow[None]:
     """Refuse a collection that loses items (capped), one that changes equality (a collation), and a view."""
     command = {"listCollections": 1, "filter": {"name": broker.collection}}
     listed: Any = yield from retry_until_reply(Command("command", {"command": command}, target="database"))
-    for found in listed["cursor"]["firstBatch"]:
-        if found.get("type", "collection") != "collection":
-            raise CollectionUnsuitable(broker.namespace, f"is a {found['type']}; name a plain collection")
+    for collection in listed["cursor"]["firstBatch"]:
+        if collection.get("type", "collection") != "collection":
+            raise CollectionUnsuitable(broker.namespace, f"is a {collection['type']}; name a plain collection")
         for option in ("capped", "collation"):
-            if found.get("options", {}).get(option):
+            if collection.get("options", {}).get(option):
                 raise CollectionUnsuitable(broker.namespace, f"was made with {option!r}; name a plain collection")
 
 
@@ -134,7 +134,7 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
     The flow runs outside any session: creating an index inside a transaction aborts it. A user without the right to
     create indexes passes when the indexes exist already.
     """
-    written = yield from check_collection(broker)
+    exists = yield from check_collection(broker)
     if not broker.serverless:
         specifications = [index.document() for index in INDEXES]
         name = broker.collection
@@ -142,9 +142,9 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
         try:
             yield from retry_until_reply(Command("command", {"command": command}, target="database"))
         except Exception as error:
-            if not (written and _is_unauthorized(error) and (yield from _has_indexes(broker))):
+            if not (exists and _is_unauthorized(error) and (yield from _has_indexes(broker))):
                 raise
-    if not written:
+    if not exists:
         schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
         try:
             yield from retry_until_reply(Command("insert_one", {"document": schema}))
@@ -189,10 +189,10 @@ def _calibrate(broker: BrokerContext) -> Flow[None]:
 
 
 def _sample(clock: ServerClock) -> Flow[Sample]:
-    sent = clock.local()
+    sent_at = clock.local()
     hello = yield from hello_command()
     # The driver decodes replies of commands without our codec options: dates are naive, in UTC.
-    return Sample(sent, clock.local(), hello["localTime"].replace(tzinfo=UTC))
+    return Sample(sent_at, clock.local(), hello["localTime"].replace(tzinfo=UTC))
 
 
 def _is_answer(error: Exception) -> bool:

@@ -56,10 +56,10 @@ def run_fenced(
 
     ``event`` is the event to count; ``None`` for a command that does not settle the item.
     """
-    done, was_lost = yield from retry_and_report(command.__iter__)
-    if was_lost and not done:
-        done = yield from _resolve_lost_reply(context, item, happened)
-    if not done:
+    has_happened, was_lost = yield from retry_and_report(command.__iter__)
+    if was_lost and not has_happened:
+        has_happened = yield from _resolve_lost_reply(context, item, happened)
+    if not has_happened:
         yield from _raise_lost(context, item)
     if event is not None:
         if context.broker.unsettled:
@@ -71,9 +71,9 @@ def run_fenced(
 def _resolve_lost_reply(context: QueueContext[Any], item: Item[Any], happened: Verdict) -> Flow[bool]:
     """Return whether the lost command took effect, from the stored document; raise when that is uncertain."""
     # Without the payload: it may be large, and no verdict reads it.
-    found = yield from find_one(context.broker, {"_id": item.id}, {"payload": 0})
-    verdict = None if found is None else happened(found)
-    if found and verdict and may_be_new(found, item):
+    document = yield from find_one(context.broker, {"_id": item.id}, {"payload": 0})
+    verdict = None if document is None else happened(document)
+    if document and verdict and may_be_new(document, item):
         verdict = None
     if verdict is None:
         raise ReservationLost(item.id, item.queue, certain=False)
@@ -91,9 +91,9 @@ def _raise_lost(context: QueueContext[Any], item: Item[Any]) -> Flow[NoReturn]:
     raise make_lost_error(context, item, (yield from find_one(context.broker, {"_id": item.id}, fields)))
 
 
-def make_lost_error(context: QueueContext[Any], item: Item[Any], found: Document | None) -> ReservationLost:
+def make_lost_error(context: QueueContext[Any], item: Item[Any], document: Document | None) -> ReservationLost:
     """Return the error of a lost reservation; it names the present holder, if there is one."""
-    holder = found if found and found.get("reserved") and found["when"] > context.broker.clock.now() else {}
+    holder = document if document and document.get("reserved") and document["when"] > context.broker.clock.now() else {}
     return ReservationLost(item.id, item.queue, held_by=holder.get("by"), held_until=holder.get("when"))
 
 
@@ -114,7 +114,7 @@ def begin_settle(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
     return ensure_ready(context)
 
 
-def is_back(found: Document, item: Item[Any], when: datetime, *, fewer: int = 0) -> bool | None:
+def is_back(document: Document, item: Item[Any], when: datetime, *, fewer: int = 0) -> bool | None:
     """Recognise an update that returned the item to its queue, by the date it wrote and by the attempts.
 
     ``fewer`` is the number of attempts that the update took back. Without it, the date must differ from the end of our
@@ -122,27 +122,27 @@ def is_back(found: Document, item: Item[Any], when: datetime, *, fewer: int = 0)
     """
     if not fewer and when == item.lease_until:
         return None
-    return _is_placed(found, item.queue, when, item.key, item.attempts - fewer)
+    return _is_placed(document, item.queue, when, item.key, item.attempts - fewer)
 
 
 def is_gone(
-    found: Document, _: Item[Any], queue: str, when: datetime, *, key: str | None = None, fixed: bool = False
+    document: Document, _: Item[Any], queue: str, when: datetime, *, key: str | None = None, fixed: bool = False
 ) -> bool | None:
     """Recognise an update that moved an item to a queue under a key, by the date it wrote.
 
     A ``fixed`` date comes from the caller and proves nothing: another holder may have moved the item with the same
     date.
     """
-    return None if fixed else _is_placed(found, queue, when, key, 0)
+    return None if fixed else _is_placed(document, queue, when, key, 0)
 
 
-def _is_placed(found: Document, queue: str, when: datetime, key: str | None, attempts: int) -> bool | None:
+def _is_placed(document: Document, queue: str, when: datetime, key: str | None, attempts: int) -> bool | None:
     """Return ``True`` when the document lies unreserved in exactly this place, else ``None`` (uncertain)."""
-    place = found.get("q"), found.get("when"), found.get("key"), attempts_of(found)
-    return ("token" not in found and place == (queue, when, key, attempts)) or None
+    place = document.get("q"), document.get("when"), document.get("key"), attempts_of(document)
+    return ("token" not in document and place == (queue, when, key, attempts)) or None
 
 
-def may_be_new(found: Document, item: Item[Any]) -> bool:
+def may_be_new(document: Document, item: Item[Any]) -> bool:
     """Return whether a push of the same key may have put the stored document in the item's place."""
-    free = "token" not in found and "settled" not in found and not attempts_of(found)
-    return free and item.key is not None and (found.get("q"), found.get("key")) == (item.queue, item.key)
+    free = "token" not in document and "settled" not in document and not attempts_of(document)
+    return free and item.key is not None and (document.get("q"), document.get("key")) == (item.queue, item.key)

@@ -83,16 +83,16 @@ def find_few(
 
 def _find_few_lenient(broker: BrokerContext, find: dict[str, Any], skip: int, limit: int) -> Flow[list[Document]]:
     """Read as many documents at a time as one reply holds: no cursor of the driver decodes unreadable ones."""
-    found: list[Document] = []
-    while len(found) < limit:
-        left = limit - len(found)
-        rest = {**find, "skip": skip + len(found), "limit": left, "batchSize": left}
+    documents: list[Document] = []
+    while len(documents) < limit:
+        wanted = limit - len(documents)
+        rest = {**find, "skip": skip + len(documents), "limit": wanted, "batchSize": wanted}
         cursor = yield from _send_find(broker, rest, lenient=True)
-        found += cursor["firstBatch"]
+        documents += cursor["firstBatch"]
         if not cursor["id"] or not cursor["firstBatch"]:
             break
         yield from close_cursor(broker, cursor["id"])
-    return found
+    return documents
 
 
 def find_reply(

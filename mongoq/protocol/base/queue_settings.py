@@ -78,9 +78,9 @@ def _adopt(context: QueueContext[Any]) -> Flow[None]:
     Stored options win unless the caller says otherwise: a process that knows nothing of a queue's history must not
     delete it. Options that expired with an idle queue are stored again.
     """
-    given, asked_at = context.options.given, time.monotonic()  # before the read: the document is at least that new
+    options, asked_at = context.options.given, time.monotonic()  # before the read: the document is at least that new
     document = yield from _read(context)
-    missing = {option: given[option] for option in sorted(given.keys() - context.state.stored.keys())}
+    missing = {option: options[option] for option in sorted(options.keys() - context.state.stored.keys())}
     if missing:
         yield from _add(context, missing, together=document is None)
         yield from _read(context)  # another process may have stored different values first
@@ -89,7 +89,7 @@ def _adopt(context: QueueContext[Any]) -> Flow[None]:
     if not context.saved:
         _log_differences(context)
         context.saved = True
-    if given:
+    if options:
         context.saved_at = asked_at
 
 
@@ -97,13 +97,13 @@ def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
     """Read the control document into the queue's state, and return it (``None`` when it does not exist)."""
     asked_at = time.monotonic()
     document = yield from find_one(context.broker, {"_id": _id(context)})
-    found = document or {}
+    control = document or {}
     try:
-        stored = from_stored(context.name, found.get("settings", {}))
+        settings = from_stored(context.name, control.get("settings", {}))
     except ArgumentInvalid as error:
         problem = f"holds settings of queue {context.name!r} that cannot be used ({error}); mend {_id(context)!r} in it"
         raise CollectionUnsuitable(context.broker.namespace, problem) from error
-    context.state.store(paused=bool(found.get("paused")), stored=stored, asked_at=asked_at)
+    context.state.store(paused=bool(control.get("paused")), settings=settings, asked_at=asked_at)
     return document
 
 
@@ -145,8 +145,8 @@ def _assert(context: QueueContext[Any]) -> Flow[None]:
     Once only: otherwise processes with different code, or an operator and a handle made anew for each request, would
     undo each other's changes for ever. The reply is the document before this very update.
     """
-    state, given = context.state, set(context.options.given.items())
-    changed = {option: value for option, value in given - state.asserted if state.stored.get(option, value) != value}
+    state, options = context.state, set(context.options.given.items())
+    changed = {option: value for option, value in options - state.asserted if state.stored.get(option, value) != value}
     if changed:
         other = [{f"settings.{option}": {"$ne": to_stored(value)}} for option, value in changed.items()]
         arguments = {"filter": {"_id": _id(context), "$or": other}, "update": _update(changed)}
@@ -154,15 +154,19 @@ def _assert(context: QueueContext[Any]) -> Flow[None]:
         yield from _read(context)
         context.broker.wake(context.name)
         _log_changes(context.name, (before or {}).get("settings", {}), changed)
-    state.asserted |= given
+    state.asserted |= options
 
 
 def _log_changes(queue: str, before: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
     for option, value in sorted(changed.items()):
         old = before.get(option, value)
         if old != to_stored(value):
-            shown = timedelta(seconds=old) if option in ("lease", "history") and isinstance(old, int | float) else old
-            logger.info('queue %r: stored %s %s -> %s, as given in code (settings="code")', queue, option, shown, value)
+            old_value = (
+                timedelta(seconds=old) if option in ("lease", "history") and isinstance(old, int | float) else old
+            )
+            logger.info(
+                'queue %r: stored %s %s -> %s, as given in code (settings="code")', queue, option, old_value, value
+            )
 
 
 _warned: set[tuple[int, str, str]] = set()
@@ -171,11 +175,11 @@ _warned: set[tuple[int, str, str]] = set()
 
 def _log_differences(context: QueueContext[Any]) -> None:
     """Log the stored options that differ from the ones given in code, as a warning once per queue and process."""
-    given, stored = context.options.given, context.state.stored
+    options, settings = context.options.given, context.state.stored
     differing = [
-        f"{option}={stored[option]}, not by the {value} given in code"
-        for option, value in given.items()
-        if stored.get(option, value) != value
+        f"{option}={settings[option]}, not by the {value} given in code"
+        for option, value in options.items()
+        if settings.get(option, value) != value
     ]
     if not differing:
         return
@@ -203,24 +207,24 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
 
     A crash between the two commands leaves the retention of kept items as it was: configure again.
     """
-    given = check_options(context.name, **options)
+    changes = check_options(context.name, **options)
     if not isinstance(existing, bool):
         raise ArgumentInvalid("existing", f"a bool, not {type(existing).__name__}")
-    if existing and "history" not in given:
+    if existing and "history" not in changes:
         raise ArgumentInvalid("existing", "tells history= to hold for what is kept already; give history= as well")
-    if not given:
+    if not changes:
         raise ArgumentInvalid(
             "configure",
             "give at least one of lease=, history=, max_retries=, dead=; queue.settings tells what is known",
         )
     yield from ensure_ready(context)
-    check_limit(context.name, given, dead=context.settings.dead)
-    context.options = replace(context.options, given={**context.options.given, **given})
-    yield from _write(context, _update(given))
+    check_limit(context.name, changes, dead=context.settings.dead)
+    context.options = replace(context.options, given={**context.options.given, **changes})
+    yield from _write(context, _update(changes))
     yield from _read(context)
     context.broker.wake(context.name)
     if existing:
-        yield from _update_retention(context, given["history"])
+        yield from _update_retention(context, changes["history"])
     return context.settings
 
 

@@ -38,10 +38,10 @@ PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.005, 0.5
 """First and longest pause between retries of a transaction, in seconds."""
 
 
-def retry_once(command: Command[T], begun: Begun | None = None) -> Flow[T]:
-    """Perform a command, or wait for it if it has ``begun``; send it once more when its reply is lost."""
+def retry_once(command: Command[T], pending: Begun | None = None) -> Flow[T]:
+    """Perform a command, or wait for it if it is ``pending``; send it once more when its reply is lost."""
     try:
-        return (yield from begun or command)
+        return (yield from pending or command)
     except ReplyLost:
         return (yield from command)
 
@@ -57,9 +57,9 @@ def retry_and_report(send: Callable[[], Flow[T]]) -> Flow[tuple[T, bool]]:
 
     Then the result may be that of a command which the lost one left nothing to do.
     """
-    for lost in range(MAX_SENDS - 1):
+    for lost_replies in range(MAX_SENDS - 1):
         try:
-            return (yield from send()), lost > 0
+            return (yield from send()), lost_replies > 0
         except ReplyLost:
             pass
     return (yield from send()), True

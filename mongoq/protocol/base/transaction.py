@@ -146,9 +146,9 @@ def run_within(context: QueueContext[Any], session: Any, flow: Flow[T], item: An
     yield from ensure_ready(context)
     if item is None:
         yield from refresh_bindings(broker)
-    held = reservation in broker.unsettled
+    is_unsettled = reservation in broker.unsettled
     result = yield from _run_attached(session, flow)
-    if held:
+    if is_unsettled:
         broker.unsettled.add(reservation)
         yield from Command("settle", {"reservation": reservation}, target="sessions", session=session)
     return result

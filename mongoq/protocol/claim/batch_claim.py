@@ -108,14 +108,14 @@ class BatchClaim:
     def command(self) -> Command[Any]:
         """Return the claim of all that have runs left; alone, an item is not one of a batch."""
         most = self.context.settings.most_attempts
-        kept = {"reserved": {"$ne": True}} if self.skips_lapsed else {}
+        condition = {"reserved": {"$ne": True}} if self.skips_lapsed else {}
         return Command(
             "update_many",
             {
                 "filter": {
                     **self.filter(list(self.ids.values())),
                     "attempts": {"$lt": MAX_ATTEMPTS if most is None else most},
-                    **kept,
+                    **condition,
                     **(UNTOUCHED_FILTER if self.candidates.untouched else {}),
                 },
                 "update": self._update,
@@ -254,16 +254,16 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
     alone = not items and not claim.adds_to_token
     ids = [id for key, id in claim.ids.items() if key not in items]
     fields: dict[str, Any] = dict.fromkeys(("attempts", "batch", "pushed", "token", "when"), 1)
-    found = yield from find_few(context.broker, claim.filter(ids), CLAIM_ORDER, len(ids), projection=fields)
+    documents = yield from find_few(context.broker, claim.filter(ids), CLAIM_ORDER, len(ids), projection=fields)
     if not claim.candidates.untouched:  # missing ones of an old read do not mean that others compete now
-        context.state.contention.record_batch(tried, max(tried - len(items) - len(found), 0))
+        context.state.contention.record_batch(tried, max(tried - len(items) - len(documents), 0))
     if claim.skips_lapsed:
-        found = _set_lapsed_aside(claim, found)
-    suspects = [document for document in found if is_spent(attempts_of(document)) and is_suspect(document)]
-    left = sum(not is_spent(attempts_of(document)) for document in found)
-    together = claim.runs_with_others or left > (1 if alone else 0)
+        documents = _set_lapsed_aside(claim, documents)
+    suspects = [document for document in documents if is_spent(attempts_of(document)) and is_suspect(document)]
+    claimable = sum(not is_spent(attempts_of(document)) for document in documents)
+    together = claim.runs_with_others or claimable > (1 if alone else 0)
     more: list[Item[Any]] = []
-    for document in found:
+    for document in documents:
         spent = is_spent(attempts_of(document))
         if spent and is_suspect(document):
             continue
@@ -282,10 +282,10 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
     return {id_key(item.id): item for item in more}
 
 
-def _set_lapsed_aside(claim: BatchClaim, found: list[Document]) -> list[Document]:
+def _set_lapsed_aside(claim: BatchClaim, documents: list[Document]) -> list[Document]:
     """Leave out items that must not run beside others; an item without runs left that ran alone last is buried."""
     rest = []
-    for document in found:
+    for document in documents:
         spent = claim.context.settings.is_spent(attempts_of(document))
         if is_suspect(document) if spent else "token" in document:
             claim.lapsed.append(document["_id"])
@@ -294,17 +294,17 @@ def _set_lapsed_aside(claim: BatchClaim, found: list[Document]) -> list[Document
     return rest
 
 
-def _claim_or_bury(claim: BatchClaim, found: Document, *, together: bool) -> Flow[Item[Any] | None]:
+def _claim_or_bury(claim: BatchClaim, document: Document, *, together: bool) -> Flow[Item[Any] | None]:
     """Claim one item by its id (``findAndModify``); bury it if it has no runs left, or if its attempts are no number.
 
     With ``together`` it may be returned with other items, and one of them may kill the holder.
     """
     mine = {**claim.mine, "batch": claim.token} if together else claim.mine
     if claim.writes_entry_time:
-        mine = {**mine, "pushed": entry_time(found)}
+        mine = {**mine, "pushed": entry_time(document)}
     command: Command[Any] = Command(
         "find_one_and_update",
-        {"filter": claim.filter([found["_id"]]), "update": {"$set": mine, "$inc": {"attempts": 1}}},
+        {"filter": claim.filter([document["_id"]]), "update": {"$set": mine, "$inc": {"attempts": 1}}},
         undo=lambda _: claim.give_back(claim.ids),
     )
     try:

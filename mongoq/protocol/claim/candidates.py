@@ -161,13 +161,13 @@ def _sort_out(
     context.state.claim_hints.raise_bounds(pending.start, documents[0] if documents else None)
     if not documents:
         return None
-    found = list(takewhile(is_fresh, documents))
-    left = pending.drop_claimed(found)
+    untouched = list(takewhile(is_fresh, documents))
+    unclaimed = pending.drop_claimed(untouched)
     prefetch.size = head.size
     if ahead:
-        prefetch.refill(pending.before(left[n:]), pending.start.at, prefetch.size)
-    if len(left) >= n or len(found) == len(documents):
-        return Candidates(left[:n], untouched=True)
+        prefetch.refill(pending.before(unclaimed[n:]), pending.start.at, prefetch.size)
+    if len(unclaimed) >= n or len(untouched) == len(documents):
+        return Candidates(unclaimed[:n], untouched=True)
     first = list(pending.drop_claimed(documents))[:n]
     if sum(map(is_fresh, first)) * 2 < len(first):
         prefetch.close(time.monotonic())
@@ -177,7 +177,7 @@ def _sort_out(
 def _take_or_read(context: QueueContext[Any], n: int) -> Flow[Candidates | None]:
     """Take the first items from the prefetch, or read them; a claim beside others waits for what one of them reads."""
     prefetch = context.state.prefetch
-    while not (found := prefetch.take(n, time.monotonic())):
+    while not (documents := prefetch.take(n, time.monotonic())):
         beside = _can_send_beside(context)
         if beside and prefetch.coming is not None:
             yield from _wait_for_pending(context, prefetch.coming)
@@ -188,7 +188,7 @@ def _take_or_read(context: QueueContext[Any], n: int) -> Flow[Candidates | None]
         reply = yield from _finish(context, coming)
         if reply is not None:
             return (yield from _sort_out(context, n, coming, reply, ahead=True))
-    return Candidates(found, untouched=True)
+    return Candidates(documents, untouched=True)
 
 
 def _can_send_beside(context: QueueContext[Any]) -> bool:
@@ -207,9 +207,9 @@ def begin_read_ahead(context: QueueContext[Any], n: int) -> Flow[None]:
 
 def _begin(context: QueueContext[Any], coming: PendingRead) -> Flow[None]:
     try:
-        coming.begun = yield from Begin(coming.command)
+        coming.pending = yield from Begin(coming.command)
     finally:
-        if coming.begun is None and context.state.prefetch.coming is coming:
+        if coming.pending is None and context.state.prefetch.coming is coming:
             context.state.prefetch.coming = None
 
 
@@ -217,7 +217,7 @@ def _finish(context: QueueContext[Any], coming: PendingRead) -> Flow[Head | None
     """Return the reply of a read under way; ``None`` when another caller that waited for it was faster."""
     prefetch = context.state.prefetch
     try:
-        reply = yield from retry_once(coming.command, coming.begun)
+        reply = yield from retry_once(coming.command, coming.pending)
         return reply if prefetch.coming is coming else None
     finally:
         if prefetch.coming is coming:
@@ -234,9 +234,9 @@ def _make_pending(context: QueueContext[Any], most: int, *, ahead: bool = False)
 def _wait_for_pending(context: QueueContext[Any], coming: PendingRead) -> Flow[None]:
     """Wait for a pending read, unless it is too old by now; the first waiting caller fills the prefetch buffer."""
     prefetch = context.state.prefetch
-    while prefetch.coming is coming and coming.begun is None:
+    while prefetch.coming is coming and coming.pending is None:
         yield from Wait(0)  # it is about to be sent
-    if coming.begun is None or not coming.is_fresh(time.monotonic()):
+    if coming.pending is None or not coming.is_fresh(time.monotonic()):
         if prefetch.coming is coming:
             prefetch.coming = None
         return

@@ -37,27 +37,27 @@ class ItemFilter:
     Attributes:
         where: the filter on envelopes.
         rest: the outcome of the other items, ``Drop`` or ``Move``.
-        handed: the checked ``Move``, if there is one.
+        handover: the checked ``Move``, if there is one.
         resolve: turns the handle in a ``Move`` into its context.
     """
 
     where: Mapping[str, Any]
     rest: Drop | Move
-    handed: Handover | None
+    handover: Handover | None
     resolve: Resolve
 
 
 def make_filter(context: QueueContext[Any], where: Any, rest: Drop | Move, resolve: Resolve) -> ItemFilter:
     """Return a filter, checked as far as that goes without the server."""
-    handed = None
+    handover = None
     match rest:
         case Move():
-            handed, _ = Moves(context, resolve).check(rest)
+            handover, _ = Moves(context, resolve).check(rest)
         case Drop():
             pass
         case _:
             raise make_unknown_error(rest)
-    return ItemFilter(where_filter(where, context.broker.encoding), rest, handed, resolve)
+    return ItemFilter(where_filter(where, context.broker.encoding), rest, handover, resolve)
 
 
 def check_on_server(context: QueueContext[Any], wanted: ItemFilter) -> Flow[None]:
@@ -95,16 +95,16 @@ def _send_bulk(requests: list[Statement]) -> Flow[int]:
 
 def _record_settled(claim: BatchClaim, wanted: ItemFilter, total: int) -> None:
     context = claim.context
-    if wanted.handed is None:
+    if wanted.handover is None:
         context.count("commit", total)
         return
     context.count("move", total)
-    to, when = wanted.handed.queue, due_time(context.broker.clock, wanted.handed.delay, wanted.handed.when)
+    to, when = wanted.handover.queue, due_time(context.broker.clock, wanted.handover.delay, wanted.handover.when)
     # Items of another program may have a priority that cannot be hashed.
-    found = {
+    places = {
         priority for document in claim.candidates.documents if isinstance(priority := document.get("priority"), int)
     }
-    priorities = {wanted.handed.changes.get("priority", priority) for priority in found}
+    priorities = {wanted.handover.changes.get("priority", priority) for priority in places}
     context.broker.record_put(to, when, *priorities, number=total, is_new=False)
 
 
@@ -114,7 +114,7 @@ def _make_statements(context: QueueContext[Any], claim: BatchClaim, wanted: Item
     groups: dict[Any, list[Any]] = {}
     for document in claim.candidates.documents:
         once = document.get("once")
-        is_remembered = wanted.handed is None and isinstance(once, datetime)
+        is_remembered = wanted.handover is None and isinstance(once, datetime)
         groups.setdefault(once if is_remembered else None, []).append(document["_id"])
     for once, ids in groups.items():
         filter = {**claim.eligible_filter(ids), "$nor": [wanted.where]}
@@ -129,19 +129,19 @@ def _make_update(
     context: QueueContext[Any], claim: BatchClaim, wanted: ItemFilter, once: Any, batch: Batch
 ) -> Mapping[str, Any] | None:
     """Return the update of an item that is taken and settled at once; ``None`` to delete it."""
-    taken = {"q": context.name, "token": claim.token, "by": claim.mine["by"], "once": once}
-    item: Item[Any] = context.raw_item(taken, claim.now)
-    if wanted.handed is None:
+    document = {"q": context.name, "token": claim.token, "by": claim.mine["by"], "once": once}
+    item: Item[Any] = context.raw_item(document, claim.now)
+    if wanted.handover is None:
         return make_commit(context, item, batch).update
-    update = make_move(context, item, batch, (wanted.handed, None)).update or {}
+    update = make_move(context, item, batch, (wanted.handover, None)).update or {}
     # `by` tells other processes that have read the item ahead that it was claimed.
     return {**update, "$set": {**update["$set"], "by": claim.mine["by"]}}
 
 
 def is_kept(context: QueueContext[Any], wanted: ItemFilter, item: Item[Any]) -> Flow[bool]:
     """Return whether a reserved item matches (``find``); one that does not is settled."""
-    found = yield from find_one(context.broker, {"_id": item.id, "token": item.token, **wanted.where}, {"_id": 1})
-    if found is not None:
+    match = yield from find_one(context.broker, {"_id": item.id, "token": item.token, **wanted.where}, {"_id": 1})
+    if match is not None:
         return True
     failed = yield from apply_outcomes(context, [(item, wanted.rest)], wanted.resolve)
     error = failed.get(id_key(item.id))

@@ -60,15 +60,15 @@ def bury_popped_unreadable(context: QueueContext[Any], document: UnreadableDocum
     blocks the queue. If an item was pushed under its id or key meanwhile, that item stays, and the document gets a new
     id.
     """
-    fields, gone = _removal(context, UNREADABLE_REASON)
+    fields, unset_fields = _removal(context, UNREADABLE_REASON)
     id = document["_id"]
     try:
-        yield from restore_command(document, marks, fields, gone)
+        yield from restore_command(document, marks, fields, unset_fields)
     except Duplicate:
         id = new_id()
         if "origin" in fields:
             fields["origin"]["id"] = document["_id"]
-        yield from restore_command(document, marks, {"_id": id, **fields}, {*gone, "key"})
+        yield from restore_command(document, marks, {"_id": id, **fields}, {*unset_fields, "key"})
     _record_removal(context, id, fields)
 
 
@@ -76,28 +76,28 @@ def restore_command(
     document: UnreadableDocument,
     marks: Mapping[str, Any],
     fields: Mapping[str, Any] = MappingProxyType({}),
-    gone: Collection[str] = HISTORY_FIELDS,
+    unset_fields: Collection[str] = HISTORY_FIELDS,
 ) -> Command[Any]:
     """Return the command that stores a document as its bytes, in place of the document with the marks.
 
-    Fields in ``fields`` are set, and fields in ``gone`` are removed.
+    Fields in ``fields`` are set, and ``unset_fields`` are removed.
     """
-    made: list[dict[str, Any]] = [{"$replaceWith": {"$literal": RawBSONDocument(document.raw)}}]
+    stages: list[dict[str, Any]] = [{"$replaceWith": {"$literal": RawBSONDocument(document.raw)}}]
     if fields:
-        made.append({"$set": {name: {"$literal": value} for name, value in fields.items()}})
-    made.append({"$unset": list(gone)})
-    return Command("update_one", {"filter": marks, "update": made, "upsert": True})
+        stages.append({"$set": {name: {"$literal": value} for name, value in fields.items()}})
+    stages.append({"$unset": list(unset_fields)})
+    return Command("update_one", {"filter": marks, "update": stages, "upsert": True})
 
 
 def _remove_first(context: QueueContext[Any], filter: Mapping[str, Any], reason: str) -> Flow[bool]:
     """Bury or postpone the first document that matches, and return whether there is one (``findAndModify``)."""
-    fields, gone = _removal(context, reason)
-    update = {"$set": fields, "$unset": dict.fromkeys(gone, "")}
+    fields, unset_fields = _removal(context, reason)
+    update = {"$set": fields, "$unset": dict.fromkeys(unset_fields, "")}
     arguments = {"filter": filter, "update": update, "sort": CLAIM_ORDER, "projection": {"_id": 1}}
-    found: Any = yield from Command("find_one_and_update", arguments)
-    if found is None:
+    removed: Any = yield from Command("find_one_and_update", arguments)
+    if removed is None:
         return False
-    _record_removal(context, found["_id"], fields)
+    _record_removal(context, removed["_id"], fields)
     return True
 
 

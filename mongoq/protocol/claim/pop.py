@@ -197,9 +197,9 @@ def _take_into_history(
             raise
         if isinstance(after, UnreadableDocument):
             return after
-        kept = {name: value for name, value in after.items() if name not in settle.HISTORY_FIELDS}
+        fields = {name: value for name, value in after.items() if name not in settle.HISTORY_FIELDS}
         # The update has removed ``when``; the time of the pop is the best known value.
-        return {**kept, "when": marks["processed"], "attempts": after["attempts"] - 1}
+        return {**fields, "when": marks["processed"], "attempts": after["attempts"] - 1}
 
 
 def _find_popped_command(context: QueueContext[Any], token: ObjectId, now: datetime) -> Command[dict[str, Any] | None]:
@@ -209,7 +209,7 @@ def _find_popped_command(context: QueueContext[Any], token: ObjectId, now: datet
         "find_one_and_update",
         {"filter": filter, "update": {"$set": {"reserved": False}}},
         opened,
-        undo=lambda found: None if found is None else settle.unprocess_command({**opened(found), "when": now}, token),
+        undo=lambda raw: None if raw is None else settle.unprocess_command({**opened(raw), "when": now}, token),
         target="bytes",
     )
 
@@ -240,8 +240,8 @@ def _bury_popped(
     before, item, token = popped
     now, queue = context.broker.clock.now(), bury.dead_queue(context)
     burial, marks = bury.burial_update(context, item, reason=reason, error=error, attempts=attempts, now=now)
-    kept = {name: value for name, value in before.items() if name not in burial["$unset"]}
-    dead = {**kept, **burial["$set"], **marks.in_document(before)}
+    fields = {name: value for name, value in before.items() if name not in burial["$unset"]}
+    dead = {**fields, **burial["$set"], **marks.in_document(before)}
     try:
         yield from _restore_command(dead, token)
     except Duplicate:

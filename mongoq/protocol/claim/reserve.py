@@ -90,10 +90,10 @@ def reserve_now(
         except PayloadInvalid as invalid:
             yield from refuse_or_bury(context, claimed, invalid, on_invalid)
             continue
-        held = decoded if isinstance(asked, Shared) else (yield from renew_lease(context, decoded, length))
-        if held is not None:
+        reservation = decoded if isinstance(asked, Shared) else (yield from renew_lease(context, decoded, length))
+        if reservation is not None:
             context.count("reserve")
-            return held
+            return reservation
     return None
 
 
@@ -145,10 +145,10 @@ def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> 
     given_back = settle.release_command(item.id, item.token, item.due or now)
     fence = {"_id": item.id, "token": item.token}
     update = {"$set": {"when": now + lease}}
-    held = yield from retry_once(
+    is_held = yield from retry_once(
         Command("update_one", {"filter": fence, "update": update}, has_matched, undo=lambda _: given_back)
     )
-    return item.held_until(now + lease) if held else None
+    return item.held_until(now + lease) if is_held else None
 
 
 def _claim(
@@ -224,7 +224,7 @@ def _find_claimed_command(
     return Command(
         "find_one_and_update",
         {"filter": filter, "update": update},
-        undo=lambda found: found and settle.release_command(found["_id"], mine["token"], now),
+        undo=lambda raw: raw and settle.release_command(raw["_id"], mine["token"], now),
     )
 
 

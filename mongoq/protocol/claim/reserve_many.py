@@ -144,20 +144,20 @@ def _try_claim(
     claim = BatchClaim(
         context, candidates, make_marks(context, now, lease), now, skips_lapsed=skips_lapsed, where=where
     )
-    others, about_to_take = 0, claim.ids if shared else ()
+    settled_number, about_to_take = 0, claim.ids if shared else ()
     prefetch.begin_claim(about_to_take)
     try:
         if shared:
             yield from begin_read_ahead(context, n)
         if screen is not None:
-            others = yield from settle_unmatched(claim, screen)
-        items = yield from send_claim(claim, len(claim.ids) - others)
+            settled_number = yield from settle_unmatched(claim, screen)
+        items = yield from send_claim(claim, len(claim.ids) - settled_number)
     finally:
         prefetch.end_claim(about_to_take)
     # No candidate matched, so probably more unmatched items follow; a larger pass settles them faster.
-    if screen is not None and others == len(candidates) < MAX_CLAIM:
-        others += yield from _settle_unmatched_head(context, screen)
-    return ClaimedBatch(items, bool(claim.lapsed), others)
+    if screen is not None and settled_number == len(candidates) < MAX_CLAIM:
+        settled_number += yield from _settle_unmatched_head(context, screen)
+    return ClaimedBatch(items, bool(claim.lapsed), settled_number)
 
 
 def _claim_single(
@@ -206,14 +206,14 @@ def _renew_leases(context: QueueContext[Any], items: list[Item[Any]], lease: tim
     now = context.broker.clock.now()
     if not items or now < items[0].read_at + lease / 2:
         return items
-    held = {"_id": {"$in": [item.id for item in items]}, "token": items[0].token}
+    fence = {"_id": {"$in": [item.id for item in items]}, "token": items[0].token}
     update = {"$set": {"when": now + lease}}
     renew: Command[Any] = Command(
-        "update_many", {"filter": held, "update": update}, undo=lambda _: _give_back_items(context, items)
+        "update_many", {"filter": fence, "update": update}, undo=lambda _: _give_back_items(context, items)
     )
     yield from retry_until_reply(renew)
-    found = yield from find_few(context.broker, held, [("_id", 1)], len(items), projection={"_id": 1})
-    keys = {id_key(document["_id"]) for document in found}
+    documents = yield from find_few(context.broker, fence, [("_id", 1)], len(items), projection={"_id": 1})
+    keys = {id_key(document["_id"]) for document in documents}
     return [item.held_until(now + lease) for item in items if id_key(item.id) in keys]
 
 

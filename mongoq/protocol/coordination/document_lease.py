@@ -86,12 +86,12 @@ def take_lease(
         },
     )
     try:
-        found = yield from retry_until_reply(command)
+        document = yield from retry_until_reply(command)
     # The document exists under another live lease: the filter matched nothing, so the upsert tried to insert its
     # ``_id``.
     except Duplicate:
         return holder((yield from find_one(broker, {"_id": id}, {"by": 1, "until": 1})))
-    return token, found
+    return token, document
 
 
 def extend_lease(broker: BrokerContext, tenure: DocumentLease) -> Flow[None]:
@@ -105,8 +105,8 @@ def write_under_lease(broker: BrokerContext, tenure: DocumentLease, update: Mapp
     The update must be safe to apply twice: the driver sends it again when its reply is lost.
     """
     command = Command("update_one", {"filter": under(tenure), "update": update}, has_matched, resolved=True)
-    found = yield from retry_until_reply(command)
-    if not found:
+    matched = yield from retry_until_reply(command)
+    if not matched:
         raise TakenOver(holder((yield from find_one(broker, {"_id": tenure.id}, {"by": 1, "until": 1}))))
 
 
@@ -122,10 +122,10 @@ def under(tenure: DocumentLease) -> dict[str, Any]:
     return {"_id": tenure.id, "token": tenure.token}
 
 
-def holder(found: Any) -> ForeignLease:
+def holder(document: Any) -> ForeignLease:
     """Return the lease that the document contains; both fields are ``None`` if there is no document."""
-    found = found or {}
-    return ForeignLease(found.get("by"), found.get("until"))
+    document = document or {}
+    return ForeignLease(document.get("by"), document.get("until"))
 
 
 HALT_PREFIX = "halt:"
@@ -137,8 +137,8 @@ HALT_EXPIRY = timedelta(days=1)
 def halt(broker: BrokerContext, run: ObjectId) -> Flow[None]:
     """Signal all parts of a run to end (``update``, upsert); a second signal changes nothing but the expiry."""
     yield from ensure_broker_ready(broker, write=True)
-    told = {"$set": {"expires": broker.clock.now() + HALT_EXPIRY}}
-    yield from retry_until_reply(Command("update_one", {"filter": {"_id": _id(run)}, "update": told, "upsert": True}))
+    update = {"$set": {"expires": broker.clock.now() + HALT_EXPIRY}}
+    yield from retry_until_reply(Command("update_one", {"filter": {"_id": _id(run)}, "update": update, "upsert": True}))
 
 
 def is_halted(broker: BrokerContext, run: ObjectId) -> Flow[bool]:

@@ -76,19 +76,19 @@ def beat(
     # Split from the right: only the last two parts are known to contain no colon.
     host, pid, _ = name.rsplit(":", 2)
     now = broker.clock.now()
-    told = {
+    record = {
         "host": host,
         "pid": int(pid),
         "started": started,
         "seen": now,
         "every": every.total_seconds(),
-        "queues": [{"queue": queue, "held": held} for queue, held in queues.items()],
+        "queues": [{"queue": queue, "held": number} for queue, number in queues.items()],
         "expires": now + RECORD_EXPIRY,
     }
     if run is not None:
-        told["run"] = run
+        record["run"] = run
     filter = {"_id": WORKER_PREFIX + name}
-    yield from retry_until_reply(Command("update_one", {"filter": filter, "update": {"$set": told}, "upsert": True}))
+    yield from retry_until_reply(Command("update_one", {"filter": filter, "update": {"$set": record}, "upsert": True}))
 
 
 def forget(broker: BrokerContext, name: str) -> Flow[None]:
@@ -99,17 +99,19 @@ def forget(broker: BrokerContext, name: str) -> Flow[None]:
 def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
     """Read all records (``find`` by the prefix of ``_id``)."""
     yield from ensure_broker_ready(broker, write=False)
-    found = yield from find_few(broker, prefix_filter(WORKER_PREFIX), [("_id", 1)], MAX_WORKER_RECORDS)
+    documents = yield from find_few(broker, prefix_filter(WORKER_PREFIX), [("_id", 1)], MAX_WORKER_RECORDS)
     now = broker.clock.now()
-    return [_record(document, now) for document in found]
+    return [_record(document, now) for document in documents]
 
 
 def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
     """Return the number of live workers of a run on Spark; a worker that ended regularly is not live (``find``)."""
     yield from ensure_broker_ready(broker, write=False)
-    found = yield from find_few(broker, {**prefix_filter(WORKER_PREFIX), "run": run}, [("_id", 1)], MAX_WORKER_RECORDS)
+    documents = yield from find_few(
+        broker, {**prefix_filter(WORKER_PREFIX), "run": run}, [("_id", 1)], MAX_WORKER_RECORDS
+    )
     now = broker.clock.now()
-    return sum(_record(document, now).alive for document in found)
+    return sum(_record(document, now).alive for document in documents)
 
 
 def _record(document: Mapping[str, Any], now: datetime) -> WorkerRecord:
@@ -138,13 +140,13 @@ def swept(broker: BrokerContext, *, every: timedelta) -> Flow[list[WorkerRecord]
         yield from Command("update_one", {"filter": free, "update": lease, "upsert": True})
     except Duplicate:
         return None
-    gone = [
+    dead_records = [
         record
         for record in (yield from workers(broker))
         if not record.alive and record.seen < now - DEAD_WORKER_RETENTION
     ]
     removed = []
-    for record in gone:
+    for record in dead_records:
         # A worker that has sent a heartbeat since the read is alive: its record no longer matches ``seen`` and stays.
         filter = {"_id": WORKER_PREFIX + record.name, "seen": record.seen}
         if (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))):

@@ -101,7 +101,7 @@ def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Enco
     priority.
     """
     stencils: dict[int, tuple[Stencil, datetime]] = {}
-    made = []
+    encoded = []
     for record, id in zip(part, new_ids(len(part)), strict=True):
         if record.delay is None and record.headers is None:
             if record.priority not in stencils:
@@ -109,8 +109,8 @@ def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Enco
             stencil, when = stencils[record.priority]
         else:
             stencil, when = _stencil(context, record, id)
-        made.append(EncodedRecord(context.name, record.priority, when, stencil.envelope(id, record.wrapped)))
-    return made
+        encoded.append(EncodedRecord(context.name, record.priority, when, stencil.envelope(id, record.wrapped)))
+    return encoded
 
 
 def _stencil(context: QueueContext[Any], record: Yielded, id: bytes) -> tuple[Stencil, datetime]:

@@ -78,8 +78,8 @@ def take_source(broker: BrokerContext, id: str, length: timedelta) -> Flow[Docum
     lease = yield from take_lease(broker, id, length, {"pushed": 0})
     if isinstance(lease, ForeignLease):
         return lease
-    token, found = lease
-    return DocumentLease(id, token, length, found["pushed"], found.get("position"))
+    token, document = lease
+    return DocumentLease(id, token, length, document["pushed"], document.get("position"))
 
 
 def push_records(context: QueueContext[Any], tenure: DocumentLease, batch: Sequence[Yielded]) -> Flow[int]:
@@ -94,35 +94,35 @@ def push_records(context: QueueContext[Any], tenure: DocumentLease, batch: Seque
     """
     broker = context.broker
     yield from ensure_ready_to_push(context)
-    part, made = documents(context, batch)
+    part, encoded = documents(context, batch)
     try:
-        yield from run_in_transaction(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, made))
+        yield from run_in_transaction(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, encoded))
     except _Unmatched:
         yield from _resolve_lost_reply(broker, tenure, len(part))
     tenure.pushed += len(part)
     tenure.position = broker.encoding.decode_sendable(part[-1].position)
-    numbers = Counter((copy.queue, copy.priority, copy.when) for copy in made)
+    numbers = Counter((copy.queue, copy.priority, copy.when) for copy in encoded)
     for (queue, priority, when), number in numbers.items():
         broker.record_put(queue, when, priority, number=number)
     return len(part)
 
 
 def _attempt(
-    broker: BrokerContext, tenure: DocumentLease, number: int, position: Any, made: Sequence[EncodedRecord]
+    broker: BrokerContext, tenure: DocumentLease, number: int, position: Any, encoded: Sequence[EncodedRecord]
 ) -> Flow[None]:
     now = broker.clock.now()
-    told = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
+    fields = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
     # The count makes the batch safe to send again: after a commit it has changed, and the filter matches nothing.
     filter = {**under(tenure), "pushed": tenure.pushed}
-    if not (yield from Command("update_one", {"filter": filter, "update": {"$set": told}}, has_matched)):
+    if not (yield from Command("update_one", {"filter": filter, "update": {"$set": fields}}, has_matched)):
         raise _Unmatched
-    documents = [copy.document for copy in made]
+    documents = [copy.document for copy in encoded]
     for chunk in chunks(documents, lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
 
 
 def _resolve_lost_reply(broker: BrokerContext, tenure: DocumentLease, number: int) -> Flow[None]:
     """Return if an earlier attempt with a lost reply has committed the batch; else raise ``TakenOver``."""
-    found = yield from find_one(broker, {"_id": tenure.id})
-    if found is None or found.get("token") != tenure.token or found.get("pushed") != tenure.pushed + number:
-        raise TakenOver(holder(found))
+    document = yield from find_one(broker, {"_id": tenure.id})
+    if document is None or document.get("token") != tenure.token or document.get("pushed") != tenure.pushed + number:
+        raise TakenOver(holder(document))

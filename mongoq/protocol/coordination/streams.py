@@ -102,9 +102,9 @@ def open_run(broker: BrokerContext, consumer: str, queue: str, length: timedelta
     begin = yield from take_lease(broker, stream_id(consumer), length, {"queue": queue, "number": 0})
     if isinstance(begin, ForeignLease):
         return begin
-    token, found = begin
-    claim = StreamClaim.of(found["claim"]) if "claim" in found else None
-    run = StreamRun(stream_id(consumer), token, length, consumer, found["queue"], found["number"], claim)
+    token, document = begin
+    claim = StreamClaim.of(document["claim"]) if "claim" in document else None
+    run = StreamRun(stream_id(consumer), token, length, consumer, document["queue"], document["number"], claim)
     yield from _clear_claim(broker, run)
     if run.queue != queue:
         yield from _change_queue(broker, run, queue)
@@ -197,8 +197,8 @@ class StreamClaimer:
         filter = {"_id": item.id, "token": item.token}
         mine = {**self._mine, "pushed": item.due}
         # ``claim_one`` reserves under a token of its own; the item is put under the token of the claim here.
-        kept = yield from Command("update_one", {"filter": filter, "update": {"$set": mine}}, has_matched)
-        return [item] if kept else []
+        claimed = yield from Command("update_one", {"filter": filter, "update": {"$set": mine}}, has_matched)
+        return [item] if claimed else []
 
 
 def next_claim(
@@ -278,8 +278,8 @@ def settle_claim(context: QueueContext[Any], run: StreamRun, number: int) -> Flo
     total = 0
     for chunk in cut_ids(claim.ids):
         for command in _commits(context, claim, chunk):
-            done = yield from retry_until_reply(command)
-            total += done
+            settled = yield from retry_until_reply(command)
+            total += settled
     context.count("commit", total)
     yield from write_under_lease(context.broker, run, {"$unset": {"claim": ""}})
     run.claim = None
@@ -288,16 +288,16 @@ def settle_claim(context: QueueContext[Any], run: StreamRun, number: int) -> Flo
 
 def _commits(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any]) -> Iterator[Command[int]]:
     """Return the commands that commit the held items of some ids; items with remembered ids go first."""
-    now, held = context.broker.clock.now(), {"_id": {"$in": list(ids)}, "token": claim.token}
+    now, fence = context.broker.clock.now(), {"_id": {"$in": list(ids)}, "token": claim.token}
     if claim.remembers:
         remembered = _retention_of(context, claim, now, now + timedelta(days=1))
         assert remembered is not None
-        yield update_many_command({**held, "once": {"$gt": now}}, _lasting(context, remembered, now))
-    kept = _retention_of(context, claim, now, None)
-    if kept is None:
-        yield replace(delete_many(held), resolved=True)
+        yield update_many_command({**fence, "once": {"$gt": now}}, _lasting(context, remembered, now))
+    retention = _retention_of(context, claim, now, None)
+    if retention is None:
+        yield replace(delete_many(fence), resolved=True)
     else:
-        yield update_many_command(held, kept)
+        yield update_many_command(fence, retention)
 
 
 def _retention_of(
@@ -307,15 +307,15 @@ def _retention_of(
     return retention_update(context, item, now, {})
 
 
-def _lasting(context: QueueContext[Any], kept: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
+def _lasting(context: QueueContext[Any], retention: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
     """Return an update of kept items as a pipeline.
 
     It keeps each item at least for as long as its id is remembered. Only a pipeline can compare with a stored field.
     """
     history = context.settings.history
     until: Any = "$once" if history is None else {"$max": ["$once", now + history]}
-    marks = {name: {"$literal": value} for name, value in kept["$set"].items()}
-    return [{"$set": {**marks, "expires": until}}, {"$unset": list(kept["$unset"])}]
+    marks = {name: {"$literal": value} for name, value in retention["$set"].items()}
+    return [{"$set": {**marks, "expires": until}}, {"$unset": list(retention["$unset"])}]
 
 
 def release_consumer(broker: BrokerContext, consumer: Any) -> Flow[int]:
@@ -326,15 +326,15 @@ def release_consumer(broker: BrokerContext, consumer: Any) -> Flow[int]:
     id = stream_id(consumer_name(consumer))
     yield from ensure_broker_ready(broker, write=True)
     ended = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
-    found: Any = yield from Command("find_one_and_update", {"filter": {"_id": id}, "update": ended})
-    if found is None or "claim" not in found:
+    document: Any = yield from Command("find_one_and_update", {"filter": {"_id": id}, "update": ended})
+    if document is None or "claim" not in document:
         return 0
-    claim = StreamClaim.of(found["claim"])
-    number = yield from _give_up(broker, found["queue"], claim)
-    broker.counters.add(found["queue"], "release", number)
+    claim = StreamClaim.of(document["claim"])
+    number = yield from _give_up(broker, document["queue"], claim)
+    broker.counters.add(document["queue"], "release", number)
     # A run that has begun meanwhile has a token, and its claim must stay.
-    gone = {"_id": id, "token": {"$exists": False}, "claim.token": claim.token}
-    yield from Command("update_one", {"filter": gone, "update": {"$unset": {"claim": ""}}})
+    filter = {"_id": id, "token": {"$exists": False}, "claim.token": claim.token}
+    yield from Command("update_one", {"filter": filter, "update": {"$unset": {"claim": ""}}})
     return number
 
 
@@ -347,8 +347,8 @@ def _give_up(broker: BrokerContext, queue: str, claim: StreamClaim) -> Flow[int]
     number = 0
     for filter in filters:
         command = update_many_command({**filter, "token": claim.token}, release_update(claim.due))
-        done = yield from retry_until_reply(command)
-        number += done
+        released = yield from retry_until_reply(command)
+        number += released
     broker.record_put(queue, claim.due, number=number, is_new=False)
     return number
 
@@ -359,11 +359,11 @@ class ClaimNotes:
 
     Attributes:
         note: text of the note; ``None`` without one.
-        others: ids of the claim that are not ObjectIds: other programs made them.
+        other_ids: ids of the claim that are not ObjectIds: other programs made them.
     """
 
     note: str | None = None
-    others: tuple[Any, ...] = ()
+    other_ids: tuple[Any, ...] = ()
 
 
 def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text: str) -> Flow[bool]:
@@ -371,17 +371,17 @@ def write_note(broker: BrokerContext, consumer: str, token: ObjectId, text: str)
     yield from ensure_broker_ready(broker, write=True)
     filter, update = _claim_filter(consumer, token), {"$set": {"claim.note": text}}
     command = Command("update_one", {"filter": filter, "update": update}, has_matched, resolved=True)
-    found = yield from retry_until_reply(command)
-    return bool(found)
+    matched = yield from retry_until_reply(command)
+    return bool(matched)
 
 
 def read_notes(broker: BrokerContext, consumer: str, token: ObjectId) -> Flow[ClaimNotes]:
     """Read the notes of the claim with this token (``find``); empty when the consumer has another claim or none."""
     yield from ensure_broker_ready(broker, write=False)
-    found = yield from find_one(broker, _claim_filter(consumer, token), {"claim.note": 1, "claim.others": 1})
-    if found is None:
+    document = yield from find_one(broker, _claim_filter(consumer, token), {"claim.note": 1, "claim.others": 1})
+    if document is None:
         return ClaimNotes()
-    return ClaimNotes(found["claim"].get("note"), tuple(found["claim"].get("others", ())))
+    return ClaimNotes(document["claim"].get("note"), tuple(document["claim"].get("others", ())))
 
 
 def _claim_filter(consumer: str, token: ObjectId) -> dict[str, Any]:

@@ -76,20 +76,20 @@ class Copies:
     Attributes:
         ids: ids of the copies.
         parts: inserts that push them, bounded in bytes.
-        told: counts that are known before any copy is pushed.
+        result: counts that are known before any copy is pushed.
         due: the time from which on the first of them is eligible.
         priorities: their priorities.
         pushed: copies that were pushed; set by ``send`` and ``receive``.
-        begun: the last insert while it is under way, set by ``send``; ``None`` when there is nothing to wait for.
+        pending: the last insert while it is under way, set by ``send``; ``None`` when there is nothing to wait for.
     """
 
     ids: list[bytes]
     parts: list[list[RawBSONDocument]]
-    told: Replayed
+    result: Replayed
     due: datetime
     priorities: set[int]
     pushed: int = 0
-    begun: Begun | None = None
+    pending: Begun | None = None
 
 
 def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
@@ -102,14 +102,14 @@ def copies_of(task: Task, documents: list[Document | bytes]) -> Copies:
     whens = task.line.places([copy.id for copy in batch.copies], end)
     ids, copies = _fit_to_size(broker, batch, whens)
     last = open_document(broker, documents[-1])
-    told = Replayed(
+    result = Replayed(
         found=len(documents),
         skipped=batch.skipped,
         refused=len(batch.refusals),
         refusals=tuple(batch.refusals[:MAX_REFUSALS]),
         position=(last["processed"], last["_id"]),
     )
-    return Copies(ids, list(_parts(copies)), told, min(whens, default=end), batch.priorities)
+    return Copies(ids, list(_parts(copies)), result, min(whens, default=end), batch.priorities)
 
 
 def _fit_to_size(
@@ -144,17 +144,17 @@ def send(task: Task, copies: Copies) -> Flow[None]:
     if copies.parts and task.context.broker.serverless:
         copies.pushed += yield from _insert_copies(copies.parts[-1])
     elif copies.parts:
-        copies.begun = yield from Begin(_insert(copies.parts[-1]))
+        copies.pending = yield from Begin(_insert(copies.parts[-1]))
 
 
 def receive(task: Task, copies: Copies) -> Flow[Replayed]:
     """Wait for copies that were sent, and return the result."""
-    if copies.begun is not None:
+    if copies.pending is not None:
         # The earlier inserts were waited for in ``send``; only the last one may still be under way.
-        copies.pushed += yield from _insert_copies(copies.parts[-1], copies.begun)
+        copies.pushed += yield from _insert_copies(copies.parts[-1], copies.pending)
     if not task.dry_run:
         task.context.broker.record_put(task.target.name, copies.due, *copies.priorities, number=copies.pushed)
-    return replace(copies.told, pushed=copies.pushed, already=len(copies.ids) - copies.pushed)
+    return replace(copies.result, pushed=copies.pushed, already=len(copies.ids) - copies.pushed)
 
 
 class _Copy(NamedTuple):
@@ -298,10 +298,10 @@ def _insert(envelopes: list[RawBSONDocument]) -> Command[Any]:
     return Command("insert_many", {"documents": envelopes, "ordered": False})
 
 
-def _insert_copies(envelopes: list[RawBSONDocument], begun: Begun | None = None) -> Flow[int]:
+def _insert_copies(envelopes: list[RawBSONDocument], pending: Begun | None = None) -> Flow[int]:
     """Insert new copies, or wait for an insert under way; return how many are new. Send again after a lost reply."""
     try:
-        yield from retry_once(_insert(envelopes), begun)
+        yield from retry_once(_insert(envelopes), pending)
     except Exception as error:
         # A copy has the same id each time it is made, so a duplicate is a copy that was pushed before.
         duplicates = _duplicates(error)

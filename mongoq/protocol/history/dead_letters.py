@@ -40,7 +40,7 @@ Statement = tuple[str, dict[str, Any]]
 
 def revive(
     context: QueueContext[Any],
-    chosen: Selection,
+    letters: Selection,
     *,
     to: str | QueueContext[Any] | None,
     hop: str | None,
@@ -58,16 +58,16 @@ def revive(
     room = math.inf if limit is None else count(limit, "limit")
     yield from ensure_ready(context, fresh=False)
     pages: _All | Chosen
-    if isinstance(chosen, Range):
-        pages = _All(context, chosen)
+    if isinstance(letters, Range):
+        pages = _All(context, letters)
     else:
-        pages = Chosen(partial(_find_letters, context), list(dict.fromkeys(chosen)), LETTERS_PER_PAGE)
-    done = Replayed()
-    while room > done.pushed and (documents := (yield from pages.read(room - done.pushed))):
-        done += yield from _hand_back(context, documents, target, by_hop=hop is not None)
-    if not done.found and chosen != []:
+        pages = Chosen(partial(_find_letters, context), list(dict.fromkeys(letters)), LETTERS_PER_PAGE)
+    result = Replayed()
+    while room > result.pushed and (documents := (yield from pages.read(room - result.pushed))):
+        result += yield from _hand_back(context, documents, target, by_hop=hop is not None)
+    if not result.found and letters != []:
         yield from refuse_mistake(context, letters=True)
-    return replace(done, missing=pages.missing)
+    return replace(result, missing=pages.missing)
 
 
 def selection(
@@ -94,14 +94,14 @@ class _All:
 
     def read(self, room: float) -> Flow[Sequence[Document]]:
         """Read the next page; a letter that was handed back and has died again meanwhile is not read a second time."""
-        found: Sequence[Document] = ()
-        while self._rest is not None and not found:
+        letters: Sequence[Document] = ()
+        while self._rest is not None and not letters:
             page = replace(self._rest, page=int(min(LETTERS_PER_PAGE, room)))
             read, self._rest = yield from documents_page(self._context, page)
             # ``repr``, because other programs may use ids that are not hashable.
-            found = [document for document in read if repr(document["_id"]) not in self._met]
-            self._met.update(repr(document["_id"]) for document in found)
-        return found
+            letters = [document for document in read if repr(document["_id"]) not in self._met]
+            self._met.update(repr(document["_id"]) for document in letters)
+        return letters
 
 
 def _find_letters(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[Document]]:
@@ -120,8 +120,8 @@ def _hand_back(
     priorities = [document.get("priority") for document in documents]
     for queue, when in {(there["q"], there["when"]) for there in (each[1]["update"]["$set"] for each in statements)}:
         context.broker.record_put(queue, when, *priorities, number=moved, is_new=False)
-    held = len(documents) - moved - len(refusals)
-    return Replayed(len(documents), moved, skipped=held, refused=len(refusals), refusals=tuple(refusals))
+    skipped = len(documents) - moved - len(refusals)
+    return Replayed(len(documents), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
 
 
 def _home(document: Document) -> str | None:
@@ -192,13 +192,13 @@ def _update(
     context: QueueContext[Any], which: dict[str, Any], changes: dict[str, Any], now: datetime, when: datetime
 ) -> dict[str, Any]:
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
-    gone = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
+    unset_fields = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
     # ``by`` marks the item as changed, by its ``origin`` at least: a claim that has read it before it died must read it
     # again (``claim.candidates``).
     changes = {**changes, "by": str(context.broker.identity), "when": when, "reserved": False, "attempts": 0}
     return {
         "filter": {**which, "q": context.name, "when": {"$exists": True}, "$or": free},
-        "update": {"$set": changes, "$unset": dict.fromkeys(gone, "")},
+        "update": {"$set": changes, "$unset": dict.fromkeys(unset_fields, "")},
     }
 
 
@@ -230,5 +230,5 @@ def _tolerant(command: Command[int], statements: list[Statement], refusals: list
 def _count_gone(context: QueueContext[Any], statements: list[Statement]) -> Flow[int]:
     which = [arguments["filter"]["_id"] for _, arguments in statements]
     ids = [id for each in which for id in (each["$in"] if isinstance(each, dict) else [each])]
-    left: int = yield from Command("count_documents", {"filter": {"_id": {"$in": ids}, "q": context.name}})
-    return len(ids) - left
+    letters_left: int = yield from Command("count_documents", {"filter": {"_id": {"$in": ids}, "q": context.name}})
+    return len(ids) - letters_left

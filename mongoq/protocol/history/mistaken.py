@@ -78,18 +78,20 @@ def _holds(broker: BrokerContext, queue: str, state: Any) -> Flow[bool]:
 def _dead_queues(broker: BrokerContext) -> Flow[dict[str, str]]:
     """Return the dead queue of each queue that stores the name of its dead queue."""
     filter = {**prefix_filter(CONTROL_PREFIX), "settings.dead": {"$type": "string"}}
-    found = yield from find_few(broker, filter, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"settings.dead": 1})
-    return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in found}
+    documents = yield from find_few(
+        broker, filter, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"settings.dead": 1}
+    )
+    return {document["_id"].removeprefix(CONTROL_PREFIX): document["settings"]["dead"] for document in documents}
 
 
 def _find_known_queues(broker: BrokerContext, dead: dict[str, str]) -> Flow[set[str]]:
     """Return the names of all queues that hold an item, or that a control document names."""
     names = set((yield from queues(broker))) | dead.keys() | set(dead.values())
     for prefix in (CONTROL_PREFIX, COUNTERS_PREFIX):
-        found = yield from find_few(
+        documents = yield from find_few(
             broker, prefix_filter(prefix), [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1}
         )
-        names |= {document["_id"].removeprefix(prefix) for document in found}
+        names |= {document["_id"].removeprefix(prefix) for document in documents}
     bound = yield from read_topics(broker)
     return names.union(bound, *bound.values())
 

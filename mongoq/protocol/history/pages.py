@@ -170,8 +170,8 @@ def history_range(
 
 def history_page(context: QueueContext[M], wanted: Range) -> Flow[Page[M]]:
     """Read one page (``find`` over the index of history or of claims, majority read concern)."""
-    found, rest = yield from documents_page(context, wanted)
-    return Page(context.items(found, context.broker.clock.now()), rest)
+    documents, rest = yield from documents_page(context, wanted)
+    return Page(context.items(documents, context.broker.clock.now()), rest)
 
 
 def documents_page(context: QueueContext[Any], wanted: Range) -> Flow[tuple[list[Document], Range | None]]:
@@ -188,13 +188,13 @@ class PageRequest:
         wanted: range that begins with this page.
         command: command that reads it.
         as_stored: True when the documents are to stay undecoded bytes.
-        begun: the command if it is under way; ``None`` before.
+        pending: the command if it is under way; ``None`` before.
     """
 
     wanted: Range
     command: Command[Any]
     as_stored: bool = False
-    begun: Begun | None = None
+    pending: Begun | None = None
 
 
 def request_page(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
@@ -207,7 +207,7 @@ def request_page(context: QueueContext[Any], wanted: Range, *, as_stored: bool, 
     # mongomock answers at once: there is nothing to run in parallel.
     if context.broker.serverless:
         return asked
-    return replace(asked, begun=(yield from Begin(asked.command)))
+    return replace(asked, pending=(yield from Begin(asked.command)))
 
 
 def _make_request(context: QueueContext[Any], wanted: Range, *, as_stored: bool, trails: bool) -> Flow[PageRequest]:
@@ -231,12 +231,12 @@ def read_page(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any]
     """
     wanted = asked.wanted
     try:
-        found, more = yield from _one_reply(broker, asked)
+        documents, more = yield from _one_reply(broker, asked)
     except Exception as error:
         if wanted.where and is_refused_filter(error):
             raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
         raise
-    return found, replace(wanted, after=open_document(broker, found[-1])) if more else None
+    return documents, replace(wanted, after=open_document(broker, documents[-1])) if more else None
 
 
 def open_document(broker: BrokerContext, document: Document | bytes) -> Document:
@@ -255,10 +255,10 @@ def _one_reply(broker: BrokerContext, asked: PageRequest) -> Flow[tuple[list[Any
     The cursor is closed afterwards, and a page of large items takes no more memory than one reply.
     """
     if broker.serverless:
-        found: list[Document] = yield from asked.command
-        return found, len(found) == asked.wanted.page
+        reply: list[Document] = yield from asked.command
+        return reply, len(reply) == asked.wanted.page
     try:
-        cursor = yield from retry_once(asked.command, asked.begun)
+        cursor = yield from retry_once(asked.command, asked.pending)
         documents, id = read_stored_batch(cursor) if asked.as_stored else (cursor["firstBatch"], cursor["id"])
     except Unreadable:
         cursor = yield from find_undecoded(broker, asked.command)
@@ -283,14 +283,14 @@ class Chosen:
 
     def read(self, room: float) -> Flow[list[Any]]:
         """Read the next page, of ``room`` documents at most; it is empty at the end."""
-        found: list[Any] = []
-        while self._ids and not found:
+        documents: list[Any] = []
+        while self._ids and not documents:
             size = int(min(self._page, room))
             wanted, self._ids = self._ids[:size], self._ids[size:]
-            found = yield from self._find(wanted)
-            there = {document["_id"] for document in found}
+            documents = yield from self._find(wanted)
+            there = {document["_id"] for document in documents}
             self.missing += tuple(id for id in wanted if id not in there)
-        return found
+        return documents
 
 
 def is_refused_filter(error: Exception) -> bool:

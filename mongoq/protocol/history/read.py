@@ -100,10 +100,10 @@ def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M
     sort = HISTORY_ORDER if state == "processed" else CLAIM_ORDER
     filter, wanted = in_state(context.name, state, now), n
     while True:
-        found = yield from find_few(context.broker, filter, sort, wanted, lenient=True)
-        unreadable = sum(isinstance(document, UnreadableDocument) for document in found)
-        if len(found) < wanted or len(found) - unreadable >= n:
-            return context.items(found, now)[:n]
+        documents = yield from find_few(context.broker, filter, sort, wanted, lenient=True)
+        unreadable = sum(isinstance(document, UnreadableDocument) for document in documents)
+        if len(documents) < wanted or len(documents) - unreadable >= n:
+            return context.items(documents, now)[:n]
         # More documents, to replace the ones that cannot be decoded.
         wanted = n + unreadable
 
@@ -177,9 +177,9 @@ def find_queues(names: Mapping[str, Any]) -> Flow[set[Any]]:
 
     Each is a DISTINCT_SCAN. The ``distinct`` command would do as well, but it is not in the stable API.
     """
-    found: set[Any] = set()
+    queue_names: set[Any] = set()
     for date in ("when", "processed"):
         stages = [{"$match": {"q": names, date: {"$gte": BEGINNING}}}, {"$group": {"_id": "$q"}}]
         groups: Any = yield from Command("aggregate", {"pipeline": stages})
-        found |= {group["_id"] for group in groups}
-    return found
+        queue_names |= {group["_id"] for group in groups}
+    return queue_names

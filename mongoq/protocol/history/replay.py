@@ -83,16 +83,16 @@ def replay(
         raise ArgumentInvalid("after", "says where to begin, and so does since=; leave one of them out")
     if after is not None:
         wanted = wanted.behind(after, context.broker.encoding)
-    chosen = None if ids is None else _check_ids(ids, since=since, until=until, after=after, where=where)
+    checked_ids = None if ids is None else _check_ids(ids, since=since, until=until, after=after, where=where)
     yield from _prepare(task, to)
-    if chosen is None:
+    if checked_ids is None:
         source: _InRange | Chosen = _InRange(context, wanted, as_stored=task.as_stored, trails=hop is not None)
     else:
-        source = yield from _locate(context, chosen, page)
-    done = yield from _copy_all(task, source, pace, room, progress or _ignore)
-    if not done.found and chosen != []:
+        source = yield from _locate(context, checked_ids, page)
+    result = yield from _copy_all(task, source, pace, room, progress or _ignore)
+    if not result.found and checked_ids != []:
         yield from refuse_mistake(context, letters=False)
-    return done
+    return result
 
 
 def hop_destination(
@@ -113,7 +113,7 @@ def hop_destination(
     return target
 
 
-def _ignore(_done: Replayed) -> None:
+def _ignore(_result: Replayed) -> None:
     pass
 
 
@@ -129,8 +129,8 @@ def _flag(value: Any, argument: str) -> bool:
     return value
 
 
-def _check_ids(ids: Any, **others: Any) -> list[ObjectId]:
-    for name, value in others.items():
+def _check_ids(ids: Any, **other_arguments: Any) -> list[ObjectId]:
+    for name, value in other_arguments.items():
         if value is not None:
             raise ArgumentInvalid(name, "choose by ids=, or by since=, until=, after= and where=, not by both")
     return list(dict.fromkeys(object_id(id, f"ids[{n}]") for n, id in enumerate(read_list(ids, "ids"))))
@@ -168,14 +168,14 @@ class _InRange:
 
     def read(self, room: float) -> Flow[list[Document | bytes]]:
         """Read the next page, oldest first; it is empty at the end."""
-        found: list[Document | bytes] = []
-        while not found and (yield from self._begin(room)):
+        documents: list[Document | bytes] = []
+        while not documents and (yield from self._begin(room)):
             assert self._ahead is not None
-            found, self._rest = yield from read_page(self._context.broker, self._ahead)
+            documents, self._rest = yield from read_page(self._context.broker, self._ahead)
             self._ahead = None
         # The server reads the next page while the caller copies this one.
-        yield from self._begin(room - len(found))
-        return found
+        yield from self._begin(room - len(documents))
+        return documents
 
     def _begin(self, room: float) -> Flow[bool]:
         """Request the next page if there may be one and none is requested; return whether a request is under way."""
@@ -187,10 +187,10 @@ class _InRange:
 
 def _locate(context: QueueContext[Any], ids: list[ObjectId], page: int) -> Flow[Chosen]:
     """Read which of the ids are in the history, and their order (``find`` by ``_id``)."""
-    found: list[Document] = []
+    documents: list[Document] = []
     for start in range(0, len(ids), IDS_PER_FIND):
-        found += yield from _find_kept(context, ids[start : start + IDS_PER_FIND], {"q": 1, "processed": 1})
-    order = [document["_id"] for document in sorted(found, key=_processing_order)]
+        documents += yield from _find_kept(context, ids[start : start + IDS_PER_FIND], {"q": 1, "processed": 1})
+    order = [document["_id"] for document in sorted(documents, key=_processing_order)]
     there = set(order)
     return Chosen(partial(_find_kept, context), order, page, missing=[id for id in ids if id not in there])
 
@@ -200,10 +200,10 @@ def _find_kept(
 ) -> Flow[list[Document]]:
     """Find items of the history by their ids, with no other indexed field: the server considers one index only."""
     filter = {"_id": {"$in": ids}, "payload": {"$exists": True}}
-    found = yield from find_few(
+    documents = yield from find_few(
         context.broker, filter, [("_id", 1)], len(ids), projection=fields, target="history", lenient=True
     )
-    processed = [document for document in found if document.get("q") == context.name and document.get("processed")]
+    processed = [document for document in documents if document.get("q") == context.name and document.get("processed")]
     return sorted(processed, key=_processing_order)
 
 
@@ -257,30 +257,30 @@ class _Chunks:
 
 def _copy_all(task: Task, source: _InRange | Chosen, pace: _Pace, room: float, progress: Progress) -> Flow[Replayed]:
     """Copy chunk by chunk; while the server inserts one chunk, this process reads and makes the next."""
-    done, chunks = Replayed(), _Chunks(source, pace, room)
-    sent: Copies | None = None
+    result, chunks = Replayed(), _Chunks(source, pace, room)
+    pending: Copies | None = None
 
-    def finish(sent: Copies) -> Flow[Replayed]:
-        more = yield from receive(task, sent)
+    def finish(pending: Copies) -> Flow[Replayed]:
+        more = yield from receive(task, pending)
         pace.record_copies(more.pushed)
-        so_far = replace(done + more, missing=source.missing)
+        so_far = replace(result + more, missing=source.missing)
         progress(so_far)
         return so_far
 
     while True:
         try:
-            found = yield from chunks.read()
-            copies = copies_of(task, found) if found else None
+            documents = yield from chunks.read()
+            copies = copies_of(task, documents) if documents else None
         # The insert under way has to be answered and counted before the error goes to the caller.
         except Exception:
-            if sent is not None:
-                yield from finish(sent)
+            if pending is not None:
+                yield from finish(pending)
             raise
-        if sent is not None:
-            done = yield from finish(sent)
+        if pending is not None:
+            result = yield from finish(pending)
         if copies is None:
-            return replace(done, missing=source.missing)
+            return replace(result, missing=source.missing)
         if not task.dry_run:
             yield from pace.wait()
         yield from send(task, copies)
-        sent = copies
+        pending = copies

@@ -102,10 +102,10 @@ def _find_empty(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]]) ->
     began = time.monotonic()
     if not names or began < broker.look_at:
         return set()
-    held = yield from find_queues({"$in": names})
+    non_empty = yield from find_queues({"$in": names})
     ended = time.monotonic()
     broker.look_at = ended + (ended - began) * 100
-    return set(names) - held
+    return set(names) - non_empty
 
 
 def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: set[str]) -> Flow[list[str]]:
@@ -154,14 +154,14 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
     documents = yield from find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MAX_CONTROL_DOCUMENTS)
     counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
     depths = yield from _depths(broker)
-    found = {name: _read(counted.get(name, {}), name, depths) for name in sorted(counted.keys() | depths.keys())}
-    broker.stats = time.monotonic(), found
-    return dict(found)
+    answer = {name: _read(counted.get(name, {}), name, depths) for name in sorted(counted.keys() | depths.keys())}
+    broker.stats = time.monotonic(), answer
+    return dict(answer)
 
 
 def _read(document: Mapping[str, Any], name: str, depths: Mapping[str, Counts]) -> QueueStats:
-    found = {event: document.get(event) for event in EVENTS}
-    events = {event: number for event, number in found.items() if isinstance(number, int)}
+    numbers = {event: document.get(event) for event in EVENTS}
+    events = {event: number for event, number in numbers.items() if isinstance(number, int)}
     return QueueStats(**events, counts=depths.get(name, Counts()))
 
 
@@ -178,4 +178,4 @@ def _depths(broker: BrokerContext) -> Flow[dict[str, Counts]]:
         # Other programs may have written anything.
         if isinstance(name := group["_id"]["q"], str):
             depths.setdefault(name, []).append(group)
-    return {name: counts_of(found) for name, found in depths.items()}
+    return {name: counts_of(depth) for name, depth in depths.items()}

@@ -49,9 +49,9 @@ def join_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[dict[Any,
         yield from ensure_ready(spec.side(queue))
     failed: dict[Any, Exception] = {}
 
-    def noted(done: JoinTransaction) -> None:
-        record_results(spec, done)
-        failed.update((id_key(item.id), PutOff()) for item in done.put_off)
+    def noted(transaction: JoinTransaction) -> None:
+        record_results(spec, transaction)
+        failed.update((id_key(item.id), PutOff()) for item in transaction.put_off)
 
     way = Exchange(spec.sides[0], partial(_settle_arrivals, spec), _item_of, noted)
     for chunk in chunks(by_value(arrivals), lambda _: 0, most=MAX_TRANSACTION_ITEMS):
@@ -68,15 +68,15 @@ def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTr
     broker = spec.parked.broker
     plan = yield from make_plan(spec, arrivals)
     doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
-    for arrival, met in plan.meetings:
-        partners = {queue: _partner(spec, queue, one, plan.waiting) for queue, one in met.items()}
+    for arrival, partner_arrivals in plan.meetings:
+        partners = {queue: _partner(spec, queue, one, plan.waiting) for queue, one in partner_arrivals.items()}
         _join(spec, doing, arrival, partners, when)
     for place, arrival in plan.parking.items():
         _park(spec, doing, arrival, place)
     for arrival in plan.late:
         _settle_late(spec, doing, arrival)
     doing.put_off += map(_item_of, plan.put_off)
-    yield from write_states(spec, plan.known.values(), {one.key: one.value for one in arrivals}, doing)
+    yield from write_states(spec, plan.states.values(), {one.key: one.value for one in arrivals}, doing)
     yield from send_results(broker, doing)
     return doing
 
@@ -171,24 +171,24 @@ def _settle_expired(spec: JoinSpec, items: Sequence[Item[Any]]) -> Flow[JoinTran
     """Settle expired parked items, inside a transaction."""
     broker = spec.parked.broker
     places = [Place.of(item.key, spec.queues) for item in items]
-    stored = yield from rendezvous(spec, {place.key for place in places if place is not None})
-    known = {key: JoinState(key, spec.queues, document) for key, document in stored.items()}
+    documents = yield from rendezvous(spec, {place.key for place in places if place is not None})
+    states = {key: JoinState(key, spec.queues, document) for key, document in documents.items()}
     doing, when = JoinTransaction(broker.clock.now()), broker.clock.stamp()
     values = {}
     # In the order of their places: ``give_up`` counts a place as past only when all places before it are.
     for item, place in sorted(zip(items, places, strict=True), key=_number):
-        if place is not None and place.key in known:
-            known[place.key].give_up(place, remembered=spec.late != "wait")
+        if place is not None and place.key in states:
+            states[place.key].give_up(place, remembered=spec.late != "wait")
             values[place.key] = _note(item).get("value")
     for item in items:
         _part(spec, doing, item, when)
-    yield from write_states(spec, known.values(), values, doing)
+    yield from write_states(spec, states.values(), values, doing)
     yield from send_results(broker, doing)
     return doing
 
 
-def _number(one: tuple[Item[Any], Place | None]) -> int:
-    return 0 if one[1] is None else one[1].number
+def _number(entry: tuple[Item[Any], Place | None]) -> int:
+    return 0 if entry[1] is None else entry[1].number
 
 
 def _part(spec: JoinSpec, doing: JoinTransaction, item: Item[Any], when: datetime) -> None:
@@ -224,5 +224,5 @@ def _parking(spec: JoinSpec, item: Item[Any]) -> Member:
 
 def _note(item: Item[Any]) -> Mapping[str, Any]:
     """Return the note that was written on an item when it was parked."""
-    stored = item.stored("parked")
-    return stored if isinstance(stored, Mapping) else {}
+    note = item.stored("parked")
+    return note if isinstance(note, Mapping) else {}

@@ -54,10 +54,10 @@ def count_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> None:
 
 def by_value(arrivals: Sequence[Arrival]) -> list[Arrival]:
     """Put arrivals with the same value together, in the order of the first arrival of each value."""
-    found: dict[str, list[Arrival]] = {}
+    groups: dict[str, list[Arrival]] = {}
     for arrival in arrivals:
-        found.setdefault(arrival.key, []).append(arrival)
-    return list(chain.from_iterable(found.values()))
+        groups.setdefault(arrival.key, []).append(arrival)
+    return list(chain.from_iterable(groups.values()))
 
 
 Known = dict[str, JoinState]
@@ -68,7 +68,7 @@ class Plan:
     """Decisions for some arrivals: which of them meet, wait, or are too late.
 
     Attributes:
-        known: state of each rendezvous after these decisions, where it must be written.
+        states: state of each rendezvous after these decisions, where it must be written.
         meetings: arrivals, and their partners by queue: other arrivals, or the places where partners wait.
         parking: arrivals that are parked, by their places.
         late: arrivals with partners that were given up before.
@@ -76,7 +76,7 @@ class Plan:
         waiting: documents of the parked items at the places, by the texts of the places.
     """
 
-    known: Known
+    states: Known
     meetings: list[tuple[Arrival, dict[str, Arrival | Place]]] = field(default_factory=list)
     parking: dict[Place, Arrival] = field(default_factory=dict)
     late: list[Arrival] = field(default_factory=list)
@@ -86,48 +86,59 @@ class Plan:
     @property
     def places(self) -> dict[str, Place]:
         """Places of parked partners, by their texts."""
-        return {place.text: place for _, met in self.meetings for place in met.values() if isinstance(place, Place)}
+        return {
+            place.text: place
+            for _, partners in self.meetings
+            for place in partners.values()
+            if isinstance(place, Place)
+        }
 
 
 def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
     """Read the parked partners of arrivals, and return the plan."""
     coming = {queue for queue in spec.queues if spec.coming(queue)}
-    stored = yield from rendezvous(spec, {arrival.key for arrival in arrivals})
+    documents = yield from rendezvous(spec, {arrival.key for arrival in arrivals})
     waiting: dict[str, Document] = {}
-    gone: set[str] = set()
+    empty_places: set[str] = set()
     ahead = 0
     while True:
-        plan = _plan_arrivals(spec, arrivals, stored, gone)
+        plan = _plan_arrivals(spec, arrivals, documents, empty_places)
         places = plan.places
         wanted = places.keys() - waiting.keys()
-        found = (yield from _find_waiting(spec, wanted)) if wanted else {}
-        waiting |= found
+        parked = (yield from _find_waiting(spec, wanted)) if wanted else {}
+        waiting |= parked
         # A rendezvous may count places of items that were purged. Plan again without the empty places until all are
         # found.
-        if len(found) == len(wanted):
+        if len(parked) == len(wanted):
             break
-        missing = wanted - found.keys()
+        missing = wanted - parked.keys()
         # Ever more places in one command: after a purge of the whole queue all of them are empty.
         ahead = min(ahead * 8 + 8, MAX_PLACES_READ)
-        gone |= missing | (yield from _find_empty_places(spec, plan.known, map(places.__getitem__, missing), ahead))
+        empty_places |= missing | (
+            yield from _find_empty_places(spec, plan.states, map(places.__getitem__, missing), ahead)
+        )
     plan.waiting = waiting
-    _postpone(spec, plan, coming, gone)
+    _postpone(spec, plan, coming, empty_places)
     return plan
 
 
-def _plan_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[str, Document], gone: set[str]) -> Plan:
+def _plan_arrivals(
+    spec: JoinSpec, arrivals: Sequence[Arrival], documents: Mapping[str, Document], empty_places: set[str]
+) -> Plan:
     keys = {arrival.key for arrival in arrivals}
-    plan = Plan({key: JoinState(key, spec.queues, stored.get(key)) for key in keys})
+    plan = Plan({key: JoinState(key, spec.queues, documents.get(key)) for key in keys})
     for arrival in arrivals:
-        meeting, queue = plan.known[arrival.key], arrival.queue
+        meeting, queue = plan.states[arrival.key], arrival.queue
         if arrival.item.stored(MISSED_FIELD):
             meeting.record_return(queue)
-        places = {other: meeting.first(other, gone) for other in spec.others(queue)}
+        places = {other: meeting.first(other, empty_places) for other in spec.others(queue)}
         there = {other: place for other, place in places.items() if place is not None}
         if len(there) == len(places):
             for place in there.values():
                 meeting.take(place)
-            plan.meetings.append((arrival, {other: plan.parking.pop(one, one) for other, one in there.items()}))
+            plan.meetings.append(
+                (arrival, {other: plan.parking.pop(partner, partner) for other, partner in there.items()})
+            )
         elif spec.late != "wait" and meeting.take_late_mark(queue):
             plan.late.append(arrival)
         else:
@@ -135,20 +146,20 @@ def _plan_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival], stored: Mapping[
     return plan
 
 
-def _postpone(spec: JoinSpec, plan: Plan, coming: set[str], gone: set[str]) -> None:
+def _postpone(spec: JoinSpec, plan: Plan, coming: set[str], empty_places: set[str]) -> None:
     """Put off arrivals with partners that are about to arrive.
 
     Nothing is written for an arrival that is alone with its value.
     """
     for place, arrival in reversed(list(plan.parking.items())) if coming else ():
-        meeting = plan.known[arrival.key]
-        missing = [queue for queue in spec.others(arrival.queue) if meeting.first(queue, gone) is None]
+        meeting = plan.states[arrival.key]
+        missing = [queue for queue in spec.others(arrival.queue) if meeting.first(queue, empty_places) is None]
         # ``unpark`` succeeds only for the last place of a line: no item is parked after it.
         if _is_patient(spec, arrival, missing, coming) and meeting.unpark(place):
             plan.put_off.append(plan.parking.pop(place))
-    written = [*plan.parking.values(), *plan.late, *(arrival for arrival, _ in plan.meetings)]
-    for key in {one.key for one in plan.put_off} - {one.key for one in written}:
-        del plan.known[key]
+    settled = [*plan.parking.values(), *plan.late, *(arrival for arrival, _ in plan.meetings)]
+    for key in {arrival.key for arrival in plan.put_off} - {arrival.key for arrival in settled}:
+        del plan.states[key]
 
 
 def _is_patient(spec: JoinSpec, arrival: Arrival, missing: Iterable[str], coming: set[str]) -> bool:
@@ -164,20 +175,20 @@ def _is_patient(spec: JoinSpec, arrival: Arrival, missing: Iterable[str], coming
 
 def _find_waiting(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
     """Find the items that wait at some places (by the index of keys)."""
-    found = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts))
-    return {document["key"]: document for document in found if isinstance(document.get("parked"), Mapping)}
+    documents = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts))
+    return {document["key"]: document for document in documents if isinstance(document.get("parked"), Mapping)}
 
 
 def _at(spec: JoinSpec, texts: set[str]) -> dict[str, Any]:
     return {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
 
 
-def _find_empty_places(spec: JoinSpec, known: Known, places: Iterable[Place], ahead: int) -> Flow[set[str]]:
+def _find_empty_places(spec: JoinSpec, states: Known, places: Iterable[Place], ahead: int) -> Flow[set[str]]:
     """Return the empty places after some empty ones; a whole queue may have been purged."""
-    behind = (other.text for place in places for other in known[place.key].following(place, ahead))
+    behind = (other.text for place in places for other in states[place.key].following(place, ahead))
     texts = set(islice(behind, MAX_PLACES_READ))
     if not texts:
         return texts
     fields = {"_id": 0, "key": 1}
-    found = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts), projection=fields)
-    return texts - {document["key"] for document in found}
+    documents = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts), projection=fields)
+    return texts - {document["key"] for document in documents}

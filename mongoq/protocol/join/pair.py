@@ -96,8 +96,8 @@ def _trail(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
     if not any(_is_recorded(member) for member in members):
         return entries
     for member in members:
-        stored = member.item.stored("trail")
-        own = {"trail": stored if isinstance(stored, list) else []}
+        trail = member.item.stored("trail")
+        own = {"trail": trail if isinstance(trail, list) else []}
         marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
         entries += marks.in_document(own).get("trail", own["trail"])
     joined = [{**entry, "joined": True} if isinstance(entry, Mapping) else entry for entry in entries]
@@ -120,16 +120,16 @@ def make_leave_statements(members: Iterable[Member], now: datetime) -> list[Stat
     They are deleted, or kept as history, or kept as ids to be remembered.
     """
     statements: list[Statement] = []
-    gone: dict[Any, tuple[dict[str, Any], list[Any]]] = {}
+    groups: dict[Any, tuple[dict[str, Any], list[Any]]] = {}
     for member in members:
         update = retention_update(member.context, member.item, now, {})
         rest = {name: value for name, value in member.where.items() if name != "_id"}
         if update is None:
-            gone.setdefault(repr(rest), (rest, []))[1].append(member.where["_id"])
+            groups.setdefault(repr(rest), (rest, []))[1].append(member.where["_id"])
         else:
             marked = Marker(member.context, "done", at=now).marks(member.item).on(update)
             statements.append(("UpdateOne", {"filter": member.where, "update": _in_its_queue(member, marked)}))
-    statements += [("DeleteMany", {"filter": {"_id": {"$in": ids}, **rest}}) for rest, ids in gone.values()]
+    statements += [("DeleteMany", {"filter": {"_id": {"$in": ids}, **rest}}) for rest, ids in groups.values()]
     return statements
 
 
@@ -151,5 +151,5 @@ def _in_its_queue(member: Member, update: dict[str, Any]) -> dict[str, Any]:
         return update
     key = member.item.key
     changes = {**update["$set"], "q": member.item.queue, **({} if key is None else {"key": key})}
-    gone = {name: "" for name in PARKED_FIELDS if name not in changes}
-    return {**update, "$set": changes, "$unset": {**update["$unset"], **gone}}
+    unset_fields = {name: "" for name in PARKED_FIELDS if name not in changes}
+    return {**update, "$set": changes, "$unset": {**update["$unset"], **unset_fields}}

@@ -120,21 +120,24 @@ class JoinTransaction:
         self.fates[id_key(item.id)] = fate
 
 
-def record_results(spec: JoinSpec, done: JoinTransaction) -> None:
+def record_results(spec: JoinSpec, transaction: JoinTransaction) -> None:
     """Count the results, log failures, and wake callers in this process that wait for the items."""
-    spec.fates.update(done.fates)
-    if done.reasons:
+    spec.fates.update(transaction.fates)
+    if transaction.reasons:
         logger.warning(
-            "%d items of the join %r have failed; the last: %s", len(done.reasons), spec.name, done.reasons[-1]
+            "%d items of the join %r have failed; the last: %s",
+            len(transaction.reasons),
+            spec.name,
+            transaction.reasons[-1],
         )
     broker = spec.parked.broker
-    for document in (pair.document for pair in done.pairs):
+    for document in (pair.document for pair in transaction.pairs):
         broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])
-    for queue, number in Counter(member.context.name for member in done.members).items():
+    for queue, number in Counter(member.context.name for member in transaction.members).items():
         broker.counters.add(queue, "commit", number)
-    for queue, number in Counter(queue for queue, _, _ in done.parked).items():
+    for queue, number in Counter(queue for queue, _, _ in transaction.parked).items():
         broker.counters.add(queue, "move", number)
-    for (priority, until), number in Counter((priority, until) for _, priority, until in done.parked).items():
+    for (priority, until), number in Counter((priority, until) for _, priority, until in transaction.parked).items():
         broker.record_put(spec.parked.name, until, priority, number=number, is_new=False)
 
 
@@ -142,23 +145,23 @@ def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]
     """Read the stored rendezvous of some values, by their keys."""
     ids = {rendezvous_id(spec.name, key): key for key in keys}
     broker = spec.parked.broker
-    found = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
-    return {ids[document["_id"]]: document for document in found}
+    documents = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
+    return {ids[document["_id"]]: document for document in documents}
 
 
 def write_states(
-    spec: JoinSpec, known: Iterable[JoinState], values: Mapping[str, Any], doing: JoinTransaction
+    spec: JoinSpec, states: Iterable[JoinState], values: Mapping[str, Any], doing: JoinTransaction
 ) -> Flow[None]:
     """Write the state of each rendezvous; an empty one with nothing to remember is deleted, a new one is inserted.
 
     A process that writes the same document at the same time meets a write conflict, and tries again.
     """
     requests: list[Statement] = []
-    done: list[str] = []
-    for meeting in known:
+    ended_ids: list[str] = []
+    for meeting in states:
         id = rendezvous_id(spec.name, meeting.key)
         if meeting.done:
-            done += [id] if meeting.stored else []
+            ended_ids += [id] if meeting.stored else []
             continue
         fields = {**meeting.fields(), "value": values.get(meeting.key), "at": doing.now}
         leaves = {"expires": doing.now + EXPIRED_ITEM_REMEMBER} if meeting.empty else {}
@@ -167,8 +170,8 @@ def write_states(
             continue
         update = {"$set": {**fields, **leaves}, **({} if leaves else {"$unset": {"expires": ""}})}
         requests.append(("UpdateOne", {"filter": {"_id": id}, "update": update}))
-    if done:
-        requests.append(("DeleteMany", {"filter": {"_id": {"$in": done}}}))
+    if ended_ids:
+        requests.append(("DeleteMany", {"filter": {"_id": {"$in": ended_ids}}}))
     if requests:
         yield from count_found(spec.parked.broker, requests)
 
@@ -180,6 +183,6 @@ def send_results(broker: BrokerContext, doing: JoinTransaction) -> Flow[None]:
     # One count for all statements: a transaction that finds fewer items is aborted as a whole.
     if requests and (yield from count_found(broker, requests)) < expected:
         raise FenceMiss
-    made = [*map(broker.encoding.raw, doing.values), *(pair.raw for pair in doing.pairs)]
-    for chunk in chunks(made, lambda document: len(document.raw)):
+    documents = [*map(broker.encoding.raw, doing.values), *(pair.raw for pair in doing.pairs)]
+    for chunk in chunks(documents, lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})

@@ -82,7 +82,7 @@ def _change(broker: BrokerContext, filter: dict[str, Any], update: dict[str, Any
         yield from read_bindings(broker)  # raises an error that names the malformed binding
         raise
     bound = bindings_in(broker, document)
-    broker.topics.store(bound, asked_at, written=True)
+    broker.topics.store(bound, asked_at, is_written=True)
     return bound
 
 
@@ -96,7 +96,7 @@ def _refuse_chains(bound: Bound, topic: str, queues: list[str]) -> None:
         if bound.get(queue):
             problem = f"{queue!r} is a topic itself, and what is pushed to a topic goes no further than one step"
             raise ArgumentInvalid("queues", f"{problem}; bind {', '.join(bound[queue])} to {topic!r} instead")
-    for other, others in bound.items():
-        if topic in others:
+    for other, topics in bound.items():
+        if topic in topics:
             problem = f"{topic!r} is bound to topic {other!r}, and what is pushed to a topic goes no further"
             raise ArgumentInvalid("topic", f"{problem} than one step; bind the queues to {other!r} instead")

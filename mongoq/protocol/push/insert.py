@@ -42,8 +42,8 @@ def insert_command(envelope: Mapping[str, Any]) -> Command[Any]:
     return Command("insert_one", {"document": envelope})
 
 
-def insert_item(broker: BrokerContext, envelope: Mapping[str, Any], *, given: bool) -> Flow[bool]:
-    """Insert an item, and return whether it is new; an item with a ``given`` id may exist already, or be done.
+def insert_item(broker: BrokerContext, envelope: Mapping[str, Any], *, id_given: bool) -> Flow[bool]:
+    """Insert an item, and return whether it is new; an item with an id of the caller may exist already, or be done.
 
     Raises:
         DuplicateItem: another push has used the given id.
@@ -51,23 +51,23 @@ def insert_item(broker: BrokerContext, envelope: Mapping[str, Any], *, given: bo
     try:
         yield insert_command(envelope)
     except (Duplicate, ReplyLost) as error:
-        return (yield from is_new(broker, error, envelope, given=given))
+        return (yield from is_new(broker, error, envelope, id_given=id_given))
     return True
 
 
 def is_new(
-    broker: BrokerContext, error: Duplicate | ReplyLost, envelope: Mapping[str, Any], *, given: bool
+    broker: BrokerContext, error: Duplicate | ReplyLost, envelope: Mapping[str, Any], *, id_given: bool
 ) -> Flow[bool]:
     """Return whether the item of a failed insert is new; raise the error again unless the item exists."""
     if isinstance(error, ReplyLost):
-        if not (yield from confirm_insert(broker, envelope, given=given)):
+        if not (yield from confirm_insert(broker, envelope, id_given=id_given)):
             raise error
         return True
-    if not given:
+    if not id_given:
         raise error
     if (yield from is_pushed(broker, envelope)):
         return False
-    return (yield from insert_item(broker, envelope, given=True))  # the document with this id was removed since
+    return (yield from insert_item(broker, envelope, id_given=True))  # the document with this id was removed since
 
 
 def is_pushed(broker: BrokerContext, envelope: Mapping[str, Any]) -> Flow[bool]:
@@ -76,11 +76,11 @@ def is_pushed(broker: BrokerContext, envelope: Mapping[str, Any]) -> Flow[bool]:
     Raises:
         DuplicateItem: another push has used the id.
     """
-    found = yield from find_pushed(broker, [envelope["_id"]])
-    for document in found:
+    documents = yield from find_pushed(broker, [envelope["_id"]])
+    for document in documents:
         if not is_same_push(document, envelope.get("into", envelope["q"])):
             raise id_taken_error(document, envelope)
-    return bool(found)
+    return bool(documents)
 
 
 def find_pushed(broker: BrokerContext, ids: Sequence[ObjectId]) -> Flow[list[Document]]:
@@ -88,23 +88,23 @@ def find_pushed(broker: BrokerContext, ids: Sequence[ObjectId]) -> Flow[list[Doc
     return (yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=PUSH_FIELDS))
 
 
-def id_taken_error(found: Document, envelope: Mapping[str, Any]) -> DuplicateItem:
+def id_taken_error(document: Document, envelope: Mapping[str, Any]) -> DuplicateItem:
     """Return the error of an id that another push has used; a copy for a bound queue names the push's own id."""
     origin = envelope.get("origin")
     id = origin["id"] if isinstance(origin, Mapping) else envelope["_id"]
-    return DuplicateItem(found.get("q", ""), None, found["_id"], id=id, to=envelope.get("into", envelope["q"]))
+    return DuplicateItem(document.get("q", ""), None, document["_id"], id=id, to=envelope.get("into", envelope["q"]))
 
 
-def confirm_insert(broker: BrokerContext, envelope: Mapping[str, Any], *, given: bool) -> Flow[bool]:
+def confirm_insert(broker: BrokerContext, envelope: Mapping[str, Any], *, id_given: bool) -> Flow[bool]:
     """Return whether the item is stored, by an update that changes nothing and waits for the majority like any update.
 
     The push itself is not sent again: it could double an item that was inserted and settled in the meantime. A given id
     may be stored from an earlier version of mongoq, or from another push: ``DuplicateItem``.
     """
     id = envelope["_id"]
-    filter = {"_id": id, "into": envelope["into"]} if given else {"_id": id}
+    filter = {"_id": id, "into": envelope["into"]} if id_given else {"_id": id}
     command = Command("update_one", {"filter": filter, "update": {"$set": {"_id": id}}}, has_matched)
-    return (yield from retry_once(command)) or (given and (yield from is_pushed(broker, envelope)))
+    return (yield from retry_once(command)) or (id_given and (yield from is_pushed(broker, envelope)))
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -138,45 +138,47 @@ def check_keyed(key: Any, on_duplicate: Any) -> Keyed | None:
     return None
 
 
-def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, given: bool) -> Flow[ObjectId]:
+def push_keyed(context: QueueContext[Any], envelope: Document, keyed: Keyed, *, id_given: bool) -> Flow[ObjectId]:
     """Insert an item unless one with its key is live, and return the id of the live item."""
-    id, new = yield from upsert_keyed(context.broker, envelope, keyed, given=given)
+    id, new = yield from upsert_keyed(context.broker, envelope, keyed, id_given=id_given)
     context.broker.record_put(context.name, envelope["when"], envelope["priority"], id=id, is_new=new)
     return id
 
 
 def upsert_keyed(
-    broker: BrokerContext, envelope: Document, keyed: Keyed, *, given: bool
+    broker: BrokerContext, envelope: Document, keyed: Keyed, *, id_given: bool
 ) -> Flow[tuple[ObjectId, bool]]:
     """Insert an item unless one with its key is live; return the id of the live item, and whether it is new.
 
     ``findAndModify`` with upsert: an error of the unique index, even when caught, would abort a caller's transaction.
     The index still decides between two callers that insert at the same moment; the slower caller meets the other's
-    item. A ``given`` id is read first: when a push is sent again after its item is done, it must not replace an item
+    item. A caller's id is read first: when a push is sent again after its item is done, it must not replace an item
     pushed since.
     """
-    return (yield from retry_lost_race(partial(_try_upsert, broker, envelope, keyed, given=given)))
+    return (yield from retry_lost_race(partial(_try_upsert, broker, envelope, keyed, id_given=id_given)))
 
 
-def _try_upsert(broker: BrokerContext, envelope: Document, keyed: Keyed, *, given: bool) -> Flow[tuple[ObjectId, bool]]:
+def _try_upsert(
+    broker: BrokerContext, envelope: Document, keyed: Keyed, *, id_given: bool
+) -> Flow[tuple[ObjectId, bool]]:
     """Insert an item as ``upsert_keyed`` does; raises ``Duplicate`` when another caller was faster."""
     id: ObjectId = envelope["_id"]
-    pushed, holder = (yield from _read_key(broker, envelope, keyed)) if given else (False, None)
+    pushed, holder = (yield from _read_key(broker, envelope, keyed)) if id_given else (False, None)
     if pushed:
         return id, False
     try:
-        found = yield from _upsert_command(envelope, keyed, holder, serverless=broker.serverless)
+        document = yield from _upsert_command(envelope, keyed, holder, serverless=broker.serverless)
     except ReplyLost:
-        if not (yield from confirm_insert(broker, envelope, given=given)):
+        if not (yield from confirm_insert(broker, envelope, id_given=id_given)):
             raise
         return id, True
     except Duplicate:
-        if not given and (yield from is_pushed(broker, envelope)):
+        if not id_given and (yield from is_pushed(broker, envelope)):
             return id, False  # pushed before under this id, and perhaps done
         raise
-    if found["_id"] != id and keyed.on_duplicate == "raise":
-        raise DuplicateItem(envelope["q"], keyed.key, found["_id"])
-    return found["_id"], found["_id"] == id
+    if document["_id"] != id and keyed.on_duplicate == "raise":
+        raise DuplicateItem(envelope["q"], keyed.key, document["_id"])
+    return document["_id"], document["_id"] == id
 
 
 def _read_key(broker: BrokerContext, envelope: Document, keyed: Keyed) -> Flow[tuple[bool, ObjectId | None]]:
@@ -187,8 +189,8 @@ def _read_key(broker: BrokerContext, envelope: Document, keyed: Keyed) -> Flow[t
     """
     holder = None
     if keyed.on_duplicate == "replace":
-        found = yield from find_one(broker, live_filter(envelope["q"], keyed.key), {"_id": 1})
-        holder = envelope["_id"] if found is None else found["_id"]
+        document = yield from find_one(broker, live_filter(envelope["q"], keyed.key), {"_id": 1})
+        holder = envelope["_id"] if document is None else document["_id"]
     return (yield from is_pushed(broker, envelope)), holder
 
 
@@ -197,8 +199,8 @@ def _upsert_command(envelope: Document, keyed: Keyed, holder: Any, *, serverless
     fields = {name: value for name, value in envelope.items() if name != "q"}
     if keyed.on_duplicate == "replace":
         changes = {name: fields.pop(name) for name in REPLACED_FIELDS if name in fields}
-        gone = [*REMOVED_FIELDS, *(name for name in REPLACED_FIELDS if name not in changes)]
-        update = {"$set": changes, "$unset": dict.fromkeys(gone, ""), "$setOnInsert": fields}
+        unset_fields = [*REMOVED_FIELDS, *(name for name in REPLACED_FIELDS if name not in changes)]
+        update = {"$set": changes, "$unset": dict.fromkeys(unset_fields, ""), "$setOnInsert": fields}
     else:
         update = {"$setOnInsert": fields}
     filter = live_filter(envelope["q"], keyed.key)
@@ -217,5 +219,5 @@ def live_filter(queue: str, key: str) -> dict[str, Any]:
 
 def raise_duplicate(broker: BrokerContext, queue: str, key: str, error: Exception) -> Flow[NoReturn]:
     """Raise ``DuplicateItem`` with the id of the live item; it may be gone by now, and then there is no id."""
-    found = yield from find_one(broker, live_filter(queue, key), {"_id": 1})
-    raise DuplicateItem(queue, key, found and found["_id"]) from error
+    document = yield from find_one(broker, live_filter(queue, key), {"_id": 1})
+    raise DuplicateItem(queue, key, document and document["_id"]) from error

@@ -41,7 +41,13 @@ class _Put(NamedTuple):
 
 
 def publish(
-    broker: BrokerContext, envelope: Document, queues: Sequence[str], keyed: Keyed | None, *, given: bool, joined: bool
+    broker: BrokerContext,
+    envelope: Document,
+    queues: Sequence[str],
+    keyed: Keyed | None,
+    *,
+    id_given: bool,
+    joined: bool,
 ) -> Flow[None]:
     """Put a copy of an envelope into each queue, or into none; ``joined`` means within a caller's transaction.
 
@@ -49,14 +55,14 @@ def publish(
     """
     at = broker.clock.now()
     copies = [make_bound_copy(envelope, queue, at) for queue in queues]
-    make = partial(_insert_one_by_one, broker, copies, keyed, given=given)
+    make = partial(_insert_one_by_one, broker, copies, keyed, id_given=id_given)
     if len(copies) > 1 and not broker.serverless:
         size = broker.encoding.size(copies[0]) * len(copies)
         if size > MAX_TRANSACTION_BYTES:
             raise PayloadTooLarge(f"payload for {len(copies)} queues", size, MAX_TRANSACTION_BYTES)
         if keyed is None:
             raw = [Copy(copy["q"], copy["_id"], broker.encoding.raw(copy)) for copy in copies]
-            make = partial(_insert_in_few, broker, raw, given=given)
+            make = partial(_insert_in_few, broker, raw, id_given=id_given)
         if not joined:
             make = partial(run_in_transaction, broker, make)
     _record_puts(broker, (yield from make()), envelope)
@@ -68,7 +74,7 @@ def publish_many(
     fresh: Sequence[tuple[ObjectId, bytes]],
     queues: Sequence[str],
     *,
-    given: bool,
+    id_given: bool,
     joined: bool = False,
 ) -> Flow[None]:
     """Put copies of many envelopes into each queue, all of them or none; the envelopes differ in id and payload only.
@@ -83,27 +89,27 @@ def publish_many(
     ]
     if broker.serverless:
         documents = [copy.document for copy in copies]
-        puts = yield from _insert_one_by_one(broker, documents, None, given=given)
+        puts = yield from _insert_one_by_one(broker, documents, None, id_given=id_given)
     else:
-        make = partial(_insert_in_few, broker, copies, given=given)
+        make = partial(_insert_in_few, broker, copies, id_given=id_given)
         puts = yield from make() if joined else run_in_transaction(broker, make)
     _record_puts(broker, puts, envelope)
 
 
-def insert_joined(broker: BrokerContext, items: Sequence[Copy], envelope: Document, *, given: bool) -> Flow[None]:
+def insert_joined(broker: BrokerContext, items: Sequence[Copy], envelope: Document, *, id_given: bool) -> Flow[None]:
     """Put many items into their queue within a caller's transaction, all of them or none.
 
     They differ from the ``envelope`` in id and payload only. An id that exists already must not abort the transaction.
     """
     size = sum(len(item.document.raw) for item in items)
     _check_transaction_size(len(items), size, f"{len(items):,}")
-    _record_puts(broker, (yield from _insert_in_few(broker, items, given=given)), envelope)
+    _record_puts(broker, (yield from _insert_in_few(broker, items, id_given=id_given)), envelope)
 
 
 def _check_transaction_size(number: int, size: int, what: str) -> None:
-    for many, limit, unit in ((number, MAX_COPIES, "copies"), (size, MAX_TRANSACTION_BYTES, "bytes")):
-        if many > limit:
-            problem = f"{what} are {many:,} {unit} in one transaction, and {limit:,} is"
+    for amount, limit, unit in ((number, MAX_COPIES, "copies"), (size, MAX_TRANSACTION_BYTES, "bytes")):
+        if amount > limit:
+            problem = f"{what} are {amount:,} {unit} in one transaction, and {limit:,} is"
             raise ArgumentInvalid("payloads", f"{problem} the limit; push them in parts")
 
 
@@ -116,19 +122,19 @@ def copy_for_queue(broker: BrokerContext, envelope: Document, wrapped: bytes, qu
 
 
 def _insert_one_by_one(
-    broker: BrokerContext, copies: Sequence[Document], keyed: Keyed | None, *, given: bool
+    broker: BrokerContext, copies: Sequence[Document], keyed: Keyed | None, *, id_given: bool
 ) -> Flow[list[_Put]]:
     puts = []
     for copy in copies:
         if keyed is None:
-            id, new = copy["_id"], (yield from insert_item(broker, copy, given=given))
+            id, new = copy["_id"], (yield from insert_item(broker, copy, id_given=id_given))
         else:
-            id, new = yield from upsert_keyed(broker, copy, keyed, given=given)
+            id, new = yield from upsert_keyed(broker, copy, keyed, id_given=id_given)
         puts.append(_Put(copy["q"], id, new))
     return puts
 
 
-def _insert_in_few(broker: BrokerContext, copies: Sequence[Copy], *, given: bool) -> Flow[list[_Put]]:
+def _insert_in_few(broker: BrokerContext, copies: Sequence[Copy], *, id_given: bool) -> Flow[list[_Put]]:
     """Put copies without a key in few commands; if their ids may exist already, the copies are upserted.
 
     A refused ``insert`` would abort the transaction. Raises ``DuplicateItem`` when another push used an id.
@@ -136,7 +142,7 @@ def _insert_in_few(broker: BrokerContext, copies: Sequence[Copy], *, given: bool
     puts = []
     for chunk in chunks(copies, lambda copy: len(copy.document.raw)):
         new = set(range(len(chunk)))
-        if given:
+        if id_given:
             requests = [("UpdateOne", _upsert(copy)) for copy in chunk]
             reply: Any = yield from Command("bulk_write", {"requests": requests, "ordered": True})
             new = set(reply.upserted_ids)
@@ -153,9 +159,9 @@ def _check_same(copies: Sequence[Copy], broker: BrokerContext) -> Flow[None]:
     if not copies:
         return
     wanted = {copy.id: copy.document for copy in copies}
-    for found in (yield from find_pushed(broker, list(wanted))):
-        if not is_same_push(found, wanted[found["_id"]]["into"]):
-            raise id_taken_error(found, wanted[found["_id"]])
+    for document in (yield from find_pushed(broker, list(wanted))):
+        if not is_same_push(document, wanted[document["_id"]]["into"]):
+            raise id_taken_error(document, wanted[document["_id"]])
 
 
 def _upsert(copy: Copy) -> dict[str, Any]:

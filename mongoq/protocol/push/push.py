@@ -39,7 +39,7 @@ class Draft:
         headers: the headers in the form to send, or ``None``.
         delay: how long the item waits; ``None`` when it does not, or has a ``when``.
         when: the time from which on it is eligible, or ``None``.
-        given: the id given by the producer, or ``None``.
+        given_id: the id given by the producer, or ``None``.
         remember: how long a given id is remembered.
         id: the item's id; set by ``stamp``.
         at: the time from which on it is eligible, in milliseconds since 1970; set by ``stamp``.
@@ -51,7 +51,7 @@ class Draft:
     headers: Any
     delay: Duration | None
     when: datetime | None
-    given: ObjectId | None
+    given_id: ObjectId | None
     remember: timedelta
     id: ObjectId = field(init=False)
     at: int = field(init=False)
@@ -59,7 +59,7 @@ class Draft:
     def stamp(self) -> None:
         """Set the item's id and due time: its place in the queue, before all later pushes, in any batch."""
         clock = self.context.broker.clock
-        self.id = self.given or new_id()
+        self.id = self.given_id or new_id()
         undelayed = self.delay is None and self.when is None
         self.at = clock.now_milliseconds() if undelayed else milliseconds(due_time(clock, self.delay, self.when))
 
@@ -79,7 +79,7 @@ class Draft:
 
     def encode(self) -> Document:
         """Return the envelope in the form to send."""
-        if self.headers is None and self.given is None:
+        if self.headers is None and self.given_id is None:
             return fresh_envelope(self.context.name, self.wrapped, id=self.id, at=self.at, priority=self.priority)
         return self.envelope()
 
@@ -92,7 +92,7 @@ class Draft:
             when=time_of(self.at),
             priority=self.priority,
             headers=self.headers,
-            once=None if self.given is None else self.context.broker.clock.now() + self.remember,
+            once=None if self.given_id is None else self.context.broker.clock.now() + self.remember,
         )
 
 
@@ -135,27 +135,27 @@ def push(
     keyed = None if key is None and on_duplicate == "keep" else check_keyed(key, on_duplicate)
     wrapped = context.codec.wrap(payload)
     stored_headers = check_headers(headers, context.broker.encoding)
-    given = None if id is None else object_id(id)
-    remember = remember_time(once, given is not None)
+    given_id = None if id is None else object_id(id)
+    remember = remember_time(once, given_id is not None)
     check_due(delay, when)
-    draft = Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given, remember)
+    draft = Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given_id, remember)
     joined = session is not None
     yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
     draft.stamp()
-    if given is not None:
+    if given_id is not None:
         context.state.expect_remembered(remember)
     return (yield from _insert_draft(draft, keyed, joined=joined))
 
 
 def _insert_draft(draft: Draft, keyed: Keyed | None, *, joined: bool) -> Flow[ObjectId]:
     """Insert the item of a draft in one of four ways, and return its id, or that of the live item with its key."""
-    context, broker, identified = draft.context, draft.context.broker, draft.given is not None
+    context, broker, identified = draft.context, draft.context.broker, draft.given_id is not None
     if bound := broker.topics.bound.get(context.name):
-        yield from publish(broker, draft.envelope(), bound, keyed, given=identified, joined=joined)
+        yield from publish(broker, draft.envelope(), bound, keyed, id_given=identified, joined=joined)
     elif keyed is not None:
-        return (yield from push_keyed(context, draft.envelope(), keyed, given=identified))
+        return (yield from push_keyed(context, draft.envelope(), keyed, id_given=identified))
     elif joined or broker.batchers is None:
-        if (yield from insert_item(broker, draft.encode(), given=identified)):
+        if (yield from insert_item(broker, draft.encode(), id_given=identified)):
             draft.record_put()
     else:
         yield from insert_together(broker.batchers, draft)
@@ -197,7 +197,7 @@ def insert_together(batchers: Batchers, draft: Draft) -> Flow[None]:
     try:
         yield Shared(batcher, draft)
     except (Duplicate, ReplyLost) as error:
-        if (yield from is_new(broker, error, draft.encode(), given=draft.given is not None)):
+        if (yield from is_new(broker, error, draft.encode(), id_given=draft.given_id is not None)):
             draft.record_put()
 
 
@@ -227,11 +227,11 @@ def _record_drafts(drafts: Iterable[Draft]) -> None:
     kinds: dict[Kind, list[Draft]] = {}
     for draft in drafts:
         kinds.setdefault(draft.kind, []).append(draft)
-    for (queue, priority, at), alike in kinds.items():
-        context = alike[0].context
+    for (queue, priority, at), group in kinds.items():
+        context = group[0].context
         if queue in context.broker.registry.wait_queues:
             # The change stream reports each item once more; a waiter recognises it by its id.
-            for draft in alike:
+            for draft in group:
                 context.record_put(priority, at, id=draft.id)
         else:
-            context.record_put(priority, at, number=len(alike))
+            context.record_put(priority, at, number=len(group))

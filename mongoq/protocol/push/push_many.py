@@ -84,7 +84,7 @@ class _Envelopes:
         clock = context.broker.clock
         self._context = context
         self._options = options
-        self._due = [due_time(clock, chosen.delay, chosen.when) for chosen in options]
+        self._due = [due_time(clock, push_options.delay, push_options.when) for push_options in options]
         self._until = None if remember is None else clock.now() + remember
         self._stencils: list[Stencil | None] = [None] * len(options)
 
@@ -105,20 +105,20 @@ class _Envelopes:
     def document(self, push: Push, payload: Any) -> dict[str, Any]:
         """Return the envelope of a push as a document."""
         id, _, place = push
-        chosen = self._options[place]
+        options = self._options[place]
         return new_envelope(
             self._context.name,
             payload,
             id=ObjectId(id),
             when=self._due[place],
-            priority=chosen.priority,
-            headers=chosen.headers,
+            priority=options.priority,
+            headers=options.headers,
             once=self._until,
         )
 
-    def record(self, stored: Sequence[Push]) -> None:
+    def record(self, pushes: Sequence[Push]) -> None:
         """Record the new items, those of each option together."""
-        for place, number in Counter(place for _, _, place in stored).items():
+        for place, number in Counter(place for _, _, place in pushes).items():
             name, priority = self._context.name, self._options[place].priority
             self._context.broker.record_put(name, self._due[place], priority, number=number)
 
@@ -142,30 +142,30 @@ def push_many(
     """
     joined = session is not None
     values = _encode_payloads(context, payloads)
-    given = None if ids is None else _check_ids(ids, len(values))
+    given_ids = None if ids is None else _check_ids(ids, len(values))
     stored_headers = check_headers(headers, context.broker.encoding)
     options = PushOptions(delay, when, checked_priority(priority), stored_headers)
-    remember = remember_time(once, given is not None)
+    remember = remember_time(once, given_ids is not None)
     check_due(delay, when)
     if not values:
         return []
     yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
-    raw = new_ids(len(values)) if given is None else [id.binary for id in given]
-    identities = given or list(map(ObjectId, raw))
-    if given is not None:
+    raw = new_ids(len(values)) if given_ids is None else [id.binary for id in given_ids]
+    identities = given_ids or list(map(ObjectId, raw))
+    if given_ids is not None:
         context.state.expect_remembered(remember)
-    envelopes = _Envelopes(context, [options], None if given is None else remember)
+    envelopes = _Envelopes(context, [options], None if given_ids is None else remember)
     pushes = [(id, value, 0) for id, value in zip(raw, values, strict=True)]
     if bound := context.broker.topics.bound.get(context.name):
         fresh = list(zip(identities, values, strict=True))
         first = envelopes.document(pushes[0], None)
-        yield from publish_many(context.broker, first, fresh, bound, given=given is not None, joined=joined)
+        yield from publish_many(context.broker, first, fresh, bound, id_given=given_ids is not None, joined=joined)
     elif joined:
         copies = [Copy(context.name, id, envelopes.encode(push)) for id, push in zip(identities, pushes, strict=True)]
         first = envelopes.document(pushes[0], None)
-        yield from insert_joined(context.broker, copies, first, given=given is not None)
+        yield from insert_joined(context.broker, copies, first, id_given=given_ids is not None)
     else:
-        yield from _insert_in_chunks(context, pushes, envelopes, again=given is not None)
+        yield from _insert_in_chunks(context, pushes, envelopes, again=given_ids is not None)
     return identities
 
 
@@ -202,7 +202,7 @@ def _insert_in_chunks(
     """
     failed: Failures = {}
     stopped: Exception | None = None
-    lost = False
+    unknown_fate = False
     for chunk in chunks(pushes, envelopes.size):
         try:
             if stopped is not None:
@@ -212,14 +212,14 @@ def _insert_in_chunks(
             stopped = error
             refused, unknown = dict.fromkeys(_ids(chunk), own_error(error)), False
         failed |= refused
-        lost |= unknown
+        unknown_fate |= unknown
     if not failed:
         return
-    done = [id for id in _ids(pushes) if id not in failed]
-    if lost:
+    pushed_ids = [id for id in _ids(pushes) if id not in failed]
+    if unknown_fate:
         # The caller does not know the generated ids yet, so it could not look for the pushed items by itself.
-        raise BatchIncomplete(context.name, done, failed) from next(iter(failed.values()))
-    finish(context.name, done, failed)
+        raise BatchIncomplete(context.name, pushed_ids, failed) from next(iter(failed.values()))
+    finish(context.name, pushed_ids, failed)
 
 
 def _ids(chunk: Iterable[Push]) -> list[ObjectId]:
@@ -247,20 +247,20 @@ def _insert_chunk(
             if not (again and isinstance(error, Duplicate))
         }
         there = [chunk[place] for place in refused.refusals if place not in failed]
-        met, unknown = yield from _resolve_duplicates(context, there, envelopes)
-        return met | {ObjectId(chunk[place][0]): error for place, error in failed.items()}, unknown
+        duplicates, unknown = yield from _resolve_duplicates(context, there, envelopes)
+        return duplicates | {ObjectId(chunk[place][0]): error for place, error in failed.items()}, unknown
     except ReplyLost as reply:
         missing = ids = _ids(chunk)
-        taken: Failures = {}
+        failures: Failures = {}
         try:
             missing = yield from _find_missing(context, ids)
             if again:
-                taken, _ = yield from _find_taken(context, ids)
+                failures, _ = yield from _find_taken(context, ids)
         except Exception as error:
             logger.debug("what was pushed could not be looked for: %r", error)
         absent = set(missing)
         envelopes.record([push for push, id in zip(chunk, ids, strict=True) if id not in absent])
-        return taken | dict.fromkeys(missing, reply.cause), bool(missing)
+        return failures | dict.fromkeys(missing, reply.cause), bool(missing)
     envelopes.record(chunk)
     return {}, False
 
@@ -274,25 +274,25 @@ def _resolve_duplicates(
     """
     if not chunk:
         return {}, False
-    taken, found = yield from _find_taken(context, _ids(chunk))
-    missing = [push for push in chunk if push[0] not in found]
+    failures, stored_ids = yield from _find_taken(context, _ids(chunk))
+    missing = [push for push in chunk if push[0] not in stored_ids]
     if not missing:
-        return taken, False
+        return failures, False
     more, unknown = yield from _insert_chunk(context, missing, envelopes, again=True)
-    return taken | more, unknown
+    return failures | more, unknown
 
 
 def _find_taken(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[tuple[Failures, set[bytes]]]:
     """Return the errors of ids that other pushes have used (``find``), and the ids that exist."""
     documents = yield from find_pushed(context.broker, ids)
-    taken: Failures = {
+    failures: Failures = {
         document["_id"]: DuplicateItem(
             document.get("q", ""), None, document["_id"], id=document["_id"], to=context.name
         )
         for document in documents
         if not is_same_push(document, context.name)
     }
-    return taken, {document["_id"].binary for document in documents}
+    return failures, {document["_id"].binary for document in documents}
 
 
 def _find_missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[ObjectId]]:
@@ -302,8 +302,10 @@ def _find_missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[
     if (yield from retry_once(command)) == len(ids):
         return []
     # Rarely needed: most often the update has found all of them.
-    found = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1})
-    there = {document["_id"] for document in found}
+    documents = yield from find_few(
+        context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection={"_id": 1}
+    )
+    there = {document["_id"] for document in documents}
     return [id for id in ids if id not in there]
 
 
@@ -320,7 +322,9 @@ def push_each(
     yield from ensure_ready_to_push(context)
     envelopes = _Envelopes(context, options, remember)
     keyed = (
-        [push for push in pushes if options[push[2]].key is not None] if any(chosen.key for chosen in options) else []
+        [push for push in pushes if options[push[2]].key is not None]
+        if any(push_options.key for push_options in options)
+        else []
     )
     plain = [push for push in pushes if options[push[2]].key is None] if keyed else pushes
     if bound := context.broker.topics.bound.get(context.name):
@@ -338,15 +342,15 @@ def _publish_parts(
     for part in _transactions(pushes, len(bound)):
         envelope = envelopes.document(part[0], None)
         fresh = [(ObjectId(id), wrapped) for id, wrapped, _ in part]
-        yield from publish_many(context.broker, envelope, fresh, bound, given=True)
+        yield from publish_many(context.broker, envelope, fresh, bound, id_given=True)
 
 
 def _transactions(pushes: Iterable[Push], queues: int) -> Iterator[list[Push]]:
-    alike: dict[int, list[Push]] = {}
+    groups: dict[int, list[Push]] = {}
     for push in pushes:
-        alike.setdefault(push[2], []).append(push)
+        groups.setdefault(push[2], []).append(push)
     share = MAX_COMMAND_BYTES * queues / MAX_TRANSACTION_BYTES
-    for same in alike.values():
+    for same in groups.values():
         yield from chunks(same, lambda push: int(len(push[1]) * share) + 1, most=max(MAX_COPIES // queues, 1))
 
 
@@ -354,6 +358,6 @@ def _push_with_key(context: QueueContext[Any], push: Push, key: str, envelopes: 
     broker, keyed = context.broker, Keyed(key, "keep")
     envelope = envelopes.document(push, broker.encoding.unwrap("payload", push[1]))
     if bound := broker.topics.bound.get(context.name):
-        yield from publish(broker, envelope, bound, keyed, given=True, joined=False)
+        yield from publish(broker, envelope, bound, keyed, id_given=True, joined=False)
     else:
-        yield from push_keyed(context, envelope, keyed, given=True)
+        yield from push_keyed(context, envelope, keyed, id_given=True)

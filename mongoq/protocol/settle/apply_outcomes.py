@@ -193,7 +193,7 @@ def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: Resol
 def _push_outputs(context: QueueContext[Any], item: Item[Any], outputs: Sequence[Move], moves: Moves) -> Flow[None]:
     ids = [_output_id(item, getattr(output.to, "name", output.to), place) for place, output in enumerate(outputs)]
     # All outputs are checked before the first one is pushed.
-    for envelope in [make_output(context, item, one, moves, id=id) for id, one in zip(ids, outputs, strict=True)]:
+    for envelope in [make_output(context, item, value, moves, id=id) for id, value in zip(ids, outputs, strict=True)]:
         yield from _push(context, envelope)
 
 
@@ -222,7 +222,7 @@ def _push_dead_letter(context: QueueContext[Any], item: Item[Any], *, reason: st
 
 def _push(context: QueueContext[Any], envelope: dict[str, Any]) -> Flow[None]:
     envelope |= {"once": context.broker.clock.now() + OUTPUT_ID_REMEMBER, "into": envelope["q"]}
-    yield from insert_item(context.broker, envelope, given=True)  # sent again, it finds itself
+    yield from insert_item(context.broker, envelope, id_given=True)  # sent again, it finds itself
     context.broker.record_put(envelope["q"], envelope["when"], envelope["priority"], id=envelope["_id"])
 
 

@@ -54,14 +54,14 @@ def extend_and_list_held(
     broker: BrokerContext, token: ObjectId, ids: Sequence[Any], lease: timedelta
 ) -> Flow[list[Any]]:
     """Extend the leases of any number of items, and return the ids that the token holds, in their order."""
-    held: list[Any] = []
+    held_ids: list[Any] = []
     for chunk in cut_ids(ids):
         if (yield from extend_held(broker, token, chunk, lease)) == len(chunk):
-            held += chunk
+            held_ids += chunk
         else:
-            found = yield from read_held_documents(broker, token, chunk, {"_id": 1})
-            held += [document["_id"] for document in found or ()]
-    return held
+            documents = yield from read_held_documents(broker, token, chunk, {"_id": 1})
+            held_ids += [document["_id"] for document in documents or ()]
+    return held_ids
 
 
 def read_held_documents(
@@ -75,7 +75,7 @@ def read_held_documents(
         ServerUnavailable: the server has items that it does not show, for ten seconds.
     """
     rest = {id_key(id): id for id in ids}
-    found: dict[Any, dict[str, Any]] = {}
+    documents_by_id: dict[Any, dict[str, Any]] = {}
     for _ in range(MAX_READS):
         filter = {"_id": {"$in": list(rest.values())}, "token": token}
         documents, complete = yield from find_reply(broker, filter, len(rest), projection)
@@ -83,18 +83,18 @@ def read_held_documents(
             return None
         for document in documents:
             key = id_key(document["_id"])
-            found[key] = document
+            documents_by_id[key] = document
             del rest[key]
         if not rest or not (yield from _update_held(token, list(rest.values()), {"$set": {"reserved": True}})):
-            return [found[key] for key in map(id_key, ids) if key in found]
+            return [documents_by_id[key] for key in map(id_key, ids) if key in documents_by_id]
         yield from Wait(READ_PAUSE_SECONDS)
     raise ServerUnavailable("the server does not show items that it holds: run it again when the replica set is well")
 
 
 def _update_held(token: ObjectId, ids: Sequence[Any], update: Mapping[str, Any]) -> Flow[int]:
     filter = {"_id": {"$in": list(ids)}, "token": token}
-    found = yield from retry_until_reply(update_many_command(filter, update))
-    return found
+    matched = yield from retry_until_reply(update_many_command(filter, update))
+    return matched
 
 
 def update_many_command(filter: Mapping[str, Any], update: Any) -> Command[int]:
@@ -134,8 +134,8 @@ def extend_leases(
     requests = list(_make_statements(wanted, ends))
     arguments = {"requests": requests, "ordered": False}
     command: Command[int] = Command("bulk_write", arguments, number_matched, resolved=True)
-    held = yield from retry_until_reply(command)
-    if held == sum(len(extension.ids) for extension in wanted):
+    matched = yield from retry_until_reply(command)
+    if matched == sum(len(extension.ids) for extension in wanted):
         return ends, set()
     return ends, (yield from _find_lost(broker, wanted))
 
@@ -148,12 +148,12 @@ def _make_statements(wanted: Iterable[ExtendedItems], ends: Iterable[datetime]) 
 
 def _find_lost(broker: BrokerContext, wanted: Iterable[ExtendedItems]) -> Flow[set[tuple[Any, Any]]]:
     """Read the present holders of all items together, since leases not read yet are not extended meanwhile."""
-    held = [(id, extension.token) for extension in wanted for id in extension.ids]
+    reservations = [(id, extension.token) for extension in wanted for id in extension.ids]
     tokens: dict[Any, Any] = {}
-    for ids in cut_ids([id for id, _ in held]):
-        found = yield from read_states(broker, ids)
-        tokens.update((key, document.get("token")) for key, document in found.items())
-    return {(id_key(id), token) for id, token in held if tokens.get(id_key(id)) != token}
+    for ids in cut_ids([id for id, _ in reservations]):
+        states = yield from read_states(broker, ids)
+        tokens.update((key, document.get("token")) for key, document in states.items())
+    return {(id_key(id), token) for id, token in reservations if tokens.get(id_key(id)) != token}
 
 
 def record_timeout(context: QueueContext[Any], items: Sequence[Item[Any]], error: TimeoutError) -> Flow[None]:
@@ -185,13 +185,13 @@ class FencedItem(NamedTuple):
     Attributes:
         id: the item.
         token: the fence.
-        handed: the move; ``None`` commits the item.
+        handover: the move; ``None`` commits the item.
         payload: the payload that a move sets, as ``{"payload": payload}`` in BSON.
     """
 
     id: ObjectId
     token: ObjectId
-    handed: Handover | None = None
+    handover: Handover | None = None
     payload: bytes | None = None
 
 
@@ -220,7 +220,7 @@ class SettledByToken:
             self.failed[id] = error
 
 
-def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[SettledByToken]:
+def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> Flow[SettledByToken]:
     """Commit and move items, each once, in the queues that hold them, by the settings of these queues.
 
     Each item is read first (``find`` of 10,000 at a time, without payloads). An item that is not under its token any
@@ -229,12 +229,12 @@ def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Settl
     """
     result = SettledByToken()
     yield from ensure_broker_ready(broker, write=True)
-    for start in range(0, len(held), MAX_COMMAND_ITEMS):
-        some = held[start : start + MAX_COMMAND_ITEMS]
-        found = yield from _find_held(broker, some)
+    for start in range(0, len(fenced_items), MAX_COMMAND_ITEMS):
+        some = fenced_items[start : start + MAX_COMMAND_ITEMS]
+        documents = yield from _find_held(broker, some)
         queues: dict[str, list[tuple[FencedItem, Document]]] = {}
         for item in some:
-            document = found.get(item.id.binary)
+            document = documents.get(item.id.binary)
             if document is None or document.get("token") != item.token:
                 result.lost.append(item.id)
             else:
@@ -245,8 +245,8 @@ def settle_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Settl
     return result
 
 
-def _find_held(broker: BrokerContext, held: Sequence[FencedItem]) -> Flow[Mapping[bytes, Document]]:
-    ids = [item.id for item in held]
+def _find_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> Flow[Mapping[bytes, Document]]:
+    ids = [item.id for item in fenced_items]
     filter = {"_id": {"$in": ids}, "token": {"$exists": True}}
     documents = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=dict.fromkeys(UNREAD_FIELDS, 0))
     return {document["_id"].binary: document for document in documents}
@@ -260,14 +260,14 @@ def _settle_queue(
     batch = Batch(context.broker.clock)
     together: list[Wanted] = []
     alone: list[tuple[Item[Any], CheckedMove]] = []
-    for one, document in fenced:
+    for fenced_item, document in fenced:
         item = context.raw_item(document, batch.now)
-        if one.handed is None:
+        if fenced_item.handover is None:
             together.append((item, make_commit(context, item, batch)))
-        elif "key" in one.handed.changes:
-            alone.append((item, (one.handed, one.payload)))
+        elif "key" in fenced_item.handover.changes:
+            alone.append((item, (fenced_item.handover, fenced_item.payload)))
         else:
-            together.append((item, make_move(context, item, batch, (one.handed, one.payload))))
+            together.append((item, make_move(context, item, batch, (fenced_item.handover, fenced_item.payload))))
     tally = yield from run_bulk(context, together)
     result.done += len(tally.done)
     for item, _ in together:

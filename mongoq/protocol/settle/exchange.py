@@ -50,13 +50,13 @@ class Exchange(Generic[W, R]):
         attempt: settles all of its arguments, and writes their new items; raises ``FenceMiss`` when it has not found
             all of them. It is called in a transaction, perhaps several times, and changes nothing else.
         item: returns the item of one argument.
-        done: receives the result of the committed attempt.
+        on_done: receives the result of the committed attempt.
     """
 
     context: QueueContext[Any]
     attempt: Callable[[Sequence[W]], Flow[R]]
     item: Callable[[W], Item[Any]]
-    done: Callable[[R], None]
+    on_done: Callable[[R], None]
 
 
 def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures]:
@@ -80,17 +80,19 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures
         return (yield from _isolate_failure(exchange, wanted, error))
     except Exception as error:
         return {id_key(exchange.item(entry).id): own_error(error) for entry in wanted}
-    exchange.done(result)
+    exchange.on_done(result)
     return {}
 
 
 def _isolate_failure(exchange: Exchange[W, R], wanted: Sequence[W], error: Exception) -> Flow[Failures]:
     """Find the items that an error is about, and try again with the others."""
     context, item = exchange.context, exchange.item
-    lost = (yield from _find_lost(context, [item(entry) for entry in wanted])) if isinstance(error, FenceMiss) else {}
-    if lost:
-        rest = [entry for entry in wanted if id_key(item(entry).id) not in lost]
-        return {**lost, **(yield from run_exchange(exchange, rest))}
+    lost_errors = (
+        (yield from _find_lost(context, [item(entry) for entry in wanted])) if isinstance(error, FenceMiss) else {}
+    )
+    if lost_errors:
+        rest = [entry for entry in wanted if id_key(item(entry).id) not in lost_errors]
+        return {**lost_errors, **(yield from run_exchange(exchange, rest))}
     if len(wanted) > 1:
         return (yield from _run_halves(exchange, wanted))
     [entry] = wanted
@@ -126,9 +128,9 @@ def _run_halves(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures]
 
 def _find_lost(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[Failures]:
     """Return the errors of items that another holder has, or has settled."""
-    found = yield from read_states(context.broker, [item.id for item in items])
+    states = yield from read_states(context.broker, [item.id for item in items])
     return {
-        key: make_lost_error(context, item, found.get(key))
+        key: make_lost_error(context, item, states.get(key))
         for item in items
-        if found.get(key := id_key(item.id), {}).get("token") != item.token
+        if states.get(key := id_key(item.id), {}).get("token") != item.token
     }

@@ -78,8 +78,8 @@ def fork_items(
             forked.append(_fork_item(context, item, fork, batch, moves))
         except MongoqError as error:
             failed[id_key(item.id)] = error
-    exchange = Exchange(context, partial(_attempt, context), attrgetter("item"), done=partial(_record_done, context))
-    for chunk in chunks(forked, lambda one: one.size, items=lambda one: len(one.raw) + 1):
+    exchange = Exchange(context, partial(_attempt, context), attrgetter("item"), on_done=partial(_record_done, context))
+    for chunk in chunks(forked, lambda entry: entry.size, items=lambda entry: len(entry.raw) + 1):
         failed |= yield from run_exchange(exchange, chunk)
     return failed
 
@@ -106,8 +106,8 @@ def _mark_output(context: QueueContext[Any], item: Item[Any], document: dict[str
         document["hops"] = hops
     trail = item.stored("trail", [])
     fields = marks.in_document({"trail": trail if isinstance(trail, list) else []})
-    if stored := fields.get("trail", trail):
-        document["trail"] = stored
+    if new_trail := fields.get("trail", trail):
+        document["trail"] = new_trail
 
 
 def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> Flow[Sequence[_ForkedItem]]:
@@ -119,8 +119,8 @@ def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> Flow[
     return wanted
 
 
-def _record_done(context: QueueContext[Any], done: Sequence[_ForkedItem]) -> None:
-    mark_done(context, group_by_statement((forked.item, forked.settlement) for forked in done), BulkResult())
-    for forked in done:
+def _record_done(context: QueueContext[Any], forked_items: Sequence[_ForkedItem]) -> None:
+    mark_done(context, group_by_statement((forked.item, forked.settlement) for forked in forked_items), BulkResult())
+    for forked in forked_items:
         for document in forked.outputs:
             context.broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])

@@ -69,7 +69,7 @@ class Handover:
     Attributes:
         queue: name of the target queue.
         changes: fields that the move sets, without the payload.
-        gone: fields that the move removes.
+        unset_fields: fields that the move removes.
         patch: operators that change the payload.
         delay: time that the item waits in the target queue.
         when: time until which it waits there, instead of ``delay``.
@@ -78,7 +78,7 @@ class Handover:
 
     queue: str
     changes: dict[str, Any]
-    gone: list[str]
+    unset_fields: list[str]
     patch: Patch
     delay: Duration | None
     when: datetime | None
@@ -86,28 +86,28 @@ class Handover:
 
     def update(self, due: datetime) -> dict[str, Any]:
         """Return the update, without payload and patch."""
-        return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.gone, "")}
+        return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.unset_fields, "")}
 
 
 def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: str | None = None) -> CheckedMove:
     """Check the options of a move."""
     changes: dict[str, Any] = {"q": to.name, "reserved": False, "attempts": 0}
-    gone = ["token", "error", "batch", "pushed"]
+    unset_fields = ["token", "error", "batch", "pushed"]
     patch = check_patch(context, move.patch, replaces_payload=move.payload is not KEEP)
     payload = None if move.payload is KEEP else to.codec.wrap(move.payload)
     if key is None:
-        gone.append("key")
+        unset_fields.append("key")
     else:
         changes["key"] = check_key(key)
     if move.priority is not None:
         changes["priority"] = checked_priority(move.priority)
     if move.headers is None:
-        gone.append("headers")
+        unset_fields.append("headers")
     elif move.headers is not KEEP:
         changes["headers"] = check_headers(move.headers, context.broker.encoding)
     check_due(move.delay, move.when)
-    raw = bytes(context.broker.encoding.raw({"$set": changes, "$unset": gone}).raw)
-    return Handover(to.name, changes, gone, patch, move.delay, move.when, raw), payload
+    raw = bytes(context.broker.encoding.raw({"$set": changes, "$unset": unset_fields}).raw)
+    return Handover(to.name, changes, unset_fields, patch, move.delay, move.when, raw), payload
 
 
 def move(
@@ -154,18 +154,18 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
     """Move items to other queues; ``resolve`` turns a handle into its context."""
     items, outcomes = _split_pairs(moves)
-    items, held = check_items(context, items, "moves")
+    items, raw_batch = check_items(context, items, "moves")
     alike = _are_alike(outcomes)
     checked = _check_moves(context, outcomes[:1] if alike else outcomes, resolve)
     if not items:
         return
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    if alike and held is not None and context.stage is None:
-        yield from settle_alike(context, items, make_move(context, items[0], batch, checked[0]), held)
+    if alike and raw_batch is not None and context.stage is None:
+        yield from settle_alike(context, items, make_move(context, items[0], batch, checked[0]), raw_batch)
         return
     each = zip(items, checked * len(items) if alike else checked, strict=True)
-    yield from settle_bulk(context, [(item, make_move(context, item, batch, one)) for item, one in each])
+    yield from settle_bulk(context, [(item, make_move(context, item, batch, handover)) for item, handover in each])
 
 
 def _split_pairs(moves: Any) -> tuple[list[Item[Any]], list[Move]]:

@@ -51,12 +51,12 @@ def _settle_many(
     are_alike: Callable[[list[Item[Any]], RawBatch], bool],
 ) -> Flow[tuple[list[Item[Any]], Batch]]:
     """Settle items, each by ``make``; of items that are alike it is called once, with the first."""
-    checked, held = check_items(context, items)
+    checked, raw_batch = check_items(context, items)
     if checked:
         yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    if held is not None and are_alike(checked, held):
-        yield from settle_alike(context, checked, make(context, checked[0], batch), held)
+    if raw_batch is not None and are_alike(checked, raw_batch):
+        yield from settle_alike(context, checked, make(context, checked[0], batch), raw_batch)
     else:
         yield from settle_bulk(context, [(item, make(context, item, batch)) for item in checked])
     return checked, batch
@@ -70,8 +70,8 @@ def commit(context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, 
     value = None if payload is KEEP else context.codec.wrap(payload)
     checked = check_patch(context, patch, replaces_payload=value is not None)
     yield from begin_settle(context, item)
-    done = make_commit(context, item, Batch(context.broker.clock), payload=value, patch=checked)
-    yield from settle_one(context, item, done)
+    settlement = make_commit(context, item, Batch(context.broker.clock), payload=value, patch=checked)
+    yield from settle_one(context, item, settlement)
 
 
 def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
@@ -79,9 +79,9 @@ def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[
     yield from _settle_many(context, items, make_commit, partial(_are_committed_alike, context))
 
 
-def _are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], held: RawBatch) -> bool:
+def _are_committed_alike(context: QueueContext[Any], items: list[Item[Any]], raw_batch: RawBatch) -> bool:
     """Return whether held items are committed in the same way as the first of them."""
-    same = context.settings.history is None or held.together  # what is kept tells its token
+    same = context.settings.history is None or raw_batch.together  # what is kept tells its token
     return same and context.stage is None and not remembers(items)
 
 
@@ -109,15 +109,15 @@ def make_commit(
     return batch.alike[key]
 
 
-def _is_deleted(found: Document, item: Item[Any]) -> bool | None:
+def _is_deleted(document: Document, item: Item[Any]) -> bool | None:
     """Return False for a document that is still there, or ``None`` under our token: the delete may still come."""
-    return None if found.get("token") == item.token else False
+    return None if document.get("token") == item.token else False
 
 
-def _is_kept(found: Document, item: Item[Any], *, now: datetime) -> bool | None:
-    if "settled" in found:
-        return found["settled"] == item.token and found.get("processed") == now
-    return None if found.get("token") == item.token else False
+def _is_kept(document: Document, item: Item[Any], *, now: datetime) -> bool | None:
+    if "settled" in document:
+        return document["settled"] == item.token and document.get("processed") == now
+    return None if document.get("token") == item.token else False
 
 
 def retention_update(
@@ -264,7 +264,7 @@ def make_extension(context: QueueContext[Any], _: Item[Any], batch: Batch, *, le
     return batch.alike[until]
 
 
-def _is_extended(found: Document, item: Item[Any], until: datetime) -> bool | None:
-    if found.get("token") != item.token:
+def _is_extended(document: Document, item: Item[Any], until: datetime) -> bool | None:
+    if document.get("token") != item.token:
         return False
-    return True if found["when"] == until else None
+    return True if document["when"] == until else None

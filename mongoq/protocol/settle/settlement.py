@@ -85,7 +85,9 @@ def settle_one(context: QueueContext[Any], item: Item[Any], settlement: Settleme
     """Settle one item by a command of its own, whose answer is exact; return the answer for the caller."""
     command, put = _fenced_command(context, item, settlement), settlement.put
     try:
-        yield from run_fenced(context, item, command, lambda found: settlement.happened(found, item), settlement.event)
+        yield from run_fenced(
+            context, item, command, lambda document: settlement.happened(document, item), settlement.event
+        )
     except Refused as refused:
         if settlement.patch is None:
             raise

@@ -121,10 +121,10 @@ class Batchers:
 
     def batcher(self, key: Hashable, send: Send, *, max_in_flight: int = 1) -> Batcher:
         """Return the batcher with this key, made at first use with ``send`` and ``max_in_flight``."""
-        found = self._batchers.get(key)
-        if found is None:
-            found = self._batchers[key] = Batcher(send, max_in_flight if self.divides else 1)
-        return found
+        batcher = self._batchers.get(key)
+        if batcher is None:
+            batcher = self._batchers[key] = Batcher(send, max_in_flight if self.divides else 1)
+        return batcher
 
     def clear(self) -> None:
         """Forget all callers, in a forked child: they belong to the parent."""

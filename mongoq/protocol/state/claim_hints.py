@@ -254,12 +254,12 @@ class Contention:
         self.turns = turns[1:]
         return n * turns[0]
 
-    def record_batch(self, n: int, lost: int, at: float | None = None) -> None:
-        """Record a batch: of ``n`` items, ``lost`` had been claimed by others."""
-        if not lost and self.width == 1:
+    def record_batch(self, n: int, lost_items: int, at: float | None = None) -> None:
+        """Record a batch: of ``n`` items, ``lost_items`` had been claimed by others."""
+        if not lost_items and self.width == 1:
             return
         self.at = time.monotonic() if at is None else at
-        self.lost = EARLIER_WEIGHT * self.lost + (1 - EARLIER_WEIGHT) * lost / n
+        self.lost = EARLIER_WEIGHT * self.lost + (1 - EARLIER_WEIGHT) * lost_items / n
         if self.lost > HIGH_LOSS:
             self._choose(min(MAX_WIDTH, 2 * self.width))
         elif self.lost < LOW_LOSS:

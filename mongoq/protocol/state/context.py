@@ -71,9 +71,9 @@ class Topics(Known):
     bound: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     written_at: float = float("-inf")
 
-    def store(self, bound: Mapping[str, tuple[str, ...]], asked_at: float, *, written: bool = False) -> None:
-        """Store the bindings that were read or ``written``; a write says nothing about changes since it was sent."""
-        if written:
+    def store(self, bound: Mapping[str, tuple[str, ...]], asked_at: float, *, is_written: bool = False) -> None:
+        """Store bindings that were read, or written (``is_written``); a write says nothing of later changes."""
+        if is_written:
             self.written_at = time.monotonic()
         elif asked_at < max(self.written_at, self.read_at):
             return
@@ -140,13 +140,13 @@ class QueueState(Known):
         prefetch = self.prefetch  # every push asks: its own property would take as long as all of this
         return self.claim_hints.fast or bool(prefetch.items) or prefetch.coming is not None
 
-    def store(self, *, paused: bool, stored: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
+    def store(self, *, paused: bool, settings: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
         """Store what was read or written; equal options keep their identity."""
         self.paused, self.read_at = paused, time.monotonic() if asked_at is None else asked_at
-        if stored is not None and stored != self.stored:
-            if self.stored.keys() - stored.keys():
+        if settings is not None and settings != self.stored:
+            if self.stored.keys() - settings.keys():
                 self.lost_at = time.monotonic()
-            self.stored = stored
+            self.stored = settings
 
 
 @dataclass(slots=True)
@@ -238,7 +238,7 @@ class BrokerContext:
         if state is not None and state.has_hints:
             is_due = when <= self.clock.now()
             # Another program may have written any value, even one that has no hash.
-            for priority in {one if isinstance(one, int) else None for one in priorities} or {None}:
+            for priority in {value if isinstance(value, int) else None for value in priorities} or {None}:
                 state.claim_hints.note(priority, when)
                 if is_due:
                     state.prefetch.drop_behind(priority, when)
@@ -300,10 +300,10 @@ class QueueContext(Generic[M]):
     @property
     def settings(self) -> QueueSettings:
         """The settings in force, as far as this process knows."""
-        options, stored = self.options, self.state.stored
-        if self._resolved_from[0] is not options or self._resolved_from[1] is not stored:
-            self._settings = resolve_settings(options, {**stored, **self.overriding})
-            self._resolved_from = options, stored
+        options, stored_settings = self.options, self.state.stored
+        if self._resolved_from[0] is not options or self._resolved_from[1] is not stored_settings:
+            self._settings = resolve_settings(options, {**stored_settings, **self.overriding})
+            self._resolved_from = options, stored_settings
         return self._settings
 
     def count(self, event: Event, number: int = 1) -> None:

@@ -38,14 +38,14 @@ class PendingRead:
     Attributes:
         command: the ``find``.
         start: where its scan begins.
-        begun: the handle of its reply, when the command was sent and the reply not awaited yet.
+        pending: the handle of its reply, when the command was sent and the reply not awaited yet.
         claimed: ``id_key`` of items that this process has claimed since; the read may still return them.
         placed: the first place where this process has put an item since; the read may have missed it.
     """
 
     command: Command[Any]
     start: ScanStart
-    begun: Begun | None = None
+    pending: Begun | None = None
     claimed: set[Any] = field(default_factory=set)
     placed: ClaimPlace | None = None
 
@@ -156,7 +156,7 @@ class PrefetchBuffer:
         coming = self.coming
         if coming is None:
             return
-        if coming.begun is not None and coming.begun.reply.done() and not coming.is_fresh(time.monotonic()):
+        if coming.pending is not None and coming.pending.reply.done() and not coming.is_fresh(time.monotonic()):
             self.coming = None
         else:
             coming.claimed.update(keys)

@@ -121,14 +121,14 @@ class WaitQueue:
                 self.due, self.dry = math.inf, False
             return self._changes
 
-    def seconds_until_due(self, begun: int) -> float | None:
+    def seconds_until_due(self, changes: int) -> float | None:
         """Return the seconds until the next item is due, or ``None`` when something has changed since that was read."""
         with self._registry.lock:
-            if not (self.dry and begun == self._changes and self._registry.watches(self.name)):
+            if not (self.dry and changes == self._changes and self._registry.watches(self.name)):
                 return None
             return max(0.0, self.due - time.monotonic())
 
-    def record_nothing(self, waiter: Waiter, begun: int, due: float) -> None:
+    def record_nothing(self, waiter: Waiter, changes: int, due: float) -> None:
         """Record that a claim found nothing; ``due`` is the seconds until the next item becomes eligible."""
         with self._registry.lock:
             now = time.monotonic()
@@ -137,7 +137,7 @@ class WaitQueue:
             self.early = self.early + 1 if due <= 0 else 0
             floor = min(POLL_FIRST * 1.5**self.early, POLL_MOST) if self.early > 1 else 0.0
             until = now + max(due, floor)
-            if begun == self._changes:
+            if changes == self._changes:
                 self.due, self.dry = until, True
             else:
                 self.due = min(self.due, until)
@@ -148,14 +148,14 @@ class WaitQueue:
         """The number of changes so far; a claim that began before a change may have missed it."""
         return self._changes
 
-    def record_poll(self, begun: int, due: float) -> None:
+    def record_poll(self, changes: int, due: float) -> None:
         """Record when the next item is due, as a poll for several queues has read it."""
         with self._registry.lock:
             now = time.monotonic()
             self.poll = now + self.pause(now)
             if due <= 0:
                 self.call(1)
-            elif begun == self._changes or now + due < self.due:
+            elif changes == self._changes or now + due < self.due:
                 self.due = now + due
                 if self.waiters:
                     self.waiters[0].set()

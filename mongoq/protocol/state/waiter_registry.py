@@ -57,7 +57,7 @@ class WaiterRegistry:
         self.patience = GET_MORE_WAIT_SECONDS
         self.closed = self.barred = False
         self._start()
-        _all.add(self)
+        _registries.add(self)
 
     def _start(self) -> None:
         self.lock = RLock()
@@ -233,11 +233,11 @@ class WaiterRegistry:
                     waiter.set()
 
 
-_all: WeakSet[WaiterRegistry] = WeakSet()
+_registries: WeakSet[WaiterRegistry] = WeakSet()
 
 
 def _after_fork() -> None:
-    for registry in _all:
+    for registry in _registries:
         registry.forget()
 
 

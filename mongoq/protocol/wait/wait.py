@@ -90,10 +90,10 @@ def wait_for_item(
     waiter = wait_queue.enter(patient=patience >= TRUST_SECONDS)
     try:
         while True:
-            found = yield from _take_turn(context, wait_queue, waiter, attempt)
+            result = yield from _take_turn(context, wait_queue, waiter, attempt)
             remaining = deadline - time.monotonic()
-            if found is not None or remaining <= 0 or over():
-                return found
+            if result is not None or remaining <= 0 or over():
+                return result
             if time.monotonic() >= context.state.used_until:
                 yield from mark_used(context.broker, [context.name])
             yield from _ensure_stream(context)
@@ -113,45 +113,45 @@ def _take_turn(
         return None
     if turn == "ask" and (pause := wait_queue.seconds_to_hold_back()):
         yield from Wait(pause)  # one claim then takes all items that arrive meanwhile
-    begun = wait_queue.begin(waiter)
+    changes = wait_queue.begin(waiter)
     if turn == "look" and (due := (yield from _read_next_due(context, wait_queue))) > 0:
-        wait_queue.record_nothing(waiter, begun, due)
+        wait_queue.record_nothing(waiter, changes, due)
         return None
-    found = yield from attempt()
-    if found is not None:
+    result = yield from attempt()
+    if result is not None:
         wait_queue.record_found()
-        wait_queue.took([event_key(item.id, item.due) for item in _items(found) if item.due is not None])
-        return found
-    wait_queue.record_nothing(waiter, begun, (yield from _seconds_to_next_try(context, wait_queue, begun)))
+        wait_queue.took([event_key(item.id, item.due) for item in _items(result) if item.due is not None])
+        return result
+    wait_queue.record_nothing(waiter, changes, (yield from _seconds_to_next_try(context, wait_queue, changes)))
     return None
 
 
-def _seconds_to_next_try(context: QueueContext[Any], wait_queue: WaitQueue, begun: int) -> Flow[float]:
+def _seconds_to_next_try(context: QueueContext[Any], wait_queue: WaitQueue, changes: int) -> Flow[float]:
     """Return in how many seconds to ask again: from what this process knows, or else from the server."""
     if wait_queue.is_next_poll_soon() or context.state.paused:
         return math.inf
-    known = wait_queue.seconds_until_due(begun)
-    return (yield from _seconds_to_due(context)) if known is None else known
+    seconds = wait_queue.seconds_until_due(changes)
+    return (yield from _seconds_to_due(context)) if seconds is None else seconds
 
 
 def _read_next_due(context: QueueContext[Any], wait_queue: WaitQueue) -> Flow[float]:
     """Return in how many seconds the next item is due; without a stream, one read serves other queues as well."""
     # The change counts are taken before the read: a push during it makes that queue's answer outdated.
-    others = [(other, other.changes) for other in context.broker.registry.overdue() if other is not wait_queue]
-    if not others:
+    other_queues = [(other, other.changes) for other in context.broker.registry.overdue() if other is not wait_queue]
+    if not other_queues:
         return (yield from _seconds_to_due(context))
-    whens = yield from find_next_dues(context.broker, [wait_queue.name, *(other.name for other, _ in others)])
+    whens = yield from find_next_dues(context.broker, [wait_queue.name, *(other.name for other, _ in other_queues)])
     now = context.broker.clock.now()
     dues = {queue: (when - now).total_seconds() for queue, when in whens.items()}
-    for other, changes in others:
+    for other, changes in other_queues:
         other.record_poll(changes, dues.get(other.name, math.inf))
     return dues.get(wait_queue.name, math.inf)
 
 
-def _items(found: Any) -> list[Item[Any]]:
-    if isinstance(found, Item):
-        return [found]
-    return found if isinstance(found, list) else found.items  # a batch claim
+def _items(result: Any) -> list[Item[Any]]:
+    if isinstance(result, Item):
+        return [result]
+    return result if isinstance(result, list) else result.items  # a batch claim
 
 
 def _seconds_to_due(context: QueueContext[Any]) -> Flow[float]:

@@ -61,15 +61,15 @@ def _check_depth(schema: StructType) -> None:
 def _of_documents(observed: ObservedValues) -> StructType:
     names = list(observed.fields)
     doubles = alike(names)
-    schema, others = envelope_schema(), ObservedValues()
+    schema, other_values = envelope_schema(), ObservedValues()
     for name in names:
         if name.lower() in RESERVED or name in doubles:
-            others.kinds.add("document")
-            others.fields[name] = observed.fields[name]
+            other_values.kinds.add("document")
+            other_values.fields[name] = observed.fields[name]
         else:
             schema.add(observed.fields[name].column(name))
-    if others.kinds:
-        schema.add(PAYLOAD, others.type() or StringType())
+    if other_values.kinds:
+        schema.add(PAYLOAD, other_values.type() or StringType())
     return schema
 
 

@@ -91,10 +91,10 @@ class Kind:
 
     def _exact_literals(self, values: Iterable[Any]) -> list[Any]:
         """Return the server's values; raises ``Unsuited`` if one of them is only the next below."""
-        found = list(values)
-        if not all(map(self.exact, found)):
+        literals = list(values)
+        if not all(map(self.exact, literals)):
             raise Unsuited
-        return [self.literal(value) for value in found]
+        return [self.literal(value) for value in literals]
 
     def starts(self, value: str) -> Condition:
         """Return the condition of texts that begin with ``value``."""
@@ -309,7 +309,7 @@ def target_of(column: Sequence[str], schema: StructType, view: str) -> Target:
 
 def _root(column: str) -> tuple[str, ...]:
     if column in ENVELOPE:
-        return ENVELOPE[column].stored
+        return ENVELOPE[column].stored_fields
     return (PAYLOAD,) if column == PAYLOAD else (PAYLOAD, column)
 
 
@@ -339,19 +339,19 @@ class ServerFilter:
 
     Attributes:
         keys: conditions that the index of the view decides.
-        others: conditions that need the documents.
+        document_conditions: conditions that need the documents.
         ids: True if a condition is on ids.
     """
 
     keys: tuple[Condition, ...] = ()
-    others: tuple[Condition, ...] = ()
+    document_conditions: tuple[Condition, ...] = ()
     ids: bool = False
 
 
 def push_down(filters: Sequence[datasource.Filter], schema: StructType, view: str) -> ServerFilter:
     """Return the server's part of filters, all of which hold, on these columns of a view."""
     keys: list[Condition] = []
-    others: list[Condition] = []
+    conditions: list[Condition] = []
     for filter in filters:
         try:
             target, condition = _condition(filter, schema, view)
@@ -359,8 +359,8 @@ def push_down(filters: Sequence[datasource.Filter], schema: StructType, view: st
             continue
         # A longer list is left to Spark, which applies every filter in any case.
         if len(bson.encode(condition, codec_options=codec_options())) <= MAX_CONDITION_BYTES:
-            (keys if target.indexed else others).append(condition)
-    return ServerFilter(tuple(keys), tuple(others), any("_id" in condition for condition in keys))
+            (keys if target.indexed else conditions).append(condition)
+    return ServerFilter(tuple(keys), tuple(conditions), any("_id" in condition for condition in keys))
 
 
 def _condition(filter: datasource.Filter, schema: StructType, view: str) -> tuple[Target, Condition]:

@@ -71,7 +71,7 @@ def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = EMPTY_FILTER) 
     ranges = id_ranges(cuts)
     if prefer_ids(scan.size(), count, len(ranges)):
         hint = ID_INDEX
-    documents = _all(view.documents(), (*pushed.keys, *pushed.others))
+    documents = _all(view.documents(), (*pushed.keys, *pushed.document_conditions))
     return [
         ScanPartition(options, documents | ({"_id": ids} if ids else {}), hint, now, f"{place} of {len(ranges)}")
         for place, ids in enumerate(ranges, 1)

@@ -54,13 +54,13 @@ class Columns:
 
     def projection(self) -> dict[str, int]:
         """Return the projection for the server: fields that columns need, and the id for errors."""
-        stored = {field for column in self._columns for field in self._stored_fields(column)}
+        fields = {field for column in self._columns for field in self._stored_fields(column)}
         if self._shows_corrupt:
-            stored.add(PAYLOAD)
-        if PAYLOAD in stored:
+            fields.add(PAYLOAD)
+        if PAYLOAD in fields:
             # The server refuses a projection of both a document and a field inside it.
-            stored = {field for field in stored if not field.startswith(f"{PAYLOAD}.")}
-        return dict.fromkeys(["_id", *sorted(stored - {"_id"})], 1)
+            fields = {field for field in fields if not field.startswith(f"{PAYLOAD}.")}
+        return dict.fromkeys(["_id", *sorted(fields - {"_id"})], 1)
 
     def _stored_fields(self, column: Column) -> Iterable[str]:
         if column.is_corrupt:

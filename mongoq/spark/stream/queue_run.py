@@ -167,12 +167,12 @@ class QueueRun:
         lease = self._lease()
         if token == claim.token and time.monotonic() - at < lease.total_seconds() / 4:
             return claim.ids  # claimed a moment ago: the leases are new
-        held = self._broker._run(extend_and_list_held, claim.token, claim.ids, lease)
+        held_ids = self._broker._run(extend_and_list_held, claim.token, claim.ids, lease)
         self._affirmed = claim.token, time.monotonic()
-        if gone := len(claim.ids) - len(held):
+        if lost_number := len(claim.ids) - len(held_ids):
             sentence = "%d of %d items of batch %d of consumer %r are left out: they were settled, moved or taken since"
-            logger.warning(sentence, gone, len(claim.ids), claim.number, self._options.consumer)
-        return held
+            logger.warning(sentence, lost_number, len(claim.ids), claim.number, self._options.consumer)
+        return held_ids
 
     def settle(self, end: int) -> None:
         """Settle the batch that ends with this number, unless it is settled."""
@@ -205,15 +205,15 @@ class QueueRun:
         self._check_queue()
         began, until = time.monotonic(), None
         while True:
-            found = self._broker._run(streams.open_run, self._options.consumer, self._options.queue, RUN_LEASE)
-            if isinstance(found, StreamRun):
-                return found
+            run = self._broker._run(streams.open_run, self._options.consumer, self._options.queue, RUN_LEASE)
+            if isinstance(run, StreamRun):
+                return run
             # In the first second an extension may come from a process that is about to end; later it means that it
             # lives.
             if time.monotonic() - began < LAST_EXTENSION_SECONDS:
-                until = found.until
-            elif found.until != until and found.by is not None:
-                self._busy(found)
+                until = run.until
+            elif run.until != until and run.by is not None:
+                self._busy(run)
             time.sleep(CHECK_SECONDS)
 
     def _check_queue(self) -> None:
@@ -228,8 +228,8 @@ class QueueRun:
     def _lease(self) -> timedelta:
         return self._options.lease or self._queue.settings.lease
 
-    def _busy(self, held: ForeignLease) -> NoReturn:
-        raise ConsumerBusy(self._options.consumer, held.by, held.until)
+    def _busy(self, lease: ForeignLease) -> NoReturn:
+        raise ConsumerBusy(self._options.consumer, lease.by, lease.until)
 
     @contextmanager
     def _in_plain_words(self) -> Iterator[None]:

@@ -94,10 +94,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Split a claim; a restart gives the same parts, without items that were settled or taken since."""
         run, last = self._find_run(end)
-        claim, held = run.find_held(_number(start), last)
-        return [] if claim is None else self._split(claim, {id_key(id) for id in held}, run.now())
+        claim, held_ids = run.find_held(_number(start), last)
+        return [] if claim is None else self._split(claim, {id_key(id) for id in held_ids}, run.now())
 
-    def _split(self, claim: StreamClaim, held: Set[Any], now: datetime) -> list[InputPartition]:
+    def _split(self, claim: StreamClaim, held_keys: Set[Any], now: datetime) -> list[InputPartition]:
         """Split all ids of the claim, including the ids that it no longer holds.
 
         An item is in the same part whenever the batch is read, because ids of items that the sink pushes depend on it.
@@ -109,7 +109,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ClaimPartition(
                 self._options.place,
                 claim.token,
-                pack([id for id in ids[low:high] if id_key(id) in held]),
+                pack([id for id in ids[low:high] if id_key(id) in held_keys]),
                 now,
                 f"{part} of {parts} of claim {claim.number}",
             )
@@ -153,9 +153,9 @@ def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterato
     ``ColumnMismatch``, with the item's id, for text that is not UTF-8.
     """
     broker = broker_at(partition.place)
-    ids, done, size = unpack(*partition.ids), 0, RECORD_BATCH_ROWS
-    while done < len(ids):
-        some = ids[done : done + size]
+    ids, start, size = unpack(*partition.ids), 0, RECORD_BATCH_ROWS
+    while start < len(ids):
+        some = ids[start : start + size]
         try:
             documents = broker._run(read_held_documents, partition.token, some, projection)
         except InvalidBSON:
@@ -167,6 +167,6 @@ def _documents(partition: ClaimPartition, projection: dict[str, int]) -> Iterato
         if documents is None:
             size = max(1, len(some) // 4)
             continue
-        done += size
+        start += size
         if documents:
             yield documents

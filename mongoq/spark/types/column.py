@@ -112,13 +112,13 @@ def as_it_is(values: list[Any], field: spark.StructField, arrow: pa.DataType) ->
     Checking the set of their types is much faster than checking each value.
     """
     # Classes, not isinstance: a subclass such as a Code or a Binary needs conversion.
-    found = {each.__class__ for each in values}
-    if not field.nullable and NONE in found:
+    types = {each.__class__ for each in values}
+    if not field.nullable and NONE in types:
         return None
     if isinstance(field.dataType, spark.DecimalType):
-        return decimal_array(values, field.dataType) if found <= {Decimal128, NONE} else None
+        return decimal_array(values, field.dataType) if types <= {Decimal128, NONE} else None
     _, plain = SIMPLE.get(field.dataType.__class__, (None, NONE_TYPES))
-    if not found <= plain:
+    if not types <= plain:
         return None
     try:
         return pa.array(values, arrow)
@@ -219,7 +219,7 @@ class Column:
     def stored(self) -> tuple[str, ...]:
         """Stored fields that the column needs."""
         if self._envelope is not None:
-            return self._envelope.stored
+            return self._envelope.stored_fields
         return (path_in_payload(self.name) or PAYLOAD if self.of_payload else PAYLOAD,)
 
     def array(self, batch: DocumentBatch, misfits: ParseMode) -> pa.Array:

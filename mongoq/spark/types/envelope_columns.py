@@ -65,12 +65,12 @@ class Field:
 
     Attributes:
         type: its fixed type.
-        stored: stored fields that it needs.
+        stored_fields: stored fields that it needs.
         take: reads its values from documents, at a given time.
     """
 
     type: DataType
-    stored: tuple[str, ...]
+    stored_fields: tuple[str, ...]
     take: Take
 
 
@@ -78,9 +78,9 @@ def _field(name: str, type: DataType) -> Field:
     return Field(type, (name,), lambda documents, _now: [document.get(name) for document in documents])
 
 
-def _computed(type: DataType, stored: tuple[str, ...], value: Callable[[Document], Any]) -> Field:
+def _computed(type: DataType, fields: tuple[str, ...], value: Callable[[Document], Any]) -> Field:
     """Return a column of values that are each computed from one document."""
-    return Field(type, stored, lambda documents, _now: list(map(value, documents)))
+    return Field(type, fields, lambda documents, _now: list(map(value, documents)))
 
 
 def id_shown(id: Any) -> str:
@@ -128,10 +128,10 @@ def _raw(document: Document) -> bytes | Garbled | None:
 
 def _hops(document: Document) -> list[dict[str, Any]] | None:
     """Return the hops of an item's trail; ``None`` for an item without a trail."""
-    stored = document.get("trail")
-    if not isinstance(stored, list):
+    trail = document.get("trail")
+    if not isinstance(trail, list):
         return None
-    return [{name: getattr(hop, name) for name in HOP.names} for hop in trail_of(stored)]
+    return [{name: getattr(hop, name) for name in HOP.names} for hop in trail_of(trail)]
 
 
 def _delivery(document: Document) -> str:

@@ -122,8 +122,8 @@ def _timestamps(array: pa.Array) -> list[Any]:
 
 def _check_range(numbers: pa.Array, first: int, last: int, name: str) -> None:
     """Refuse years that neither Python nor ISO 8601 has: no reader accepts them as dates."""
-    found = pc.call_function("min_max", [numbers]).as_py()
-    if found["min"] is not None and not first <= found["min"] <= found["max"] <= last:
+    bounds = pc.call_function("min_max", [numbers]).as_py()
+    if bounds["min"] is not None and not first <= bounds["min"] <= bounds["max"] <= last:
         raise Unfit(f"a {name} outside the years 1 to 9999")
 
 

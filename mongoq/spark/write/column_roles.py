@@ -37,7 +37,7 @@ class RowOrder:
     """Options that several rows share; ``None`` where the row leaves a value to the write's options.
 
     Attributes:
-        said: values of the row, which distinguish this order from others.
+        row_values: values of the row, which distinguish this order from others.
         to: queue.
         delay: delay from now.
         when: or time when the item is due.
@@ -46,7 +46,7 @@ class RowOrder:
         headers: headers, in the form to send.
     """
 
-    said: tuple[Any, ...]
+    row_values: tuple[Any, ...]
     to: str | None = None
     delay: timedelta | None = None
     when: datetime | None = None
@@ -235,8 +235,8 @@ class ColumnRoles:
     def _ordering(self, envelope: list[str]) -> list[StructField]:
         """Return the columns of orders; a table that was read keeps some of them only with ``carry``."""
         was_read = self.fenced or QUEUE in envelope
-        left = {name for name in CARRIED_BY_READERS if was_read and name[1:] not in self._options.carry}
-        return [self._fields[name] for name in envelope if name in ORDERS and name not in left]
+        ignored = {name for name in CARRIED_BY_READERS if was_read and name[1:] not in self._options.carry}
+        return [self._fields[name] for name in envelope if name in ORDERS and name not in ignored]
 
     def _id_values(self) -> Values | None:
         if self._options.id_column is None:

@@ -49,14 +49,14 @@ def convert_column(name: str, values: Values, batch: pa.RecordBatch) -> list[Any
     try:
         return values(column)
     except Unfit as unfit:
-        found = unfit
+        error = unfit
     # The conversion of a whole column does not name the row: convert row by row to find it.
     for row in range(len(column)):
         try:
             values(column.slice(row, 1))
         except Unfit as unfit:
             raise Refusal(row, name, str(unfit)) from None
-    raise found
+    raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,11 @@ class AsRaw:
 
     def wrap_all(self, batch: pa.RecordBatch) -> list[bytes]:
         """Check that each value is a document of this form."""
-        found: list[bytes] = batch.column(self.name).to_pylist()
-        for row, raw in enumerate(found):
+        payloads: list[bytes] = batch.column(self.name).to_pylist()
+        for row, raw in enumerate(payloads):
             if problem := _raw_problem(raw):
                 raise Refusal(row, self.name, problem)
-        return found
+        return payloads
 
 
 Payloads = AsDocument | AsValue | AsJson | AsRaw

@@ -43,9 +43,9 @@ class Occurrences:
         for index, digest in enumerate(digests):
             number = hash(digest) or 1  # 0 marks a free slot
             place = number & mask
-            while (found := slots[place]) and found != number:
+            while (slot := slots[place]) and slot != number:
                 place = (place + 1) & mask
-            if found:
+            if slot:
                 before[index] = self._again[digest] = self._again.get(digest, 0) + 1
             else:
                 slots[place] = number

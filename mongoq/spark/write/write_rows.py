@@ -87,11 +87,11 @@ class RowPusher:
 
         Rows with the same id are one item.
         """
-        alike: dict[RowOrder, list[int]] = {}
+        groups: dict[RowOrder, list[int]] = {}
         for place in places:
-            alike.setdefault(rows.orders[place], []).append(place)
+            groups.setdefault(rows.orders[place], []).append(place)
         pushes: dict[str, tuple[list[PushOptions], list[Push]]] = {}
-        for order, positions in alike.items():
+        for order, positions in groups.items():
             queue, wrapped = _check_payloads(rows, order, positions)
             options, pushed = pushes.setdefault(queue, ([], []))
             pushed.extend(zip(self._make_ids(queue, rows, order, positions, wrapped), wrapped, repeat(len(options))))
@@ -110,7 +110,7 @@ class RowPusher:
         self, queue: str, rows: Rows, order: RowOrder, places: Sequence[int], wrapped: Sequence[bytes]
     ) -> list[bytes]:
         if isinstance(self._ids, ContentIds):
-            return self._ids.ids(queue, order.said, wrapped)
+            return self._ids.ids(queue, order.row_values, wrapped)
         assert rows.values is not None
         values = []
         for place in places:
@@ -151,20 +151,20 @@ class RowSettler:
             RowsLost: some items have another holder by now, or were settled before, with ``lost=fail``.
         """
         moves: dict[RowOrder, Handover] = {}
-        held = [self._make_fenced(rows, place, *fence, moves) for place, fence in fences.items()]
-        if not held:
+        fenced_items = [self._make_fenced(rows, place, *fence, moves) for place, fence in fences.items()]
+        if not fenced_items:
             return SettledByToken()
-        result = self._broker._run(settle_held, held)
+        result = self._broker._run(settle_held, fenced_items)
         # Reported before failures, which raise: the log has both.
         if result.lost:
-            lost = RowsLost(result.lost)
+            rows_lost = RowsLost(result.lost)
             if self._options.lost == "fail":
-                raise lost
-            logger.warning("%s", lost)
+                raise rows_lost
+            logger.warning("%s", rows_lost)
         if result.failed:
-            done = [item.id for item in held if item.id not in result.failed]
+            settled_ids = [item.id for item in fenced_items if item.id not in result.failed]
             first = next(iter(result.failed.values()))
-            raise BatchIncomplete(", ".join(sorted(result.queues)), done, result.failed) from first
+            raise BatchIncomplete(", ".join(sorted(result.queues)), settled_ids, result.failed) from first
         return result
 
     def _make_fenced(self, rows: Rows, place: int, id: str, token: str, moves: dict[RowOrder, Handover]) -> FencedItem:

@@ -75,10 +75,10 @@ class AsyncConsumerLoop:
 
     def lose(self, token: Any, key: Any) -> None:
         """Record the loss of an item to another worker, and log it unless its own handler has settled it."""
-        lost = self.backlog.lose(token, key)
-        if lost is None:
+        entry = self.backlog.lose(token, key)
+        if entry is None:
             return
-        item, run = lost
+        item, run = entry
         job = None if run is None else run.job
         if job is not None and self._settlements.record_loss(item):
             return
@@ -140,10 +140,10 @@ class AsyncFetcher:
         if not claimed.lapsed:
             return
         if consumer.claims is not None:
-            found = await self._claim_lapsed(consumer.claims, min(n - len(claimed.items), MAX_SINGLE_CLAIMS))
-        elif found := not self.coordinator.is_turn_of_others():
+            has_claimed = await self._claim_lapsed(consumer.claims, min(n - len(claimed.items), MAX_SINGLE_CLAIMS))
+        elif has_claimed := not self.coordinator.is_turn_of_others():
             await self._run_exclusively()
-        if not (found or claimed.items):
+        if not (has_claimed or claimed.items):
             await self.executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
 
     async def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:
@@ -152,19 +152,19 @@ class AsyncFetcher:
         A claim of many would wait up to a minute for a transaction whose process has died. When the claims take long,
         the rest is left for the next time: otherwise the first item would lapse again before the last is claimed.
         """
-        found: list[Item[Any]] = []
+        items: list[Item[Any]] = []
         deadline = time.monotonic() + self.consumer.lease_length.total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
         try:
-            while len(found) < room and not self._is_interrupted():
+            while len(items) < room and not self._is_interrupted():
                 claimed = await self.consumer.queue._run_flow(claim_exclusive(context, self.consumer.lease))
                 if claimed is None or claimed[0] is None:
                     break
-                found.append(claimed[0])
+                items.append(claimed[0])
                 if time.monotonic() > deadline:
-                    room = len(found)  # counts as a full claim, since there may be more
+                    room = len(items)  # counts as a full claim, since there may be more
         finally:
-            self._accept(found, asked=room)
-        return bool(found)
+            self._accept(items, asked=room)
+        return bool(items)
 
     def _count_filtered(self, number: int) -> None:
         self.coordinator.settled += number

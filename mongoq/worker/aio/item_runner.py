@@ -168,10 +168,10 @@ class AsyncItemRunner:
         """Log the loss of items that the handler has not settled itself."""
         if not run.lost:
             return
-        lost = [item for item in run.items if id_key(item.id) in run.lost]
-        unsettled = [item for item in lost if item not in self.settlements]
+        lost_items = [item for item in run.items if id_key(item.id) in run.lost]
+        unsettled = [item for item in lost_items if item not in self.settlements]
         if unsettled:
             logger.warning(
                 "a run of %s ended after its item %s was lost; ignored", self.consumer.title, unsettled[0].id
             )
-        self.settlements.discard(lost)
+        self.settlements.discard(lost_items)

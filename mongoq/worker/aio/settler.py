@@ -126,17 +126,17 @@ class AsyncSettler:
     ) -> list[tuple[ItemOutcome, Exception | None]]:
         """Drop settled and lost items; returns the outcomes to settle again, with the server's error if any."""
         again: list[tuple[ItemOutcome, Exception | None]] = []
-        gone: list[ItemOutcome] = []
-        lost: list[Item[Any]] = []
+        settled: list[ItemOutcome] = []
+        lost_items: list[Item[Any]] = []
         unknown: list[Any] = []
         for item, outcome in outcomes:
             error = failed.get(id_key(item.id))
             if error is None:
-                gone.append((item, outcome))
+                settled.append((item, outcome))
             elif isinstance(error, PutOff):
                 again.append(((item, outcome), None))
             elif isinstance(error, ReservationLost):
-                lost.append(item)
+                lost_items.append(item)
                 if error.certain:
                     level = logging.DEBUG if item in self.settlements else logging.WARNING
                     logger.log(level, "item %s of queue %r was not settled: %s", item.id, item.queue, error)
@@ -146,7 +146,7 @@ class AsyncSettler:
                 again.append(((item, outcome), error))
             elif isinstance(outcome, Failed):
                 logger.error("item %s of queue %r is left to its lease: %s", item.id, item.queue, error)
-                lost.append(item)
+                lost_items.append(item)
             else:
                 logger.error("the outcome of item %s of queue %r is impossible: %s", item.id, item.queue, error)
                 failure = self.consumer.resolver.failure(self.consumer, item, error)
@@ -154,9 +154,9 @@ class AsyncSettler:
                 again.append(((item, failure), None))
         if unknown:
             self._report_unknown(unknown)
-        self.backlog.drop(lost)
-        self.settlements.discard(lost)
-        self._drop_settled(gone)
+        self.backlog.drop(lost_items)
+        self.settlements.discard(lost_items)
+        self._drop_settled(settled)
         return again
 
     def _report_unknown(self, ids: list[Any]) -> None:

@@ -85,9 +85,9 @@ class Engine:
         self._run_id = run
         self._coordinator = Coordinator(self._context.registry)
         self._executor = ThreadExecutor(self._coordinator.fail)
-        self.loops = [ConsumerLoop(one, self._coordinator, self._executor) for one in consumers]
+        self.loops = [ConsumerLoop(consumer, self._coordinator, self._executor) for consumer in consumers]
         self._coordinator.loops = self.loops
-        self.source_runners = [SourceRunner(one, broker, self._coordinator, self._executor) for one in sources]
+        self.source_runners = [SourceRunner(source, broker, self._coordinator, self._executor) for source in sources]
         self._name = f"{self._context.identity}/{next(_worker_numbers)}"
         self._signals = 0
         self._prepared = False
@@ -96,7 +96,7 @@ class Engine:
         self.interrupted = self._ended = False
         self._end_events: list[WakeEvent] = []
         self._stop_reason = ""
-        limits = [one.max_time.total_seconds() for one in consumers if one.max_time is not None]
+        limits = [consumer.max_time.total_seconds() for consumer in consumers if consumer.max_time is not None]
         self._check_interval = min(max(min(limits) / 4, 0.02), TICK_SECONDS) if limits else TICK_SECONDS
         self._watch = Watchdog(self._overdue, self._check_interval) if limits else None
 
@@ -184,8 +184,8 @@ class Engine:
     def _work(self, *, drain: bool) -> None:
         if self._watch is not None:
             self._watch.start()
-        titles = [one.consumer.title for one in self.loops]
-        titles += [f"source {one.plan.name!r}" for one in self.source_runners]
+        titles = [loop.consumer.title for loop in self.loops]
+        titles += [f"source {runner.plan.name!r}" for runner in self.source_runners]
         logger.info("worker %s starts: %s", self._name, ", ".join(dict.fromkeys(titles)))
         for loop in self.loops:
             loop.start()
@@ -193,7 +193,7 @@ class Engine:
             runner.start(once=drain)
         if self.loops:
             self._executor.start(self._keep_leases, "mongoq-keep")
-        if any(one.consumer.on_timeout != "log" for one in self.loops):
+        if any(loop.consumer.on_timeout != "log" for loop in self.loops):
             self._executor.start(self._time_out, "mongoq-time-out")
         self._executor.start(self._beat, "mongoq-beat")
         if drain:
@@ -218,8 +218,8 @@ class Engine:
 
     def _is_idle(self) -> bool:
         """Return whether all consumers have stopped by themselves; without consumers, whether all sources are over."""
-        return all(one.halted for one in self.loops) and (
-            bool(self.loops) or all(one.over for one in self.source_runners)
+        return all(loop.halted for loop in self.loops) and (
+            bool(self.loops) or all(runner.over for runner in self.source_runners)
         )
 
     def _end_all(self) -> None:
@@ -265,16 +265,16 @@ class Engine:
 
     def _abandon(self, loop: ConsumerLoop) -> None:
         """Release the running items of a consumer; a call that has timed out has nothing left to release."""
-        left, queue = loop.backlog.abandon(), loop.consumer.name
-        late = sum(run.timed_out for run in left)
+        runs, queue = loop.backlog.abandon(), loop.consumer.name
+        late = sum(run.timed_out for run in runs)
         if late:
             logger.warning(LEFT_LINES[late == 1], late, queue)
-        if len(left) > late:
-            logger.warning(GIVEN_UP_LINES[len(left) - late == 1], len(left) - late, queue)
-        for run in left:
+        if len(runs) > late:
+            logger.warning(GIVEN_UP_LINES[len(runs) - late == 1], len(runs) - late, queue)
+        for run in runs:
             if run.job is not None:
                 run.job.lost.set()
-        if left:
+        if runs:
             self._executor.abandon()
 
     def _is_at_work(self) -> bool:
@@ -307,11 +307,11 @@ class Engine:
         now = self._now()
         if not any(loop.backlog.is_due(now) for loop in self.loops):
             return
-        due = [(loop, *one) for loop in self.loops for one in loop.backlog.leases_to_extend(now)]
-        ends, lost = self._broker._run(extend_leases, [wanted for _, _, wanted in due])
+        due = [(loop, *entry) for loop in self.loops for entry in loop.backlog.leases_to_extend(now)]
+        ends, lost_reservations = self._broker._run(extend_leases, [wanted for _, _, wanted in due])
         for (loop, lease, _), until in zip(due, ends, strict=True):
             loop.backlog.set_lease_end(lease, until)
-        for key, token in lost:
+        for key, token in lost_reservations:
             for loop in self.loops:
                 loop.lose(token, key)
 
@@ -319,7 +319,7 @@ class Engine:
         """Give up overdue calls of the consumers that say so."""
         event = self._new_end_event()
         while not self._ended:
-            for loop, items in [(one, items) for one in self.loops for items in one.time_limit.give_up_overdue()]:
+            for loop, items in [(each, items) for each in self.loops for items in each.time_limit.give_up_overdue()]:
                 try:
                     loop.consumer.queue._run(record_timeout, items, loop.consumer.timeout_error())
                 except Exception as error:  # only the error text on the items is lost; their leases end all the same
@@ -333,11 +333,11 @@ class Engine:
         event, started = self._new_end_event(), self._now()
         sweep = started
         while not self._ended:
-            held = Counter[str]()
+            numbers = Counter[str]()
             for loop in self.loops:
-                held[loop.consumer.name] += loop.backlog.held
+                numbers[loop.consumer.name] += loop.backlog.held
             try:
-                options = {"started": started, "every": self._heartbeat, "queues": held, "run": self._run_id}
+                options = {"started": started, "every": self._heartbeat, "queues": numbers, "run": self._run_id}
                 self._broker._run(heartbeats.beat, self._name, **options)
                 if self._now() >= sweep:
                     for record in self._broker._run(heartbeats.swept, every=SWEEP_INTERVAL) or []:

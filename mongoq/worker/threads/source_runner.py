@@ -94,20 +94,20 @@ class SourceRunner:
         """Try to take the lease; after a rest without it, return ``None``."""
         plan = self.plan
         try:
-            found: DocumentLease | ForeignLease = self._broker._run(sources.take_source, plan.id, plan.lease)
+            lease: DocumentLease | ForeignLease = self._broker._run(sources.take_source, plan.id, plan.lease)
         except Exception as error:
             self._back_off("lease sources", error)
             return None
         self._coordinator.report_recovery("lease sources")
-        if isinstance(found, ForeignLease):
+        if isinstance(lease, ForeignLease):
             if not self.waits:
-                logger.info("source %r is run by %s; it waits", plan.name, found.by)
+                logger.info("source %r is run by %s; it waits", plan.name, lease.by)
             self.waits = True
             self._executor.rest(self._event, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_seconds))
             return None
         self.waits = False
         self._schedule_extension()
-        return found
+        return lease
 
     def _schedule_extension(self) -> None:
         self._due = time.monotonic() + self._extension_seconds
@@ -149,9 +149,9 @@ class SourceRunner:
         """Rest until the next call of the source, and keep the lease."""
         assert self.plan.every is not None
         again = time.monotonic() + self.plan.every.total_seconds()
-        while not self._closing and (left := again - time.monotonic()) > 0:
+        while not self._closing and (seconds_left := again - time.monotonic()) > 0:
             self._extend_if_due(lease)
-            self._executor.rest(self._event, min(left, self._extension_seconds))
+            self._executor.rest(self._event, min(seconds_left, self._extension_seconds))
 
     # --- the generator ---------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ def test_copies_are_the_same_whatever_their_originals_came_as(payloads: list[Any
     both_copies = [copies_of(task(), originals) for originals in (list(map(encoded, documents)), decoded)]
     for copies in both_copies:
         assert copies.ids == ids
-        assert copies.told.position == (decoded[-1]["processed"], decoded[-1]["_id"])
+        assert copies.result.position == (decoded[-1]["processed"], decoded[-1]["_id"])
     (first,), (second,) = (copies.parts for copies in both_copies)
     assert [document.raw for document in first] == [document.raw for document in second]
 

@@ -114,7 +114,7 @@ def test_a_read_whose_reply_came_long_ago_is_dropped_by_the_next_claim() -> None
     reply: Future[Any] = Future()
     buffer = filled()
     buffer.coming = pending = coming()
-    pending.begun = Begun(pending.command, reply)
+    pending.pending = Begun(pending.command, reply)
     keys = keys_of(buffer.items)
     buffer.begin_claim(keys[:1])  # the reply has not come: dropped by its age alone, it would be sent again and again
     assert buffer.coming is pending

@@ -193,7 +193,7 @@ def test_what_is_bad_is_refused_before_it_meets_others() -> None:
 
 def test_a_topic_gets_its_copies() -> None:
     queue = shared_context()
-    queue.broker.topics.store({"orders": ("mail",)}, time.monotonic() + 3600, written=True)
+    queue.broker.topics.store({"orders": ("mail",)}, time.monotonic() + 3600, is_written=True)
     flow = push(queue, {"n": 1}, **OPTIONS)
     insert = next(flow)
     assert isinstance(insert, Command)

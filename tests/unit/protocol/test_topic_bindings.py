@@ -33,7 +33,7 @@ def test_copies_sort_as_what_one_producer_pushed() -> None:
 
 def test_an_answer_that_was_asked_for_before_a_change_of_our_own_is_not_gone_by() -> None:
     topics, asked_at = Topics(), time.monotonic()
-    topics.store({"orders": ("billing",)}, time.monotonic(), written=True)
+    topics.store({"orders": ("billing",)}, time.monotonic(), is_written=True)
     topics.store({}, asked_at)
     assert topics.bound == {"orders": ("billing",)}
 
@@ -52,5 +52,5 @@ def test_what_the_stream_tells_while_a_change_of_our_own_is_under_way_is_read() 
     topics, registry, asked_at = Topics(), WaiterRegistry(), time.monotonic()
     registry.since, registry.alive_until = 0.0, math.inf
     topics.changed_at = time.monotonic()
-    topics.store({"orders": ("billing",)}, asked_at, written=True)
+    topics.store({"orders": ("billing",)}, asked_at, is_written=True)
     assert topics.stale(3600.0, registry)
