@@ -26,9 +26,10 @@ Values = dict[tuple[str, ...], float]
 
 
 def values_of(text: bytes) -> Values:
-    """Return the values by name of the metric and values of its labels; names end as in the text."""
+    """Return the values by name of the metric and values of its labels, the queue first and a bucket last."""
+    order = ("queue", "state", "event", "outcome", "le")
     return {
-        (sample.name, *sample.labels.values()): sample.value
+        (sample.name, *(sample.labels[label] for label in order if label in sample.labels)): sample.value
         for family in text_string_to_metric_families(text.decode())
         for sample in family.samples
     }
@@ -59,7 +60,7 @@ def test_a_count_that_ends_at_its_limit_says_so(broker: mongoq.Broker) -> None:
     broker.queue("orders").push_many(range(50))
     broker.queue("mails").push_many(range(3))
     values = scrape(broker, budget=40)
-    assert values["mongoq_items", "orders", "ready"] == 10
+    assert values["mongoq_items", "orders", "ready"] == 11  # more than ten
     assert values["mongoq_items_truncated", "orders"] == 1
     assert values["mongoq_items", "mails", "ready"] == 3
     assert values["mongoq_items_truncated", "mails"] == 0
@@ -76,7 +77,7 @@ def test_the_age_is_that_of_the_first_due_item(broker: mongoq.Broker) -> None:
 def test_dead_letters_pauses_consumers_workers_and_events_are_counted(broker: mongoq.Broker) -> None:
     orders = broker.queue("orders", max_retries=0)
     orders.push_many(range(3))
-    orders.bury(orders.reserve(), "no stock")
+    orders.bury(orders.reserve(), reason="no stock")
     orders.pause()
     started = datetime.now(UTC)
     for name, every in (("host:1:alive", timedelta(minutes=1)), ("host:1:gone", timedelta(0))):
@@ -98,7 +99,7 @@ def test_letters_wait_for_a_person_and_have_an_age_only_with_a_consumer(broker: 
     for name, grave in (("orders", None), ("mails", "graves")):
         queue = broker.queue(name, max_retries=0, **({} if grave is None else {"dead": grave}))
         queue.push(1)
-        queue.bury(queue.reserve(), "no stock")
+        queue.bury(queue.reserve(), reason="no stock")
     values = scrape(broker)
     assert ("mongoq_oldest_age_seconds", "orders.dead") not in values
     assert ("mongoq_oldest_age_seconds", "graves") not in values
