@@ -112,7 +112,7 @@ def test_letters_wait_for_a_person_and_have_an_age_only_with_a_consumer(broker: 
 @pytest.mark.parametrize("name", ['say "hi"', "back\\slash", "line\nbreak", "größe 日本", "{a=1}"])
 def test_any_name_of_a_queue_comes_through(broker: mongoq.Broker, raw: Any, name: str) -> None:
     broker.ensure_indexes()
-    raw.insert_one({"q": name, "when": datetime.now(UTC), "prio": 0, "payload": 1})
+    raw.insert_one({"q": name, "when": datetime.now(UTC), "priority": 0, "payload": 1, "reserved": False})
     values = scrape(broker)
     assert ("mongoq_items", name, "ready") in values
 
