@@ -39,6 +39,12 @@ def scrape(broker: mongoq.Broker, **options: Any) -> Values:
     return values_of(PrometheusMetrics(broker, **options).render())
 
 
+def bury_one(queue: mongoq.Queue[Any]) -> None:
+    item = queue.reserve()
+    assert item is not None
+    queue.bury(item, reason="no stock")
+
+
 # --- the queues ----------------------------------------------------------------------------------
 
 
@@ -77,7 +83,7 @@ def test_the_age_is_that_of_the_first_due_item(broker: mongoq.Broker) -> None:
 def test_dead_letters_pauses_consumers_workers_and_events_are_counted(broker: mongoq.Broker) -> None:
     orders = broker.queue("orders", max_retries=0)
     orders.push_many(range(3))
-    orders.bury(orders.reserve(), reason="no stock")
+    bury_one(orders)
     orders.pause()
     started = datetime.now(UTC)
     for name, every in (("host:1:alive", timedelta(minutes=1)), ("host:1:gone", timedelta(0))):
@@ -96,10 +102,9 @@ def test_dead_letters_pauses_consumers_workers_and_events_are_counted(broker: mo
 
 
 def test_letters_wait_for_a_person_and_have_an_age_only_with_a_consumer(broker: mongoq.Broker) -> None:
-    for name, grave in (("orders", None), ("mails", "graves")):
-        queue = broker.queue(name, max_retries=0, **({} if grave is None else {"dead": grave}))
+    for queue in (broker.queue("orders"), broker.queue("mails", dead="graves")):
         queue.push(1)
-        queue.bury(queue.reserve(), reason="no stock")
+        bury_one(queue)
     values = scrape(broker)
     assert ("mongoq_oldest_age_seconds", "orders.dead") not in values
     assert ("mongoq_oldest_age_seconds", "graves") not in values
@@ -208,14 +213,13 @@ def test_a_scrape_without_a_server_answers_that_nothing_is_up(caplog: pytest.Log
     assert len([record for record in caplog.records if record.name == "mongoq.metrics"]) == 1
 
 
-def test_metrics_come_back_with_the_server(broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
-    answers: list[Any] = [ValueError("secret"), BrokerReading([], 2)]
+def test_metrics_come_back_with_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    failures = [ValueError("secret")]
 
     def read() -> BrokerReading:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if failures:
+            raise failures.pop()
+        return BrokerReading([], 2)
 
     collector = BrokerCollector(read, cache=0)
     ups = [next(metric for metric in collector.collect() if metric.name == "mongoq_up") for _ in range(2)]
@@ -390,7 +394,7 @@ def test_a_cancelled_call_has_not_failed() -> None:
 
 def test_a_value_that_is_awkward_to_look_at_is_a_value() -> None:
     class Awkward:
-        @property
+        @property  # type: ignore[misc]
         def __class__(self) -> Any:
             raise ValueError("do not look")
 
