@@ -246,7 +246,7 @@ class _LimitedReader:
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request for a connection, in HTTP 1.0: each connection is closed after its answer."""
 
-    server: _Server
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]
     timeout = READ_SECONDS
     error_content_type = "text/plain; charset=utf-8"
     error_message_format = "%(code)d %(message)s\n"
