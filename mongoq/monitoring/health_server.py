@@ -13,8 +13,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import name_of
@@ -226,7 +227,7 @@ class _Server(ThreadingHTTPServer):
 class _LimitedReader:
     """Reads the lines of one request: the first one, and headers up to ``MAX_HEADER_BYTES``."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BufferedIOBase) -> None:
         self._file = file
         self._left: int | None = None
         self.close = file.close
