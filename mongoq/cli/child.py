@@ -79,11 +79,14 @@ class Child:
         environment = {**os.environ, **self._environment, LINK_VARIABLE: str(theirs.fileno())}
         self.start_at = None
         try:
+            # Blocked until the link is there: Ctrl-C in an interpreter that starts would print a traceback.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
         except OSError:
             ours.close()
             raise
         finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             theirs.close()
         ours.setblocking(False)
         self._link, self._received = ours, b""

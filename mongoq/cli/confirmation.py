@@ -51,5 +51,5 @@ class Confirmation:
             return True
         if not sys.stdin.isatty():
             raise click.UsageError(f"this would {change}; add --yes to do it, or --dry-run to see it")
-        click.confirm(f"{change[:1].upper()}{change[1:]}?", abort=True)
+        click.confirm(f"{change[:1].upper()}{change[1:]}?", abort=True, err=True)
         return True

@@ -23,7 +23,7 @@ from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
+from mongoq.protocol.history.mistaken import find_owner, is_known, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.sync import Broker, DeadQueue
 
@@ -247,7 +247,8 @@ def replay(
     *, queue: str, to: str | None, chosen: LetterOptions, confirmation: Confirmation, broker: Broker, output: Output
 ) -> None:
     """Send dead letters of QUEUE back to the queues that they died in, with all their attempts again."""
-    _send(chosen.open(broker, queue), chosen, to, confirmation, output)
+    where = "back to their queues" if to is None else target_text(broker, to)
+    _send(chosen.open(broker, queue), chosen, confirmation, output, to=to, where=where)
 
 
 @dead.command()
@@ -260,14 +261,18 @@ def move(
     *, queue: str, to: str, chosen: LetterOptions, confirmation: Confirmation, broker: Broker, output: Output
 ) -> None:
     """Move dead letters of QUEUE to another queue, without their keys and with all their attempts again."""
-    _send(chosen.open(broker, queue), chosen, to, confirmation, output)
+    _send(chosen.open(broker, queue), chosen, confirmation, output, to=to, where=target_text(broker, to))
+
+
+def target_text(broker: Broker, to: str) -> str:
+    """Return the target of a change; a queue that is new may be a misspelt one."""
+    return f"to {to}" if broker._run(is_known, to) else f"to {to}, a new queue"
 
 
 def _send(
-    letters: DeadQueue, chosen: LetterOptions, to: str | None, confirmation: Confirmation, output: Output
+    letters: DeadQueue, chosen: LetterOptions, confirmation: Confirmation, output: Output, *, to: str | None, where: str
 ) -> None:
     counted = chosen.count(letters, output)
-    where = "back to their queues" if to is None else f"to {to}"
     change = f"send {amount(counted, 'letter')} of {letters.name} {where}"
     if not may_change(confirmation, output, change, counted):
         return

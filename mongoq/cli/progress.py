@@ -18,16 +18,14 @@ REDRAW_SECONDS = 0.1
 class Meter:
     """Line on stderr with the progress so far; it is shown only at a terminal, and erased at the end.
 
-    Attributes:
-        is_shown: True if stderr is a terminal.
+    Args:
+        prints: the command prints results meanwhile: the line would mix with them if they go to a terminal too.
     """
 
-    def __init__(self, text: str = "") -> None:
-        self.is_shown = sys.stderr.isatty()
+    def __init__(self, *, prints: bool = False) -> None:
+        self._is_shown = sys.stderr.isatty() and not (prints and sys.stdout.isatty())
         self._drawn_at = float("-inf")
         self._width = 0
-        if text:
-            self.show(text)
 
     def __enter__(self) -> Self:
         """Return the meter itself."""
@@ -43,7 +41,7 @@ class Meter:
     def show(self, text: str) -> None:
         """Draw the line anew, unless it was drawn a moment ago."""
         now = time.monotonic()
-        if not self.is_shown or now - self._drawn_at < REDRAW_SECONDS:
+        if not self._is_shown or now - self._drawn_at < REDRAW_SECONDS:
             return
         self._drawn_at, line = now, printable(text)
         click.echo("\r" + line.ljust(self._width), nl=False, err=True)

@@ -150,10 +150,11 @@ class LinePusher:
 
     Attributes:
         pushed: items that were pushed so far; in a dry run, items that could be.
+        last_line: number of the last line that was pushed; 0 before.
     """
 
     def __init__(self, handle: Queue[Any], options: dict[str, Any], output: Output, *, dry_run: bool) -> None:
-        self.pushed = 0
+        self.pushed = self.last_line = 0
         self._handle, self._options, self._output, self._dry_run = handle, options, output, dry_run
 
     def push_all(self, stream: Any) -> None:
@@ -162,17 +163,17 @@ class LinePusher:
         Raises:
             LineInvalid: a line is no item; the lines before it are pushed, and no others.
         """
-        last = 0
         try:
-            with Meter() as meter:
+            with Meter(prints=True) as meter:
                 for lines in read_lines(stream):
                     self._push_lines(lines)
-                    last = lines[-1][0] if lines else last
                     meter.show(f"{amount(self.pushed)} pushed")
         except LineInvalid as invalid:
             raise LineInvalid(invalid.number, invalid.problem, self._state()) from None
         except KeyboardInterrupt:
-            self._output.note(f"stopped; {self._state()}, up to line {last:,}; a batch under way may be pushed as well")
+            self._output.note(
+                f"stopped; {self._state()}, up to line {self.last_line:,}; a batch under way may be pushed as well"
+            )
             raise
 
     def _state(self) -> str:
@@ -221,8 +222,8 @@ class LinePusher:
         try:
             ids = self._handle.push_many(payloads, **self._options)
         except BatchIncomplete as incomplete:
-            self._print(incomplete.done, [None] * len(incomplete.done))
             self.pushed += len(incomplete.done)
+            self._print(incomplete.done, [None] * len(incomplete.done))
             span = f"lines {numbers[0]:,} to {numbers[-1]:,}"
             self._output.note(f"{amount(self.pushed)} pushed; of {span}, {len(incomplete.failed):,} may be missing")
             raise
@@ -233,8 +234,10 @@ class LinePusher:
             if payloads:
                 self._output.note(f"{self._state()}; nothing is known of lines {numbers[0]:,} to {numbers[-1]:,}")
             raise
-        self._print(ids, numbers)
+        # Before the ids are printed: the message after Ctrl-C knows all of them.
         self.pushed += len(ids)
+        self.last_line = numbers[-1] if numbers else self.last_line
+        self._print(ids, numbers)
 
     def _print(self, ids: Sequence[Any], numbers: Sequence[int | None]) -> None:
         if self._output.as_json:

@@ -13,6 +13,7 @@ from mongoq.cli.amounts import amount, count_items, may_change
 from mongoq.cli.arguments import FILTER, MOMENT, OBJECT_ID, QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
+from mongoq.cli.dead import target_text
 from mongoq.cli.errors import OPERATION_FAILED
 from mongoq.cli.help import examples
 from mongoq.cli.output import Output
@@ -62,10 +63,10 @@ def replay(
     handle = broker.queue(queue)
     broker._run(refuse_unknown, handle.name)
     chosen: dict[str, Any] = {"ids": list(ids) or None, "since": since, "until": until, "where": where}
-    target = to or queue
+    where_to = target_text(broker, to or queue)
     if not confirmation.dry_run:
         counted = _count(output, handle, limit, **chosen)
-        change = f"push copies of {amount(counted)} of {queue} to {target}"
+        change = f"push copies of {amount(counted)} of {queue} {where_to}"
         if not may_change(confirmation, output, change, counted):
             return
     with Meter() as meter:
@@ -77,7 +78,7 @@ def replay(
             dry_run=confirmation.dry_run,
             progress=lambda far: meter.show(f"{amount(far.found)} read, {far.pushed:,} to push"),
         )
-    report(output, done, source=queue, target=target, is_dry=confirmation.dry_run)
+    report(output, done, source=queue, target=to or queue, is_dry=confirmation.dry_run)
 
 
 def _count(

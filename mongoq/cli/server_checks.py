@@ -91,9 +91,10 @@ class Server:
     @property
     def hello(self) -> Mapping[str, Any]:
         """Reply of ``hello``, from the first call."""
-        if self._hello is None:
-            self._hello = self.command({"hello": 1})
-        return self._hello
+        hello = self._hello
+        if hello is None:
+            hello = self._hello = dict(self.command({"hello": 1}))
+        return hello
 
     @property
     def address(self) -> str:

@@ -50,7 +50,10 @@ class SupervisorLink:
     def from_environment(cls) -> SupervisorLink | None:
         """Return the link of this process, and remove its mark from the environment; ``None`` without supervisor."""
         number = os.environ.pop(LINK_VARIABLE, None)
-        return None if number is None else cls(socket.socket(fileno=int(number)))
+        if number is None:
+            return None
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the start
+        return cls(socket.socket(fileno=int(number)))
 
     def start(self, process: WorkerProcess) -> None:
         """Begin to obey and to report."""

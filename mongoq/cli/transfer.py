@@ -141,7 +141,7 @@ class Exporter:
         """Write all items, page by page: no cursor stays open, and a page takes the memory of one reply."""
         encoding = self._handle._context.broker.encoding
         rest: Range | None = self._range
-        with Meter() as meter:
+        with Meter(prints=stream is sys.stdout) as meter:
             while rest is not None:
                 documents, rest = self._handle._run(documents_page, rest)
                 readable = [document for document in documents if not isinstance(document, UnreadableDocument)]
@@ -149,9 +149,7 @@ class Exporter:
                 stream.writelines(f"{make_line(document, encoding)}\n" for document in readable)
                 stream.flush()
                 self.written += len(readable)
-                # At a terminal, the line would mix with the items.
-                if not stream.isatty():
-                    meter.show(f"{amount(self.written)} written")
+                meter.show(f"{amount(self.written)} written")
 
 
 def make_line(document: Mapping[str, Any], encoding: Encoding) -> str:
@@ -210,6 +208,9 @@ def import_(*, queue: str, file: Any, dry_run: bool, broker: Broker, output: Out
     command, and the lines before it are imported.
     """
     handle = broker.queue(queue)
+    if targets := broker.bindings().get(queue):
+        bound = ", ".join(map(repr, targets))
+        raise MongoqError(f"{queue!r} is a topic, and nobody takes items from it; import into one of {bound}")
     suffix = "" if broker._run(is_known, queue) else ", a new queue"
     importer = Importer(handle, output, dry_run=dry_run)
     importer.read_all(file)

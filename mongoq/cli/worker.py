@@ -13,7 +13,7 @@ from typing import Any
 import click
 from pymongo.errors import PyMongoError
 
-from mongoq.cli.connection import SETTINGS, TIMEOUT_SECONDS, find_place, refuse_shown_password, with_connection
+from mongoq.cli.connection import TIMEOUT_SECONDS, find_place, refuse_shown_password, with_connection
 from mongoq.cli.errors import OPERATION_FAILED, UNAVAILABLE, describe_driver_error
 from mongoq.cli.file_watcher import FileWatcher
 from mongoq.cli.logs import FORMATS, LEVELS, configure_logging
@@ -82,7 +82,7 @@ def worker(
         raise click.UsageError("--processes and --reload need Linux, macOS or another POSIX system")
     refuse_shown_password(uri)
     configure_logging(log_level, log_format)
-    settings = dict(zip(SETTINGS, (uri, database, collection), strict=True))
+    settings = {"uri": uri, "database": database, "collection": collection}
     link = SupervisorLink.from_environment()
     with _errors_in_log(wanted=log_format == "json"):
         if link is None and (processes > 1 or reload):

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from bson import ObjectId
 from click.testing import Result
+from pymongo.errors import AutoReconnect
 
 import mongoq
-from tests.waiting import until
 
 Run = Callable[..., Result]
 Read = Callable[..., list[Any]]
@@ -135,13 +135,42 @@ def test_lines_of_a_slow_writer_are_pushed_as_they_come(environment: dict[str, s
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, env={**os.environ, **environment}, text=True, bufsize=1, **pipes) as process:
         assert process.stdin is not None
-        process.stdin.write("1\n2\n")
-        until(lambda: broker.queue("orders").size() == 2)
-        process.stdin.write("3\n")
-        until(lambda: broker.queue("orders").size() == 3)
+        assert process.stdout is not None
+        ids = []
+        for lines in ("1\n2\n", "3\n"):
+            process.stdin.write(lines)
+            # An id is printed once its item is pushed.
+            ids += [process.stdout.readline().strip() for _ in lines.split()]
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate()
+        _, errors = process.communicate()
     assert process.returncode == 130
-    assert len(output.split()) == 3
+    assert ids == [str(item.id) for item in broker.queue("orders").peek(9)]
     assert "stopped; 3 items before it were pushed, up to line 3" in errors
     assert "Traceback" not in errors
+
+
+def test_a_lost_server_says_what_is_known(run: Run, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = broker.queue("orders").push(1)
+    failure = AutoReconnect("connection closed")
+    incomplete = mongoq.BatchIncomplete("orders", [done], {ObjectId(): failure})
+    for error, code, words in (
+        (failure, 3, "nothing is known of lines 1 to 2"),
+        (incomplete, 1, "1 item pushed; of lines 1 to 2, 1 may be missing"),
+    ):
+
+        def fail(*_arguments: Any, error: Exception = error, **_options: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(mongoq.Queue, "push_many", fail)
+        result = run("push", "orders", "-", input="1\n2\n")
+        assert (result.exit_code, words in result.stderr) == (code, True)
+        assert result.stdout == ("" if code == 3 else f"{done}\n")
+
+
+def test_a_push_to_a_topic_is_no_new_queue(run: Run, broker: mongoq.Broker) -> None:
+    broker.bind("news", "mails")
+    assert "a new queue" not in run("push", "news", "1").stderr
+    assert "a new queue" not in run("push", "mails", "1", "--dry-run").stdout
+    assert broker.queue("mails").size() == 1
+    result = run("import", "news", input="")
+    assert (result.exit_code, "'mails'" in result.stderr) == (1, True)

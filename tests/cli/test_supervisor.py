@@ -84,10 +84,21 @@ def test_a_signal_to_the_whole_group_counts_once(program: Start, broker: mongoq.
     begun(command, 4)
     for pid in (*command.workers(), command.pid):
         os.kill(pid, signal.SIGINT)
+    until(lambda: command.logged("SIGINT: workers finish what runs"))
     until(lambda: len(command.logged("stops: a signal came")) == 2)
     gate.touch()
     assert command.end() == 0
-    assert len(command.said("end")) == 4
+    assert not command.logged("given up")
+    assert broker.queue("orders").counts() == mongoq.Counts()
+
+
+def test_ctrl_c_while_workers_start_shows_no_traceback(program: Start) -> None:
+    command = program("worker", "app:worker", "--processes=2", more="time.sleep(3600)")
+    until(lambda: len(command.workers()) == 2)
+    for pid in (*command.workers(), command.pid):
+        os.kill(pid, signal.SIGINT)
+    assert command.end() == 0
+    assert not command.logged("Traceback")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--processes=2"], ["--reload"]])
@@ -172,29 +183,28 @@ def test_items_of_workers_that_are_killed_with_their_supervisor_come_back(
     assert sorted(again.said("end")) == ["0", "1", "2", "3"]
 
 
-def test_a_process_that_a_handler_has_started_does_not_keep_workers_alive(
-    program: Start, broker: mongoq.Broker, gate: Path
+def test_a_process_that_a_handler_starts_inherits_nothing_of_the_supervisor(
+    program: Start, broker: mongoq.Broker
 ) -> None:
     more = """
 import subprocess, sys
+
+LIST = "import os, stat; print(\\
+    'MONGOQ_SUPERVISOR' in os.environ, \\
+    [n for n in map(int, os.listdir('/dev/fd')) if n > 2 and os.path.exists(f'/dev/fd/{n}') and \\
+    stat.S_ISSOCK(os.fstat(n).st_mode)])"
 worker = mongoq.Worker(connect())
 
 @worker.consumer("orders")
 def start(payload):
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], close_fds=False)
-    say("child", child.pid)
+    listed = subprocess.run([sys.executable, "-c", LIST], close_fds=False, capture_output=True, text=True)
+    say("inherited", listed.stdout.strip() or listed.stderr)
 """
     broker.queue("orders").push(1)
     command = started(program, more=more)
-    [child] = until(lambda: command.said("child"))
-    started_by_handler = psutil.Process(int(child))
-    try:
-        workers = command.workers()
-        command.process.kill()
-        until(lambda: not any(map(is_alive, workers)))
-        assert is_alive(int(child))
-    finally:
-        started_by_handler.kill()
+    assert until(lambda: command.said("inherited")) == ["False []"]
+    command.process.terminate()
+    assert command.end() == 0
 
 
 # --- crash loops and errors that last --------------------------------------------------------------

@@ -240,8 +240,8 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
         runs.append(payload)
         return mongoq.Drop()
 
-    def inserted(broker: Any, envelope: Any, *, given: bool) -> Flow[bool]:
-        flow = insert.insert_item(broker, envelope, id_given=given)
+    def inserted(broker: Any, envelope: Any, *, id_given: bool) -> Flow[bool]:
+        flow = insert.insert_item(broker, envelope, id_given=id_given)
         reply = yield next(flow)
         try:
             while losses:

@@ -117,9 +117,9 @@ def count_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) 
     free = {"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]}
     if isinstance(chosen, Range):
         return (yield from count_range(context, chosen.narrow(free), limit=limit))
-    number = 0
-    for start in range(0, len(chosen), LETTERS_PER_PAGE):
-        filter = {**_ids_filter(context, chosen[start : start + LETTERS_PER_PAGE]), **free}
+    number, ids = 0, list(dict.fromkeys(chosen))
+    for start in range(0, len(ids), LETTERS_PER_PAGE):
+        filter = {**_ids_filter(context, ids[start : start + LETTERS_PER_PAGE]), **free}
         number += yield from Command("count_documents", {"filter": filter})
     return BoundedCount(number)
 
@@ -127,10 +127,19 @@ def count_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) 
 def read_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) -> Flow[list[Item[Any]]]:
     """Read the first ``limit`` selected letters, reserved ones included, in the order of claims (``find``)."""
     yield from ensure_broker_ready(context.broker, write=False)
+    documents: list[Document] = []
     if isinstance(chosen, Range):
-        documents, _ = yield from documents_page(context, replace(chosen, page=limit))
+        rest: Range | None = chosen
+        # A page is no larger than one reply of the server.
+        while rest is not None and len(documents) < limit:
+            page, rest = yield from documents_page(
+                context, replace(rest, page=min(limit - len(documents), LETTERS_PER_PAGE))
+            )
+            documents += page
     else:
-        documents = yield from _find_letters(context, chosen[:LETTERS_PER_PAGE])
+        ids = list(dict.fromkeys(chosen))
+        for start in range(0, len(ids), LETTERS_PER_PAGE):
+            documents += yield from _find_letters(context, ids[start : start + LETTERS_PER_PAGE])
     return context.items(documents[:limit], context.broker.clock.now())
 
 

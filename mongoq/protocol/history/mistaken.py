@@ -62,7 +62,10 @@ def refuse_unknown(broker: BrokerContext, name: str) -> Flow[None]:
 
 
 def is_known(broker: BrokerContext, name: str) -> Flow[bool]:
-    """Return whether a queue holds an item, live or processed, or has a control document (one to three ``find``)."""
+    """Return whether a queue holds an item, live or processed, has a control document, or is bound.
+
+    One to four ``find``.
+    """
     yield from ensure_broker_ready(broker, write=False)
     used = (
         in_state(name, None, BEGINNING),
@@ -73,7 +76,8 @@ def is_known(broker: BrokerContext, name: str) -> Flow[bool]:
     for filter in used:
         if (yield from find_one(broker, filter, {"_id": 1})) is not None:
             return True
-    return False
+    bound = yield from read_topics(broker)
+    return name in bound or any(name in queues for queues in bound.values())
 
 
 def find_owner(broker: BrokerContext, name: str) -> Flow[str | None]:
