@@ -62,7 +62,7 @@ def check_hook(hook: Any, *, coroutines: bool) -> None:
         pass
 
 
-def is_asynchronous(hook: Hook) -> bool:
+def is_asynchronous(hook: Any) -> bool:
     """Return whether a hook is known to make asynchronous context managers only."""
     if isinstance(hook, type):
         return hasattr(hook, "__aenter__") and not hasattr(hook, "__enter__")
