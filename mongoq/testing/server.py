@@ -14,6 +14,7 @@ from bson import ObjectId
 
 from mongoq.aio import AsyncQueue
 from mongoq.drivers.aio.driver import AioDriver
+from mongoq.drivers.observer import Observer
 from mongoq.drivers.sessions import Sessions
 from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
@@ -43,6 +44,20 @@ class VirtualDriver(AioDriver):
     async def run_shielded(self, flow: Flow[T]) -> T:
         """Run a flow to its end; no task can cancel it, because it never waits."""
         return self._threads.run(flow)
+
+    @property
+    def observer(self) -> Observer | None:  # type: ignore[override]
+        """Observer of the driver for threads: both brokers of a pair are observed, or none."""
+        return self._threads.observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._threads.observer = observer
+
+    @property
+    def primary(self) -> None:
+        """No server: it is all in memory."""
+        return
 
     @property
     def sessions(self) -> Sessions:

@@ -51,7 +51,11 @@ class VirtualWorker(VirtualTime, Worker):
 
     def _hooked(self) -> dict[str, Consumer]:
         """Return the consumers, with the context managers of ``around``."""
-        return {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
+        consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
+        observer = self._server._driver.observer
+        return (
+            consumers if observer is None else {key: add_hooks(one, observer.hooks) for key, one in consumers.items()}
+        )
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
@@ -119,7 +123,11 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
 
     def _hooked(self) -> dict[str, Consumer]:
         """Return the consumers, with the context managers of ``around``."""
-        return {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
+        consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
+        observer = self._server._driver.observer
+        return (
+            consumers if observer is None else {key: add_hooks(one, observer.hooks) for key, one in consumers.items()}
+        )
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
         if isinstance(queue, Queue | AsyncQueue):

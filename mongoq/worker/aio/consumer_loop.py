@@ -129,7 +129,9 @@ class AsyncFetcher:
             return
         consumer = self.consumer
         context, screen = consumer.claims or consumer.context, consumer.item_filter
-        claim = claim_batch(context, n, consumer.lease, over=self._is_interrupted, screen=screen)
+        claim = consumer.queue._observed(claim_batch)(
+            context, n, consumer.lease, over=self._is_interrupted, screen=screen
+        )
         claimed = await consumer.queue._run_flow(claim)
         self.coordinator.report_recovery("claim")
         if claimed is None:
@@ -156,7 +158,8 @@ class AsyncFetcher:
         deadline = time.monotonic() + self.consumer.lease_length.total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
         try:
             while len(found) < room and not self._is_interrupted():
-                claimed = await self.consumer.queue._run_flow(claim_exclusive(context, self.consumer.lease))
+                claim = self.consumer.queue._observed(claim_exclusive)(context, self.consumer.lease)
+                claimed = await self.consumer.queue._run_flow(claim)
                 if claimed is None or claimed[0] is None:
                     break
                 found.append(claimed[0])

@@ -26,6 +26,7 @@ from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import error_line
 from mongoq.worker.handler_call import HandlerCall
+from mongoq.worker.hooks import add_hooks
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
 from mongoq.worker.time_limit import Watchdog
@@ -80,6 +81,9 @@ class AsyncEngine:
     ) -> None:
         self._broker = broker
         self._context = broker._context
+        observer = broker._driver.observer
+        if observer is not None:
+            consumers = [add_hooks(one, observer.hooks) for one in consumers]
         self._grace = grace
         self._heartbeat = heartbeat
         self._run_id = run

@@ -130,7 +130,9 @@ class Fetcher:
             return
         consumer = self.consumer
         context, screen = consumer.claims or consumer.context, consumer.item_filter
-        claim = claim_batch(context, n, consumer.lease, over=self._is_interrupted, screen=screen)
+        claim = consumer.queue._observed(claim_batch)(
+            context, n, consumer.lease, over=self._is_interrupted, screen=screen
+        )
         claimed = consumer.queue._run_flow(claim)
         self.coordinator.report_recovery("claim")
         if claimed is None:
@@ -157,7 +159,8 @@ class Fetcher:
         deadline = time.monotonic() + self.consumer.lease_length.total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
         try:
             while len(found) < room and not self._is_interrupted():
-                claimed = self.consumer.queue._run_flow(claim_exclusive(context, self.consumer.lease))
+                claim = self.consumer.queue._observed(claim_exclusive)(context, self.consumer.lease)
+                claimed = self.consumer.queue._run_flow(claim)
                 if claimed is None or claimed[0] is None:
                     break
                 found.append(claimed[0])

@@ -1,0 +1,136 @@
+"""Recorder: starts spans, ends them, and records durations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.metrics import Histogram, MeterProvider, get_meter
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TracerProvider, get_tracer
+
+import mongoq
+from mongoq.model.encoding.error_text import type_name
+from mongoq.telemetry import conventions
+from mongoq.telemetry.conventions import Operation
+from mongoq.telemetry.propagation import Propagation
+
+SCOPE = "mongoq"
+"""Name of the instrumentation scope."""
+
+
+class Recorder:
+    """Spans and metrics of one broker, or of the handlers of a pipeline.
+
+    Attributes:
+        propagation: reads and writes the headers of items.
+        tracer: makes the spans.
+
+    Args:
+        find_server: returns host and port of the server, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        propagation: Propagation,
+        find_server: Callable[[], tuple[str, int | None] | None] | None,
+        *,
+        tracer_provider: TracerProvider | None,
+        meter_provider: MeterProvider | None,
+    ) -> None:
+        self.propagation = propagation
+        self._find_server = find_server
+        self.tracer = get_tracer(SCOPE, mongoq.__version__, tracer_provider=tracer_provider)
+        meter = get_meter(SCOPE, mongoq.__version__, meter_provider=meter_provider)
+
+        def histogram(name: str, text: str) -> Histogram:
+            bounds = conventions.DURATION_BOUNDS
+            return meter.create_histogram(
+                name, conventions.DURATION_UNIT, text, explicit_bucket_boundaries_advisory=bounds
+            )
+
+        self._client_durations = histogram(conventions.CLIENT_DURATION, conventions.CLIENT_DURATION_TEXT)
+        self._process_durations = histogram(conventions.PROCESS_DURATION, conventions.PROCESS_DURATION_TEXT)
+
+    def begin(self, operation: Operation, queue: str, context: Context | None = None, began: float = 0) -> Recording:
+        """Start the span of an operation, now or ``began`` seconds ago."""
+        attributes = {
+            conventions.SYSTEM: conventions.MONGOQ,
+            conventions.OPERATION_NAME: operation.name,
+            conventions.OPERATION_TYPE: operation.type,
+            conventions.DESTINATION: queue,
+            **self._server_attributes(),
+        }
+        # The clock of dates for the span, since spans of several processes are shown together.
+        start = None if not began else time.time_ns() - int(began * 1e9)
+        span = self.tracer.start_span(
+            f"{operation.name} {queue}",
+            context,
+            operation.kind,
+            attributes,
+            start_time=start,
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        process = operation is conventions.PROCESS
+        durations = self._process_durations if process else self._client_durations
+        del attributes[conventions.OPERATION_TYPE]
+        return Recording(span, durations, attributes, time.perf_counter() - began)
+
+    def _server_attributes(self) -> Mapping[str, Any]:
+        """Return the address of the primary; empty without one."""
+        server = None if self._find_server is None else self._find_server()
+        if server is None:
+            return {}
+        host, port = server
+        if port is None:  # a socket in the file system
+            return {conventions.SERVER_ADDRESS: host}
+        return {conventions.SERVER_ADDRESS: host, conventions.SERVER_PORT: port}
+
+
+class Recording:
+    """One operation under way.
+
+    Attributes:
+        span: its span.
+    """
+
+    __slots__ = ("_attributes", "_began", "_durations", "span")
+
+    def __init__(self, span: Span, durations: Histogram, attributes: dict[str, Any], began: float) -> None:
+        self.span = span
+        self._durations = durations
+        self._attributes = attributes
+        self._began = began
+
+    def set_attributes(self, **attributes: Any) -> None:
+        """Set attributes of the span alone: those of metrics must have few values."""
+        self.span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+
+    def add_links(self, contexts: Iterable[SpanContext]) -> None:
+        """Link the span to other ones."""
+        for context in contexts:
+            self.span.add_link(context)
+
+    def fail(self, error: BaseException | str, *, traced: bool = False) -> None:
+        """Mark the operation as failed, by an exception or a kind of failure; ``traced`` records its traceback."""
+        kind = error if isinstance(error, str) else type_name(error)
+        self._attributes[conventions.ERROR_TYPE] = kind
+        if not self.span.is_recording():
+            return
+        self.span.set_attribute(conventions.ERROR_TYPE, kind)
+        text = None
+        if isinstance(error, BaseException):
+            try:
+                text = str(error)
+                if traced:
+                    self.span.record_exception(error)
+            except Exception:  # a user's exception may have no text
+                text = None
+        self.span.set_status(Status(StatusCode.ERROR, text))
+
+    def end(self) -> None:
+        """End the span, and record the duration."""
+        self._durations.record(time.perf_counter() - self._began, self._attributes)
+        self.span.end()
