@@ -1,0 +1,94 @@
+"""Telemetry without an SDK, without OpenTelemetry, and the core without telemetry."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import propagate
+from opentelemetry.trace import NoOpTracerProvider
+
+import mongoq
+import mongoq.telemetry
+
+ROOT = Path(__file__).parents[2]
+PARENT = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_without_the_api_package_the_error_names_the_extra() -> None:
+    code = """
+import sys
+sys.modules["opentelemetry"] = None
+import mongoq
+try:
+    import mongoq.telemetry
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    assert "mongoq-driver[otel]" in run(code)
+
+
+def test_the_core_imports_no_telemetry() -> None:
+    code = "import sys, mongoq; print([name for name in ('mongoq.telemetry', 'opentelemetry') if name in sys.modules])"
+    assert run(code) == "[]"
+
+
+def test_without_an_sdk_everything_works_and_nothing_is_recorded() -> None:
+    code = f"""
+import sys
+sys.modules["opentelemetry.sdk"] = None
+import mongoq, mongoq.telemetry
+from mongoq.testing import VirtualBroker
+with VirtualBroker() as virtual:
+    mongoq.telemetry.instrument(virtual)
+    worker = mongoq.Worker(virtual)
+    worker.consumer("orders")(lambda payload: virtual.queue("bills").push(payload) and None)
+    virtual.queue("orders").push(1)
+    virtual.queue("orders").push(2, headers={{"traceparent": {PARENT!r}}})
+    virtual.worker(worker).run_until_idle()
+    print([dict(item.headers) for item in virtual.queue("bills").peek(2)])
+"""
+    assert run(code) == str([{}, {"traceparent": PARENT}])
+
+
+def test_a_provider_without_spans_passes_the_trace_context_on(broker: mongoq.Broker) -> None:
+    mongoq.telemetry.instrument(broker, tracer_provider=NoOpTracerProvider())
+    worker = mongoq.Worker(broker)
+    worker.consumer("orders")(lambda payload: broker.queue("bills").push(payload) and None)
+    broker.queue("orders").push(1, headers={"traceparent": PARENT})
+    worker.run(drain=True)
+    [bill] = broker.queue("bills").peek()
+    assert bill.headers == {"traceparent": PARENT}
+
+
+def test_a_propagator_that_fails_breaks_no_push_and_no_handler(
+    broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        fields = frozenset({"traceparent"})
+
+        def inject(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError
+
+        extract = inject
+
+    monkeypatch.setattr(propagate, "propagators", Broken())
+    mongoq.telemetry.instrument(broker)
+    seen: list[Any] = []
+    worker = mongoq.Worker(broker)
+    worker.consumer("orders")(seen.append)
+    broker.queue("orders").push(1)
+    broker.queue("orders").push(2, headers={"traceparent": PARENT})
+    worker.run(drain=True)
+    assert seen == [1, 2]
