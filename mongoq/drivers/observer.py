@@ -15,8 +15,9 @@ class Observer:
 
     Attributes:
         flows: flow functions, by the flow functions that they replace and call; both take the same arguments.
-        hooks: context managers around each call of a handler, in workers that begin later; the first is the outermost.
+        make_hooks: called at the start of each worker; returns context managers around each call of a handler, the
+            outermost first.
     """
 
     flows: Mapping[Callable[..., Any], Callable[..., Any]]
-    hooks: Sequence[Callable[..., Any]]
+    make_hooks: Callable[[], Sequence[Callable[..., Any]]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 TRACEPARENT = "traceparent"
@@ -37,9 +37,9 @@ def trace_links(headers: Mapping[str, Any]) -> list[str]:
     return [link for link in links[:MAX_LINKS] if _is_traceparent(link)] if isinstance(links, list) else []
 
 
-def _find_links(parts: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+def _find_links(parts: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for part in parts:
-        traceparent = part.get(TRACEPARENT)
+        traceparent: Any = part.get(TRACEPARENT)
         if _is_traceparent(traceparent):
             yield traceparent
         yield from trace_links(part)

@@ -45,7 +45,7 @@ class Reserved(Runner[QueueContext[M]]):
 
     def __enter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = self._run(group_commit.reserve, **self._options)
+        self._item = self._run_flow(self._observed(group_commit.reserve)(self._context, **self._options))
         if self._item is not None:
             # The set shows at the end whether the block has settled the item itself.
             self._context.broker.unsettled.add(reservation_key(self._item))

@@ -24,11 +24,12 @@ class ContextVariables:
     """Variables of the application, such as a tenant, that handlers find as they were at the push."""
 
     def __init__(self, variables: Iterable[ContextVar[Any]], max_bytes: int) -> None:
-        if isinstance(variables, ContextVar | str) or not isinstance(variables, Iterable):
-            raise ArgumentInvalid("context_variables", f"a sequence of ContextVar, not {type(variables).__name__}")
+        given: Any = variables
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ArgumentInvalid("context_variables", f"a sequence of ContextVar, not {type(given).__name__}")
         self._max_bytes = count(max_bytes, "max_context_bytes", least=0)
         self._by_header: dict[str, ContextVar[Any]] = {}
-        for variable in variables:
+        for variable in given:
             if not isinstance(variable, ContextVar):
                 raise ArgumentInvalid("context_variables", f"ContextVar objects, not {type(variable).__name__}")
             header = HEADER_PREFIX + variable.name

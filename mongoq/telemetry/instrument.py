@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -53,7 +53,8 @@ def instrument(
     - A call of a handler has a span ``process {queue}``, the current one meanwhile. Its parent is the push of the item.
       A batch has no such parent; it links to the push of each of its items.
 
-    Without an SDK, nothing is recorded, and trace contexts that come with items are passed on.
+    Without an SDK nothing is recorded. So set the providers before the workers begin: without an SDK and without
+    context variables, a worker calls its handlers as if nothing was instrumented, since the calls would take longer.
 
     Args:
         target: a ``Broker`` or ``AsyncBroker``, virtual ones included; or a worker, which stands for its broker. Or a
@@ -79,7 +80,7 @@ def instrument(
         raise ArgumentInvalid("target", "this comes too late: the worker runs already")
     driver = _driver_of(target)
     recorder = make(lambda: driver.primary)
-    driver.observer = Observer(observe_flows(recorder), (ProcessHook(recorder),))
+    driver.observer = Observer(observe_flows(recorder), partial(_make_hooks, recorder))
 
 
 def uninstrument(target: Target) -> None:
@@ -94,6 +95,11 @@ def uninstrument(target: Target) -> None:
         target._hooks[:] = [hook for hook in target._hooks if not isinstance(hook, ProcessHook)]
     else:
         _driver_of(target).observer = None
+
+
+def _make_hooks(recorder: Recorder) -> Sequence[ProcessHook]:
+    """Return the hook of a worker that begins; none if there is nothing to record and to set."""
+    return [ProcessHook(recorder)] if recorder.is_recording() or recorder.propagation.variables else []
 
 
 def _driver_of(target: Any) -> Any:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from opentelemetry.context import Context
-from opentelemetry.metrics import Histogram, MeterProvider, get_meter
-from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TracerProvider, get_tracer
+from opentelemetry.metrics import Histogram, MeterProvider, get_meter, get_meter_provider
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TracerProvider, get_tracer, get_tracer_provider
 
 import mongoq
 from mongoq.model.encoding.error_text import type_name
@@ -18,6 +18,8 @@ from mongoq.telemetry.propagation import Propagation
 
 SCOPE = "mongoq"
 """Name of the instrumentation scope."""
+API_MODULES = ("opentelemetry.trace", "opentelemetry.metrics")
+"""Modules of the providers that stand in for those of an SDK."""
 
 
 class Recorder:
@@ -41,6 +43,7 @@ class Recorder:
     ) -> None:
         self.propagation = propagation
         self._find_server = find_server
+        self._providers = tracer_provider, meter_provider
         self.tracer = get_tracer(SCOPE, mongoq.__version__, tracer_provider=tracer_provider)
         meter = get_meter(SCOPE, mongoq.__version__, meter_provider=meter_provider)
 
@@ -52,6 +55,12 @@ class Recorder:
 
         self._client_durations = histogram(conventions.CLIENT_DURATION, conventions.CLIENT_DURATION_TEXT)
         self._process_durations = histogram(conventions.PROCESS_DURATION, conventions.PROCESS_DURATION_TEXT)
+
+    def is_recording(self) -> bool:
+        """Return whether a provider may keep anything; those of the API package do not."""
+        tracers, meters = self._providers
+        providers = tracers or get_tracer_provider(), meters or get_meter_provider()
+        return any(not type(one).__module__.startswith(API_MODULES) for one in providers)
 
     def begin(self, operation: Operation, queue: str, context: Context | None = None, began: float = 0) -> Recording:
         """Start the span of an operation, now or ``began`` seconds ago."""

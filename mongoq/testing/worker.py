@@ -53,9 +53,8 @@ class VirtualWorker(VirtualTime, Worker):
         """Return the consumers, with the context managers of ``around``."""
         consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
         observer = self._server._driver.observer
-        return (
-            consumers if observer is None else {key: add_hooks(one, observer.hooks) for key, one in consumers.items()}
-        )
+        hooks = () if observer is None else observer.make_hooks()
+        return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
@@ -125,9 +124,8 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         """Return the consumers, with the context managers of ``around``."""
         consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
         observer = self._server._driver.observer
-        return (
-            consumers if observer is None else {key: add_hooks(one, observer.hooks) for key, one in consumers.items()}
-        )
+        hooks = () if observer is None else observer.make_hooks()
+        return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
         if isinstance(queue, Queue | AsyncQueue):

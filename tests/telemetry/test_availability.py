@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry import propagate
+from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.trace import NoOpTracerProvider
 
 import mongoq
 import mongoq.telemetry
+from mongoq.telemetry.process_hook import ProcessHook
+from tests.telemetry.conftest import Telemetry
 
 ROOT = Path(__file__).parents[2]
 PARENT = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
@@ -59,11 +64,27 @@ with VirtualBroker() as virtual:
     virtual.worker(worker).run_until_idle()
     print([dict(item.headers) for item in virtual.queue("bills").peek(2)])
 """
-    assert run(code) == str([{}, {"traceparent": PARENT}])
+    assert run(code) == str([{}, {}])
 
 
-def test_a_provider_without_spans_passes_the_trace_context_on(broker: mongoq.Broker) -> None:
-    mongoq.telemetry.instrument(broker, tracer_provider=NoOpTracerProvider())
+def test_a_worker_of_providers_that_record_nothing_has_no_hook(
+    broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    providers: Any = {"tracer_provider": NoOpTracerProvider(), "meter_provider": NoOpMeterProvider()}
+    calls: list[Any] = []
+    monkeypatch.setattr(ProcessHook, "__call__", lambda self, job: calls.append(job) or contextlib.nullcontext())
+    worker = mongoq.Worker(broker)
+    worker.consumer("orders")(lambda payload: None)
+    for variables in ([], [ContextVar[str]("tenant")]):
+        mongoq.telemetry.instrument(broker, **providers, context_variables=variables)
+        broker.queue("orders").push(1)
+        worker.run(drain=True)
+        assert len(calls) == len(variables)
+    assert broker.queue("orders").size() == 0
+
+
+def test_a_provider_without_spans_passes_the_trace_context_on(broker: mongoq.Broker, telemetry: Telemetry) -> None:
+    mongoq.telemetry.instrument(broker, tracer_provider=NoOpTracerProvider(), meter_provider=telemetry.meters)
     worker = mongoq.Worker(broker)
     worker.consumer("orders")(lambda payload: broker.queue("bills").push(payload) and None)
     broker.queue("orders").push(1, headers={"traceparent": PARENT})
@@ -73,7 +94,7 @@ def test_a_provider_without_spans_passes_the_trace_context_on(broker: mongoq.Bro
 
 
 def test_a_propagator_that_fails_breaks_no_push_and_no_handler(
-    broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+    broker: mongoq.Broker, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken:
         fields = frozenset({"traceparent"})
@@ -84,7 +105,7 @@ def test_a_propagator_that_fails_breaks_no_push_and_no_handler(
         extract = inject
 
     monkeypatch.setattr(propagate, "propagators", Broken())
-    mongoq.telemetry.instrument(broker)
+    telemetry.instrument(broker)
     seen: list[Any] = []
     worker = mongoq.Worker(broker)
     worker.consumer("orders")(seen.append)

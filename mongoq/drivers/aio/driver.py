@@ -166,7 +166,7 @@ class AioDriver:
     def primary(self) -> tuple[str, int | None] | None:
         """Host and port of the primary as the client last saw it; ``None`` without one, and for mongomock."""
         client = self._backend.client
-        return None if client is None else find_primary(client)  # type: ignore[no-any-return]
+        return None if client is None else find_primary(client)
 
     @property
     def last_outage(self) -> tuple[float, str] | None:

@@ -84,7 +84,8 @@ class Engine:
         self._context = broker._context
         observer = broker._driver.observer
         if observer is not None:
-            consumers = [add_hooks(one, observer.hooks) for one in consumers]
+            hooks = observer.make_hooks()
+            consumers = [add_hooks(one, hooks) for one in consumers]
         self._grace = grace
         self._heartbeat = heartbeat
         self._run_id = run
