@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 import mongoq
 import mongoq.telemetry
+from mongoq.model.trace_headers import LINKS, MAX_LINKS, join_headers
 from mongoq.testing import VirtualBroker
 from tests.telemetry.conftest import Telemetry, link_ids, parent_id, span_id, trace_id
 
@@ -198,3 +199,22 @@ def test_the_hook_of_a_pipeline_is_pickled_without_providers_and_variables(telem
     again = pickle.loads(pickle.dumps(hook))
     assert type(again) is type(hook)
     assert not again._recorder.propagation.variables
+
+
+def test_a_graph_with_the_hook_can_be_sent_to_executors(telemetry: Telemetry) -> None:
+    serialization = pytest.importorskip("mongoq.pipeline.on_spark.serialization")
+    shop = make_shop([])
+    telemetry.instrument(shop, context_variables=[ContextVar("tenant")])
+    graph = serialization.unpack_graph(serialization.pack_graph(shop.graph))
+    assert [type(hook).__name__ for hook in graph.hooks] == ["ProcessHook"]
+
+
+def test_the_links_of_joins_of_joins_are_limited() -> None:
+    parents = [f"00-{number:032x}-{number:016x}-01" for number in range(1, 100)]
+    headers: dict[str, Any] = {}
+    for parent in parents:
+        headers = join_headers([headers, {"traceparent": parent}])
+    assert headers == {"traceparent": parents[0], LINKS: parents[1 : MAX_LINKS + 1]}
+    # The same trace on both sides, as after a fork, needs no link.
+    assert join_headers([{"traceparent": "a"}, {"traceparent": "a"}]) == {"traceparent": "a"}
+    assert join_headers([{}, {"traceparent": "x" * 1000}, {"traceparent": 7}]) == {"traceparent": "x" * 1000}
