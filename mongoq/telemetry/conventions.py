@@ -1,7 +1,6 @@
 """Names of OpenTelemetry's semantic conventions for messaging, and of mongoq's own attributes.
 
-Version 1.38 of the conventions; those for messaging are still in development, so this is the only module that knows
-their names.
+The conventions for messaging are still in development, so no other module knows their names.
 """
 
 from __future__ import annotations

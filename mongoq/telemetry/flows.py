@@ -99,7 +99,7 @@ def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, ba
             headers = check_headers(written, encoding)
             batch = [one._replace(headers=headers) if one.headers is None else one for one in batch]
         pushed: int = yield from sources.push_records(context, lease, batch)
-        recording.set_attributes(**{conventions.BATCH_COUNT: pushed})
+        recording.set_attributes({conventions.BATCH_COUNT: pushed})
     except BaseException as error:
         _fail(recording, error)
         raise
@@ -193,7 +193,8 @@ def _apply_outcomes_of_queues(recorder: Recorder, parts: Iterable[Any], *args: A
     entries = [(context, list(outcomes)) for context, outcomes in parts]
     items = [item for _, outcomes in entries for item, _ in outcomes]
     make = partial(apply_outcomes_of_queues, entries, *args)
-    return (yield from _observe_settlement(recorder, conventions.SETTLE, entries[0][0].name, items, make))
+    first = next((context.name for context, outcomes in entries if outcomes), "")
+    return (yield from _observe_settlement(recorder, conventions.SETTLE, first, items, make))
 
 
 def _observe_settlement(
@@ -238,7 +239,7 @@ def _describe_ids(recording: Recording, ids: Sequence[Any], *, is_batch: bool) -
     """By the conventions, only operations on batches have a number of messages."""
     number = len(ids) if is_batch else None
     single = str(ids[0]) if len(ids) == 1 else None
-    recording.set_attributes(**{conventions.BATCH_COUNT: number, conventions.MESSAGE_ID: single})
+    recording.set_attributes({conventions.BATCH_COUNT: number, conventions.MESSAGE_ID: single})
 
 
 def _fail(recording: Recording, error: BaseException) -> None:

@@ -70,12 +70,12 @@ class _Process(AbstractContextManager[None]):
             self._tokens = propagation.variables.restore(items)
 
     def _describe(self, recording: Recording, items: Sequence[Any]) -> None:
-        recording.set_attributes(**{conventions.CONSUMER: self._job.consumer})
+        recording.set_attributes({conventions.CONSUMER: self._job.consumer})
         if len(items) == 1:
             item = items[0]
-            recording.set_attributes(**{conventions.MESSAGE_ID: str(item.id), conventions.ATTEMPT: item.attempts})
+            recording.set_attributes({conventions.MESSAGE_ID: str(item.id), conventions.ATTEMPT: item.attempts})
         else:
-            recording.set_attributes(**{conventions.BATCH_COUNT: len(items)})
+            recording.set_attributes({conventions.BATCH_COUNT: len(items)})
         # The conventions ask for the link also where the same context is the parent.
         recording.add_links(self._recorder.propagation.span_contexts(items))
 
@@ -99,7 +99,7 @@ class _Process(AbstractContextManager[None]):
 def _describe_outcome(recording: Recording, returned: Any) -> None:
     """Set the outcome of an item; a batch has one for each item, and its first failure counts."""
     if isinstance(returned, Outcome):
-        recording.set_attributes(**{conventions.OUTCOME: type(returned).__name__})
+        recording.set_attributes({conventions.OUTCOME: type(returned).__name__})
     entries = returned if isinstance(returned, list) else [returned]
     failure = next((one for one in entries if isinstance(one, BaseException | Retry | Dead)), None)
     if isinstance(failure, BaseException):

@@ -67,7 +67,6 @@ class Recorder:
         attributes = {
             conventions.SYSTEM: conventions.MONGOQ,
             conventions.OPERATION_NAME: operation.name,
-            conventions.OPERATION_TYPE: operation.type,
             conventions.DESTINATION: queue,
             **self._server_attributes(),
         }
@@ -77,14 +76,13 @@ class Recorder:
             f"{operation.name} {queue}",
             context,
             operation.kind,
-            attributes,
+            {**attributes, conventions.OPERATION_TYPE: operation.type},
             start_time=start,
             record_exception=False,
             set_status_on_exception=False,
         )
         process = operation is conventions.PROCESS
         durations = self._process_durations if process else self._client_durations
-        del attributes[conventions.OPERATION_TYPE]
         return Recording(span, durations, attributes, time.perf_counter() - began)
 
     def _server_attributes(self) -> Mapping[str, Any]:
@@ -113,8 +111,8 @@ class Recording:
         self._attributes = attributes
         self._began = began
 
-    def set_attributes(self, **attributes: Any) -> None:
-        """Set attributes of the span alone: those of metrics must have few values."""
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of the span, except absent ones; those of metrics must have few values."""
         self.span.set_attributes({name: value for name, value in attributes.items() if value is not None})
 
     def add_links(self, contexts: Iterable[SpanContext]) -> None:

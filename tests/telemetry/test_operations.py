@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from typing import Any
 
 import pytest
 from bson import ObjectId
+from opentelemetry.semconv._incubating.attributes import messaging_attributes
+from opentelemetry.semconv._incubating.metrics import messaging_metrics
+from opentelemetry.semconv.attributes import error_attributes, server_attributes
 from opentelemetry.trace import SpanKind, StatusCode
+from pymongo import MongoClient
 
 import mongoq
 import mongoq.telemetry
 from mongoq.model.encoding.codec import HEADERS_LIMIT
+from mongoq.telemetry import conventions
 from tests.telemetry.conftest import Telemetry, link_ids, parent_id, span_id, trace_id, traceparent
 
 CLIENT = "messaging.client.operation.duration"
@@ -233,6 +239,38 @@ async def test_a_cancelled_wait_has_no_span(uri: str, database: str, telemetry: 
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert telemetry.spans() == []
+
+
+async def test_a_cancelled_push_has_failed(
+    uri: str, database: str, telemetry: Telemetry, client: MongoClient[Any]
+) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker:
+        telemetry.instrument(broker)
+        await broker.queue("orders").push(1)
+        block = {"failCommands": ["insert"], "blockConnection": True, "blockTimeMS": 300}
+        client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=block)
+        pushing = asyncio.create_task(broker.queue("orders").push(2))
+        while inspect.getcoroutinestate(pushing.get_coro()) != inspect.CORO_SUSPENDED:  # type: ignore[arg-type]
+            await asyncio.sleep(0.001)
+        pushing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pushing
+        client.admin.command("configureFailPoint", "failCommand", mode="off")
+    assert [(span.attributes or {}).get("error.type") for span in telemetry.spans("push orders")] == [None, "cancelled"]
+
+
+def test_the_names_are_those_of_the_conventions() -> None:
+    attributes = [conventions.SYSTEM, conventions.OPERATION_NAME, conventions.OPERATION_TYPE, conventions.DESTINATION]
+    attributes += [conventions.MESSAGE_ID, conventions.BATCH_COUNT]
+    assert set(attributes) <= {value for value in vars(messaging_attributes).values() if isinstance(value, str)}
+    types = {kind.value for kind in messaging_attributes.MessagingOperationTypeValues}
+    operations = [one for one in vars(conventions).values() if isinstance(one, conventions.Operation)]
+    assert {one.type for one in operations} <= types
+    assert messaging_metrics.MESSAGING_CLIENT_OPERATION_DURATION == conventions.CLIENT_DURATION
+    assert messaging_metrics.MESSAGING_PROCESS_DURATION == conventions.PROCESS_DURATION
+    assert error_attributes.ERROR_TYPE == conventions.ERROR_TYPE
+    assert server_attributes.SERVER_ADDRESS == conventions.SERVER_ADDRESS
+    assert server_attributes.SERVER_PORT == conventions.SERVER_PORT
 
 
 def test_uninstrument_ends_it_and_a_second_instrument_takes_the_place_of_the_first(
