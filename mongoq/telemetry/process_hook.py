@@ -20,6 +20,10 @@ _JOB_KEY = create_key("mongoq-job")
 """Key of the job whose span is the current one."""
 
 
+FAILURES = (BaseException, Retry, Dead)
+"""Results of a handler that are failures of an item."""
+
+
 class ProcessHook:
     """Hook for ``around``: a function from a job to a context manager."""
 
@@ -98,11 +102,12 @@ class _Process(AbstractContextManager[None]):
 
 def _describe_outcome(recording: Recording, returned: Any) -> None:
     """Set the outcome of an item; a batch has one for each item, and its first failure counts."""
-    if isinstance(returned, Outcome):
+    # By the type: ``isinstance`` would read ``__class__`` of a user's object, which may raise.
+    if issubclass(type(returned), Outcome):
         recording.set_attributes({conventions.OUTCOME: type(returned).__name__})
-    entries = returned if isinstance(returned, list) else [returned]
-    failure = next((one for one in entries if isinstance(one, BaseException | Retry | Dead)), None)
-    if isinstance(failure, BaseException):
+    entries = returned if type(returned) is list else [returned]
+    failure = next((one for one in entries if issubclass(type(one), FAILURES)), None)
+    if issubclass(type(failure), BaseException):
         recording.fail(failure, traced=True)
     elif failure is not None:
         recording.fail(type(failure).__name__)

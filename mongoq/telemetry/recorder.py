@@ -11,7 +11,7 @@ from opentelemetry.metrics import Histogram, MeterProvider, get_meter, get_meter
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TracerProvider, get_tracer, get_tracer_provider
 
 import mongoq
-from mongoq.model.encoding.error_text import type_name
+from mongoq.model.encoding.error_text import print_exception, text_of, type_name
 from mongoq.telemetry import conventions
 from mongoq.telemetry.conventions import Operation
 from mongoq.telemetry.propagation import Propagation
@@ -20,6 +20,8 @@ SCOPE = "mongoq"
 """Name of the instrumentation scope."""
 API_MODULES = ("opentelemetry.trace", "opentelemetry.metrics")
 """Modules of the providers that stand in for those of an SDK."""
+MAX_STATUS = 1024
+"""Characters of the text of an error in a span, at most; the traceback has all of it."""
 
 
 class Recorder:
@@ -127,15 +129,19 @@ class Recording:
         if not self.span.is_recording():
             return
         self.span.set_attribute(conventions.ERROR_TYPE, kind)
-        text = None
-        if isinstance(error, BaseException):
-            try:
-                text = str(error)
-                if traced:
-                    self.span.record_exception(error)
-            except Exception:  # a user's exception may have no text
-                text = None
+        if isinstance(error, str):
+            self.span.set_status(Status(StatusCode.ERROR))
+            return
+        # Not record_exception: a user's exception may have no text, or one that no exporter can encode.
+        text = text_of(error, MAX_STATUS)
         self.span.set_status(Status(StatusCode.ERROR, text))
+        if traced:
+            event = {
+                conventions.EXCEPTION_TYPE: kind,
+                conventions.EXCEPTION_MESSAGE: text,
+                conventions.EXCEPTION_STACKTRACE: print_exception(error),
+            }
+            self.span.add_event(conventions.EXCEPTION, event)
 
     def end(self) -> None:
         """End the span, and record the duration."""

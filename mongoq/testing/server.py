@@ -46,7 +46,7 @@ class VirtualDriver(AioDriver):
         return self._threads.run(flow)
 
     @property
-    def observer(self) -> Observer | None:
+    def observer(self) -> Observer | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Observer of the driver for threads: both brokers of a pair are observed, or none."""
         return self._threads.observer
 

@@ -11,7 +11,7 @@ import pytest
 from bson import ObjectId
 from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.semconv._incubating.metrics import messaging_metrics
-from opentelemetry.semconv.attributes import error_attributes, server_attributes
+from opentelemetry.semconv.attributes import error_attributes, exception_attributes, server_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 from pymongo import MongoClient
 
@@ -268,6 +268,9 @@ def test_the_names_are_those_of_the_conventions() -> None:
     assert {one.type for one in operations} <= types
     assert messaging_metrics.MESSAGING_CLIENT_OPERATION_DURATION == conventions.CLIENT_DURATION
     assert messaging_metrics.MESSAGING_PROCESS_DURATION == conventions.PROCESS_DURATION
+    assert exception_attributes.EXCEPTION_TYPE == conventions.EXCEPTION_TYPE
+    assert exception_attributes.EXCEPTION_MESSAGE == conventions.EXCEPTION_MESSAGE
+    assert exception_attributes.EXCEPTION_STACKTRACE == conventions.EXCEPTION_STACKTRACE
     assert error_attributes.ERROR_TYPE == conventions.ERROR_TYPE
     assert server_attributes.SERVER_ADDRESS == conventions.SERVER_ADDRESS
     assert server_attributes.SERVER_PORT == conventions.SERVER_PORT

@@ -206,24 +206,56 @@ def test_hostile_headers_never_break_a_handler(
     assert "error.type" not in (telemetry.spans("process orders")[-1].attributes or {})
 
 
-def test_an_exception_without_text_is_recorded_by_its_type(
-    uri: str, database: str, queue: mongoq.Queue[Any], telemetry: Telemetry
-) -> None:
-    class Mute(Exception):
-        def __str__(self) -> str:
-            raise ValueError
+class Mute(Exception):
+    """An exception without a text."""
 
+    def __str__(self) -> str:
+        raise ValueError
+
+
+class Shy:
+    """An object that has no class to tell."""
+
+    @property
+    def __class__(self) -> Any:
+        raise KeyError
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None:
+        raise KeyError
+
+
+@pytest.mark.parametrize("error", [Mute(), ValueError("\ud800"), ValueError("x" * 100_000)])
+def test_an_exception_with_an_awkward_text_is_recorded(
+    error: Exception, uri: str, database: str, queue: mongoq.Queue[Any], telemetry: Telemetry
+) -> None:
     queue.push(1)
 
     def handle(payload: Any) -> None:
-        raise Mute
+        raise error
 
     register = lambda w: w.consumer("orders", max_retries=0)(handle)  # noqa: E731
     drain("threads", uri, database, telemetry.instrument, register)
     process = telemetry.span("process orders")
-    assert str((process.attributes or {})["error.type"]).endswith("Mute")
+    kind = str((process.attributes or {})["error.type"])
+    assert kind.endswith(type(error).__name__)
     assert process.status.status_code is StatusCode.ERROR
+    [event] = process.events
+    assert (event.attributes or {})["exception.type"] == kind
+    for text in (process.status.description, *(event.attributes or {}).values()):
+        assert str(text).encode()  # exporters encode it
+    assert len(process.status.description or "") <= 1024
     assert queue.dead.size() == 1
+
+
+def test_an_awkward_result_is_left_alone(telemetry: Telemetry) -> None:
+    with VirtualBroker() as virtual:
+        telemetry.instrument(virtual)
+        worker = mongoq.Worker(virtual)
+        worker.consumer("orders", max_retries=0)(lambda payload: Shy())
+        virtual.queue("orders").push(1)
+        virtual.worker(worker).run_until_idle()
+    assert "error.type" not in (telemetry.span("process orders").attributes or {})
 
 
 def test_virtual_brokers_and_workers_have_the_same_spans(telemetry: Telemetry) -> None:
