@@ -64,8 +64,7 @@ class Propagation:
         if not given or given.keys().isdisjoint(propagate.get_global_textmap().fields):
             propagate.inject(headers, context=set_span_in_context(span))
         if self.variables:
-            own = self.variables.headers()
-            headers |= {name: value for name, value in own.items() if not given or name not in given}
+            headers |= self.variables.headers()
         return headers
 
     def read(self, headers: Mapping[str, Any], context: Context) -> Context:

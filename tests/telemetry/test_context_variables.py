@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from opentelemetry import trace
 
 import mongoq
 import mongoq.telemetry
@@ -131,6 +133,26 @@ def test_a_hostile_header_leaves_the_variable_as_it_is(value: Any, telemetry: Te
         virtual.queue("orders").push(1, headers={HEADER: value})
         virtual.worker(worker).run_until_idle()
     assert seen == ["nobody"]
+
+
+def test_everything_is_set_back_behind_the_call(broker: mongoq.Broker, telemetry: Telemetry) -> None:
+    shop = mongoq.Pipeline("shop", errors="shop.errors")
+    seen: list[Any] = []
+
+    def look() -> None:
+        seen.append((TENANT.get(), trace.get_current_span().get_span_context().is_valid))
+
+    @shop.around
+    @contextlib.contextmanager
+    def outer(job: mongoq.Job) -> Iterator[None]:
+        yield
+        look()
+
+    telemetry.instrument(shop, context_variables=[TENANT])
+    shop.sink("orders")(lambda order: look())
+    broker.queue("orders").push(1, headers={HEADER: '"acme"'})
+    shop.drain(broker)
+    assert seen == [("acme", True), ("nobody", False)]
 
 
 def test_what_is_no_variable_is_refused(broker: mongoq.Broker) -> None:
