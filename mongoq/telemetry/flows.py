@@ -244,7 +244,7 @@ def _describe_ids(recording: Recording, ids: Sequence[Any], *, is_batch: bool) -
 
 def _fail(recording: Recording, error: BaseException) -> None:
     """Mark a failure; a closed flow stands for a caller that was cancelled."""
-    if isinstance(error, GeneratorExit):
-        recording.fail("cancelled")
+    if type(error) is GeneratorExit:
+        recording.fail_as("cancelled")
     else:
         recording.fail(error.cause if isinstance(error, Interruption) else error)

@@ -46,12 +46,13 @@ def instrument(
     It holds for all handles of the broker, those made before as well, and for the workers and the runs of pipelines
     that begin on it afterwards. Nothing else is sent to the server. A second call takes the place of the first.
 
-    - A push has a span ``push {queue}`` and writes ``traceparent`` and ``tracestate`` into the headers, by the global
-      propagator. Headers that the caller gives are never changed.
-    - A claim that gets items has a span ``reserve {queue}``, and a settlement one with the name of the operation, or
-      ``settle {queue}`` in a worker; both link to the pushes of their items.
+    - A push has a span ``push {queue}``. It writes ``traceparent``, and ``tracestate`` and ``baggage`` if there are
+      any, into the headers, by the global propagator. Headers that the caller gives are never changed.
+    - A claim that gets items has a span ``reserve {queue}``. A settlement has a span with the name of the operation,
+      or ``settle {queue}`` in a worker. Both link to the pushes of their items.
     - A call of a handler has a span ``process {queue}``, the current one meanwhile. Its parent is the push of the item.
       A batch has no such parent; it links to the push of each of its items.
+    - An error of a sampler or a processor is logged once, and fails no operation.
 
     Without an SDK nothing is recorded. So set the providers before the workers begin: without an SDK and without
     context variables, a worker calls its handlers as if nothing was instrumented, since the calls would take longer.
@@ -84,9 +85,9 @@ def instrument(
 
 
 def uninstrument(target: Target) -> None:
-    """Record nothing more of a broker, or of the handlers of a pipeline; workers that run go on until they end.
+    """Record nothing more of a broker, or of the handlers of a pipeline. Idempotent.
 
-    Idempotent.
+    Handlers of workers that run already have spans until their worker ends.
 
     Raises:
         ArgumentInvalid: ``target`` is none of the objects that ``instrument`` takes.

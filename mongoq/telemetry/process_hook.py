@@ -19,7 +19,6 @@ from mongoq.telemetry.recorder import Recorder, Recording
 _JOB_KEY = create_key("mongoq-job")
 """Key of the job whose span is the current one."""
 
-
 FAILURES = (BaseException, Retry, Dead)
 """Results of a handler that are failures of an item."""
 
@@ -110,4 +109,4 @@ def _describe_outcome(recording: Recording, returned: Any) -> None:
     if issubclass(type(failure), BaseException):
         recording.fail(failure, traced=True)
     elif failure is not None:
-        recording.fail(type(failure).__name__)
+        recording.fail_as(type(failure).__name__)

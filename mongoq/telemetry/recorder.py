@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import Histogram, MeterProvider, get_meter, get_meter_provider
-from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TracerProvider, get_tracer, get_tracer_provider
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Span,
+    SpanContext,
+    Status,
+    StatusCode,
+    TracerProvider,
+    get_tracer,
+    get_tracer_provider,
+)
 
 import mongoq
-from mongoq.model.encoding.error_text import print_exception, text_of, type_name
+from mongoq.model.encoding.error_text import print_exception, spoken, text_of, type_name
 from mongoq.telemetry import conventions
 from mongoq.telemetry.conventions import Operation
 from mongoq.telemetry.propagation import Propagation
+
+logger = logging.getLogger("mongoq.telemetry")
 
 SCOPE = "mongoq"
 """Name of the instrumentation scope."""
@@ -46,6 +58,7 @@ class Recorder:
         self.propagation = propagation
         self._find_server = find_server
         self._providers = tracer_provider, meter_provider
+        self._has_reported = False
         self.tracer = get_tracer(SCOPE, mongoq.__version__, tracer_provider=tracer_provider)
         meter = get_meter(SCOPE, mongoq.__version__, meter_provider=meter_provider)
 
@@ -65,27 +78,36 @@ class Recorder:
         return any(not type(one).__module__.startswith(API_MODULES) for one in providers)
 
     def begin(self, operation: Operation, queue: str, context: Context | None = None, began: float = 0) -> Recording:
-        """Start the span of an operation, now or ``began`` seconds ago."""
+        """Start the span of an operation, now or ``began`` seconds ago; a span that fails to start is left out."""
         attributes = {
             conventions.SYSTEM: conventions.MONGOQ,
             conventions.OPERATION_NAME: operation.name,
             conventions.DESTINATION: queue,
             **self._server_attributes(),
         }
-        # The clock of dates for the span, since spans of several processes are shown together.
-        start = None if not began else time.time_ns() - int(began * 1e9)
-        span = self.tracer.start_span(
-            f"{operation.name} {queue}",
-            context,
-            operation.kind,
-            {**attributes, conventions.OPERATION_TYPE: operation.type},
-            start_time=start,
-            record_exception=False,
-            set_status_on_exception=False,
-        )
+        try:
+            span = self.tracer.start_span(
+                f"{operation.name} {queue}",
+                context,
+                operation.kind,
+                {**attributes, conventions.OPERATION_TYPE: operation.type},
+                # The clock of dates: spans of several processes are shown together.
+                start_time=time.time_ns() - int(began * 1e9) if began else None,
+                record_exception=False,
+                set_status_on_exception=False,
+            )
+        except Exception as error:
+            self.report(error)
+            span = INVALID_SPAN
         process = operation is conventions.PROCESS
         durations = self._process_durations if process else self._client_durations
-        return Recording(span, durations, attributes, time.perf_counter() - began)
+        return Recording(self, span, durations, attributes, time.perf_counter() - began)
+
+    def report(self, error: Exception) -> None:
+        """Log the first error of a sampler or a processor of the user: it must not fail the operation."""
+        if not self._has_reported:
+            self._has_reported = True
+            logger.warning("a span or a duration could not be recorded: %s", spoken(error))
 
     def _server_attributes(self) -> Mapping[str, Any]:
         """Return the address of the primary; empty without one."""
@@ -105,10 +127,13 @@ class Recording:
         span: its span.
     """
 
-    __slots__ = ("_attributes", "_began", "_durations", "span")
+    __slots__ = ("_attributes", "_began", "_durations", "_recorder", "span")
 
-    def __init__(self, span: Span, durations: Histogram, attributes: dict[str, Any], began: float) -> None:
+    def __init__(
+        self, recorder: Recorder, span: Span, durations: Histogram, attributes: dict[str, Any], began: float
+    ) -> None:
         self.span = span
+        self._recorder = recorder
         self._durations = durations
         self._attributes = attributes
         self._began = began
@@ -122,20 +147,13 @@ class Recording:
         for context in contexts:
             self.span.add_link(context)
 
-    def fail(self, error: BaseException | str, *, traced: bool = False) -> None:
-        """Mark the operation as failed, by an exception or a kind of failure; ``traced`` records its traceback."""
-        kind = error if isinstance(error, str) else type_name(error)
-        self._attributes[conventions.ERROR_TYPE] = kind
-        if not self.span.is_recording():
-            return
-        self.span.set_attribute(conventions.ERROR_TYPE, kind)
-        if isinstance(error, str):
-            self.span.set_status(Status(StatusCode.ERROR))
-            return
+    def fail(self, error: BaseException, *, traced: bool = False) -> None:
+        """Mark the operation as failed by an exception; ``traced`` records its traceback as well."""
+        kind = type_name(error)
         # Not record_exception: a user's exception may have no text, or one that no exporter can encode.
         text = text_of(error, MAX_STATUS)
-        self.span.set_status(Status(StatusCode.ERROR, text))
-        if traced:
+        self.fail_as(kind, text)
+        if traced and self.span.is_recording():
             event = {
                 conventions.EXCEPTION_TYPE: kind,
                 conventions.EXCEPTION_MESSAGE: text,
@@ -143,7 +161,16 @@ class Recording:
             }
             self.span.add_event(conventions.EXCEPTION, event)
 
+    def fail_as(self, kind: str, text: str | None = None) -> None:
+        """Mark the operation as failed, by the kind of its failure."""
+        self._attributes[conventions.ERROR_TYPE] = kind
+        self.span.set_attribute(conventions.ERROR_TYPE, kind)
+        self.span.set_status(Status(StatusCode.ERROR, text))
+
     def end(self) -> None:
         """End the span, and record the duration."""
-        self._durations.record(time.perf_counter() - self._began, self._attributes)
-        self.span.end()
+        try:
+            self._durations.record(time.perf_counter() - self._began, self._attributes)
+            self.span.end()
+        except Exception as error:
+            self._recorder.report(error)

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from motor import motor_asyncio
 from opentelemetry import propagate
 from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import NoOpTracerProvider
+from pymongo import AsyncMongoClient
 
 import mongoq
 import mongoq.telemetry
@@ -113,3 +116,55 @@ def test_a_propagator_that_fails_breaks_no_push_and_no_handler(
     broker.queue("orders").push(2, headers={"traceparent": PARENT})
     worker.run(drain=True)
     assert seen == [1, 2]
+
+
+class BrokenProcessor(SpanProcessor):
+    """A processor of spans that fails at one of its two events."""
+
+    def __init__(self, event: str) -> None:
+        setattr(self, event, self._fail)
+
+    def _fail(self, *_: Any, **__: Any) -> None:
+        raise RuntimeError("processor")
+
+
+@pytest.mark.parametrize("event", ["on_start", "on_end"])
+def test_a_processor_that_fails_breaks_no_operation(
+    event: str, broker: mongoq.Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = TracerProvider()
+    provider.add_span_processor(BrokenProcessor(event))
+    mongoq.telemetry.instrument(broker, tracer_provider=provider)
+    queue = broker.queue("orders")
+    seen: list[Any] = []
+    worker = mongoq.Worker(broker)
+    worker.consumer("orders")(seen.append)
+    queue.push(1)
+    item = queue.reserve()
+    assert item is not None
+    queue.release(item)
+    worker.run(drain=True)
+    assert seen == [1]
+    assert queue.size() == 0
+    assert queue.dead.size() == 0
+    [record] = [record for record in caplog.records if record.name == "mongoq.telemetry"]
+    assert record.message == "a span or a duration could not be recorded: RuntimeError: processor"
+    provider.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["pymongo", "motor"])
+async def test_a_client_that_has_not_connected_yet_has_no_server(
+    kind: str, uri: str, database: str, telemetry: Telemetry
+) -> None:
+    client: Any = AsyncMongoClient(uri) if kind == "pymongo" else motor_asyncio.AsyncIOMotorClient(uri)
+    broker = mongoq.AsyncBroker(client[database]["mongoq"])
+    telemetry.instrument(broker)
+    for number in range(2):
+        await broker.queue("orders").push(number)
+    first, second = telemetry.spans("push orders")
+    assert "server.address" not in (first.attributes or {})
+    assert (second.attributes or {})["server.address"] == "127.0.0.1"
+    await broker.close()
+    closing = client.close()
+    if closing is not None:
+        await closing

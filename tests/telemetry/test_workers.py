@@ -11,6 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 import mongoq
 import mongoq.telemetry
 from mongoq.testing import AsyncVirtualBroker, VirtualBroker
+from tests.awkward import AWKWARD, awkward
 from tests.telemetry.conftest import (
     KINDS,
     Telemetry,
@@ -247,6 +248,29 @@ def test_an_exception_with_an_awkward_text_is_recorded(
         assert str(text).encode()  # exporters encode it
     assert len(process.status.description or "") <= 1024
     assert queue.dead.size() == 1
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_awkward_exceptions_fail_their_own_calls_alone(
+    kind: str, uri: str, database: str, queue: mongoq.Queue[Any], telemetry: Telemetry
+) -> None:
+    queue.push_many([*AWKWARD, "fine"])
+
+    def handle(payload: str) -> None:
+        if payload in AWKWARD:
+            raise awkward(payload)
+
+    def register(worker: Any) -> None:
+        worker.consumer("orders", max_retries=0)(fitting(kind, handle))
+
+    drain(kind, uri, database, telemetry.instrument, register)
+    assert {letter.payload for letter in queue.dead.peek(100)} == AWKWARD.keys()
+    kinds = [(span.attributes or {}).get("error.type") for span in telemetry.spans("process orders")]
+    assert kinds.count(None) == 1
+    assert len(kinds) == len(AWKWARD) + 1
+    for span in telemetry.spans("process orders"):
+        for event in span.events:
+            assert "".join(map(str, (event.attributes or {}).values())).encode()
 
 
 def test_an_awkward_result_is_left_alone(telemetry: Telemetry) -> None:
