@@ -14,6 +14,7 @@ from bson import ObjectId
 
 from mongoq.aio import AsyncQueue
 from mongoq.drivers.aio.driver import AioDriver
+from mongoq.drivers.observer import Observer
 from mongoq.drivers.sessions import Sessions
 from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
@@ -54,6 +55,20 @@ class VirtualDriver(AioDriver):
     def last_outage(self) -> tuple[float, str] | None:
         """Nothing: a server in memory has no outages."""
         return None
+
+    @property
+    def observer(self) -> Observer | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Observer of the driver for threads: both brokers of a pair are observed, or none."""
+        return self._threads.observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._threads.observer = observer
+
+    @property
+    def primary(self) -> None:
+        """No server: it is all in memory."""
+        return
 
     @property
     def sessions(self) -> Sessions:
