@@ -105,7 +105,7 @@ def _describe_outcome(recording: Recording, returned: Any) -> None:
     if issubclass(type(returned), Outcome):
         recording.set_attributes({conventions.OUTCOME: type(returned).__name__})
     entries = returned if type(returned) is list else [returned]
-    failure: Any = next((entry for entry in entries if issubclass(type(entry), FAILURES)), None)
+    failure: Any = next((one for one in entries if issubclass(type(one), FAILURES)), None)
     if issubclass(type(failure), BaseException):
         recording.fail(failure, traced=True)
     elif failure is not None:
