@@ -209,7 +209,7 @@ def test_show_prints_what_can_be_read_of_a_damaged_document(run: Run, read: Read
 )
 def test_fields_of_other_programs_are_shown_as_they_are(run: Run, read: Read, raw: Any, fields: dict[str, Any]) -> None:
     id = raw.insert_one({"q": "orders", "payload": [1], **fields}).inserted_id
-    raw.insert_one({"q": "orders", "payload": [1], **fields, "processed": datetime.now(UTC)})
+    raw.insert_one({"q": "orders", "payload": [1], **fields, "key": 8, "processed": datetime.now(UTC)})
     for command in (
         ["show", str(id)],
         ["peek", "orders", "--state", "live"],
