@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from mongoq.cli.supervisor_link import LINK_VARIABLE
+from mongoq.monitoring.durations import RunDurations
 from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS
 
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.25, 30.0
@@ -38,10 +39,17 @@ class Child:
         stopping: True when the process was told to stop; set by the supervisor, cleared by a start.
     """
 
-    def __init__(self, number: int, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        number: int,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        durations: RunDurations | None = None,
+    ) -> None:
         self.number = number
         self._arguments = arguments
         self._environment = environment
+        self._durations = durations
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
         self._received = b""
@@ -129,6 +137,8 @@ class Child:
         self._reported = time.monotonic()
         self.lasting = self.lasting or bool(report.get("lasting"))
         grace, unready = report.get("grace"), report.get("unready")
+        if self._durations is not None and isinstance(durations := report.get("durations"), list):
+            self._durations.add(durations)
         if isinstance(grace, float):
             self.grace = grace
         if isinstance(unready, list):

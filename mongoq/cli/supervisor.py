@@ -14,6 +14,7 @@ from mongoq.cli.child import MAX_CRASHES, Child, describe_exit
 from mongoq.cli.errors import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.file_watcher import FileWatcher
 from mongoq.cli.supervisor_link import HALT, STOP
+from mongoq.monitoring.durations import RunDurations
 
 logger = logging.getLogger("mongoq.cli")
 
@@ -27,7 +28,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Supervisor:
     """Keeps worker processes running until a signal stops them.
 
-    It has no threads and no connection of its own, so it goes on when a worker or the server does not. Its processes
+    It works without threads and without a connection, so it goes on when a worker or the server does not. Its processes
     are started anew, not forked: a forked copy of a client or of a thread would not work.
 
     Args:
@@ -36,6 +37,7 @@ class Supervisor:
         processes: number of processes.
         drain: a process that ends well is not started again.
         watcher: with it, a change of a file restarts the processes, and one that has ended waits for a change.
+        durations: gets the handler calls that the processes report; ``None`` if they report none.
     """
 
     def __init__(
@@ -46,8 +48,9 @@ class Supervisor:
         processes: int = 1,
         drain: bool = False,
         watcher: FileWatcher | None = None,
+        durations: RunDurations | None = None,
     ) -> None:
-        self.children = [Child(number, arguments, environment) for number in range(1, processes + 1)]
+        self.children = [Child(number, arguments, environment, durations) for number in range(1, processes + 1)]
         self._drain = drain
         self._watcher = watcher
         self._signals: list[signal.Signals] = []

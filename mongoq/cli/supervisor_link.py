@@ -44,6 +44,7 @@ class SupervisorLink:
         # The number came by inheritance; a process that a handler starts must not keep the link open.
         os.set_inheritable(link.fileno(), False)
         self._lock = threading.Lock()
+        self._durations_lock = threading.Lock()
         self.stops_wanted = 1
 
     @classmethod
@@ -67,6 +68,12 @@ class SupervisorLink:
         """Report that a restart would fail in the same way."""
         self._report(lasting=True)
 
+    def report_durations(self, process: WorkerProcess) -> None:
+        """Report the handler calls since the last report, if there are any."""
+        with self._durations_lock:  # a report that was taken by one thread goes before the end of the other
+            if taken := process.take_durations():
+                self._report(durations=taken)
+
     def _report(self, **fields: Any) -> None:
         try:
             with self._lock:
@@ -87,6 +94,7 @@ class SupervisorLink:
             reasons, now = process.describe_unreadiness(), time.monotonic()
             if reasons != reported or now > reported_at + REPORT_SECONDS:
                 self._report(unready=reasons)
+                self.report_durations(process)
                 reported, reported_at = reasons, now
 
     def _receive(self) -> bytes:

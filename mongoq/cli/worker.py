@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from pymongo.errors import PyMongoError
@@ -16,34 +16,21 @@ from pymongo.errors import PyMongoError
 from mongoq.cli.connection import TIMEOUT_SECONDS, find_place, refuse_shown_password, with_connection
 from mongoq.cli.errors import OPERATION_FAILED, UNAVAILABLE, describe_driver_error
 from mongoq.cli.file_watcher import FileWatcher
+from mongoq.cli.http_address import Address, to_url
 from mongoq.cli.logs import FORMATS, LEVELS, configure_logging
+from mongoq.cli.metrics import ServerReader, metrics_renderer
 from mongoq.cli.supervisor import Supervisor
 from mongoq.cli.supervisor_link import SupervisorLink
 from mongoq.cli.worker_process import WorkerProcess
 from mongoq.errors import MongoqError, ServerUnavailable
 from mongoq.model.health import Health
+from mongoq.monitoring.durations import RunDurations
 from mongoq.monitoring.health_server import HealthServer
 
+if TYPE_CHECKING:
+    from mongoq.monitoring.prometheus import BrokerReading
+
 logger = logging.getLogger("mongoq.cli")
-
-DEFAULT_HOST = "127.0.0.1"
-
-
-class Address(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no arguments
-    """``HOST:PORT``; without a host, the address of this machine alone."""
-
-    name = "HOST:PORT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return host and port."""
-        if not isinstance(value, str):
-            return value
-        host, colon, port = value.rpartition(":")
-        if not colon and not value.isdecimal():
-            self.fail(f"{value!r} has no port; give HOST:PORT, such as {DEFAULT_HOST}:8080", param, ctx)
-        if not port.isdecimal() or int(port) > 65535:
-            self.fail(f"{port!r} is no port, a number from 0 to 65535", param, ctx)
-        return host.removeprefix("[").removesuffix("]") or DEFAULT_HOST, int(port)
 
 
 @click.command()
@@ -52,7 +39,17 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no ar
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes.")
 @click.option("--drain", is_flag=True, help="End when the queues are empty.")
 @click.option("--reload", is_flag=True, help="Start again when a .py file of this folder changes; for development.")
-@click.option("--http", type=Address(), help="Serve /healthz and /readyz. Without HOST for this machine alone.")
+@click.option(
+    "--http", type=Address(), help="Serve /healthz, /readyz and /metrics. Without HOST for this machine alone."
+)
+@click.option(
+    "--metrics",
+    type=click.Choice(["all", "process"]),
+    default="all",
+    show_default=True,
+    help="What /metrics has: the state of all queues as well, or the runs of this worker alone.",
+)
+@click.option("--report-durations", is_flag=True, hidden=True, help="Report runs to the supervisor.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
 def worker(
@@ -65,6 +62,8 @@ def worker(
     drain: bool,
     reload: bool,
     http: tuple[str, int] | None,
+    metrics: str,
+    report_durations: bool,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -84,21 +83,38 @@ def worker(
     configure_logging(log_level, log_format)
     settings = {"uri": uri, "database": database, "collection": collection}
     link = SupervisorLink.from_environment()
-    with _errors_in_log(wanted=log_format == "json"):
+    durations = RunDurations() if http is not None or report_durations else None
+    with _errors_in_log(wanted=log_format == "json"), ExitStack() as stack:
         if link is None and (processes > 1 or reload):
+            options = [f"--log-level={log_level}", f"--log-format={log_format}"]
+            options += ["--drain"] * drain + ["--report-durations"] * (durations is not None)
             supervisor = Supervisor(
-                [target, f"--log-level={log_level}", f"--log-format={log_format}", *(["--drain"] if drain else [])],
+                [target, *options],
                 {f"MONGOQ_{name.upper()}": value for name, value in settings.items() if value},
                 processes=processes,
                 drain=drain,
                 watcher=FileWatcher(Path.cwd()) if reload else None,
+                durations=durations,
             )
-            with _health(http, supervisor.describe_unreadiness):
-                code = supervisor.run()
-            click.get_current_context().exit(code)
-        process = WorkerProcess(target, partial(_find_server, settings), drain=drain, link=link)
-        with _health(http, process.describe_unreadiness):
-            process.run()
+            read = _find_reader(settings, stack) if http is not None and metrics == "all" else None
+            render = None if durations is None else metrics_renderer(durations, read)
+            stack.enter_context(_serve(http, supervisor.describe_unreadiness, render))
+            click.get_current_context().exit(supervisor.run())
+        process = WorkerProcess(target, partial(_find_server, settings), drain=drain, link=link, durations=durations)
+        read = process.read_broker if metrics == "all" else None
+        render = None if http is None or durations is None else metrics_renderer(durations, read)
+        stack.enter_context(_serve(http, process.describe_unreadiness, render))
+        process.run()
+
+
+def _find_reader(settings: dict[str, str | None], stack: ExitStack) -> Callable[[], BrokerReading] | None:
+    """Return what reads the queues for a supervisor, which imports no module of the user and so knows no broker."""
+    try:
+        place = find_place(**settings)
+    except click.UsageError:
+        logger.warning("/metrics is without the state of the queues: set MONGOQ_URI, so that the supervisor finds them")
+        return None
+    return stack.enter_context(ServerReader(place)).read
 
 
 @contextmanager
@@ -133,16 +149,16 @@ def _find_server(settings: dict[str, str | None]) -> dict[str, Any]:
 
 
 @contextmanager
-def _health(address: tuple[str, int] | None, describe_unreadiness: Callable[[], list[str]]) -> Iterator[None]:
-    """Answer probes for the length of a block, if there is an address for them."""
+def _serve(
+    address: tuple[str, int] | None,
+    describe_unreadiness: Callable[[], list[str]],
+    metrics: Callable[[], bytes] | None,
+) -> Iterator[None]:
+    """Answer probes and scrapes for the length of a block, if there is an address for them."""
     if address is None:
         yield
         return
-    with HealthServer(*address, lambda: Health.of(describe_unreadiness())) as server:
-        # The name that the user has given, and the port that the system has chosen for 0.
-        logger.info("health is served at http://%s:%d/readyz", _in_url(address[0]), server.port)
+    with HealthServer(*address, lambda: Health.of(describe_unreadiness()), metrics) as server:
+        # The port that the system has chosen for 0.
+        logger.info("health is served at %s/readyz", to_url(address[0], server.port))
         yield
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

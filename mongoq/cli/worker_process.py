@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -19,7 +19,8 @@ from mongoq.cli.errors import INTERRUPTED
 from mongoq.cli.supervisor_link import SupervisorLink
 from mongoq.cli.target import KINDS, Factory, TargetUnusable, check_made, load
 from mongoq.drivers.signals import on_main_thread
-from mongoq.errors import ArgumentInvalid, GraphInvalid, StageStopped
+from mongoq.errors import ArgumentInvalid, BrokerClosed, GraphInvalid, StageStopped
+from mongoq.monitoring.durations import RunDurations
 from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS, HEARTBEAT_SECONDS, Pipeline
 from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
@@ -28,10 +29,15 @@ from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.signals import SIGNALS, stop_on_signals
 from mongoq.worker.threads.engine import Engine
 
+if TYPE_CHECKING:
+    from mongoq.monitoring.prometheus import BrokerReading
+
 logger = logging.getLogger("mongoq.cli")
 
 LASTING_ERRORS = (TargetUnusable, ArgumentInvalid, GraphInvalid, StageStopped)
 """Errors that a restart would meet again: the code or the item has to change first."""
+LOOP_SECONDS = 1.0
+"""Seconds beyond the limit of a reading after which the event loop counts as blocked."""
 
 
 class WorkerProcess:
@@ -45,15 +51,23 @@ class WorkerProcess:
         find_server: returns the arguments of ``mongoq.connect``, for a target without a broker of its own.
         drain: end when the queues are empty.
         link: the connection to the supervisor; ``None`` without one.
+        durations: counts the calls of handlers; ``None`` to count none.
     """
 
     def __init__(
-        self, path: str, find_server: Callable[[], dict[str, Any]], *, drain: bool, link: SupervisorLink | None = None
+        self,
+        path: str,
+        find_server: Callable[[], dict[str, Any]],
+        *,
+        drain: bool,
+        link: SupervisorLink | None = None,
+        durations: RunDurations | None = None,
     ) -> None:
         self._path = path
         self._find_server = find_server
         self._drain = drain
         self._link = link
+        self._durations = durations
         self._made: Any = None
         self._engine: Engine | AsyncEngine | None = None
         self._brokers: list[Broker | AsyncBroker] = []
@@ -92,6 +106,8 @@ class WorkerProcess:
         else:
             self._made = self._call(Factory(self._path, found))
             check_made(self._path, self._made)
+        if self._durations is not None:
+            self._made.around(self._durations)
         if self._link is not None:
             self._link.report_loaded(self.grace)
 
@@ -202,20 +218,39 @@ class WorkerProcess:
         logger.info("%s stops before it has started: a signal came", self._path)
         raise SystemExit(INTERRUPTED if self._drain else 0)
 
+    # --- what others ask, from any thread ----------------------------------------------------------
+
     def describe_unreadiness(self) -> list[str]:
         """Return the reasons why this process does not consume just now; none if it does."""
         engine = self.engine
-        if engine is None:
-            return ["it has not started"]
-        if self._ended or engine._signals:
-            return ["it stops"]
-        if engine._coordinator.failure is not None:
-            return ["it cannot go on"]
-        if not engine._prepared:
-            return ["no server answers"]
-        reasons = [f"the server does not {what}" for what in list(engine._coordinator._outages)]
-        halted = [loop.consumer.title for loop in engine.loops if loop.halted is not None]
-        return reasons + [f"{title} has stopped" for title in dict.fromkeys(halted)]
+        if self._ended:
+            return ["the worker has ended"]
+        return ["it has not started"] if engine is None else list(engine.health().reasons)
+
+    def read_broker(self) -> BrokerReading:
+        """Read the state of all queues, by the broker of the worker.
+
+        Raises:
+            BrokerClosed: the worker has not started yet, or has ended.
+        """
+        from mongoq.monitoring.prometheus import READ_SECONDS, read_broker
+
+        if self.engine is None or self._ended:
+            raise BrokerClosed
+        broker = self._brokers[-1]
+        if isinstance(broker, Broker):
+            return broker._run_within(READ_SECONDS, read_broker)
+        work = broker._run_within(READ_SECONDS, read_broker)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop.get_loop())
+        try:
+            # A handler that blocks the event loop blocks the reading too.
+            return future.result(READ_SECONDS + LOOP_SECONDS)
+        finally:
+            future.cancel()
+
+    def take_durations(self) -> list[Any]:
+        """Return the handler calls since the last call, for the report to the supervisor."""
+        return [] if self._durations is None else self._durations.take()
 
     # --- the end -----------------------------------------------------------------------------------
 
@@ -236,6 +271,8 @@ class WorkerProcess:
 
     def _end(self) -> None:
         self._ended = True
+        if self._link is not None:
+            self._link.report_durations(self)
         self._ignore_signals()
         self._loop.close()
 

@@ -417,13 +417,13 @@ while not os.path.exists("loaded"):
     begun(command, 1)
     until(lambda: ask(command, "/readyz")[0] == 200)
     command.process.terminate()
-    until(lambda: b"it stops" in ask(command, "/readyz")[1])
+    until(lambda: b"the worker stops" in ask(command, "/readyz")[1])
     gate.touch()
     assert command.end() == 0
 
 
 def test_the_address_of_health_may_leave_out_the_host() -> None:
-    from mongoq.cli.worker import Address
+    from mongoq.cli.http_address import Address
 
     convert: Any = Address().convert
     assert convert("8080", None, None) == ("127.0.0.1", 8080)
