@@ -428,8 +428,8 @@ class AsyncBroker(AsyncRunner[BrokerContext], Local):
 
         The health is checked at once, and then at intervals, until the broker is closed. ``callback(health)`` is called
         once for each change; a broker counts as healthy at first. It runs beside everything else, in a thread, or on
-        the event loop of an ``AsyncBroker``, where it may be a coroutine function. What it raises is logged. A forked
-        child has no such checks.
+        the event loop of an ``AsyncBroker``, where it may be a coroutine function; call this method there then. What it
+        raises is logged. A forked child has no such checks.
 
         Args:
             callback: called with the health.

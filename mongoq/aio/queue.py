@@ -123,7 +123,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
         After a network error the item may have been pushed; give an ``id`` to push it again without a duplicate. A
         cancelled push may still happen.
         """
-        pushing = group_commit.push(
+        pushing = self._observed(group_commit.push)(
             self._context,
             payload,
             delay=delay,
@@ -235,7 +235,9 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
-        committing = group_commit.commit(self._context, item, payload=payload, patch=patch, session=session)
+        committing = self._observed(group_commit.commit)(
+            self._context, item, payload=payload, patch=patch, session=session
+        )
         await self._run_flow(committing if session is None else run_within(self._context, session, committing, item))
 
     async def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
@@ -320,7 +322,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        moving = group_commit.move(
+        moving = self._observed(group_commit.move)(
             self._context,
             item,
             move.destination(self._context, context_of(to)),

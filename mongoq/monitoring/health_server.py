@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
+from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,6 +31,8 @@ MAX_CONNECTIONS = 32
 """Connections at the same time, each of which has a thread; more are closed at once."""
 POLL_SECONDS = 0.25
 """Seconds between two checks for connections that last too long, and for the end of the server."""
+MAX_HEADER_BYTES = 64 * 1024
+"""Bytes of all headers of a request together; the line of each may be as long by itself."""
 MAX_PORT = 65_535
 
 JSON_TYPE = "application/json"
@@ -220,10 +224,30 @@ class _Server(ThreadingHTTPServer):
         logger.debug("a connection has failed: %r", sys.exc_info()[1])
 
 
+class _LimitedReader:
+    """Reads the lines of one request: the first one, and headers up to ``MAX_HEADER_BYTES``."""
+
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._file = file
+        self._left: int | None = None
+        self.close = file.close
+
+    def readline(self, size: int = -1) -> bytes:
+        """Return the next line; raises ``LineTooLong``, which the base class answers, beyond the limit."""
+        line = self._file.readline(size)
+        if self._left is None:
+            self._left = MAX_HEADER_BYTES
+            return line
+        self._left -= len(line)
+        if self._left < 0:
+            raise LineTooLong("headers")
+        return line
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request for a connection, in HTTP 1.0: each connection is closed after its answer."""
 
-    server: _Server
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]
     timeout = READ_SECONDS
     error_content_type = "text/plain; charset=utf-8"
     error_message_format = "%(code)d %(message)s\n"
@@ -233,6 +257,11 @@ class _Handler(BaseHTTPRequestHandler):
         if name.startswith("do_"):
             return self._refuse_method
         raise AttributeError(name, name=name, obj=self)
+
+    def setup(self) -> None:
+        """Prepare the connection, with a limit for what a client may send."""
+        super().setup()
+        self.rfile = _LimitedReader(self.rfile)  # type: ignore[assignment]  # the base class reads lines only
 
     def do_GET(self) -> None:  # the name that the base class looks for
         """Answer a probe."""

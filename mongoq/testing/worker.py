@@ -51,7 +51,10 @@ class VirtualWorker(VirtualTime, Worker):
 
     def _hooked(self) -> dict[str, Consumer]:
         """Return the consumers, with the context managers of ``around``."""
-        return {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
+        consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
+        observer = self._server._driver.observer
+        hooks = () if observer is None else observer.make_hooks()
+        return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
@@ -119,7 +122,10 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
 
     def _hooked(self) -> dict[str, Consumer]:
         """Return the consumers, with the context managers of ``around``."""
-        return {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
+        consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
+        observer = self._server._driver.observer
+        hooks = () if observer is None else observer.make_hooks()
+        return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
         if isinstance(queue, Queue | AsyncQueue):

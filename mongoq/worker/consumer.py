@@ -73,6 +73,7 @@ class Consumer:
         claims: context to claim from where no handler runs that could kill the worker: lapsed items are settled along
             with the others. ``None`` for the queue, where a lapsed item runs alone.
         settle_group: consumers whose items are settled together with this one's; ``None`` without others.
+        has_hooks: False if no hook is to be entered, since the handler does nothing: a side of a join.
     """
 
     queue: Any
@@ -96,6 +97,7 @@ class Consumer:
     drains_with_scheduled: bool = False
     claims: QueueContext[Any] | None = None
     settle_group: SettleGroup | None = None
+    has_hooks: bool = True
 
     @property
     def name(self) -> str:

@@ -66,7 +66,7 @@ class Coordinator:
 
     def __init__(self, registry: WaiterRegistry, worker: str = "", *, log_errors: LogErrors = "message") -> None:
         self.worker = worker
-        self.log_errors = log_errors
+        self.log_errors: LogErrors = log_errors
         self.loops: Sequence[_ConsumerLoop] = ()
         self.registry = registry
         self.emptied, self.changed = WakeEvent(), WakeEvent()

@@ -20,12 +20,13 @@ Hook = Callable[..., AbstractContextManager[Any] | AbstractAsyncContextManager[A
 def add_hooks(consumer: Consumer, hooks: Sequence[Hook]) -> Consumer:
     """Return a consumer whose handler is called inside these hooks, the first one outermost.
 
-    Without hooks it is the same consumer, so that a worker without any pays nothing.
+    Without hooks it is the same consumer, so that a worker without any pays nothing. So is a side of a join, which
+    calls no handler of a user.
 
     Raises:
         ArgumentInvalid: a hook makes asynchronous context managers, and the handler is a plain function.
     """
-    if not hooks:
+    if not (hooks and consumer.has_hooks):
         return consumer
     if consumer.asynchronous:
         handler: Handler = AsyncHookedHandler(consumer.handler, hooks, takes_job=consumer.takes_job)
@@ -62,7 +63,7 @@ def check_hook(hook: Any, *, coroutines: bool) -> None:
         pass
 
 
-def is_asynchronous(hook: Hook) -> bool:
+def is_asynchronous(hook: Any) -> bool:
     """Return whether a hook is known to make asynchronous context managers only."""
     if isinstance(hook, type):
         return hasattr(hook, "__aenter__") and not hasattr(hook, "__enter__")

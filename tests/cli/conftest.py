@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mongoq.cli.main import main
-from tests.cli.programs import APP, Program
+from tests.cli.programs import APP, Ended, Program
 
 Run = Callable[..., Result]
+
+
+@pytest.fixture
+def database(emptied_database: str) -> str:
+    return emptied_database
 
 
 @pytest.fixture
@@ -61,6 +68,33 @@ def program(tmp_path: Path, uri: str, database: str) -> Iterator[Callable[..., P
     yield start
     for one in started:
         one.close()
+
+
+@pytest.fixture
+def program_here(
+    tmp_path: Path, uri: str, database: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """Run ``mongoq`` as ``program`` does, but in this process and to its end: to start one takes half a second."""
+
+    def run(*arguments: str, more: str = "", **environment: str) -> Ended:
+        (tmp_path / "app.py").write_text(APP + more)
+        place = {"MONGOQ_URI": uri, "MONGOQ_DATABASE": database, **environment}
+        levels = {logger: logger.level for logger in map(logging.getLogger, (None, "pymongo", "asyncio"))}
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            patch.setattr(sys, "path", list(sys.path))
+            patch.setattr(logging.root, "handlers", [])  # the command replaces them
+            capfd.readouterr()
+            try:
+                result = CliRunner().invoke(main, arguments, env=place)
+            finally:
+                for logger, level in levels.items():
+                    logger.setLevel(level)
+                sys.modules.pop("app", None)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return Ended(capfd.readouterr().out.splitlines(), result.stderr.splitlines(), result.exit_code)
+
+    return run
 
 
 @pytest.fixture

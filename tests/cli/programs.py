@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 import threading
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -43,7 +44,40 @@ def make(broker: mongoq.Broker):
 """Program whose handlers end when there is a file ``gate``."""
 
 
-class Program:
+class Printed:
+    """What a command has printed.
+
+    Attributes:
+        lines: lines of handlers.
+        log: lines of the log.
+    """
+
+    lines: list[str]
+    log: list[str]
+
+    def said(self, word: str) -> list[str]:
+        """What the handlers have said after a word."""
+        return [line.partition(" ")[2] for line in list(self.lines) if line.split(" ")[0] == word]
+
+    def logged(self, text: str) -> list[str]:
+        """Lines of the log that hold a text."""
+        return [line for line in list(self.log) if text in line]
+
+
+@dataclass
+class Ended(Printed):
+    """A command that has ended."""
+
+    lines: list[str]
+    log: list[str]
+    code: int
+
+    def end(self) -> int:
+        """Return its exit code."""
+        return self.code
+
+
+class Program(Printed):
     """``mongoq`` in a process of its own, and what it and its children have printed."""
 
     def __init__(self, folder: Path, *arguments: str, terminal: int | None = None, **environment: str) -> None:
@@ -67,14 +101,6 @@ class Program:
         ]
         for reader in self._readers:
             reader.start()
-
-    def said(self, word: str) -> list[str]:
-        """What the handlers have said after a word."""
-        return [line.partition(" ")[2] for line in list(self.lines) if line.split(" ")[0] == word]
-
-    def logged(self, text: str) -> list[str]:
-        """Lines of the log that hold a text."""
-        return [line for line in list(self.log) if text in line]
 
     def workers(self) -> list[int]:
         """Process ids of the children that live."""

@@ -12,7 +12,7 @@ import pytest
 import mongoq
 
 
-@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 2), ("", 1, 2)])
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("", 1, 2)])
 def test_a_person_is_asked(
     environment: dict[str, str], broker: mongoq.Broker, answer: str, code: int, left: int
 ) -> None:

@@ -253,6 +253,7 @@ def test_nothing_is_known_of_an_empty_collection(run: Run) -> None:
     assert QueueUnknown("a", (), "b").nearest == ()
 
 
+@pytest.mark.prove
 def test_two_operators_send_each_letter_back_once(
     environment: dict[str, str], broker: mongoq.Broker, orders: Queue, raw: Any
 ) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
@@ -20,10 +21,18 @@ from mongoq.cli.queue_checks import check_consumers, check_oldest, check_workers
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.insight import BoundedCount, QueueInsight
-from tests.servers import spare_the_journal
+from tests.servers import drop, spare_the_journal
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 Examine = Callable[..., tuple[int, dict[str, dict[str, str]]]]
+
+
+@pytest.fixture
+def database(client: MongoClient[Any]) -> Iterator[str]:
+    """The name of a database of this test's own: some begin without a collection, or spoil its indexes."""
+    name = f"test_{uuid4().hex[:12]}"
+    yield name
+    drop(client, name)
 
 
 @pytest.fixture

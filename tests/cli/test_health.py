@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import mongoq
 from mongoq.cli.main import main
 
 NOWHERE = "mongodb://user:hunter2@127.0.0.1:1/?directConnection=true"
@@ -20,7 +21,8 @@ def run(*arguments: str, **env: str) -> Result:
 
 
 @pytest.mark.parametrize("options", [(), ("--timeout", "1")])
-def test_a_server_that_can_be_used_is_healthy(uri: str, database: str, options: Any) -> None:
+def test_a_server_that_can_be_used_is_healthy(uri: str, database: str, broker: mongoq.Broker, options: Any) -> None:
+    broker.queue("orders").push(1)
     result = run(*options, MONGOQ_URI=uri, MONGOQ_DATABASE=database)
     assert (result.exit_code, result.stdout) == (0, "healthy\n")
 

@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 import mongoq
+from mongoq.cli.main import main
 from tests.waiting import until
 
 Run = Callable[..., Result]
@@ -57,7 +58,24 @@ def start(folder: Path, environment: dict[str, str]) -> Callable[..., subprocess
     return command
 
 
+@pytest.fixture
+def finish_here(
+    folder: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    """Run a command in the folder of the recipes, but in this process: to start one takes half a second."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(main, ["pipeline", *arguments], env=environment)
+        return result.exit_code, result.stdout, result.stderr
+
+    yield command
+    sys.modules.pop("numbers_of_test", None)
+
+
 Start = Callable[..., subprocess.Popen[str]]
+Finish = Callable[..., tuple[int, str, str]]
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -65,21 +83,21 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, output, errors
 
 
-def test_a_recipe_is_checked_and_drawn_without_a_server(start: Start) -> None:
+def test_a_recipe_is_checked_and_drawn_without_a_server(start: Start, finish_here: Finish) -> None:
     assert finish(start("check", "plain.json")) == (0, "doubling: ok, 1 stages, 0 sources, 2 queues\n", "")
-    code, output, _ = finish(start("draw", "plain.json"))
+    code, output, _ = finish_here("draw", "plain.json")
     assert (code, output.startswith("pipeline doubling\n"), "numbers_of_test:double" in output) == (0, True, True)
-    code, output, _ = finish(start("draw", "plain.json", "--mermaid"))
+    code, output, _ = finish_here("draw", "plain.json", "--mermaid")
     assert (code, output.startswith("flowchart")) == (0, True)
-    code, output, _ = finish(start("draw", "plain.json", "--mermaid", "--json"))
+    code, output, _ = finish_here("draw", "plain.json", "--mermaid", "--json")
     assert json.loads(output)["mermaid"].startswith("flowchart")
 
 
-def test_faults_of_a_recipe_are_listed(start: Start, run: Run, folder: Path) -> None:
-    code, output, errors = finish(start("check", "faulty.json"))
+def test_faults_of_a_recipe_are_listed(finish_here: Finish, run: Run, folder: Path) -> None:
+    code, output, errors = finish_here("check", "faulty.json")
     assert (code, output) == (1, "")
     assert "stages[0] ('double'): handler: " in errors
-    code, output, _ = finish(start("check", "faulty.json", "--json"))
+    code, output, _ = finish_here("check", "faulty.json", "--json")
     found = json.loads(output)
     assert (code, found["ok"], len(found["faults"])) == (1, False, 1)
     (folder / "broken.json").write_text("{")
@@ -88,9 +106,9 @@ def test_faults_of_a_recipe_are_listed(start: Start, run: Run, folder: Path) -> 
 
 
 @pytest.mark.parametrize("recipe", ["plain", "coroutine"])
-def test_a_recipe_is_run_until_its_queues_are_empty(start: Start, broker: mongoq.Broker, recipe: str) -> None:
+def test_a_recipe_is_run_until_its_queues_are_empty(finish_here: Finish, broker: mongoq.Broker, recipe: str) -> None:
     broker.queue("numbers").push_many(range(5))
-    code, output, errors = finish(start("run", f"{recipe}.json", "--drain", "--json"))
+    code, output, errors = finish_here("run", f"{recipe}.json", "--drain", "--json")
     assert code == 0, errors
     (row,) = [json.loads(line) for line in output.splitlines()]
     assert (row["stage"], row["moved"], row["waiting"]) == ("double", 5, 0)
@@ -108,8 +126,8 @@ def test_a_run_ends_in_good_order_on_sigterm(start: Start, broker: mongoq.Broker
     assert broker.queue("numbers").counts().reserved == 0
 
 
-def test_an_unknown_stage_is_an_error(start: Start) -> None:
-    code, output, errors = finish(start("run", "plain.json", "--drain", "--stage", "none"))
+def test_an_unknown_stage_is_an_error(finish_here: Finish) -> None:
+    code, output, errors = finish_here("run", "plain.json", "--drain", "--stage", "none")
     assert (code, output) == (1, "")
     assert "none" in errors
     assert "Traceback" not in errors

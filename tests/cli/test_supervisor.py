@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import sys
 import termios
 import urllib.error
 import urllib.request
@@ -14,8 +16,12 @@ import psutil
 import pytest
 
 import mongoq
+from mongoq.cli import child, supervisor
 from mongoq.cli.child import Child, describe_exit
 from mongoq.cli.file_watcher import FileWatcher
+from mongoq.cli.supervisor import Supervisor
+from mongoq.cli.target import TargetFailed, TargetUnusable
+from mongoq.cli.worker_process import LASTING_ERRORS
 from tests.cli.programs import Program, begun, fields_of, is_alive
 from tests.waiting import until
 
@@ -31,28 +37,16 @@ def started(program: Start, *arguments: str, processes: int = 2, **options: str)
     return command
 
 
-def test_each_process_works(program: Start, broker: mongoq.Broker, gate: Path) -> None:
-    broker.queue("orders").push_many(range(4))
-    command = started(program)
-    runs = begun(command, 4)
-    assert {int(run.split()[1]) for run in runs} == set(command.workers())
-    gate.touch()
-    until(lambda: len(command.said("end")) == 4)
-    command.process.terminate()
-    assert command.end() == 0
-    assert broker.queue("orders").counts() == mongoq.Counts()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_all_when_their_handlers_have_ended(
-    program: Start, broker: mongoq.Broker, gate: Path, number: signal.Signals
+def test_all_work_and_a_signal_ends_all_when_their_handlers_have_ended(
+    program: Start, broker: mongoq.Broker, gate: Path
 ) -> None:
     queue = broker.queue("orders")
     queue.push_many(range(10))
     command = started(program)
-    begun(command, 4)
+    runs = begun(command, 4)
     workers = command.workers()
-    command.process.send_signal(number)
+    assert {int(run.split()[1]) for run in runs} == set(workers)
+    command.process.terminate()
     until(lambda: len(command.logged("stops: a signal came")) == 2)
     assert command.process.poll() is None
     gate.touch()
@@ -60,23 +54,24 @@ def test_a_signal_ends_all_when_their_handlers_have_ended(
     assert len(command.said("end")) == len(command.said("begin"))
     assert queue.counts() == mongoq.Counts(ready=10 - len(command.said("end")))
     assert not any(map(is_alive, workers))
-    assert command.logged(f"{number.name}: workers finish what runs, and end")
+    assert command.logged("SIGTERM: workers finish what runs, and end")
     assert command.log[-1].endswith("all workers have ended")
 
 
 def test_a_second_signal_ends_all_at_once(program: Start, broker: mongoq.Broker) -> None:
     queue = broker.queue("orders")
     queue.push_many(range(10))
-    command = started(program)
-    begun(command, 4)
+    command = started(program, "--reload", processes=1)
+    begun(command, 2)
     command.process.terminate()
-    until(lambda: len(command.logged("stops: a signal came")) == 2)
+    until(lambda: command.logged("stops: a signal came"))
     command.process.terminate()
     assert command.end() == 0
     assert not command.said("end")
     assert queue.counts() == mongoq.Counts(ready=10)
 
 
+@pytest.mark.prove
 def test_a_signal_to_the_whole_group_counts_once(program: Start, broker: mongoq.Broker, gate: Path) -> None:
     """Ctrl-C at a terminal reaches each process of the group, and systemd sends SIGTERM to each of the unit."""
     broker.queue("orders").push_many(range(4))
@@ -93,15 +88,18 @@ def test_a_signal_to_the_whole_group_counts_once(program: Start, broker: mongoq.
 
 
 def test_ctrl_c_while_workers_start_shows_no_traceback(program: Start) -> None:
-    command = program("worker", "app:worker", "--processes=2", more="time.sleep(3600)")
-    until(lambda: len(command.workers()) == 2)
+    command = program("worker", "app:worker", "--reload", more="time.sleep(3600)")
+    until(command.workers)
     for pid in (*command.workers(), command.pid):
         os.kill(pid, signal.SIGINT)
     assert command.end() == 0
     assert not command.logged("Traceback")
 
 
-@pytest.mark.parametrize("arguments", [[], ["--processes=2"], ["--reload"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--processes=2"], pytest.param([], marks=pytest.mark.prove), pytest.param(["--reload"], marks=pytest.mark.prove)],
+)
 def test_ctrl_c_at_a_terminal_ends_all_and_leaves_the_terminal_as_it_was(
     program: Start, broker: mongoq.Broker, gate: Path, arguments: list[str]
 ) -> None:
@@ -125,6 +123,7 @@ def test_ctrl_c_at_a_terminal_ends_all_and_leaves_the_terminal_as_it_was(
     assert queue.counts() == mongoq.Counts(ready=10 - len(command.said("end")))
 
 
+@pytest.mark.prove
 def test_a_killed_worker_is_started_again_and_its_items_come_back(
     program: Start, broker: mongoq.Broker, gate: Path
 ) -> None:
@@ -143,31 +142,23 @@ def test_a_killed_worker_is_started_again_and_its_items_come_back(
     assert command.end() == 0
 
 
-def test_a_worker_that_ends_by_itself_is_started_again(program: Start) -> None:
-    command = started(program)
-    os.kill(command.workers()[0], signal.SIGTERM)
-    until(lambda: command.logged("has ended with exit code 0; it starts again"))
-    until(lambda: len(command.logged(" starts: ")) == 3)
-    command.process.terminate()
-    assert command.end() == 0
-
-
 def test_workers_end_in_good_order_when_their_supervisor_is_killed(
     program: Start, broker: mongoq.Broker, gate: Path
 ) -> None:
     queue = broker.queue("orders")
     queue.push_many(range(10))
-    command = started(program)
-    begun(command, 4)
+    command = started(program, "--reload", processes=1)
+    begun(command, 2)
     workers = command.workers()
     command.process.kill()
-    until(lambda: len(command.logged("the supervisor is gone")) == 2)
+    until(lambda: command.logged("the supervisor is gone"))
     gate.touch()
     until(lambda: not any(map(is_alive, workers)))
     assert queue.counts() == mongoq.Counts(ready=10 - len(command.said("end")))
-    assert len(command.said("end")) >= 4
+    assert len(command.said("end")) >= 2
 
 
+@pytest.mark.prove
 def test_items_of_workers_that_are_killed_with_their_supervisor_come_back(
     program: Start, broker: mongoq.Broker, gate: Path
 ) -> None:
@@ -183,8 +174,8 @@ def test_items_of_workers_that_are_killed_with_their_supervisor_come_back(
     assert sorted(again.said("end")) == ["0", "1", "2", "3"]
 
 
-def test_a_process_that_a_handler_starts_inherits_nothing_of_the_supervisor(
-    program: Start, broker: mongoq.Broker
+def test_connection_options_travel_by_environment_and_a_handler_passes_on_nothing_of_the_supervisor(
+    program: Start, uri: str, database: str, broker: mongoq.Broker
 ) -> None:
     more = """
 import subprocess, sys
@@ -193,16 +184,21 @@ LIST = "import os, stat; print(\\
     'MONGOQ_SUPERVISOR' in os.environ, \\
     [n for n in map(int, os.listdir('/dev/fd')) if n > 2 and os.path.exists(f'/dev/fd/{n}') and \\
     stat.S_ISSOCK(os.fstat(n).st_mode)])"
-worker = mongoq.Worker(connect())
+pipeline = mongoq.Pipeline("flights")
 
-@worker.consumer("orders")
+@pipeline.sink("orders")
 def start(payload):
-    listed = subprocess.run([sys.executable, "-c", LIST], close_fds=False, capture_output=True, text=True)
+    listed = subprocess.run([sys.executable, "-SEc", LIST], close_fds=False, capture_output=True, text=True)
     say("inherited", listed.stdout.strip() or listed.stderr)
 """
     broker.queue("orders").push(1)
-    command = started(program, more=more)
+    named = {"MONGOQ_URI": "", "MONGOQ_DATABASE": ""}
+    arguments = ["--uri", uri, "--database", database]
+    command = program("worker", "app:pipeline", "--reload", *arguments, more=more, **named)
     assert until(lambda: command.said("inherited")) == ["False []"]
+    [pid] = command.workers()
+    assert uri not in " ".join(psutil.Process(pid).cmdline())
+    assert psutil.Process(pid).environ()["MONGOQ_URI"] == uri
     command.process.terminate()
     assert command.end() == 0
 
@@ -210,13 +206,7 @@ def start(payload):
 # --- crash loops and errors that last --------------------------------------------------------------
 
 
-def test_a_crash_loop_ends_with_an_error(program: Start) -> None:
-    command = program("worker", "app:worker", "--processes=2", more="os._exit(7)")
-    assert command.end() == 1
-    assert command.logged("has ended with exit code 7; it starts again in 2 s")
-    assert command.logged("has ended with exit code 7, for the 5th time in a row; the supervisor gives up")
-
-
+@pytest.mark.prove
 def test_a_module_that_raises_is_tried_again_and_shows_its_error(program: Start, tmp_path: Path) -> None:
     """What it needs may not be there yet, such as a server."""
     more = """
@@ -233,10 +223,7 @@ worker = make(connect())
     assert command.end() == 0
 
 
-@pytest.mark.parametrize(("target", "code"), [("app:wroker", 2), ("app:stopping", 1)])
-def test_an_error_that_a_restart_would_meet_again_ends_all(
-    program: Start, broker: mongoq.Broker, target: str, code: int
-) -> None:
+def test_an_error_that_a_restart_would_meet_again_ends_all(program: Start, broker: mongoq.Broker) -> None:
     more = """
 def refuse(payload):
     raise ValueError("no such flight")
@@ -245,13 +232,16 @@ stopping = mongoq.Pipeline("flights")
 stopping.sink("orders", max_retries=0)(refuse)
 """
     broker.queue("orders").push(1)
-    command = program("worker", target, "--processes=2", more=more)
-    assert command.end() == code
+    command = program("worker", "app:stopping", "--processes=2", "--log-format=json", more=more)
+    assert command.end() == 1
     assert command.logged("would fail in the same way again; all workers stop")
+    # Options of the log are those of the processes too.
+    assert {"mongoq.cli", "mongoq.worker"} == {fields_of(line)["logger"] for line in command.log}
     assert not command.logged("it starts again")
     assert broker.queue("orders").counts() == mongoq.Counts(ready=1)
 
 
+@pytest.mark.prove
 def test_a_worker_that_does_not_end_is_killed_after_its_grace(program: Start, broker: mongoq.Broker) -> None:
     more = """
 import threading
@@ -272,6 +262,7 @@ worker.consumer("orders", lease=1, concurrency=2, prefetch=0)(handle)
 # --- drain, health, options ------------------------------------------------------------------------
 
 
+@pytest.mark.prove
 def test_a_drain_ends_when_the_queues_are_empty(program: Start, broker: mongoq.Broker, gate: Path) -> None:
     broker.queue("orders").push_many(range(50))
     gate.touch()
@@ -288,20 +279,11 @@ def test_a_worker_that_is_killed_during_a_drain_is_started_again(
     command = started(program, "--drain")
     begun(command, 4)
     os.kill(command.workers()[0], signal.SIGKILL)
-    until(lambda: command.logged("was killed by SIGKILL"))
+    until(lambda: command.logged("was killed by SIGKILL; it starts again in 0.25 s"))
     gate.touch()
     assert command.end() == 0
+    assert len(command.logged("has ended: its queues are empty")) == 2
     assert sorted(command.said("end")) == ["0", "1", "2", "3"]
-
-
-def test_an_interrupted_drain_says_so(program: Start, broker: mongoq.Broker, gate: Path) -> None:
-    broker.queue("orders").push_many(range(10))
-    command = started(program, "--drain")
-    begun(command, 4)
-    command.process.terminate()
-    until(lambda: len(command.logged("stops: a signal came")) == 2)
-    gate.touch()
-    assert command.end() == 130
 
 
 def ready(command: Program) -> tuple[int, bytes]:
@@ -334,6 +316,14 @@ worker = make(connect())
     assert ready(command)[0] == 503
     (tmp_path / "loaded").touch()
     until(lambda: ready(command)[0] == 200)
+    command.process.terminate()
+    assert command.end() == 0
+
+
+@pytest.mark.prove
+def test_it_is_not_ready_while_a_worker_is_frozen(program: Start) -> None:
+    command = started(program, "--http=127.0.0.1:0")
+    until(lambda: ready(command)[0] == 200)
     victim = command.workers()[0]
     os.kill(victim, signal.SIGSTOP)
     try:
@@ -345,60 +335,30 @@ worker = make(connect())
     assert command.end() == 0
 
 
-def test_connection_options_travel_by_environment_and_not_by_arguments(
-    program: Start, uri: str, database: str, broker: mongoq.Broker, gate: Path
-) -> None:
-    broker.queue("orders").push(1)
-    more = "pipeline = mongoq.Pipeline('flights')\npipeline.sink('orders')(handle)"
-    named = {"MONGOQ_URI": "", "MONGOQ_DATABASE": ""}
-    arguments = ["--uri", uri, "--database", database]
-    command = program("worker", "app:pipeline", "--processes=2", *arguments, more=more, **named)
-    begun(command, 1)
-    for pid in command.workers():
-        assert uri not in " ".join(psutil.Process(pid).cmdline())
-        assert psutil.Process(pid).environ()["MONGOQ_URI"] == uri
-    gate.touch()
-    command.process.terminate()
-    assert command.end() == 0
-
-
-def test_options_of_the_log_hold_for_all(program: Start) -> None:
-    command = program("worker", "app:wroker", "--processes=2", "--log-format=json")
-    assert command.end() == 2
-    records = [fields_of(line) for line in command.log if line.startswith("{")]
-    assert {record["logger"] for record in records} == {"mongoq.cli"}
-
-
 # --- reload ----------------------------------------------------------------------------------------
 
 
-def test_a_change_restarts_and_a_syntax_error_waits_for_the_next_one(program: Start, tmp_path: Path) -> None:
+def test_a_change_restarts_when_handlers_have_ended_and_a_syntax_error_waits_for_the_next_one(
+    program: Start, broker: mongoq.Broker, gate: Path, tmp_path: Path
+) -> None:
+    broker.queue("orders").push(1)
     command = started(program, "--reload", processes=1)
+    begun(command, 1)
     source = (tmp_path / "app.py").read_text()
     [first] = command.workers()
     (tmp_path / "app.py").write_text(source + "\ndef broken(:\n")
     until(lambda: command.logged("app.py changed: workers start again"))
+    assert command.workers() == [first]
+    gate.touch()
     until(lambda: command.logged("has ended with exit code 1; it starts again when a file changes"))
+    assert command.said("end") == ["1"]
     assert command.logged("SyntaxError")
     assert not command.workers()
     (tmp_path / "app.py").write_text(source + "\nsay('mended')\n")
-    until(lambda: command.lines == ["mended"])
+    until(lambda: "mended" in command.lines)
     until(lambda: len(command.logged(" starts: ")) == 2)
     assert command.workers() != [first]
     command.process.send_signal(signal.SIGINT)
-    assert command.end() == 0
-
-
-def test_a_change_lets_handlers_end(program: Start, broker: mongoq.Broker, gate: Path, tmp_path: Path) -> None:
-    broker.queue("orders").push(1)
-    command = started(program, "--reload", processes=1)
-    begun(command, 1)
-    (tmp_path / "other.py").touch()
-    until(lambda: command.logged("other.py changed"))
-    gate.touch()
-    until(lambda: len(command.logged(" starts: ")) == 2)
-    assert command.said("end") == ["1"]
-    command.process.terminate()
     assert command.end() == 0
 
 
@@ -420,12 +380,105 @@ def test_a_watcher_finds_what_was_written_added_and_removed(tmp_path: Path) -> N
     assert watcher.find_changes() == []
 
 
+# --- processes of a script, which needs neither mongoq nor a server ----------------------------------
+
+SCRIPT = """
+import os, signal, socket, sys, time
+
+link = socket.socket(fileno=int(os.environ["MONGOQ_SUPERVISOR"]))
+
+def is_first():
+    try:
+        os.close(os.open("{folder}/first", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+def stop_supervisor():
+    os.kill(os.getppid(), signal.SIGTERM)
+
+"""
+
+Supervise = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Supervise:
+    """Run a supervisor in this process, and return its exit code and its log."""
+    monkeypatch.setattr(child, "FIRST_BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "KILL_SECONDS", 0.05)
+    monkeypatch.setattr(child, "DRAIN_GRACE_SECONDS", 0)
+    caplog.set_level("INFO", "mongoq.cli")
+
+    def run(script: str, *, processes: int = 1, drain: bool = False) -> tuple[int, str]:
+        (tmp_path / "script.py").write_text(SCRIPT.format(folder=tmp_path) + script)
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{tmp_path}/script.py"\n')
+        python.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(python))
+        code = Supervisor(["app:worker"], {}, processes=processes, drain=drain).run()
+        return code, caplog.text
+
+    return run
+
+
+def test_a_crash_loop_ends_with_an_error(supervise: Supervise) -> None:
+    code, log = supervise("sys.exit(7)", processes=2)
+    assert code == 1
+    assert "has ended with exit code 7; it starts again in 0.08 s" in log
+    assert "has ended with exit code 7, for the 5th time in a row; the supervisor gives up" in log
+
+
+@pytest.mark.parametrize(
+    ("end", "described"),
+    [("sys.exit(0)", "has ended with exit code 0"), ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL")],
+)
+def test_a_process_that_ends_by_itself_is_started_again(supervise: Supervise, end: str, described: str) -> None:
+    code, log = supervise(f"if is_first():\n    {end}\nstop_supervisor()\nlink.recv(1)")
+    assert code == 0
+    assert f"{described}; it starts again in 0.01 s" in log
+    assert log.count(" starts\n") == 2
+
+
+def test_an_interrupted_drain_has_a_code_of_its_own(supervise: Supervise) -> None:
+    code, log = supervise("stop_supervisor()\nlink.recv(1)", drain=True)
+    assert code == 130
+    assert "SIGTERM: workers finish what runs, and end" in log
+
+
+def test_a_process_that_does_not_end_is_killed(supervise: Supervise) -> None:
+    code, log = supervise("stop_supervisor()\ntime.sleep(3600)")
+    assert code == 1
+    assert "has not ended in time, and is killed" in log
+    assert "was killed by SIGKILL" in log
+
+
+def test_a_process_that_reports_nothing_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Child(1, ["--help"], {})
+    assert one.describe_unreadiness() == ["worker 1: it has not started"]
+    monkeypatch.setattr(sys, "executable", shutil.which("true"))
+    one.start()
+    try:
+        one._take({"unready": []})
+        assert one.describe_unreadiness() == []
+        monkeypatch.setattr(child, "SILENT_SECONDS", 0.0)
+        [reason] = one.describe_unreadiness()
+        assert reason.startswith("worker 1: it has not reported for ")
+    finally:
+        until(lambda: one.take_exit_code() is not None)
+
+
 # --- a child ---------------------------------------------------------------------------------------
 
 
+def test_an_error_of_the_module_may_be_gone_after_a_restart() -> None:
+    assert not issubclass(TargetFailed, LASTING_ERRORS)
+    assert issubclass(TargetUnusable, LASTING_ERRORS)
+
+
 def test_pauses_before_restarts_grow() -> None:
-    child = Child(1, [], {})
-    assert [child.count_crash() for _ in range(9)] == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    one = Child(1, [], {})
+    assert [one.count_crash() for _ in range(9)] == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
 def test_the_end_of_a_process_is_described() -> None:

@@ -77,7 +77,7 @@ def terminal(environment: dict[str, str], *options: str) -> Iterator[Terminal]:
         os.close(opened._reader)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.prove)])
 def test_the_table_follows_the_queues_and_leaves_the_terminal_as_it_was(
     broker: mongoq.Broker, environment: dict[str, str], number: signal.Signals
 ) -> None:
@@ -98,10 +98,10 @@ def test_more_queues_than_lines_are_counted(broker: mongoq.Broker, environment: 
     with terminal(environment) as shown:
         until(lambda: b"and 14 more" in shown.written)
         assert b"queue-06" not in shown.written
-        assert shown.end(signal.SIGINT) == 0
+        assert shown.end(signal.SIGTERM) == 0
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--json"], marks=pytest.mark.prove)])
 def test_for_other_programs_each_time_is_a_line_of_json(
     broker: mongoq.Broker, environment: dict[str, str], options: list[str]
 ) -> None:

@@ -45,6 +45,7 @@ HOW_TO = (
     "recipes",
     "topics",
     "testing",
+    "telemetry",
 )
 RUN = ["docs/tutorial.md", *(f"docs/{name}.md" for name in HOW_TO)]
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")

@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure
 import mongoq
 from mongoq.drivers.health import describe_trouble
 from mongoq.protocol.base import health
-from mongoq.testing import VirtualBroker
+from mongoq.testing import AsyncVirtualBroker, VirtualBroker
 from tests.waiting import until
 
 COMMANDS = ["find", "update", "findAndModify", "aggregate", "getMore", "listCollections", "hello"]
@@ -58,7 +58,15 @@ async def test_so_is_one_of_asyncio(uri: str, database: str) -> None:
 
 
 def test_so_is_a_virtual_one() -> None:
-    assert VirtualBroker().health() == mongoq.Health(healthy=True)
+    with VirtualBroker() as broker:
+        broker.watch_health(print)()
+        assert broker.health() == mongoq.Health(healthy=True)
+
+
+async def test_so_is_a_virtual_one_of_asyncio() -> None:
+    async with AsyncVirtualBroker() as broker:
+        broker.watch_health(print)()
+        assert await broker.health() == mongoq.Health(healthy=True)
 
 
 def test_an_outage_is_a_reason_and_afterwards_a_note(named: mongoq.Broker, away: Any) -> None:

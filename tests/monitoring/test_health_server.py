@@ -121,12 +121,13 @@ def test_an_answer_tells_no_versions(probes: HealthServer) -> None:
     [
         (b"GET /healthz HTTP/1.1\r\nA: " + b"x" * 70_000 + b"\r\n\r\n", b" 431 "),
         (b"GET /healthz HTTP/1.1\r\n" + b"A: x\r\n" * 300 + b"\r\n", b" 431 "),
+        (b"GET /healthz HTTP/1.1\r\n" + (b"A: " + b"x" * 10_000 + b"\r\n") * 8 + b"\r\n", b" 431 "),
         (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", b" 414 "),
         (b"\x16\x03\x01\x02\x00\x01\x00\n\n", b"400 "),
         (b"GET http://[ HTTP/1.0\r\n\r\n", b" 404 "),
         (b"GET /healthz HTTP/9.9\r\n\r\n", b"505 "),
     ],
-    ids=["large header", "many headers", "long path", "TLS", "bad URL", "version"],
+    ids=["large header", "many headers", "large headers", "long path", "TLS", "bad URL", "version"],
 )
 def test_a_hostile_request_is_refused_and_the_server_goes_on(
     probes: HealthServer, request_bytes: bytes, status: bytes

@@ -36,6 +36,7 @@ from mongoq.protocol.state.context import QueueContext, context_of
 from mongoq.spark.clients import broker_at
 from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import id_shown
+from mongoq.worker.consumer import LogErrors
 from mongoq.worker.failure_log import hide_text, log_failure
 from mongoq.worker.outcome_resolver import HandlerResult, retry_delay
 
@@ -145,7 +146,7 @@ class StageSettings:
         self.resolver = make_resolver(graph, stage, handle, self.broker)
         self.targets = stage.targets
         self._title = f"stage {stage.name!r}"
-        self._log_errors = graph.log_errors
+        self._log_errors: LogErrors = graph.log_errors
 
     @property
     def most(self) -> int | None:

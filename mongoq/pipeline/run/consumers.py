@@ -158,7 +158,7 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines:
 
     def own(handle: Any, resolver: OutcomeResolver) -> Consumer:
         new_consumer = make_consumer(stage, handle, _nothing, coroutines=coroutines, **quiet)
-        return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context)
+        return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context, has_hooks=False)
 
     assert stage.join is not None
     joins = partial(join_arrivals, spec)  # shared by all sides, so that their items are settled together

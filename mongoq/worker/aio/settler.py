@@ -178,11 +178,11 @@ class AsyncSettler:
         consumer = self.consumer
         if consumer.pops:
             [(_, outcomes)] = parts
-            flow = apply_outcomes_at_most_once(consumer.context, outcomes, context_of)
+            settle = consumer.queue._observed(apply_outcomes_at_most_once)
+            flow = settle(consumer.context, outcomes, context_of)
         else:
-            flow = apply_outcomes_of_queues(
-                [(member.consumer.context, outcomes) for member, outcomes in parts], context_of
-            )
+            settle_parts = consumer.queue._observed(apply_outcomes_of_queues)
+            flow = settle_parts([(member.consumer.context, outcomes) for member, outcomes in parts], context_of)
         failed: Mapping[Any, Exception] = await consumer.queue._run_flow(flow)
         return failed
 

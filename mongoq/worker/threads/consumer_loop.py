@@ -135,7 +135,8 @@ class Fetcher:
         consumer = self.consumer
         context, screen = consumer.claims or consumer.context, consumer.item_filter
         ends: dict[str, Any] = {"over": self._is_interrupted, "answered": self._record_answer}
-        claimed = consumer.queue._run_flow(claim_batch(context, n, consumer.lease, screen=screen, **ends))
+        claim = consumer.queue._observed(claim_batch)(context, n, consumer.lease, screen=screen, **ends)
+        claimed = consumer.queue._run_flow(claim)
         if claimed is None:
             return
         if claimed.screened:
@@ -160,7 +161,8 @@ class Fetcher:
         deadline = time.monotonic() + self.consumer.lease_length.total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
         try:
             while len(items) < room and not self._is_interrupted():
-                claimed = self.consumer.queue._run_flow(claim_exclusive(context, self.consumer.lease))
+                claim = self.consumer.queue._observed(claim_exclusive)(context, self.consumer.lease)
+                claimed = self.consumer.queue._run_flow(claim)
                 if claimed is None or claimed[0] is None:
                     break
                 items.append(claimed[0])
