@@ -10,7 +10,7 @@ import click
 from mongoq.cli.connection import TIMEOUT_SECONDS, find_place, with_connection
 from mongoq.cli.http_address import DEFAULT_HOST, Address, to_url
 from mongoq.cli.logs import FORMATS, LEVELS, configure_logging
-from mongoq.cli.metrics import CACHE_SECONDS, ServerReader, metrics_renderer
+from mongoq.cli.metrics import CACHE_SECONDS, NEEDED_EXTRA, ServerReader, metrics_renderer
 from mongoq.errors import MongoqError, ServerUnavailable
 from mongoq.model.health import Health
 from mongoq.monitoring.health_server import HealthServer
@@ -61,7 +61,7 @@ def exporter(
     with ServerReader(find_place(uri, database, collection), budget=budget) as reader, stop_on_signals(stopped.set):
         render = metrics_renderer(None, reader.read, cache=cache)
         if render is None:
-            raise click.ClickException("metrics need prometheus-client: pip install 'mongoq-driver[prometheus]'")
+            raise click.ClickException(NEEDED_EXTRA)
         try:
             reader.connect()
         except ServerUnavailable as error:  # it may come later; other errors are mistakes in the options

@@ -23,6 +23,7 @@ logger = logging.getLogger("mongoq.cli")
 
 CACHE_SECONDS = 5.0
 """Seconds for which a reading of the queues serves all scrapes."""
+NEEDED_EXTRA = "metrics need the extra 'prometheus': pip install 'mongoq-driver[prometheus]'"
 
 
 def metrics_renderer(
@@ -39,8 +40,8 @@ def metrics_renderer(
         from prometheus_client import CollectorRegistry, generate_latest
 
         from mongoq.monitoring.prometheus import BrokerCollector, DurationsCollector
-    except ImportError as error:
-        logger.info("there is no /metrics: %s", error)
+    except ImportError:
+        logger.info("there is no /metrics: %s", NEEDED_EXTRA)
         return None
     registry = CollectorRegistry()
     if read is not None:

@@ -119,7 +119,7 @@ def name_returned(job: Any) -> str:
     """Return the outcome of a call that has returned; ``mixed`` for a batch whose items have several outcomes."""
     returned = job.returned
     # A list with an entry for each item is the answer of a batch; others are values, and may be long.
-    if isinstance(returned, list) and len(returned) == len(job.items):
+    if issubclass(type(returned), list) and len(returned) == len(job.items):
         names = {_name_value(entry) for entry in returned}
         return names.pop() if len(names) == 1 else "mixed"
     return _name_value(returned)

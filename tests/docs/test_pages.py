@@ -26,6 +26,7 @@ HOW_TO = (
     "group-commit",
     "operating",
     "health",
+    "monitoring",
     "logs",
     "delay-and-schedule",
     "keys",

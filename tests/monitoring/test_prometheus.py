@@ -26,9 +26,10 @@ Values = dict[tuple[str, ...], float]
 
 
 def values_of(text: bytes) -> Values:
-    """Return the values by name of the metric and values of its labels; names end as in the text."""
+    """Return the values by name of the metric and values of its labels, the queue first and a bucket last."""
+    order = ("queue", "state", "event", "outcome", "le")
     return {
-        (sample.name, *sample.labels.values()): sample.value
+        (sample.name, *(sample.labels[label] for label in order if label in sample.labels)): sample.value
         for family in text_string_to_metric_families(text.decode())
         for sample in family.samples
     }
@@ -36,6 +37,12 @@ def values_of(text: bytes) -> Values:
 
 def scrape(broker: mongoq.Broker, **options: Any) -> Values:
     return values_of(PrometheusMetrics(broker, **options).render())
+
+
+def bury_one(queue: mongoq.Queue[Any]) -> None:
+    item = queue.reserve()
+    assert item is not None
+    queue.bury(item, reason="no stock")
 
 
 # --- the queues ----------------------------------------------------------------------------------
@@ -59,7 +66,7 @@ def test_a_count_that_ends_at_its_limit_says_so(broker: mongoq.Broker) -> None:
     broker.queue("orders").push_many(range(50))
     broker.queue("mails").push_many(range(3))
     values = scrape(broker, budget=40)
-    assert values["mongoq_items", "orders", "ready"] == 10
+    assert values["mongoq_items", "orders", "ready"] == 11  # more than ten
     assert values["mongoq_items_truncated", "orders"] == 1
     assert values["mongoq_items", "mails", "ready"] == 3
     assert values["mongoq_items_truncated", "mails"] == 0
@@ -76,7 +83,7 @@ def test_the_age_is_that_of_the_first_due_item(broker: mongoq.Broker) -> None:
 def test_dead_letters_pauses_consumers_workers_and_events_are_counted(broker: mongoq.Broker) -> None:
     orders = broker.queue("orders", max_retries=0)
     orders.push_many(range(3))
-    orders.bury(orders.reserve(), "no stock")
+    bury_one(orders)
     orders.pause()
     started = datetime.now(UTC)
     for name, every in (("host:1:alive", timedelta(minutes=1)), ("host:1:gone", timedelta(0))):
@@ -95,10 +102,9 @@ def test_dead_letters_pauses_consumers_workers_and_events_are_counted(broker: mo
 
 
 def test_letters_wait_for_a_person_and_have_an_age_only_with_a_consumer(broker: mongoq.Broker) -> None:
-    for name, grave in (("orders", None), ("mails", "graves")):
-        queue = broker.queue(name, max_retries=0, **({} if grave is None else {"dead": grave}))
+    for queue in (broker.queue("orders"), broker.queue("mails", dead="graves")):
         queue.push(1)
-        queue.bury(queue.reserve(), "no stock")
+        bury_one(queue)
     values = scrape(broker)
     assert ("mongoq_oldest_age_seconds", "orders.dead") not in values
     assert ("mongoq_oldest_age_seconds", "graves") not in values
@@ -111,7 +117,7 @@ def test_letters_wait_for_a_person_and_have_an_age_only_with_a_consumer(broker: 
 @pytest.mark.parametrize("name", ['say "hi"', "back\\slash", "line\nbreak", "größe 日本", "{a=1}"])
 def test_any_name_of_a_queue_comes_through(broker: mongoq.Broker, raw: Any, name: str) -> None:
     broker.ensure_indexes()
-    raw.insert_one({"q": name, "when": datetime.now(UTC), "prio": 0, "payload": 1})
+    raw.insert_one({"q": name, "when": datetime.now(UTC), "priority": 0, "payload": 1, "reserved": False})
     values = scrape(broker)
     assert ("mongoq_items", name, "ready") in values
 
@@ -207,14 +213,13 @@ def test_a_scrape_without_a_server_answers_that_nothing_is_up(caplog: pytest.Log
     assert len([record for record in caplog.records if record.name == "mongoq.metrics"]) == 1
 
 
-def test_metrics_come_back_with_the_server(broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
-    answers: list[Any] = [ValueError("secret"), BrokerReading([], 2)]
+def test_metrics_come_back_with_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    failures = [ValueError("secret")]
 
     def read() -> BrokerReading:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if failures:
+            raise failures.pop()
+        return BrokerReading([], 2)
 
     collector = BrokerCollector(read, cache=0)
     ups = [next(metric for metric in collector.collect() if metric.name == "mongoq_up") for _ in range(2)]
@@ -389,7 +394,7 @@ def test_a_cancelled_call_has_not_failed() -> None:
 
 def test_a_value_that_is_awkward_to_look_at_is_a_value() -> None:
     class Awkward:
-        @property
+        @property  # type: ignore[misc]
         def __class__(self) -> Any:
             raise ValueError("do not look")
 
