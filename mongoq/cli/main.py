@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, str] = {
     "import": "transfer",
     "doctor": "doctor",
     "health": "health",
+    "role": "role",
 }
 """Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``.
 
