@@ -87,17 +87,21 @@ def _find_names(uri: str | None, database: str | None, collection: str | None) -
 
 def _render_script(command: Mapping[str, Any], database: str) -> str:
     """Return a command as JavaScript for mongosh, and how to create a user with the role."""
-    name = _quote(command["createRole"])
-    privileges = "".join(f"    {_quote(privilege)},\n" for privilege in command["privileges"])
+    # JSON escapes all that is not ASCII: no name can end a line of a comment.
+    name, place = json.dumps(command["createRole"]), json.dumps(database)
+    privileges = "".join(map(_render_privilege, command["privileges"]))
     return (
-        f"db.getSiblingDB({_quote(database)}).createRole({{\n"
-        f"  role: {name},\n  privileges: [\n{privileges}  ],\n  roles: [],\n}})\n"
-        f"// Then a user, with the password typed in:\n"
-        f"// db.getSiblingDB({_quote(database)}).createUser({{\n"
+        f"db.getSiblingDB({place}).createRole({{\n  role: {name},\n  privileges: [\n{privileges}  ],\n  roles: [],\n}})\n"
+        "// Then a user, whose password is typed in:\n"
+        f"// db.getSiblingDB({place}).createUser({{\n"
         f"//   user: {name}, pwd: passwordPrompt(), roles: [{name}]\n// }})"
     )
 
 
-def _quote(value: Any) -> str:
-    # Escapes all that is not ASCII: no name can end the line or move the cursor of a terminal.
-    return json.dumps(value)
+def _render_privilege(privilege: Mapping[str, Any]) -> str:
+    names = {key: json.dumps(value) for key, value in privilege["resource"].items()}
+    actions = ", ".join(map(json.dumps, privilege["actions"]))
+    return (
+        f"    {{\n      resource: {{ db: {names['db']}, collection: {names['collection']} }},\n"
+        f"      actions: [\n        {actions}\n      ],\n    }},\n"
+    )

@@ -13,6 +13,7 @@ from pymongo import MongoClient
 
 import mongoq
 from tests.clients import opened
+from tests.restricted import OPERATIONS, create_user, drop_users, mark_operations, restrict, uri_of
 from tests.shells import Awaited, Shell
 
 NO_MISFIT = "mongomock applies updates that do not fit, or fails with errors of its own"
@@ -58,6 +59,32 @@ async def clients(anyio_backend: str, uri: str) -> AsyncIterator[dict[str, Any]]
         yield {"aio": aio, "motor": motor}
 
 
+@pytest.fixture(scope="module")
+def role(pytestconfig: pytest.Config) -> str | None:
+    """The role as which the suite runs, by the option ``--role``."""
+    return pytestconfig.getoption("role")
+
+
+@pytest.fixture(scope="module")
+async def role_clients(
+    anyio_backend: str,
+    request: pytest.FixtureRequest,
+    client: MongoClient[Any],
+    module_database: str,
+    role: str | None,
+) -> AsyncIterator[dict[str, Any]]:
+    """The clients of the role's user, by kind of shell; empty without a role."""
+    if role is None:
+        yield {}
+        return
+    user = create_user(client, module_database, role)
+    uri = uri_of(request.getfixturevalue("server"), module_database, user)
+    async with opened("aio", uri) as aio, opened("motor", uri) as motor:
+        with MongoClient[Any](uri, tz_aware=True, uuidRepresentation="standard") as sync:
+            yield {"aio": aio, "motor": motor, "sync": sync}
+    drop_users(client, module_database)
+
+
 @pytest.fixture
 def database(emptied_database: str) -> str:
     return emptied_database
@@ -65,23 +92,41 @@ def database(emptied_database: str) -> str:
 
 @pytest.fixture(params=SHELLS)
 async def shell(
-    request: pytest.FixtureRequest, clients: dict[str, Any], client: MongoClient[Any], database: str
+    request: pytest.FixtureRequest,
+    clients: dict[str, Any],
+    role_clients: dict[str, Any],
+    role: str | None,
+    client: MongoClient[Any],
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Shell]:
-    """A broker of each kind on a clock that the test moves."""
+    """A broker of each kind on a clock that the test moves; with a role, its operations are sent as the role's user."""
     kind = request.param
+    if role is not None and kind == "mongomock":
+        pytest.skip("mongomock has no users")
     for who, test, why in GAPS:
         if kind == who and request.node.name.startswith(test):
             request.applymarker(pytest.mark.xfail(reason=why, strict=True))
     clock = mongoq.VirtualClock(datetime.now(UTC))
     server: Any = mongomock.MongoClient(tz_aware=True) if kind == "mongomock" else client
     raw = server[database]["mongoq"]
+    operations = OPERATIONS.get(role or "")
+    if operations is not None:
+        # Neither producers nor viewers make the collection.
+        mongoq.Broker(raw, clock=clock).ensure_indexes()
+        mark_operations(monkeypatch, operations)
     async with AsyncExitStack() as brokers:
 
         def connected() -> Any:
+            collection = {**clients, **(role_clients if role == "worker" else {})}.get(kind, server)[database]["mongoq"]
+            broker: Any
             if kind in clients:
-                broker = mongoq.AsyncBroker(clients[kind][database]["mongoq"], clock=clock)
+                broker = mongoq.AsyncBroker(collection, clock=clock)
                 brokers.push_async_callback(broker.close)
-                return broker
-            return Awaited(brokers.enter_context(mongoq.Broker(raw, clock=clock)))
+            else:
+                broker = brokers.enter_context(mongoq.Broker(collection, clock=clock))
+            if operations is not None:
+                restrict(broker, role_clients[kind][database]["mongoq"])
+            return broker if kind in clients else Awaited(broker)
 
         yield Shell(kind, connected(), raw, clock, connected)
