@@ -78,6 +78,10 @@ async def role_clients(
         yield {}
         return
     user = create_user(client, module_database, role)
+    # The collection that transactions of the tests write beside the queues; its rights are the application's affair.
+    own = {"resource": {"db": module_database, "collection": "own"}, "actions": ["find", "insert"]}
+    client[module_database].command("createRole", "own", privileges=[own], roles=[])
+    client[module_database].command("grantRolesToUser", user, roles=["own"])
     uri = uri_of(request.getfixturevalue("server"), module_database, user)
     async with opened("aio", uri) as aio, opened("motor", uri) as motor:
         with MongoClient[Any](uri, tz_aware=True, uuidRepresentation="standard") as sync:
