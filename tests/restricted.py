@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any
 
 import pytest
@@ -84,6 +84,16 @@ def restrict(broker: mongoq.Broker | mongoq.AsyncBroker, collection: Any) -> Non
     driver = broker._driver
     restricted = open_backend(collection, asynchronous=driver.asynchronous)
     driver._sender._backend = RoleBackend(driver._sender._backend, restricted)  # type: ignore[assignment]
+    performer: Any = driver._performer
+    if driver.asynchronous:
+        performer.start_task = functools.partial(_start_task, performer.start_task)
+
+
+def _start_task(start: Callable[..., Any], work: Any, context: Context | None = None) -> Any:
+    """Start a task of group commit, which has a context of its own, for the same user as its caller."""
+    if context is not None:
+        context.run(_as_role.set, _as_role.get())
+    return start(work, context)
 
 
 def mark_operations(monkeypatch: pytest.MonkeyPatch, names: Collection[str]) -> None:

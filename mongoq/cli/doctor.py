@@ -108,7 +108,7 @@ def doctor(
 def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[Finding]:
     """Run all checks of a server and its queues, each by itself: one that cannot be made does not end the others."""
     server = Server(broker)
-    checks = {**SERVER_CHECKS, "rights": partial(check_rights, role=role)}
+    checks: dict[str, Callable[[Server], Finding]] = {**SERVER_CHECKS, "rights": partial(check_rights, role=role)}
     for name, check in checks.items():
         yield _run(partial(check, server)).named(name)
     yield _run(lambda: check_workers(broker.workers())).named("workers")

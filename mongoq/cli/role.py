@@ -57,10 +57,8 @@ def role(role: str, uri: str | None, database: str | None, collection: str | Non
     The text is for mongosh, as a user who may create roles; with --json it is the command document. No server is asked:
     the URI, if there is one, only names the database.
 
-    \b
-    producer  pushes and publishes
-    worker    makes the collection, and does all operations of queues
-    viewer    reads: the commands that inspect, and doctor --role viewer
+    A producer pushes and publishes. A worker makes the collection, and does all operations of queues. A viewer reads:
+    with the commands that inspect, and with doctor --role viewer.
     """
     output = Output(as_json=as_json)
     database, collection = _find_names(uri, database, collection)
@@ -91,7 +89,8 @@ def _render_script(command: Mapping[str, Any], database: str) -> str:
     name, place = json.dumps(command["createRole"]), json.dumps(database)
     privileges = "".join(map(_render_privilege, command["privileges"]))
     return (
-        f"db.getSiblingDB({place}).createRole({{\n  role: {name},\n  privileges: [\n{privileges}  ],\n  roles: [],\n}})\n"
+        f"db.getSiblingDB({place}).createRole({{\n"
+        f"  role: {name},\n  privileges: [\n{privileges}  ],\n  roles: [],\n}})\n"
         "// Then a user, whose password is typed in:\n"
         f"// db.getSiblingDB({place}).createUser({{\n"
         f"//   user: {name}, pwd: passwordPrompt(), roles: [{name}]\n// }})"

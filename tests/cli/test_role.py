@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -24,8 +25,11 @@ import mongoq
 from mongoq.cli.main import main
 from mongoq.cli.role import ROLES, create_role_command
 from mongoq.embedded import EmbeddedServer
+from mongoq.spark.scan import Scan
+from tests.clients import opened
 from tests.restricted import create_user, drop_users, mark_operations, restrict, uri_of
 from tests.servers import drop, spare_the_journal
+from tests.shells import Awaited
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +62,12 @@ def test_the_script_creates_the_role_of_the_command_document(role: str) -> None:
     [
         ([], {}, "mongoq", "mongoq"),
         ([], {"MONGOQ_URI": "mongodb+srv://me:secret@nowhere.invalid/shop"}, "shop", "mongoq"),
-        (["--uri", "mongodb://nowhere.invalid/shop", "--database", "app"], {"MONGOQ_COLLECTION": "jobs"}, "app", "jobs"),
+        (
+            ["--uri", "mongodb://nowhere.invalid/shop", "--database", "app"],
+            {"MONGOQ_COLLECTION": "jobs"},
+            "app",
+            "jobs",
+        ),
         (["--collection", "jobs"], {"MONGOQ_DATABASE": "app"}, "app", "jobs"),
     ],
 )
@@ -248,8 +257,14 @@ def view(environment: dict[str, str], id: ObjectId) -> None:
 def test_a_producer_pushes_in_all_ways(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     owner = site.set_up()
     produce(site.environment("producer"))
-    assert {name: stats.put for name, stats in owner.stats().items() if stats.put} == {"orders": 7, "mails": 3, "bills": 6}
-    assert site.client[site.name]["mongoq"].find_one({"_id": "queue:bills"}, {"_id": 0}) == {"settings": {"history": 60}}
+    assert {name: stats.put for name, stats in owner.stats().items() if stats.put} == {
+        "orders": 7,
+        "mails": 3,
+        "bills": 6,
+    }
+    assert site.client[site.name]["mongoq"].find_one({"_id": "queue:bills"}, {"_id": 0}) == {
+        "settings": {"history": 60}
+    }
     assert not caplog.text
 
 
@@ -261,6 +276,18 @@ def test_a_worker_makes_the_collection_and_does_all_operations(site: Site, caplo
 def test_a_viewer_runs_all_commands_that_inspect(site: Site) -> None:
     dead = site.set_up().queue("orders").dead.peek()[0]
     view(site.environment("viewer"), dead.id)
+
+
+def test_a_viewer_may_do_all_reads_of_spark(site: Site) -> None:
+    site.set_up()
+    user = site.environment("viewer")
+    with Scan(user["MONGOQ_URI"], site.name, "mongoq") as scan:
+        assert scan.now() is not None
+        assert scan.index(["_id"]) == "_id_"
+        assert scan.size() > 4
+        assert scan.count({"q": "orders"}, None) == 3
+        assert len(scan.boundaries({"q": "orders"}, None, count=3, parts=2)) == 1
+        assert sum(map(len, scan.batches({"q": "orders"}, None, hint=None, rows=9))) == 3
 
 
 def test_a_viewer_who_monitors_the_cluster_can_make_all_checks(site: Site) -> None:
@@ -331,16 +358,31 @@ def test_no_role_reaches_another_collection(site: Site) -> None:
         mongoq.connect(environment["MONGOQ_URI"], database=site.name, collection="jobs")
 
 
-def test_the_suite_of_a_role_sends_its_operations_as_its_user(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["sync", "aio", "motor"])
+async def test_the_suite_of_a_role_sends_its_operations_as_its_user(
+    kind: str, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the campaign would send all as the owner, and find nothing."""
     site.set_up().close()
-    owner, user = mongoq.Broker(site.client[site.name]["mongoq"]), site.environment("viewer")
-    with MongoClient[Any](user["MONGOQ_URI"]) as client:
-        restrict(owner, client[site.name]["mongoq"])
-        mark_operations(monkeypatch, {"push", "history"})
-        owner.queue("orders").pause()
-        assert len(list(owner.queue("orders").history())) == 1
-        with pytest.raises(OperationFailure, match="'insert'"):
-            owner.queue("orders").push(1)
+    user = site.environment("viewer")["MONGOQ_URI"]
+    mark_operations(monkeypatch, {"push", "push_many", "history"})
+    async with AsyncExitStack() as stack:
+        broker: Any
+        if kind == "sync":
+            own = stack.enter_context(mongoq.Broker(site.client[site.name]["mongoq"]))
+            restrict(own, stack.enter_context(MongoClient[Any](user))[site.name]["mongoq"])
+            broker = Awaited(own)
+        else:
+            client = await stack.enter_async_context(opened(kind, site.server.uri))
+            restricted = await stack.enter_async_context(opened(kind, user))
+            broker = await stack.enter_async_context(mongoq.AsyncBroker(client[site.name]["mongoq"]))
+            restrict(broker, restricted[site.name]["mongoq"])
+        orders = broker.queue("orders")
+        await orders.pause()
+        assert len([item async for item in orders.history()]) == 1
+        for push in (lambda: orders.push(1), lambda: orders.push_many([1, 2])):
+            with pytest.raises(OperationFailure, match="'insert'"):
+                await push()
 
 
 @pytest.mark.prove

@@ -60,20 +60,14 @@ async def clients(anyio_backend: str, uri: str) -> AsyncIterator[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def role(pytestconfig: pytest.Config) -> str | None:
-    """The role as which the suite runs, by the option ``--role``."""
-    return pytestconfig.getoption("role")
-
-
-@pytest.fixture(scope="module")
 async def role_clients(
     anyio_backend: str,
     request: pytest.FixtureRequest,
     client: MongoClient[Any],
     module_database: str,
-    role: str | None,
 ) -> AsyncIterator[dict[str, Any]]:
-    """The clients of the role's user, by kind of shell; empty without a role."""
+    """The clients of the user with the role of ``--role``, by kind of shell; empty without a role."""
+    role = request.config.getoption("role")
     if role is None:
         yield {}
         return
@@ -99,13 +93,11 @@ async def shell(
     request: pytest.FixtureRequest,
     clients: dict[str, Any],
     role_clients: dict[str, Any],
-    role: str | None,
     client: MongoClient[Any],
     database: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Shell]:
     """A broker of each kind on a clock that the test moves; with a role, its operations are sent as the role's user."""
-    kind = request.param
+    kind, role = request.param, request.config.getoption("role")
     if role is not None and kind == "mongomock":
         pytest.skip("mongomock has no users")
     for who, test, why in GAPS:
@@ -114,11 +106,12 @@ async def shell(
     clock = mongoq.VirtualClock(datetime.now(UTC))
     server: Any = mongomock.MongoClient(tz_aware=True) if kind == "mongomock" else client
     raw = server[database]["mongoq"]
-    operations = OPERATIONS.get(role or "")
+    operations = OPERATIONS.get(role)
     if operations is not None:
         # Neither producers nor viewers make the collection.
-        mongoq.Broker(raw, clock=clock).ensure_indexes()
-        mark_operations(monkeypatch, operations)
+        with mongoq.Broker(raw, clock=clock) as owner:
+            owner.ensure_indexes()
+        mark_operations(request.getfixturevalue("monkeypatch"), operations)
     async with AsyncExitStack() as brokers:
 
         def connected() -> Any:

@@ -245,7 +245,10 @@ async def test_a_server_that_is_no_primary_is_read_and_says_what_to_do_for_a_wri
     [
         ({"serverStatus": 1}, "grant the action 'serverStatus' on the cluster, or the role 'clusterMonitor'"),
         ({"replSetGetConfig": 1}, "grant the action 'replSetGetConfig' on the cluster, or the role 'clusterMonitor'"),
-        ({"getParameter": 1, "quiet": 1}, "grant the action 'getParameter' on the cluster, or the role 'clusterMonitor'"),
+        (
+            {"getParameter": 1, "quiet": 1},
+            "grant the action 'getParameter' on the cluster, or the role 'clusterMonitor'",
+        ),
         ({"collStats": "mongoq"}, "grant the action 'collStats' on PLACE.mongoq, or the role 'read' on"),
         ({"explain": {"find": "mongoq"}}, "grant the action 'find' on PLACE"),
         ({"aggregate": "mongoq", "pipeline": [{"$changeStream": {}}], "cursor": {}}, "'changeStream' and 'find' on"),
@@ -256,8 +259,8 @@ async def test_a_server_that_is_no_primary_is_read_and_says_what_to_do_for_a_wri
         ),
         (
             {"update": "mongoq", "updates": [{"q": {}, "u": {"$set": {"n": 1}}, "upsert": True}]},
-            "grant the action 'update' on PLACE.mongoq, or the role 'readWrite' on the database 'PLACE'; an update that "
-            "may add a document needs 'insert' too",
+            "grant the action 'update' on PLACE.mongoq, or the role 'readWrite' on the database 'PLACE'; an update "
+            "that may add a document needs 'insert' too",
         ),
         ({"drop": "mongoq"}, "grant the action 'dropCollection' on PLACE.mongoq"),
         ({"dropRole": "viewer"}, "grant the action 'dropRole' on PLACE"),
