@@ -121,7 +121,7 @@ class AioExecutor:
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure
-        self._closing = False
+        self._abandoned = self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._runners: set[asyncio.Task[None]] = set()
         self._threads = DaemonThreads()
@@ -137,14 +137,15 @@ class AioExecutor:
 
         def start_again(task: asyncio.Task[None]) -> None:
             # The worker has not asked for this cancellation: a handler has left it behind, or the event loop is ending.
-            if task.cancelled() and not self._closing:
+            # Then the loops that call no handlers are needed until ``close``: they give back the items.
+            if task.cancelled() and not (self._abandoned if calls_handlers else self._closing):
                 self.start(work, name, calls_handlers=calls_handlers)
 
         task.add_done_callback(start_again)
 
     def abandon(self) -> None:
         """Cancel the tasks that call handlers."""
-        self._closing = True
+        self._abandoned = True
         for task in self._runners:
             task.cancel()
 
@@ -197,19 +198,19 @@ class AioExecutor:
         """Clear a cancellation that a handler has left behind: it would hit the next call in this task."""
         task = asyncio.current_task()
         assert task is not None
-        if self._closing or not task.cancelling():
+        if self._abandoned or not task.cancelling():
             return
         try:
             await asyncio.sleep(0)  # a cancellation that was requested and not delivered yet is raised here
         except asyncio.CancelledError:
-            if self._closing:
+            if self._abandoned:
                 raise
         while task.cancelling():
             task.uncancel()
 
     async def close(self, seconds: float) -> None:
         """Wait up to ``seconds`` for all tasks to end, then cancel the rest; tasks that resist are left behind."""
-        self._closing = True
+        self._abandoned = self._closing = True
         self._threads.close()
         # Tasks that are cancelled after their time get one more second to clean up.
         for patience in (seconds, 1.0):
