@@ -43,18 +43,20 @@ class DaemonThreads:
         self._idle: list[SimpleQueue[_Work | None]] = []
         self._closed = False
 
-    async def run(self, function: Callable[[], T]) -> T:
+    async def run(self, function: Callable[[], T], is_over: Callable[[], bool]) -> T:
         """Run a function in a thread, in the caller's context, and return its result.
 
-        When the caller is cancelled, the function goes on and its result is ignored.
+        A cancelled caller waits on, since the function goes on as well; once ``is_over``, the result is ignored.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[None] = loop.create_future()
+        results: list[T] = []
         context = copy_context()
 
         def resolve(result: T) -> None:
+            results.append(result)
             if not future.done():
-                future.set_result(result)
+                future.set_result(None)
 
         def work() -> None:
             result = context.run(function)
@@ -65,16 +67,19 @@ class DaemonThreads:
 
         thread = self._idle.pop() if self._idle else self._start_thread()
         thread.put(work)
-        try:
-            result = await future
-        except BaseException:
-            thread.put(None)  # the thread ends when the function does
-            raise
+        while not results:
+            try:
+                await future
+            except BaseException as error:
+                if is_over() or not isinstance(error, asyncio.CancelledError):
+                    thread.put(None)  # the thread ends when the function does
+                    raise
+                future = loop.create_future()
         if self._closed:
             thread.put(None)
         else:
             self._idle.append(thread)
-        return result
+        return results[0]
 
     def close(self) -> None:
         """End the idle threads at once, and each busy thread when its function returns."""
@@ -189,7 +194,8 @@ class AioExecutor:
                 return await run.context.step(_await_handler(consumer.handler, arguments))
             finally:
                 await self._clear_cancellation()
-        returned, error = await self._threads.run(partial(_run_in_thread, run, consumer.handler, arguments))
+        work = partial(_run_in_thread, run, consumer.handler, arguments)
+        returned, error = await self._threads.run(work, lambda: self._abandoned)
         if error is not None:
             raise error
         return returned
