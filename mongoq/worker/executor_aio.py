@@ -215,16 +215,25 @@ class AioExecutor:
             task.uncancel()
 
     async def close(self, seconds: float) -> None:
-        """Wait up to ``seconds`` for all tasks to end, then cancel the rest; tasks that resist are left behind."""
+        """Wait up to ``seconds`` for all tasks to end, then cancel the rest; tasks that resist are left behind.
+
+        A caller that is cancelled meanwhile waits on: it leaves no task behind that would have ended in this time.
+        """
         self._abandoned = self._closing = True
         self._threads.close()
+        cancelled: asyncio.CancelledError | None = None
         # Tasks that are cancelled after their time get one more second to clean up.
         for patience in (seconds, 1.0):
             deadline = self._loop.time() + patience
             while self._tasks and (seconds_left := deadline - self._loop.time()) > 0:
-                await asyncio.wait(self._tasks, timeout=seconds_left)
+                try:
+                    await asyncio.wait(self._tasks, timeout=seconds_left)
+                except asyncio.CancelledError as error:
+                    cancelled = error
             for task in self._tasks:
                 task.cancel()
+        if cancelled is not None:
+            raise cancelled
 
 
 async def _await_handler(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
