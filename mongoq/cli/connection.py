@@ -90,13 +90,23 @@ def find_place(uri: str | None, database: str | None, collection: str | None) ->
         click.UsageError: there is no URI, or pyproject.toml has one that cannot be read, or the command line shows a
             password to every user of the machine.
     """
-    refuse_shown_password(uri)
-    place = {**_read_project(), **{k: v for k, v in zip(SETTINGS, (uri, database, collection), strict=True) if v}}
-    if not place.get("uri"):
+    place = read_place(uri, database, collection)
+    if not place["uri"]:
         raise click.UsageError(
             "no server is named: give --uri mongodb://HOST, or set MONGOQ_URI, or put uri into [tool.mongoq] of "
             "pyproject.toml"
         )
+    return place
+
+
+def read_place(uri: str | None, database: str | None, collection: str | None) -> dict[str, str | None]:
+    """Return URI, database and collection as ``find_place``, with ``None`` for each that nothing gives.
+
+    Raises:
+        click.UsageError: as ``find_place``, but for a missing URI.
+    """
+    refuse_shown_password(uri)
+    place = {**_read_project(), **{k: v for k, v in zip(SETTINGS, (uri, database, collection), strict=True) if v}}
     return {name: place.get(name) for name in SETTINGS}
 
 

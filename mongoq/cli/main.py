@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "doctor",
     "health": "health",
     "exporter": "exporter",
+    "role": "role",
 }
 """Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``.
 

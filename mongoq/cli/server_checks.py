@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pymongo.errors import InvalidOperation, OperationFailure
 
+from mongoq.cli.role import ROLE_ACTIONS, ROLE_WORK
 from mongoq.model.indexes import BEGINNING, CLAIM, CLAIM_ORDER, INDEXES
 from mongoq.protocol.base.bootstrap import MAX_INDEXES, SCHEMA_ID, SCHEMA_VERSION
 from mongoq.sync import Broker
@@ -25,8 +26,6 @@ MAX_CHECK_MILLISECONDS = 5_000
 """Time that the search for a document may take: without its indexes, a collection is read as a whole."""
 NAMESPACE_NOT_FOUND_CODE = 26
 """Error code of the server for a collection that does not exist."""
-ACTIONS = ("find", "insert", "update", "remove", "changeStream")
-"""Actions that a worker needs on the collection; ``changeStream`` is for wake-ups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +174,8 @@ def check_write_concern(server: Server) -> Finding:
     return Finding.fine("majority writes are in the journal")
 
 
-def check_rights(server: Server) -> Finding:
-    """Check that the user may do what a worker does."""
+def check_rights(server: Server, *, role: str = "worker") -> Finding:
+    """Check that the user may do what a role does: ``producer``, ``worker`` or ``viewer``."""
     auth = server.command({"connectionStatus": 1, "showPrivileges": True})["authInfo"]
     if not auth["authenticatedUsers"]:
         return Finding.fine("no user is logged in, and the server lets everyone do everything")
@@ -187,12 +186,16 @@ def check_rights(server: Server) -> Finding:
         if _covers(privilege["resource"], server)
         for action in privilege["actions"]
     }
-    missing = [action for action in ACTIONS if not granted & {action, "anyAction"}]
+    missing = [action for action in ROLE_ACTIONS[role] if not granted & {action, "anyAction"}]
     if missing:
         actions = ", ".join(map(repr, missing))
-        advice = f"grant {actions} on {server.place}, or the role 'readWrite' on the database {server.database!r}"
+        builtin = "read" if role == "viewer" else "readWrite"
+        advice = (
+            f"grant {actions} on {server.place}, or the role {builtin!r} on the database {server.database!r}; "
+            f"'mongoq role {role}' prints a role with no more than it needs"
+        )
         return Finding.problem(f"user {user!r} lacks {actions}", advice)
-    return Finding.fine(f"user {user!r} may read, write and wait")
+    return Finding.fine(f"user {user!r} may {ROLE_WORK[role]}")
 
 
 def _covers(resource: Mapping[str, Any], server: Server) -> bool:
@@ -319,8 +322,9 @@ def _stages(plan: Any) -> Iterable[Mapping[str, Any]]:
 
 def check_cache(server: Server) -> Finding:
     """Compare the size of the indexes with the cache: claims and settlements need them in memory."""
-    stats = server.command({"collStats": server.name})
+    # In this order: the role that a refusal of the first command names includes the second one.
     cache = server.command({"serverStatus": 1})["wiredTiger"]["cache"]["maximum bytes configured"]
+    stats = server.command({"collStats": server.name})
     data, indexes = stats.get("size", 0), stats.get("totalIndexSize", 0)
     sizes = f"{_gigabytes(data)} of items, {_gigabytes(indexes)} of indexes, {_gigabytes(cache)} of cache"
     if indexes > cache * MAX_INDEX_SHARE:

@@ -43,18 +43,20 @@ class DaemonThreads:
         self._idle: list[SimpleQueue[_Work | None]] = []
         self._closed = False
 
-    async def run(self, function: Callable[[], T]) -> T:
+    async def run(self, function: Callable[[], T], is_over: Callable[[], bool]) -> T:
         """Run a function in a thread, in the caller's context, and return its result.
 
-        When the caller is cancelled, the function goes on and its result is ignored.
+        A cancelled caller waits on, since the function goes on as well; once ``is_over``, the result is ignored.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[None] = loop.create_future()
+        results: list[T] = []
         context = copy_context()
 
         def resolve(result: T) -> None:
+            results.append(result)
             if not future.done():
-                future.set_result(result)
+                future.set_result(None)
 
         def work() -> None:
             result = context.run(function)
@@ -65,16 +67,19 @@ class DaemonThreads:
 
         thread = self._idle.pop() if self._idle else self._start_thread()
         thread.put(work)
-        try:
-            result = await future
-        except BaseException:
-            thread.put(None)  # the thread ends when the function does
-            raise
+        while not results:
+            try:
+                await future
+            except BaseException as error:
+                if is_over() or not isinstance(error, asyncio.CancelledError):
+                    thread.put(None)  # the thread ends when the function does
+                    raise
+                future = loop.create_future()
         if self._closed:
             thread.put(None)
         else:
             self._idle.append(thread)
-        return result
+        return results[0]
 
     def close(self) -> None:
         """End the idle threads at once, and each busy thread when its function returns."""
@@ -121,7 +126,7 @@ class AioExecutor:
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure
-        self._closing = False
+        self._abandoned = self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._runners: set[asyncio.Task[None]] = set()
         self._threads = DaemonThreads()
@@ -137,14 +142,15 @@ class AioExecutor:
 
         def start_again(task: asyncio.Task[None]) -> None:
             # The worker has not asked for this cancellation: a handler has left it behind, or the event loop is ending.
-            if task.cancelled() and not self._closing:
+            # Then the loops that call no handlers are needed until ``close``: they give back the items.
+            if task.cancelled() and not (self._abandoned if calls_handlers else self._closing):
                 self.start(work, name, calls_handlers=calls_handlers)
 
         task.add_done_callback(start_again)
 
     def abandon(self) -> None:
         """Cancel the tasks that call handlers."""
-        self._closing = True
+        self._abandoned = True
         for task in self._runners:
             task.cancel()
 
@@ -188,7 +194,8 @@ class AioExecutor:
                 return await run.context.step(_await_handler(consumer.handler, arguments))
             finally:
                 await self._clear_cancellation()
-        returned, error = await self._threads.run(partial(_run_in_thread, run, consumer.handler, arguments))
+        work = partial(_run_in_thread, run, consumer.handler, arguments)
+        returned, error = await self._threads.run(work, lambda: self._abandoned)
         if error is not None:
             raise error
         return returned
@@ -197,27 +204,36 @@ class AioExecutor:
         """Clear a cancellation that a handler has left behind: it would hit the next call in this task."""
         task = asyncio.current_task()
         assert task is not None
-        if self._closing or not task.cancelling():
+        if self._abandoned or not task.cancelling():
             return
         try:
             await asyncio.sleep(0)  # a cancellation that was requested and not delivered yet is raised here
         except asyncio.CancelledError:
-            if self._closing:
+            if self._abandoned:
                 raise
         while task.cancelling():
             task.uncancel()
 
     async def close(self, seconds: float) -> None:
-        """Wait up to ``seconds`` for all tasks to end, then cancel the rest; tasks that resist are left behind."""
-        self._closing = True
+        """Wait up to ``seconds`` for all tasks to end, then cancel the rest; tasks that resist are left behind.
+
+        A caller that is cancelled meanwhile waits on: it leaves no task behind that would have ended in this time.
+        """
+        self._abandoned = self._closing = True
         self._threads.close()
+        cancelled: asyncio.CancelledError | None = None
         # Tasks that are cancelled after their time get one more second to clean up.
         for patience in (seconds, 1.0):
             deadline = self._loop.time() + patience
             while self._tasks and (seconds_left := deadline - self._loop.time()) > 0:
-                await asyncio.wait(self._tasks, timeout=seconds_left)
+                try:
+                    await asyncio.wait(self._tasks, timeout=seconds_left)
+                except asyncio.CancelledError as error:
+                    cancelled = error
             for task in self._tasks:
                 task.cancel()
+        if cancelled is not None:
+            raise cancelled
 
 
 async def _await_handler(handler: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -174,7 +174,10 @@ def test_missing_rights_are_named(examine: Examine, guarded: EmbeddedServer) -> 
     code, findings = examine(MONGOQ_URI=uri_of(guarded, "read"), MONGOQ_DATABASE="app")
     assert code == 1
     assert findings["rights"]["detail"] == "user 'read' lacks 'insert', 'update', 'remove'"
-    assert findings["rights"]["advice"].endswith("or the role 'readWrite' on the database 'app'")
+    assert "or the role 'readWrite' on the database 'app'; 'mongoq role worker' prints" in findings["rights"]["advice"]
+    for role, lacks in (("producer", "lacks 'insert', 'update'"), ("viewer", "may read")):
+        _, findings = examine(f"--role={role}", MONGOQ_URI=uri_of(guarded, "read"), MONGOQ_DATABASE="app")
+        assert findings["rights"]["detail"] == f"user 'read' {lacks}"
 
 
 # --- other servers ---------------------------------------------------------------------------------

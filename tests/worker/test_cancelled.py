@@ -1,12 +1,16 @@
-"""A worker's tasks that somebody else cancels before their first step: the worker goes on."""
+"""A worker's tasks that somebody else cancels: the worker goes on."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
+import pytest
+
 import mongoq
+from mongoq.worker.executor_aio import AioExecutor
 
 PATIENCE = 60
 OWN = tuple(f"mongoq-{loop}" for loop in ("beat", "drain", "fetch", "keep", "read", "run", "settle", "source"))
@@ -66,3 +70,49 @@ async def test_a_source_is_read_whose_task_was_cancelled_before_it_began(uri: st
         names = await cancel_each_once(drained())
         assert {"mongoq-read-rows", "mongoq-source-rows", "mongoq-fetch-orders"} <= names
     assert payloads == list(range(20))
+
+
+async def test_a_plain_function_whose_task_is_cancelled_is_waited_for(uri: str, database: str) -> None:
+    """Nothing can end its thread: an item that failed meanwhile would run twice at the same time."""
+    payloads: list[int] = []
+    began, free = threading.Event(), threading.Event()
+    async with mongoq.connect_async(uri, database=database) as broker:
+        queue = broker.queue("orders")
+        worker = mongoq.AsyncWorker(broker)
+
+        @worker.consumer("orders", max_retries=0)
+        def handle(payload: int) -> None:
+            payloads.append(payload)
+            began.set()
+            free.wait(PATIENCE)
+
+        await queue.push_many([1, 2])
+        running = asyncio.create_task(worker.run(drain=True))
+        await asyncio.to_thread(began.wait, PATIENCE)
+        for _ in range(2):
+            [runner] = [task for task in asyncio.all_tasks() if task.get_name().startswith("mongoq-run-")]
+            runner.cancel()
+            await asyncio.sleep(0.1)
+        free.set()
+        await asyncio.wait_for(running, PATIENCE)
+        assert payloads == [1, 2]
+        assert await queue.dead.size() == 0
+
+
+async def test_a_worker_that_is_cancelled_as_it_ends_leaves_no_task_behind() -> None:
+    free = asyncio.Event()
+    executor = AioExecutor(lambda error: None)
+
+    async def work() -> None:
+        await free.wait()
+
+    executor.start(work, "mongoq-beat")
+    closing = asyncio.create_task(executor.close(PATIENCE))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        closing.cancel()
+    await asyncio.sleep(0)
+    free.set()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith(OWN)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
+from pymongo import AsyncMongoClient
 
 import mongoq
 from tests.waiting import PATIENCE, until
@@ -198,6 +200,31 @@ def test_a_cancelled_run_gives_back_what_it_holds(uri: str, database: str, queue
 
     asyncio.run(work())
     assert queue.counts() == mongoq.Counts(ready=10)
+
+
+def test_the_end_of_the_event_loop_gives_back_what_a_worker_holds(
+    uri: str, database: str, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cancels all tasks at once: those of the worker's loops, and the one that runs the worker."""
+    queue.push_many(range(10))
+
+    async def work() -> asyncio.Task[None]:
+        began = asyncio.Event()
+        worker = mongoq.AsyncWorker(mongoq.AsyncBroker(AsyncMongoClient(uri)[database]["mongoq"]))
+
+        @worker.consumer("orders", concurrency=2, prefetch=4)
+        async def handle(payload: Any) -> None:
+            began.set()
+            await asyncio.sleep(60)
+
+        task = asyncio.create_task(worker.run())
+        await began.wait()
+        return task
+
+    assert asyncio.run(work()).cancelled()
+    assert queue.counts() == mongoq.Counts(ready=10)
+    gc.collect()
+    assert "Task was destroyed" not in caplog.text
 
 
 def test_a_worker_in_a_cancel_scope_has_given_back_all_it_held_when_it_ends(

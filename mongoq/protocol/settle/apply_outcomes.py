@@ -74,8 +74,10 @@ def apply_outcomes_of_queues(
     """Settle items of several queues by their outcomes; items that are settled elsewhere go there together."""
     failed: dict[Any, Exception] = {}
     elsewhere: dict[Any, list[Any]] = {}
-    for context, outcomes in parts:
+    parts = list(parts)
+    for context, _ in parts:  # before anything is sent: an error would hide what became of the items
         yield from ensure_ready(context)
+    for context, outcomes in parts:
         plan = _Plan(context, resolve, elsewhere)
         for item, outcome in outcomes:
             try:

@@ -75,10 +75,11 @@ def run_exchange(exchange: Exchange[W, R], wanted: Sequence[W]) -> Flow[Failures
     if broker.serverless and len(wanted) > 1:
         return (yield from _run_halves(exchange, wanted))
     try:
-        result = yield from attempt() if broker.serverless else run_in_transaction(broker, attempt)
-    except ITEM_ERRORS as error:
-        return (yield from _isolate_failure(exchange, wanted, error))
-    except Exception as error:
+        try:
+            result = yield from attempt() if broker.serverless else run_in_transaction(broker, attempt)
+        except ITEM_ERRORS as error:
+            return (yield from _isolate_failure(exchange, wanted, error))
+    except Exception as error:  # raised here, it would hide what became of the other items of the caller
         return {id_key(exchange.item(entry).id): own_error(error) for entry in wanted}
     exchange.on_done(result)
     return {}

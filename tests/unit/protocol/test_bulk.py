@@ -24,15 +24,15 @@ from pymongo.errors import BulkWriteError, ServerSelectionTimeoutError
 import mongoq
 from mongoq.drivers.backend import classify_error, open_backend
 from mongoq.model.encoding.codec import codec_options
-from mongoq.model.item import reservation_key
-from mongoq.model.outcomes import Move
+from mongoq.model.item import id_key, reservation_key
+from mongoq.model.outcomes import Done, Fork, Move
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.batch_claim import BatchClaim
 from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.flow import MAX_SENDS, Command, Duplicate, PartlyRefused, Refused, ReplyLost
 from mongoq.protocol.push import push, push_many
 from mongoq.protocol.settle import bulk, move, settle
-from mongoq.protocol.settle.apply_outcomes import apply_outcomes
+from mongoq.protocol.settle.apply_outcomes import apply_outcomes, apply_outcomes_of_queues
 from mongoq.protocol.state.claim_hints import ClaimHints, LowerBound
 from tests.unit.scripted import LOST, NOW, TOKEN, context, found, found_raw, play, reserved_item
 
@@ -718,3 +718,21 @@ def test_what_is_claimed_by_its_id_is_one_of_a_batch_when_others_are_handed_out(
     assert len(got) == len(ready) + attempts.count(0)
     claims = [command for command in commands if command.method == "find_one_and_update"]
     assert ["batch" in command.arguments["update"]["$set"] for command in claims] == marked
+
+
+def test_forks_whose_fate_cannot_be_read_hide_nothing_of_the_others() -> None:
+    """Settled again, the others would look lost to their worker."""
+    done, forked = items(2)
+    outcomes = [(done, Done()), (forked, Fork([Move("late")]))]
+    transaction = [None, None, "session", None, total(0), None]  # require, twice; start, begin, the bulk, end
+    _, failed = play(apply_outcomes(context(), outcomes, lambda queue: queue), [total(1), *transaction, DOWN])
+    assert failed == {id_key(forked.id): DOWN}
+
+
+def test_a_queue_that_is_not_ready_fails_the_batch_before_anything_is_sent() -> None:
+    ready, unknown = context(), context("late")
+    unknown.saved = False
+    done = items(2)
+    parts = [(ready, [(done[0], Done())]), (unknown, [(done[1], Done())])]
+    _, error = play(apply_outcomes_of_queues(parts, lambda queue: queue), [DOWN])
+    assert error is DOWN
