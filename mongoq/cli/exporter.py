@@ -11,7 +11,7 @@ from mongoq.cli.connection import TIMEOUT_SECONDS, find_place, with_connection
 from mongoq.cli.http_address import DEFAULT_HOST, Address, to_url
 from mongoq.cli.logs import FORMATS, LEVELS, configure_logging
 from mongoq.cli.metrics import CACHE_SECONDS, NEEDED_EXTRA, ServerReader, metrics_renderer
-from mongoq.errors import MongoqError, ServerUnavailable
+from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.model.health import Health
 from mongoq.monitoring.health_server import HealthServer
 from mongoq.protocol.insight import BUDGET
@@ -64,7 +64,9 @@ def exporter(
             raise click.ClickException(NEEDED_EXTRA)
         try:
             reader.connect()
-        except ServerUnavailable as error:  # it may come later; other errors are mistakes in the options
+        except AuthenticationFailed:  # a mistake in the options, as all other errors
+            raise
+        except ServerUnavailable as error:  # the server may come later
             logger.warning("%s", error)
         with HealthServer(*http, lambda: _check(reader), render) as server:
             logger.info("metrics are served at %s/metrics", to_url(http[0], server.port))

@@ -19,7 +19,7 @@ from mongoq.cli.errors import INTERRUPTED
 from mongoq.cli.supervisor_link import SupervisorLink
 from mongoq.cli.target import KINDS, Factory, TargetUnusable, check_made, load
 from mongoq.drivers.signals import on_main_thread
-from mongoq.errors import ArgumentInvalid, BrokerClosed, GraphInvalid, StageStopped
+from mongoq.errors import ArgumentInvalid, GraphInvalid, ServerUnavailable, StageStopped
 from mongoq.monitoring.durations import RunDurations
 from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS, HEARTBEAT_SECONDS, Pipeline
 from mongoq.sync import Broker
@@ -231,12 +231,14 @@ class WorkerProcess:
         """Read the state of all queues, by the broker of the worker.
 
         Raises:
-            BrokerClosed: the worker has not started yet, or has ended.
+            ServerUnavailable: the worker has not started yet, or has ended.
+
+        And the errors of the server.
         """
         from mongoq.monitoring.prometheus import READ_SECONDS, read_broker
 
         if self.engine is None or self._ended:
-            raise BrokerClosed
+            raise ServerUnavailable("the worker has not started yet, or has ended")
         broker = self._brokers[-1]
         if isinstance(broker, Broker):
             return broker._run_within(READ_SECONDS, read_broker)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.cli.metrics import metrics_renderer
+from mongoq.cli.metrics import ServerReader, metrics_renderer
 from tests.cli.conftest import Run
 from tests.cli.programs import Program, begun
 from tests.monitoring.test_prometheus import Values, values_of
@@ -93,6 +93,17 @@ def test_the_exporter_needs_a_server_and_a_port(
     environment["MONGOQ_URI"] = ""
     result = run("exporter")
     assert (result.exit_code, "no server is named" in result.stderr) == (2, True)
+
+
+def test_the_exporter_does_not_start_for_a_user_that_the_server_refuses(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(reader: ServerReader) -> None:
+        raise mongoq.AuthenticationFailed("check user and password")
+
+    monkeypatch.setattr(ServerReader, "connect", refuse)
+    result = run("exporter", "--http", ":0")
+    assert (result.exit_code, "check user and password" in result.stderr) == (3, True)
 
 
 def test_a_missing_package_is_named(
