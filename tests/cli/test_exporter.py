@@ -129,8 +129,10 @@ def test_a_worker_serves_its_runs_and_the_queues(
     broker.queue("later").push(1, delay=3600)
     command = program("worker", f"app:{target}", "--http", "127.0.0.1:0", more=ASYNC)
     begun(command, 3)
-    values = until(lambda: (found := scrape(command)).get((COUNT, "orders", "done")) == 3 and found)
-    values = until(lambda: (found := scrape(command))["mongoq_up",] == 1 and found)  # a reading may precede the start
+    until(lambda: (found := scrape(command)).get((COUNT, "orders", "done")) == 3 and found)
+    values: Any = until(
+        lambda: (found := scrape(command))["mongoq_up",] == 1 and found
+    )  # a reading may precede the start
     assert values["mongoq_items", "later", "scheduled"] == 1
     command.process.terminate()
     assert command.end() == 0, command.log
@@ -141,7 +143,7 @@ def test_a_worker_may_serve_its_runs_alone(program: Start, broker: mongoq.Broker
     broker.queue("orders").push(1)
     command = program("worker", "app:worker", "--http", "127.0.0.1:0", "--metrics", "process")
     begun(command, 1)
-    values = until(lambda: (found := scrape(command)).get((COUNT, "orders", "done")) == 1 and found)
+    values: Any = until(lambda: (found := scrape(command)).get((COUNT, "orders", "done")) == 1 and found)
     assert ("mongoq_up",) not in values
     command.process.terminate()
     assert command.end() == 0

@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "monitoring"
 NAME = re.compile(r"\bmongoq_\w+")
 MATCHER = re.compile(r'(\w+)(?:=~|=|!=|!~)"([^"]*)"')
 GROUPING = re.compile(r"\b(?:by|without|on) \(([^)]*)\)")
-VALUES = {
+VALUES: dict[str, set[str]] = {
     "state": set(STATES),
     "event": set(EVENTS),
     "outcome": {"done", "failed", "cancelled", "mixed", *(outcome.__name__.lower() for outcome in OUTCOMES)},
@@ -94,7 +94,8 @@ def test_alerts_are_complete_and_name_only_labels_that_they_have(labels: dict[st
 
 
 def test_panels_do_not_overlap_and_name_their_data_source() -> None:
-    panels, cells = read_dashboard()["panels"], set()
+    panels = read_dashboard()["panels"]
+    cells: set[tuple[int, int]] = set()
     assert len({panel["id"] for panel in panels}) == len(panels)
     for panel in panels:
         place = panel["gridPos"]
