@@ -98,7 +98,7 @@ def test_ctrl_c_while_workers_start_shows_no_traceback(program: Start) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--processes=2"], pytest.param([], marks=pytest.mark.prove), pytest.param(["--reload"], marks=pytest.mark.prove)],
+    [["--reload"], pytest.param([], marks=pytest.mark.prove), pytest.param(["--processes=2"], marks=pytest.mark.prove)],
 )
 def test_ctrl_c_at_a_terminal_ends_all_and_leaves_the_terminal_as_it_was(
     program: Start, broker: mongoq.Broker, gate: Path, arguments: list[str]
