@@ -98,7 +98,7 @@ def test_ctrl_c_while_workers_start_shows_no_traceback(program: Start) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--processes=2"], pytest.param([], marks=pytest.mark.prove), pytest.param(["--reload"], marks=pytest.mark.prove)],
+    [["--reload"], pytest.param([], marks=pytest.mark.prove), pytest.param(["--processes=2"], marks=pytest.mark.prove)],
 )
 def test_ctrl_c_at_a_terminal_ends_all_and_leaves_the_terminal_as_it_was(
     program: Start, broker: mongoq.Broker, gate: Path, arguments: list[str]
@@ -406,8 +406,6 @@ Supervise = Callable[..., tuple[int, str]]
 def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Supervise:
     """Run a supervisor in this process, and return its exit code and its log."""
     monkeypatch.setattr(child, "FIRST_BACKOFF_SECONDS", 0.01)
-    monkeypatch.setattr(supervisor, "KILL_SECONDS", 0.05)
-    monkeypatch.setattr(child, "DRAIN_GRACE_SECONDS", 0)
     caplog.set_level("INFO", "mongoq.cli")
 
     def run(script: str, *, processes: int = 1, drain: bool = False) -> tuple[int, str]:
@@ -446,7 +444,9 @@ def test_an_interrupted_drain_has_a_code_of_its_own(supervise: Supervise) -> Non
     assert "SIGTERM: workers finish what runs, and end" in log
 
 
-def test_a_process_that_does_not_end_is_killed(supervise: Supervise) -> None:
+def test_a_process_that_does_not_end_is_killed(supervise: Supervise, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "KILL_SECONDS", 0.05)
+    monkeypatch.setattr(child, "DRAIN_GRACE_SECONDS", 0)
     code, log = supervise("stop_supervisor()\ntime.sleep(3600)")
     assert code == 1
     assert "has not ended in time, and is killed" in log

@@ -244,7 +244,7 @@ def test_a_signal_ends_it_when_its_handlers_have_ended(
     assert not command.logged("Traceback")
 
 
-@pytest.mark.parametrize("kind", ["make_async", "make_pipeline"])
+@pytest.mark.parametrize("kind", ["make_pipeline", pytest.param("make_async", marks=pytest.mark.prove)])
 def test_a_second_signal_ends_it_at_once(program: Start, broker: mongoq.Broker, kind: str) -> None:
     queue = broker.queue("orders")
     queue.push_many(range(6))
