@@ -76,7 +76,9 @@ class RoleBackend:
         return self._find_backend(command).call_raw(command)
 
     def _find_backend(self, command: Any) -> Backend:
-        foreign = command.session is not None and command.session.client is not self._restricted.client
+        foreign = command.session is not None and (
+            getattr(command.session, "client", None) is not self._restricted.client
+        )
         return self._restricted if _as_role.get() and not foreign else self._own
 
 

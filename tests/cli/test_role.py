@@ -33,6 +33,8 @@ from tests.shells import Awaited
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
+# One process runs them all, on one server; the campaigns have processes of their own.
+pytestmark = pytest.mark.xdist_group("cli/test_role")
 
 # --- the command -----------------------------------------------------------------------------------
 
@@ -387,7 +389,7 @@ async def test_the_suite_of_a_role_sends_its_operations_as_its_user(
 
 @pytest.mark.prove
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", [pytest.param(role, marks=pytest.mark.xdist_group(role)) for role in ROLES])
 def test_the_conformance_suite_needs_no_more_than_a_role(role: str) -> None:
     command = [sys.executable, "-m", "pytest", "tests/conformance", "--role", role, "-q", "-p", "no:cacheprovider"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
