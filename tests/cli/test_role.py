@@ -388,6 +388,7 @@ async def test_the_suite_of_a_role_sends_its_operations_as_its_user(
 
 
 @pytest.mark.prove
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("role", [pytest.param(role, marks=pytest.mark.xdist_group(role)) for role in ROLES])
 def test_the_conformance_suite_needs_no_more_than_a_role(role: str) -> None:
