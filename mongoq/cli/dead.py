@@ -11,7 +11,7 @@ import click
 from bson import ObjectId
 
 from mongoq.cli.amounts import amount, count_items, may_change
-from mongoq.cli.arguments import FILTER, OBJECT_ID, QUEUE
+from mongoq.cli.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
 from mongoq.cli.errors import OPERATION_FAILED
@@ -114,7 +114,7 @@ def with_letters(function: F) -> F:
         click.option("--stage", help="Stage of a pipeline that buried them."),
         click.option("--reason", help="Reason of their burial, the whole text."),
         click.option("--error", metavar="TYPE", help="Type of their errors, such as ValueError or app.errors.NoCity."),
-        click.option("--limit", type=click.IntRange(min=1), help="Letters, at most, the first ones."),
+        click.option("--limit", type=COUNT, help="Letters, at most, the first ones."),
         click.option("--exact", is_flag=True, help="QUEUE itself holds the letters: the error queue of a pipeline."),
     )
     for option in reversed(added):
@@ -199,7 +199,7 @@ def show(*, queue: str, chosen: LetterOptions, broker: Broker, output: Output) -
         if output.as_json:
             output.document(item_document(letter, whole=True))
         else:
-            output.line(("\n" if place else "") + "\n".join(_describe(letter)))
+            output.line(("\n" if place else "") + "\n".join(_describe(letter)), keep="\n\t")
     missing = set(chosen.ids) - {letter.id for letter in found}
     if not found or missing:
         for id in sorted(missing):

@@ -15,7 +15,7 @@ from mongoq.cli.connection import with_broker
 from mongoq.cli.durations import DURATION
 from mongoq.cli.help import examples
 from mongoq.cli.lines import Line, LineInvalid, read_line, read_lines
-from mongoq.cli.output import Output, printable
+from mongoq.cli.output import Output, discard_stdout, printable
 from mongoq.cli.progress import Meter
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 from mongoq.model.arguments import priority as checked_priority
@@ -240,8 +240,12 @@ class LinePusher:
         self._print(ids, numbers)
 
     def _print(self, ids: Sequence[Any], numbers: Sequence[int | None]) -> None:
-        if self._output.as_json:
-            for id, number in zip(ids, numbers, strict=True):
-                self._output.document({"id": str(id), "line": number})
-        elif ids:
-            click.echo("\n".join(map(str, ids)))
+        try:
+            if self._output.as_json:
+                for id, number in zip(ids, numbers, strict=True):
+                    self._output.document({"id": str(id), "line": number})
+            elif ids:
+                click.echo("\n".join(map(str, ids)))
+        except BrokenPipeError:
+            # The reader wants no more ids, such as ``head -1``; the lines that follow are pushed all the same.
+            discard_stdout()
