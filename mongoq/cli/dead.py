@@ -215,7 +215,9 @@ def _describe(letter: Item[Any]) -> list[str]:
     facts: dict[str, Any] = {"id": letter.id, "in": letter.queue, "state": letter.state}
     if origin is not None:
         key = f", key {origin.key!r}" if origin.key else ""
-        facts |= {"from": f"{origin.queue}, {amount(origin.attempts, 'attempt')}{key}", "stage": origin.stage}
+        # Other programs may have stored anything.
+        attempts = amount(origin.attempts, "attempt") if isinstance(origin.attempts, int) else cell(origin.attempts)
+        facts |= {"from": f"{origin.queue}, {attempts}{key}", "stage": origin.stage}
         facts |= {"died": cell(origin.at), "reason": origin.reason}
     if failure is not None:
         facts["error"] = f"{failure.type}: {failure.message}" if failure.type else failure.message
@@ -225,7 +227,7 @@ def _describe(letter: Item[Any]) -> list[str]:
     hops = [f"{hop.queue} ({hop.ended})" for hop in letter.trail]
     facts["trail"] = ", ".join(hops) or None
     lines = [f"{name:<9} {_indent(value)}" for name, value in facts.items() if value is not None]
-    return [*lines, "", failure.traceback.rstrip()] if failure is not None and failure.traceback else lines
+    return [*lines, "", str(failure.traceback).rstrip()] if failure is not None and failure.traceback else lines
 
 
 def _indent(value: Any) -> str:

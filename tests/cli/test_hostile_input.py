@@ -271,3 +271,42 @@ def test_a_reader_that_goes_away_ends_no_push(environment: dict[str, str], broke
     done = shell(f"{feed} | mongoq push orders - | head -n 1", environment)
     assert "pushed 3 items to orders" in done.stderr
     assert broker.queue("orders").size() == 3
+
+
+# --- documents -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"origin": {"queue": 5}},
+        {"origin": "orders"},
+        {"origin": {"queue": 1, "reason": 2, "attempts": "x", "at": 3}},
+        {"error": {"type": None, "message": 5, "at": "x", "traceback": [1]}},
+        {"error": "card declined"},
+        {"error": {"type": "ValueError"}},
+    ],
+)
+def test_a_letter_of_another_program_hides_no_other(
+    run: Run, broker: mongoq.Broker, raw: Any, fields: dict[str, Any]
+) -> None:
+    queue = broker.queue("orders.dead")
+    id = queue.push(1)
+    queue.push(2)
+    raw.update_one({"_id": id}, {"$set": fields})
+    for command in (["dead", "list"], ["dead", "show", "--limit", "2"], ["dead", "list", "--group"]):
+        for form in ([], ["--json"]):
+            assert run(*command, "orders.dead", *form).exit_code == 0
+
+
+def test_a_dry_import_refuses_a_history_that_the_queue_does_not_keep(run: Run, broker: mongoq.Broker) -> None:
+    broker.queue("orders").configure(history=60)
+    queue = broker.queue("orders")
+    queue.push(1)
+    queue.pop()
+    lines = run("export", "orders", "--history").stdout
+    for form in (["--dry-run"], []):
+        refused = run("import", "others", *form, input=lines)
+        assert refused.exit_code == 1
+        assert "keeps no history" in refused.stderr
+    assert run("import", "orders", "--dry-run", input=lines).exit_code == 0
