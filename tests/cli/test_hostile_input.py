@@ -310,3 +310,10 @@ def test_a_dry_import_refuses_a_history_that_the_queue_does_not_keep(run: Run, b
         assert refused.exit_code == 1
         assert "keeps no history" in refused.stderr
     assert run("import", "orders", "--dry-run", input=lines).exit_code == 0
+
+
+def test_a_dry_push_counts_no_item_whose_key_is_taken(run: Run, broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1, key="a")
+    assert run("push", "orders", "2", "--key", "a", "--dry-run").stdout == "would push 0 items to orders\n"
+    assert run("push", "orders", "2", "--key", "b", "--dry-run").stdout == "would push 1 item to orders\n"
+    assert broker.queue("orders").size() == 1
