@@ -278,7 +278,8 @@ class Importer:
             raise LineInvalid(invalid.number, invalid.problem, self._state()) from None
         except KeyboardInterrupt:
             self._output.note(
-                f"stopped; {self._state()}; import the same file again to go on, each item is imported once"
+                f"stopped; {self._state()}, and maybe a batch under way; import the same file again to go on, each "
+                "item is imported once"
             )
             raise
 
