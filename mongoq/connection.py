@@ -204,6 +204,10 @@ def open_collection(client: Any, database: Any, collection: Any) -> Any:
 def _name(value: Any, argument: str) -> str:
     if not isinstance(value, str):
         raise ArgumentInvalid(argument, f"a string, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ArgumentInvalid(argument, "cannot hold lone surrogates") from None
     return value
 
 

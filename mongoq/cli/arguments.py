@@ -22,7 +22,7 @@ from mongoq.model.arguments import moment, queue_name
 from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.filters import where_filter
 
-__all__ = ["FILTER", "JSON_VALUE", "MOMENT", "OBJECT_ID", "QUEUE", "read_json"]
+__all__ = ["COUNT", "FILTER", "JSON_VALUE", "MAX_COUNT", "MOMENT", "OBJECT_ID", "QUEUE", "read_json"]
 
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
@@ -32,12 +32,16 @@ else:
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 """Unit of a time ago, by its letter."""
+MAX_COUNT = 2**31 - 1
+"""Largest number of items, letters or documents that a command takes: what the server counts with."""
 AGO = re.compile(r"(\d{1,9})([smhdw])")
 COMPLETION_SECONDS = 2.0
 """Seconds that a shell waits for names of queues, at most."""
+COMPLETED = re.compile(r"[\w.+@%,=:/][\w.+@%,=:/-]*")
+"""Names of queues that a shell completes. It puts the name into the line as it is: ``$(…)`` in it would be executed."""
 PARSE_OPTIONS = JSON_OPTIONS.with_options(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
-JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, BSONError)
-"""Errors that the driver raises for extended JSON that means no value."""
+JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, BSONError)
+"""Errors that the driver raises for extended JSON that means no value; those of ``decimal`` are arithmetic errors."""
 
 
 def read_json(text: str | bytes) -> Any:
@@ -168,8 +172,7 @@ class QueueType(_Type):
 def _find_names(ctx: click.Context) -> Iterable[str]:
     place: dict[str, Any] = {name: ctx.params.get(name) for name in ("uri", "database", "collection")}
     with ctx.scope(cleanup=False), pymongo.timeout(COMPLETION_SECONDS), connect(**place) as broker:
-        # Names with control characters could not be typed, and would garble the list.
-        return [name for name in broker.queues() if name.isprintable()]
+        return [name for name in broker.queues() if COMPLETED.fullmatch(name)]
 
 
 OBJECT_ID = ObjectIdType()
@@ -177,3 +180,4 @@ MOMENT = MomentType()
 JSON_VALUE = JsonType()
 FILTER = FilterType()
 QUEUE = QueueType()
+COUNT = click.IntRange(1, MAX_COUNT)

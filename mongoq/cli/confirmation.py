@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from mongoq.cli.output import Output
+from mongoq.cli.output import Output, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,6 +50,8 @@ class Confirmation:
         if self.yes:
             return True
         if not sys.stdin.isatty():
-            raise click.UsageError(f"this would {change}; add --yes to do it, or --dry-run to see it")
-        click.confirm(f"{change[:1].upper()}{change[1:]}?", abort=True, err=True)
+            raise click.UsageError(
+                f"this would {printable(change, keep='')}; add --yes to do it, or --dry-run to see it"
+            )
+        click.confirm(printable(f"{change[:1].upper()}{change[1:]}?", keep=""), abort=True, err=True)
         return True

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 
@@ -21,6 +20,8 @@ from mongoq.sync import Broker
 F = TypeVar("F", bound=Callable[..., Any])
 
 SETTINGS = ("uri", "database", "collection")
+SECRET_OPTIONS = ("password", "session_token")
+"""Parts of the names of options of a connection string, in lower case, whose values are secret."""
 TIMEOUT_SECONDS = 5.0
 """Seconds that a command waits for a server."""
 
@@ -121,23 +122,31 @@ def refuse_shown_password(uri: str | None) -> None:
 
 
 def _has_password(uri: str) -> bool:
-    # Without urlsplit for the second part: a password that is not escaped may hold any character.
+    # Without urlsplit: it refuses some addresses, and a password that is not escaped may hold any character.
     login, at, _ = uri.partition("://")[2].rpartition("@")
-    return (bool(at) and ":" in login) or "password" in urlsplit(uri).query.lower()
+    options = uri.partition("?")[2].lower()
+    return (bool(at) and ":" in login) or any(secret in options for secret in SECRET_OPTIONS)
 
 
 def _read_project() -> dict[str, str]:
     """Return the settings of ``[tool.mongoq]`` in the nearest pyproject.toml of this folder or of one above."""
-    folder = Path.cwd()
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:  # the folder was deleted; options and variables still name a server
+        return {}
     for path in (directory / "pyproject.toml" for directory in (folder, *folder.parents)):
         if path.is_file():
             break
     else:
         return {}
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("mongoq", {})
-    except (OSError, ValueError) as error:
+        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise click.UsageError(f"{path} cannot be read: {error}") from None
+    for name in ("tool", "mongoq"):
+        table = table.get(name, {})
+        if not isinstance(table, dict):
+            raise click.UsageError(f"{path}: {name} is to be a table, [tool.mongoq]")
     unknown = sorted(table.keys() - set(SETTINGS))
     if unknown:
         raise click.UsageError(f"[tool.mongoq] in {path} takes {', '.join(SETTINGS)}, and not {', '.join(unknown)}")

@@ -11,7 +11,7 @@ import click
 from bson import ObjectId
 
 from mongoq.cli.amounts import amount, count_items, may_change
-from mongoq.cli.arguments import FILTER, OBJECT_ID, QUEUE
+from mongoq.cli.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
 from mongoq.cli.errors import OPERATION_FAILED
@@ -114,7 +114,7 @@ def with_letters(function: F) -> F:
         click.option("--stage", help="Stage of a pipeline that buried them."),
         click.option("--reason", help="Reason of their burial, the whole text."),
         click.option("--error", metavar="TYPE", help="Type of their errors, such as ValueError or app.errors.NoCity."),
-        click.option("--limit", type=click.IntRange(min=1), help="Letters, at most, the first ones."),
+        click.option("--limit", type=COUNT, help="Letters, at most, the first ones."),
         click.option("--exact", is_flag=True, help="QUEUE itself holds the letters: the error queue of a pipeline."),
     )
     for option in reversed(added):
@@ -199,7 +199,7 @@ def show(*, queue: str, chosen: LetterOptions, broker: Broker, output: Output) -
         if output.as_json:
             output.document(item_document(letter, whole=True))
         else:
-            output.line(("\n" if place else "") + "\n".join(_describe(letter)))
+            output.line(("\n" if place else "") + "\n".join(_describe(letter)), keep="\n\t")
     missing = set(chosen.ids) - {letter.id for letter in found}
     if not found or missing:
         for id in sorted(missing):
@@ -215,7 +215,9 @@ def _describe(letter: Item[Any]) -> list[str]:
     facts: dict[str, Any] = {"id": letter.id, "in": letter.queue, "state": letter.state}
     if origin is not None:
         key = f", key {origin.key!r}" if origin.key else ""
-        facts |= {"from": f"{origin.queue}, {amount(origin.attempts, 'attempt')}{key}", "stage": origin.stage}
+        # Other programs may have stored anything.
+        attempts = amount(origin.attempts, "attempt") if isinstance(origin.attempts, int) else cell(origin.attempts)
+        facts |= {"from": f"{origin.queue}, {attempts}{key}", "stage": origin.stage}
         facts |= {"died": cell(origin.at), "reason": origin.reason}
     if failure is not None:
         facts["error"] = f"{failure.type}: {failure.message}" if failure.type else failure.message
@@ -225,7 +227,7 @@ def _describe(letter: Item[Any]) -> list[str]:
     hops = [f"{hop.queue} ({hop.ended})" for hop in letter.trail]
     facts["trail"] = ", ".join(hops) or None
     lines = [f"{name:<9} {_indent(value)}" for name, value in facts.items() if value is not None]
-    return [*lines, "", failure.traceback.rstrip()] if failure is not None and failure.traceback else lines
+    return [*lines, "", str(failure.traceback).rstrip()] if failure is not None and failure.traceback else lines
 
 
 def _indent(value: Any) -> str:

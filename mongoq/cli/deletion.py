@@ -9,7 +9,7 @@ import click
 from bson import ObjectId
 
 from mongoq.cli.amounts import amount, count_items, may_change
-from mongoq.cli.arguments import FILTER, OBJECT_ID, QUEUE
+from mongoq.cli.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
 from mongoq.cli.output import Output
@@ -25,7 +25,7 @@ from mongoq.sync import Broker, Queue
 @click.argument("queue", type=QUEUE)
 @click.option("--state", type=click.Choice(get_args(State)), help="Only items in this state; processed is the history.")
 @click.option("--where", type=FILTER, help='Filter on payloads in JSON, such as \'{"city": "Paris"}\'.')
-@click.option("--limit", type=click.IntRange(min=1), help="Items, at most, the first ones.")
+@click.option("--limit", type=COUNT, help="Items, at most, the first ones.")
 @with_confirmation
 @with_broker
 def purge(

@@ -9,6 +9,7 @@ from functools import partial
 import click
 from pymongo.errors import OperationFailure
 
+from mongoq.cli.arguments import COUNT
 from mongoq.cli.connection import connect, with_connection, with_json
 from mongoq.cli.errors import OPERATION_FAILED
 from mongoq.cli.output import Output
@@ -56,7 +57,7 @@ SERVER_CHECKS: dict[str, Callable[[Server], Finding]] = {
 @with_json
 @click.option(
     "--max-age",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=MAX_AGE_SECONDS,
     show_default=True,
     help="Seconds that the first due item of a queue may wait.",

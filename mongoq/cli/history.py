@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mongoq.cli.arguments import FILTER, MOMENT, QUEUE
+from mongoq.cli.arguments import FILTER, MAX_COUNT, MOMENT, QUEUE
 from mongoq.cli.connection import with_broker
 from mongoq.cli.item_document import item_document, item_row
 from mongoq.cli.items import OPTIONAL, PROCESSED_COLUMNS
@@ -32,7 +32,7 @@ PAGE = 500
 @click.option("--where", type=FILTER, metavar="JSON", help='Payloads that match, such as \'{"total": {"$gt": 100}}\'.')
 @click.option(
     "--limit",
-    type=click.IntRange(0),
+    type=click.IntRange(0, MAX_COUNT),
     default=DEFAULT_LIMIT,
     show_default=True,
     help="Items to show, at most; 0 for all.",

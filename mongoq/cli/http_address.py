@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,8 +28,8 @@ class Address(_Type):
         host, colon, port = value.rpartition(":")
         if not colon and not value.isdecimal():
             self.fail(f"{value!r} has no port; give HOST:PORT, such as {DEFAULT_HOST}:8080", param, ctx)
-        if not port.isdecimal() or int(port) > 65535:
-            self.fail(f"{port!r} is no port, a number from 0 to 65535", param, ctx)
+        if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+            self.fail(f"{port!r:.60} is no port, a number from 0 to 65535", param, ctx)
         return host.removeprefix("[").removesuffix("]") or DEFAULT_HOST, int(port)
 
 

@@ -81,6 +81,15 @@ class CommandGroup(click.Group):
             fail(ctx, str(error), OPERATION_FAILED)
         except PyMongoError as error:
             fail(ctx, describe_driver_error(error), UNAVAILABLE)
+        except click.ClickException as error:
+            # click prints it: names in it may come from files or from the server.
+            error.message = printable(error.message)  # type: ignore[misc]  # final for subclasses
+            raise
+        except OSError as error:
+            # A full disk behind stdout; Python would complain once more while it flushes at exit.
+            discard_stdout()
+            place = f"{error.filename}: " if error.filename else ""
+            fail(ctx, f"{place}{error.strerror or error}", OPERATION_FAILED)
 
 
 def fail(ctx: click.Context, message: str, code: int) -> None:

@@ -76,13 +76,17 @@ class Output:
         """Print one JSON document in one line."""
         click.echo(json_util.dumps(document, json_options=JSON_OPTIONS))
 
-    def line(self, text: str) -> None:
-        """Print a sentence; with ``--json`` it goes to stderr, so that stdout holds JSON alone."""
-        click.echo(printable(text), file=sys.stderr if self.as_json else sys.stdout)
+    def line(self, text: str, *, keep: str = "") -> None:
+        """Print a sentence; with ``--json`` it goes to stderr, so that stdout holds JSON alone.
+
+        ``keep`` are the control characters that are printed as they are: a name of a queue with a line break must not
+        look like a sentence of its own.
+        """
+        click.echo(printable(text, keep=keep), file=sys.stderr if self.as_json else sys.stdout)
 
     def note(self, text: str) -> None:
         """Print a remark about the result to stderr."""
-        click.echo(printable(text), err=True)
+        click.echo(printable(text, keep=""), err=True)
 
     def progress(self, text: str) -> AbstractContextManager[Any]:
         """Return a block that shows a text with a spinner while it lasts, if a person looks at the terminal."""

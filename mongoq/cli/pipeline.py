@@ -87,7 +87,7 @@ def draw(*, recipe: Path, mermaid: bool, as_json: bool) -> None:
     if as_json:
         output.document({"pipeline": read.name, "mermaid" if mermaid else "text": drawing})
     else:
-        output.line(drawing)
+        output.line(drawing, keep="\n\t")
 
 
 @pipeline.command(epilog=examples("mongoq pipeline run flights.yaml", "mongoq pipeline run flights.yaml --drain"))

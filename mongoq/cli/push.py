@@ -15,12 +15,13 @@ from mongoq.cli.connection import with_broker
 from mongoq.cli.durations import DURATION
 from mongoq.cli.help import examples
 from mongoq.cli.lines import Line, LineInvalid, read_line, read_lines
-from mongoq.cli.output import Output, printable
+from mongoq.cli.output import Output, discard_stdout, printable
 from mongoq.cli.progress import Meter
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 from mongoq.model.arguments import priority as checked_priority
+from mongoq.protocol.base.find import find_one
 from mongoq.protocol.history.mistaken import is_known
-from mongoq.protocol.push.insert import check_key
+from mongoq.protocol.push.insert import check_key, live_filter
 from mongoq.protocol.push.push import check_due, check_headers
 from mongoq.sync import Broker, Queue
 
@@ -85,7 +86,8 @@ def push(
         payload = _parse_argument(value)
         if dry_run:
             handle._context.codec.wrap(payload)
-            _say_dry_run(output, queue, 1, suffix, is_new=is_new)
+            is_taken = key is not None and broker._run(find_one, live_filter(queue, key)) is not None
+            _say_dry_run(output, queue, 0 if is_taken else 1, suffix, is_new=is_new)
         else:
             _push_one(handle, payload, key, options, output, is_new=is_new)
         return
@@ -240,8 +242,12 @@ class LinePusher:
         self._print(ids, numbers)
 
     def _print(self, ids: Sequence[Any], numbers: Sequence[int | None]) -> None:
-        if self._output.as_json:
-            for id, number in zip(ids, numbers, strict=True):
-                self._output.document({"id": str(id), "line": number})
-        elif ids:
-            click.echo("\n".join(map(str, ids)))
+        try:
+            if self._output.as_json:
+                for id, number in zip(ids, numbers, strict=True):
+                    self._output.document({"id": str(id), "line": number})
+            elif ids:
+                click.echo("\n".join(map(str, ids)))
+        except BrokenPipeError:
+            # The reader wants no more ids, such as ``head -1``; the lines that follow are pushed all the same.
+            discard_stdout()

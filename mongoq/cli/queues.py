@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from mongoq.cli.arguments import QUEUE
+from mongoq.cli.arguments import COUNT, QUEUE
 from mongoq.cli.connection import with_broker
 from mongoq.cli.output import Output, cell, duration_text, time_text
 from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings, read_queues, read_settings
@@ -25,7 +25,7 @@ NO_QUEUES = "there are no queues"
 
 @click.command()
 @click.argument("names", metavar="[QUEUE]...", nargs=-1, type=QUEUE)
-@click.option("--budget", type=click.IntRange(1), default=BUDGET, show_default=True, help="Items to count, in all.")
+@click.option("--budget", type=COUNT, default=BUDGET, show_default=True, help="Items to count, in all.")
 @with_broker
 def queues(names: tuple[str, ...], budget: int, broker: Broker, output: Output) -> None:
     """Show all queues, or the named ones: items by state, oldest age, rate, consumers.

@@ -10,7 +10,7 @@ import click
 from bson import ObjectId
 
 from mongoq.cli.amounts import amount, count_items, may_change
-from mongoq.cli.arguments import FILTER, MOMENT, OBJECT_ID, QUEUE
+from mongoq.cli.arguments import COUNT, FILTER, MOMENT, OBJECT_ID, QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
 from mongoq.cli.dead import target_text
@@ -37,7 +37,7 @@ from mongoq.sync import Broker, Queue
 @click.option("--until", type=MOMENT, help="Processed before this time.")
 @click.option("--where", type=FILTER, help='Filter on payloads in JSON, such as \'{"city": "Paris"}\'.')
 @click.option("--to", type=QUEUE, help="Queue of the copies; by default the same queue.")
-@click.option("--limit", type=click.IntRange(min=1), help="Items, at most, the oldest first.")
+@click.option("--limit", type=COUNT, help="Items, at most, the oldest first.")
 @click.option("--label", default="", help="Name of this replay: with another one, the same items are copied again.")
 @with_confirmation
 @with_broker

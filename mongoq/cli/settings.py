@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -32,7 +33,7 @@ class CountOrNone(ParameterType):
         text = str(value).strip().lower()
         if text == NONE:
             return NONE
-        if not text.isdecimal():
+        if not re.fullmatch(r"[0-9]{1,10}", text):
             self.fail(f"{str(value)!r:.60} is no whole number from 0 up, and not none", param, ctx)
         return int(text)
 

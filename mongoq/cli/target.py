@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import pkgutil
@@ -82,6 +83,8 @@ def load(path: str) -> Any:
             found = getattr(found, step)
         except AttributeError:
             raise TargetUnusable(_describe_missing(module, name)) from None
+        except Exception as error:  # a property or a ``__getattr__`` of the user
+            raise target_failure(path, error) from None
     if not isinstance(found, KINDS) and (isinstance(found, type) or not callable(found)):
         kind = f"the class {found.__name__}" if isinstance(found, type) else f"of type {type(found).__name__}"
         raise TargetUnusable(f"{path} is {kind}, and not {WANTED}{_list_contents(module, name)}")
@@ -121,15 +124,26 @@ class Factory:
             if by_name and self._parameter is not None:
                 return self._function(**{self._parameter.name: broker[0]})
             return self._function(*broker)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: the command would end without a word
             raise target_failure(f"the function {self._path}", error) from None
 
     async def make_async(self, *broker: Broker | AsyncBroker) -> Any:
         """Call the function, and await what it returns if that is needed."""
-        made = self.make(*broker)
+        return await self.resolve(self.make(*broker))
+
+    async def resolve(self, made: Any) -> Any:
+        """Await what the function has returned, if that is needed.
+
+        Raises:
+            TargetFailed: it raised an error.
+        """
         try:
             return await made if inspect.isawaitable(made) else made
-        except Exception as error:
+        except (KeyboardInterrupt, asyncio.CancelledError):  # a signal
+            raise
+        except BaseException as error:
             raise target_failure(f"the function {self._path}", error) from None
 
     def _find_parameter(self) -> inspect.Parameter | None:

@@ -31,7 +31,14 @@ from mongoq.model.encoding.codec import Encoding
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.protocol.history.mistaken import is_known, refuse_unknown
 from mongoq.protocol.history.pages import Range, documents_page, history_range
-from mongoq.protocol.history.transfer import MAX_BATCH, ImportResult, check_import, exported_fields, import_items
+from mongoq.protocol.history.transfer import (
+    MAX_BATCH,
+    ImportResult,
+    check_history,
+    check_import,
+    exported_fields,
+    import_items,
+)
 from mongoq.sync import Broker, Queue
 
 CANONICAL = json_util.JSONOptions(
@@ -259,6 +266,8 @@ class Importer:
         Raises:
             LineInvalid: a line is no item; the lines before it are imported, and no others.
         """
+        if self._dry_run:
+            self._handle.is_paused()  # reads the stored settings
         try:
             with Meter() as meter:
                 for lines in read_lines(stream):
@@ -269,7 +278,8 @@ class Importer:
             raise LineInvalid(invalid.number, invalid.problem, self._state()) from None
         except KeyboardInterrupt:
             self._output.note(
-                f"stopped; {self._state()}; import the same file again to go on, each item is imported once"
+                f"stopped; {self._state()}, and maybe a batch under way; import the same file again to go on, each "
+                "item is imported once"
             )
             raise
 
@@ -289,7 +299,9 @@ class Importer:
             except (ValueError, InvalidBSON) as error:
                 bad = LineInvalid(number, str(error))
                 break
-        if envelopes and not self._dry_run:
+        if self._dry_run:
+            check_history(self._handle._context, envelopes)
+        elif envelopes:
             self.result += self._handle._run(import_items, envelopes)
         self.checked += len(envelopes)
         if bad is not None:

@@ -18,7 +18,7 @@ from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from mongoq.cli.arguments import QUEUE
+from mongoq.cli.arguments import COUNT, QUEUE
 from mongoq.cli.connection import TIMEOUT_SECONDS, with_broker
 from mongoq.cli.errors import describe_driver_error
 from mongoq.cli.output import Output, make_table, printable, time_text
@@ -40,7 +40,7 @@ CAPTION_LINES = 6
 @click.command()
 @click.argument("names", metavar="[QUEUE]...", nargs=-1, type=QUEUE)
 @click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds.")
-@click.option("--budget", type=click.IntRange(1), default=BUDGET, show_default=True, help="Items to count each time.")
+@click.option("--budget", type=COUNT, default=BUDGET, show_default=True, help="Items to count each time.")
 @with_broker
 def watch(names: tuple[str, ...], interval: float, budget: int, broker: Broker, output: Output) -> None:
     """Show all queues, or the named ones, again and again, until Ctrl-C.

@@ -133,7 +133,7 @@ class WorkerProcess:
             return self._loop.run(factory.make_async(*broker))
         made = factory.make(*broker)
         if inspect.isawaitable(made):  # a plain function, such as a lambda, around a coroutine function
-            return self._loop.run(_await(made))
+            return self._loop.run(factory.resolve(made))
         return made
 
     def _connect(self, kind: type[Any]) -> Any:
@@ -309,10 +309,6 @@ def _raise_terminated(number: int, frame: object) -> None:
 
 async def _connect_async(arguments: dict[str, Any]) -> AsyncBroker:
     return await mongoq.connect_async(**arguments)
-
-
-async def _await(made: Any) -> Any:
-    return await made
 
 
 def _has_coroutines(pipeline: Pipeline) -> bool:

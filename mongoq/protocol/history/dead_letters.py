@@ -103,12 +103,19 @@ def selection(
 
 def failure_filter(*, stage: str | None, reason: str | None, error: str | None) -> dict[str, Any]:
     """Return the filter of letters by stage, reason and type of error; empty when none of them is given."""
-    checked = {
-        "origin.stage": None if stage is None else text(stage, "stage", STAGE_BYTES),
-        "origin.reason": None if reason is None else text(reason, "reason", REASON_BYTES),
-        "error.type": None if error is None else text(error, "error", TYPE_BYTES),
+    given = {
+        "origin.stage": (stage, "stage", STAGE_BYTES),
+        "origin.reason": (reason, "reason", REASON_BYTES),
+        "error.type": (error, "error", TYPE_BYTES),
     }
-    return {field: value for field, value in checked.items() if value is not None}
+    return {field: _stored_text(*value) for field, value in given.items() if value[0] is not None}
+
+
+def _stored_text(value: Any, argument: str, limit: int) -> str:
+    """Return a text that a letter can hold: a burial writes lone surrogates as escapes."""
+    if any("\ud800" <= letter <= "\udfff" for letter in text(value, argument, limit)):
+        raise ArgumentInvalid(argument, "cannot hold lone surrogates")
+    return str(value)
 
 
 def count_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) -> Flow[BoundedCount]:

@@ -134,6 +134,15 @@ def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, An
     return result
 
 
+def check_history(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> None:
+    """Check that a queue whose settings were read takes these items.
+
+    Raises:
+        ArgumentInvalid: there are processed items, and the queue keeps no history.
+    """
+    list(_add_dates(context, envelopes))
+
+
 def _add_dates(context: QueueContext[Any], envelopes: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
     """Add to each envelope how long it is remembered, or kept in the history."""
     now, history = context.broker.clock.now(), context.settings.history
