@@ -215,9 +215,9 @@ def _describe(letter: Item[Any]) -> list[str]:
     facts: dict[str, Any] = {"id": letter.id, "in": letter.queue, "state": letter.state}
     if origin is not None:
         key = f", key {origin.key!r}" if origin.key else ""
-        # Other programs may have stored anything.
-        attempts = amount(origin.attempts, "attempt") if isinstance(origin.attempts, int) else cell(origin.attempts)
-        facts |= {"from": f"{origin.queue}, {attempts}{key}", "stage": origin.stage}
+        attempts: Any = origin.attempts  # other programs may have stored anything
+        runs = amount(attempts, "attempt") if isinstance(attempts, int) else cell(attempts)
+        facts |= {"from": f"{origin.queue}, {runs}{key}", "stage": origin.stage}
         facts |= {"died": cell(origin.at), "reason": origin.reason}
     if failure is not None:
         facts["error"] = f"{failure.type}: {failure.message}" if failure.type else failure.message

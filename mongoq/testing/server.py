@@ -57,12 +57,12 @@ class VirtualDriver(AioDriver):
         return None
 
     @property
-    def observer(self) -> Observer | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def observer(self) -> Observer | None:
         """Observer of the driver for threads: both brokers of a pair are observed, or none."""
         return self._threads.observer
 
     @observer.setter
-    def observer(self, observer: Observer | None) -> None:
+    def observer(self, observer: Observer | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._threads.observer = observer
 
     @property
