@@ -33,6 +33,7 @@ from mongoq.errors import (
 from mongoq.idempotency import once, once_async
 from mongoq.model.clock import VirtualClock
 from mongoq.model.copies import SKIP, Replayed
+from mongoq.model.health import Health
 from mongoq.model.item import Failure, Item, Origin
 from mongoq.model.outcomes import Dead, Drop, Fork, Move, Outcome, Record, Retry
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
@@ -77,6 +78,7 @@ __all__ = [
     "Fixed",
     "Fork",
     "GraphInvalid",
+    "Health",
     "Hop",
     "Item",
     "ItemForeign",

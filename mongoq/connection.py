@@ -73,7 +73,7 @@ def connect(
     trial = _Trial(client, uri, timeout)
     try:
         broker = Broker(
-            _collection(client, database, collection),
+            open_collection(client, database, collection),
             group_commit=group_commit,
             settings=source,
             on_close=partial(_close, client),
@@ -151,7 +151,7 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
         trial = _Trial(client, self._uri, self._timeout)
         try:
             broker = AsyncBroker(
-                _collection(client, self._database, self._collection),
+                open_collection(client, self._database, self._collection),
                 group_commit=self._group_commit,
                 settings=self._settings,
                 on_close=partial(_close_async, client),
@@ -191,7 +191,7 @@ def _client(kind: Callable[..., Any], uri: Any, timeout: Duration | None) -> Any
     return make_client(kind, uri, driver=DriverInfo("mongoq"), **({} if named else {"appname": "mongoq"}))
 
 
-def _collection(client: Any, database: Any, collection: Any) -> Any:
+def open_collection(client: Any, database: Any, collection: Any) -> Any:
     try:
         named = client.get_default_database(DATABASE) if database is None else client[_name(database, "database")]
         if _name(collection, "collection").startswith("system."):
@@ -204,6 +204,10 @@ def _collection(client: Any, database: Any, collection: Any) -> Any:
 def _name(value: Any, argument: str) -> str:
     if not isinstance(value, str):
         raise ArgumentInvalid(argument, f"a string, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ArgumentInvalid(argument, "cannot hold lone surrogates") from None
     return value
 
 

@@ -4,7 +4,7 @@
 MongoqError
 ├── ArgumentInvalid (ValueError)        an argument of the wrong type, sign or size
 │   ├── QueueNameInvalid                a queue name that cannot be stored
-│   ├── QueueUnknown                    a replay from a queue that no caller has used, by a name with a slip in it
+│   ├── QueueUnknown                    a queue that no caller has used, most likely a name with a slip in it
 │   ├── PayloadInvalid                  a value that BSON or the queue's model refuses
 │   ├── PayloadTooLarge                 an item beyond the size the server can keep working with
 │   ├── FilterInvalid                   a filter on payloads off the safe list, or one that the server refuses
@@ -105,16 +105,19 @@ class QueueNameInvalid(ArgumentInvalid):
 
 
 class QueueUnknown(ArgumentInvalid):
-    """A replay from a queue that is not there, whose name is much like that of one that is. Nothing was changed.
+    """A read of a queue, or a replay from one, that no caller has used: its name is most likely misspelt.
+
+    Nothing was changed. A replay raises it only where another queue has a similar name.
 
     Attributes:
         queue: the name that was given.
-        nearest: the names that are most like it, the nearest first.
+        nearest: the names that are most like it, the nearest first; there may be none.
     """
 
     def __init__(self, queue: str, nearest: Sequence[str], namespace: str) -> None:
         names = ", ".join(map(repr, nearest))
-        super().__init__("queue", f"there is no queue {queue!r} in {namespace}; the nearest names are {names}")
+        hint = f"the nearest names are {names}" if nearest else "and no queue in it has a similar name"
+        super().__init__("queue", f"there is no queue {queue!r} in {namespace}; {hint}")
         self.queue = queue
         self.nearest = tuple(nearest)
 

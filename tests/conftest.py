@@ -34,6 +34,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--role``, by which the conformance suite runs on a server with authentication."""
+    roles = ("producer", "worker", "viewer")
+    parser.addoption("--role", choices=roles, help="Run the operations of this role as a user with no more rights.")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Hand out small tests by the file: pytest-xdist looks through all that it has handed out for each test."""
     small = {Path(__file__).parent / folder for folder in ("conformance", "unit")}
@@ -72,9 +78,10 @@ def memory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def server(memory: Path) -> Iterator[EmbeddedServer]:
+def server(memory: Path, pytestconfig: pytest.Config) -> Iterator[EmbeddedServer]:
     """A replica set of one node, with fail points, and a cache that has room for transactions of tens of megabytes."""
-    with EmbeddedServer(memory / "server", cache_mb=1024, parameters={"enableTestCommands": 1}) as running:
+    auth = ("keeper", "keeper") if pytestconfig.getoption("role") else None
+    with EmbeddedServer(memory / "server", cache_mb=1024, parameters={"enableTestCommands": 1}, auth=auth) as running:
         spare_the_journal(running)
         yield running
 

@@ -74,7 +74,7 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
 
         A cancelled call may still push all or the first of them.
         """
-        pushing = push_many.push_many(
+        pushing = self._observed(push_many.push_many)(
             self._context,
             payloads,
             delay=delay,

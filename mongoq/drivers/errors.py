@@ -9,7 +9,7 @@ from typing import Any
 
 from pymongo.errors import NotPrimaryError, OperationFailure
 
-from mongoq.drivers.backend import Backend, classify_error, decode_details, find_primary
+from mongoq.drivers.backend import Backend, classify_error, decode_details, find_primary, is_outage
 from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.base.bootstrap import UNAUTHORIZED_CODE
 from mongoq.protocol.flow import ReplyLost
@@ -22,13 +22,19 @@ READ_COMMANDS = frozenset(
     {"find", "aggregate", "count", "getMore", "listCollections", "listIndexes", "collStats", "killCursors"}
 )
 """Commands whose actions the role ``read`` holds."""
+WRITE_COMMANDS = frozenset({"insert", "update", "delete", "findAndModify", "createIndexes"})
+"""Commands whose actions the role ``readWrite`` holds."""
+CLUSTER_COMMANDS = frozenset({"getParameter", "replSetGetConfig", "serverStatus"})
+"""Commands whose actions no role on a database holds, but the role ``clusterMonitor``."""
 ACTIONS = {
     "aggregate": "find",
     "count": "find",
+    "explain": "find",
     "getMore": "find",
     "delete": "remove",
     "findAndModify": "update",
     "createIndexes": "createIndex",
+    "drop": "dropCollection",
 }
 """The server's names of the actions that commands need, where they differ from those of the commands."""
 ADVICE_SEPARATOR = "; mongoq: "
@@ -42,12 +48,29 @@ def describe_missing_right(error: Exception) -> str:
         return "demands that its clients log in: give user and password (mongodb://user:password@host) in the URI"
     database, command, collection = refusal.groups()
     place = f"{database}.{collection}" if collection else database
-    action = ACTIONS.get(command, command)
-    role = "read" if command in READ_COMMANDS else "readWrite"
-    return (
-        f"knows the user, who may not run {command!r} on {place}: grant the action {action!r} on {place}, or the role "
-        f"{role!r} on the database {database!r}"
-    )
+    actions = _find_actions(command, str(error))
+    what = f"the action{'s' if len(actions) > 1 else ''} {' and '.join(map(repr, actions))}"
+    knows = f"knows the user, who may not run {command!r} on {place}: grant"
+    if command in CLUSTER_COMMANDS:
+        return f"{knows} {what} on the cluster, or the role 'clusterMonitor' on the database 'admin'"
+    if command in READ_COMMANDS:
+        return f"{knows} {what} on {place}, or the role 'read' on the database {database!r}"
+    if command in WRITE_COMMANDS:
+        # The refusal of an update does not say whether it is an upsert.
+        upsert = "; an update that may add a document needs 'insert' too" if command == "update" else ""
+        return f"{knows} {what} on {place}, or the role 'readWrite' on the database {database!r}{upsert}"
+    return f"{knows} {what} on {place}"
+
+
+def _find_actions(command: str, refusal: str) -> tuple[str, ...]:
+    """Return the actions that a refused command needs, by its name and options."""
+    if command == "findAndModify" and ", remove: true, " in refusal:
+        return ("remove",)
+    if command == "findAndModify" and ", upsert: true, " in refusal:
+        return "update", "insert"
+    if command == "aggregate" and "$changeStream: {" in refusal:
+        return "changeStream", "find"
+    return (ACTIONS.get(command, command),)
 
 
 def advise(error: Exception, client: Any) -> None:
@@ -83,7 +106,11 @@ CHECK_INTERVAL_SECONDS = 0.05
 
 
 class FailoverNotice:
-    """Watches the client's own view of the topology; costs next to nothing per command."""
+    """Watches the client's own view of the topology; costs next to nothing per command.
+
+    Attributes:
+        last_outage: monotonic time and type of the latest error by which no server answered; ``None`` without one.
+    """
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self._client = backend.client
@@ -91,6 +118,7 @@ class FailoverNotice:
         self._topology: Any = None
         self._next_check = 0.0 if self._clock is not None else math.inf
         self._primary: Any = None
+        self.last_outage: tuple[float, str] | None = None
 
     def check_topology(self) -> None:
         """Disturb the clock if the primary has changed since the last check."""
@@ -115,6 +143,8 @@ class FailoverNotice:
         error = decode_details(error)
         converted = classify_error(error)
         advise(error, self._client)
+        if is_outage(error):
+            self.last_outage = time.monotonic(), type(error).__name__
         if isinstance(converted, ReplyLost) and self._clock is not None:
             self._clock.disturb()
         return converted or error

@@ -199,7 +199,8 @@ class Item(Generic[M]):
     def error(self) -> Failure | None:
         """The last failure; ``None`` without one."""
         error = self._document.get("error")
-        if error is None:
+        # Other programs may have written anything.
+        if not isinstance(error, Mapping) or not error.keys() >= {"type", "message", "at"}:
             return None
         return Failure(error["type"], error["message"], error["at"], error.get("traceback", ""))
 
@@ -207,7 +208,8 @@ class Item(Generic[M]):
     def origin(self) -> Origin | None:
         """The source of a dead item or a copy; ``None`` for other items."""
         origin = self._document.get("origin")
-        if origin is None:
+        # Other programs may have written anything.
+        if not isinstance(origin, Mapping) or not origin.keys() >= {"queue", "reason", "attempts", "at"}:
             return None
         return Origin(
             queue=origin["queue"],

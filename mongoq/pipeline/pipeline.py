@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mongoq.aio import AsyncBroker
 from mongoq.connection import COLLECTION
@@ -23,12 +23,16 @@ from mongoq.pipeline.render import description, mermaid
 from mongoq.pipeline.run.progress import Progress, show_progress, show_progress_async
 from mongoq.pipeline.run.run import AsyncRun, Run, StartingAsync
 from mongoq.sync import Broker
+from mongoq.worker.consumer import LogErrors
+from mongoq.worker.hooks import Hook, check_hook
 from mongoq.worker.signals import check_signals, stop_on_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mongoq.pipeline.on_spark.run import SparkRun
+
+K = TypeVar("K", bound=Hook)
 
 DRAIN_GRACE_SECONDS = 25
 HEARTBEAT_SECONDS = 5
@@ -59,6 +63,8 @@ class Pipeline(Declarations):
             no stage or source writes.
         outputs: the queues that readers outside the pipeline take items from, a name or several.
         trail: record each hop on the item; ``"payloads"``: with the payload before it.
+        log_errors: what logs say of the errors of handlers and sources: type and ``"message"``; or the ``"type"`` and
+            the place (file and line) alone, as for ``Worker``.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class Pipeline(Declarations):
         inputs: Names | None = None,
         outputs: Names = (),
         trail: Trail = False,
+        log_errors: LogErrors = "message",
     ) -> None:
         super().__init__()
         self._whole = Graph(
@@ -78,8 +85,10 @@ class Pipeline(Declarations):
             inputs=None if inputs is None else names(inputs),
             outputs=names(outputs),
             trail=trail,
+            log_errors=log_errors,
         )
         self._sources: list[Source] = []
+        self._hooks: list[Hook] = []
 
     def __repr__(self) -> str:
         """Return the pipeline's name and its stages, as text."""
@@ -96,7 +105,9 @@ class Pipeline(Declarations):
         """Stages and sources declared so far, as plain data."""
         # A new graph at each call: declarations may follow, and a graph is immutable.
         whole = self._whole
-        return replace(whole, stages=tuple(self._stages), sources=tuple(self._sources))
+        return replace(
+            whole, stages=tuple(self._stages), sources=tuple(self._sources), hooks=(*whole.hooks, *self._hooks)
+        )
 
     def source(
         self,
@@ -135,6 +146,20 @@ class Pipeline(Declarations):
             return handler
 
         return declare
+
+    def around(self, hook: K) -> K:
+        """Register a context manager around each call of a handler of this pipeline; the function is returned as it is.
+
+        It works as ``Worker.around`` does, in every run: in threads, with asyncio, on Spark (where it is sent to the
+        executors along with the handlers) and in tests. Functions of sources and of ``frame_stage`` are not called
+        item by item, and have none. ``compare`` does not look at it.
+
+        Raises:
+            ArgumentInvalid: it cannot be a hook.
+        """
+        check_hook(hook, coroutines=True)
+        self._hooks.append(hook)
+        return hook
 
     def describe(self) -> str:
         """Return the pipeline as plain text, source by source and stage by stage; also if it has faults."""

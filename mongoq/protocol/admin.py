@@ -19,10 +19,9 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid, QueueNotEmpty
-from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, count, object_id, queue_name, read_list, text
+from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, count, object_id, queue_name, read_list
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.stream_claim import STREAM_PREFIX
-from mongoq.model.trail import STAGE_BYTES
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE_UPDATE, ensure_ready
@@ -30,7 +29,15 @@ from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
 from mongoq.protocol.history import read
-from mongoq.protocol.history.pages import Range, history_range, is_refused_filter, refusal
+from mongoq.protocol.history.dead_letters import IDS_ALONE, failure_filter
+from mongoq.protocol.history.pages import (
+    BoundedCount,
+    Range,
+    count_range,
+    history_range,
+    is_refused_filter,
+    refusal,
+)
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
 from mongoq.protocol.history.stats import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -49,19 +56,22 @@ def purge(
     limit: int | None = None,
     ids: Iterable[ObjectId] | None = None,
     stage: str | None = None,
+    reason: str | None = None,
+    error: str | None = None,
 ) -> Flow[int]:
     """Delete items of a state, or live ones that no caller holds, and return how many (``delete``).
 
     Without a limit it is one command, or one for each 1,000 ids. With a limit it is a ``find`` of ids in queue order
     and a ``delete`` of them for each 1,000 items. A crash in between leaves the rest.
     """
-    if all(choice is None for choice in (where, limit, ids, stage)):
+    failure = failure_filter(stage=stage, reason=reason, error=error)
+    if not failure and all(choice is None for choice in (where, limit, ids)):
         return (yield from read.purge(context, state))
     room = math.inf if limit is None else count(limit, "limit")
     wanted = history_range(context, since=None, until=None, where=where, state=state, page=MAX_DELETED_ITEMS)
-    if stage is not None:
-        wanted = wanted.narrow({"origin.stage": text(stage, "stage", STAGE_BYTES)})
-    groups = _groups(ids, where=where, stage=stage)
+    if failure:
+        wanted = wanted.narrow(failure)
+    groups = _groups(ids, is_filtered=where is not None or bool(failure))
     yield from ensure_ready(context, fresh=False)
     now = context.broker.clock.now()
     if state is None:
@@ -71,19 +81,28 @@ def purge(
         part = replace(wanted.narrow(group) if group else wanted, started=now)
         try:
             deleted += yield from _purge_page(context, part, room - deleted)
-        except Exception as error:
-            if where is not None and is_refused_filter(error):
-                raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
+        except Exception as refused:
+            if where is not None and is_refused_filter(refused):
+                raise FilterInvalid("where", f"the server refuses it: {refusal(refused)}") from refused
             raise
     return deleted
 
 
-def _groups(ids: Any, **other_arguments: Any) -> list[Mapping[str, Any]]:
+def count_purge(context: QueueContext[Any], state: Selection, *, where: Any = None, limit: int) -> Flow[BoundedCount]:
+    """Count the items that a purge would delete, among the first ``limit`` items of the state."""
+    wanted = history_range(context, since=None, until=None, where=where, state=state, page=MAX_DELETED_ITEMS)
+    if state is None:
+        free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
+        wanted = wanted.narrow({"$or": free})
+    return (yield from count_range(context, wanted, limit=limit))
+
+
+def _groups(ids: Any, *, is_filtered: bool) -> list[Mapping[str, Any]]:
     """Return filters that name the selected ids, up to 1,000 in each; one empty filter without ids."""
     if ids is None:
         return [{}]
-    if any(value is not None for value in other_arguments.values()):
-        raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
+    if is_filtered:
+        raise ArgumentInvalid("ids", IDS_ALONE)
     checked = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
     unique_ids = list(dict.fromkeys(checked))
     return [

@@ -12,6 +12,7 @@ from mongoq.errors import ArgumentInvalid, ReservationLost
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item, reservation_key
+from mongoq.model.log_fields import log_fields
 from mongoq.model.process import Local
 from mongoq.protocol import group_commit
 from mongoq.protocol.base import transaction
@@ -45,7 +46,7 @@ class Reserved(Runner[QueueContext[M]]):
 
     def __enter__(self) -> Item[M] | None:
         """Reserve an item, or return ``None`` when none came in time."""
-        self._item = self._run_flow(group_commit.reserve(self._context, **self._options))
+        self._item = self._run_flow(self._observed(group_commit.reserve)(self._context, **self._options))
         if self._item is not None:
             # The set shows at the end whether the block has settled the item itself.
             self._context.broker.unsettled.add(reservation_key(self._item))
@@ -63,7 +64,7 @@ class Reserved(Runner[QueueContext[M]]):
         tentative = self._sessions.take_tentative(reservation)
         if error is None:
             # Shielded below: a cancellation of the caller does not stop the settlement.
-            commit = group_commit.commit(self._context, item)
+            commit = self._observed(group_commit.commit)(self._context, item)
             self._driver.run_shielded(transaction.skip_if_settled(tentative, commit))
             return
         try:
@@ -71,13 +72,13 @@ class Reserved(Runner[QueueContext[M]]):
             self._driver.run_shielded(transaction.skip_if_settled(tentative, back))
         except ReservationLost as lost:
             # The block has failed with its own error, which is raised; the lost reservation is only logged.
-            logger.warning("after %s: %s", spoken(error), lost)
+            logger.warning("after %s: %s", spoken(error), lost, extra=log_fields(item))
 
     def _handing_back(self, item: Item[M], error: BaseException) -> Flow[None]:
         # Other exceptions stop the process or the task, and are no fault of the item: its attempt is not counted.
         if issubclass(type(error), Exception):
-            return group_commit.rollback(self._context, item, delay=self._delay, error=error)
-        return settle.release(self._context, item)
+            return self._observed(group_commit.rollback)(self._context, item, delay=self._delay, error=error)
+        return self._observed(settle.release)(self._context, item)
 
 
 class Transaction(Runner[BrokerContext], Local):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,16 +15,19 @@ from bson import ObjectId
 from pydantic import TypeAdapter
 
 from mongoq.drivers.backend import open_backend
+from mongoq.drivers.health import CHECK_ERRORS, HealthWatch, describe_trouble
 from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration
+from mongoq.model.arguments import Duration, duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
+from mongoq.model.health import Health
 from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin
 from mongoq.protocol.base import bootstrap, transaction
+from mongoq.protocol.base.health import find_faults, find_notes
 from mongoq.protocol.base.retry import TransactionRetries
 from mongoq.protocol.coordination import heartbeats, streams
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
@@ -38,6 +42,10 @@ from mongoq.sync.queue import DeadQueue, Queue
 
 M = TypeVar("M")
 T = TypeVar("T")
+logger = logging.getLogger("mongoq.health")
+
+HEALTH_SECONDS = 2.0
+"""Default time limit of a check of the health: a probe gives up soon after."""
 
 
 class Broker(Runner[BrokerContext], Local):
@@ -100,6 +108,7 @@ class Broker(Runner[BrokerContext], Local):
         # At intervals: write the counters, and let control documents of idle queues expire.
         super().__init__(ThreadDriver(backend, context, partial(admin.upkeep, context)), context)
         self._on_close = on_close
+        self._watches: list[HealthWatch] = []
 
     def __repr__(self) -> str:
         """Return the namespace of the collection; a URI and its credentials are never kept here."""
@@ -388,6 +397,63 @@ class Broker(Runner[BrokerContext], Local):
         self._run(bootstrap.hello)
         return timedelta(seconds=time.perf_counter() - started)
 
+    def health(self, *, within: Duration = HEALTH_SECONDS) -> Health:
+        """Check that a server takes writes and the collection is suitable; an outage is a result, and no error.
+
+        ``hello``, ``listCollections`` and ``find``. ``notes`` of the result name the last outage that any call of this
+        broker has met, and waiting callers that have no change stream.
+
+        Args:
+            within: how long the check may take, a ``timedelta`` or seconds.
+
+        Raises:
+            ArgumentInvalid: ``within`` is no duration.
+        """
+        seconds = duration(within, "within", zero=False).total_seconds()
+        outage = self._driver.last_outage
+        try:
+            reasons = self._run_within(seconds, find_faults)
+        except CHECK_ERRORS as error:
+            reasons = [describe_trouble(error, seconds)]
+        notes = find_notes(self._context)
+        if outage is not None:
+            notes.append(f"{time.monotonic() - outage[0]:.0f} s ago no server answered a call ({outage[1]})")
+        return Health.of(reasons, notes)
+
+    def watch_health(
+        self, callback: Callable[[Health], Any], *, every: Duration = 5, within: Duration = HEALTH_SECONDS
+    ) -> Callable[[], None]:
+        """Call a function when this broker gets into trouble, and when it has recovered; returns what ends that.
+
+        The health is checked at once, and then at intervals, until the broker is closed. ``callback(health)`` is called
+        once for each change; a broker counts as healthy at first. It runs beside everything else, in a thread, or on
+        the event loop of an ``Broker``, where it may be a coroutine function; call this method there then. What it
+        raises is logged. A forked child has no such checks.
+
+        Args:
+            callback: called with the health.
+            every: time between two checks, a ``timedelta`` or seconds.
+            within: how long one check may take, as for ``health``.
+
+        Raises:
+            ArgumentInvalid: an argument cannot be used; it is named.
+        """
+        if not callable(callback):
+            raise ArgumentInvalid("callback", f"a function, not {type(callback).__name__}")
+        seconds = duration(every, "every", zero=False).total_seconds()
+        limit = duration(within, "within", zero=False)
+        check = partial(self._check_health, limit)
+        watch = HealthWatch(check, self._driver.start_later, every=seconds, callback=callback)
+        self._watches.append(watch)
+        return watch.stop
+
+    def _check_health(self, limit: timedelta, watch: HealthWatch) -> None:
+        """Check once for a watch; errors of the callback are logged."""
+        try:
+            watch.report(self.health(within=limit))
+        except Exception as error:
+            logger.exception("a check of the health, or the function that it calls, has failed", exc_info=error)
+
     def close(self) -> None:
         """End waits with ``BrokerClosed``, complete the clean-up of cancelled calls, call ``on_close``. Idempotent.
 
@@ -395,6 +461,8 @@ class Broker(Runner[BrokerContext], Local):
 
         Reserved items stay reserved until their leases end.
         """
+        for watch in self._watches:
+            watch.stop()
         self._driver.close()
         if self._on_close is not None:
             # Cleared before the call, so that a second ``close`` does not call it again.

@@ -124,7 +124,7 @@ class Queue(Batches[M], Contents[M], Local):
         After a network error the item may have been pushed; give an ``id`` to push it again without a duplicate. A
         cancelled push may still happen.
         """
-        pushing = group_commit.push(
+        pushing = self._observed(group_commit.push)(
             self._context,
             payload,
             delay=delay,
@@ -236,7 +236,9 @@ class Queue(Batches[M], Contents[M], Local):
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
-        committing = group_commit.commit(self._context, item, payload=payload, patch=patch, session=session)
+        committing = self._observed(group_commit.commit)(
+            self._context, item, payload=payload, patch=patch, session=session
+        )
         self._run_flow(committing if session is None else run_within(self._context, session, committing, item))
 
     def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
@@ -321,7 +323,7 @@ class Queue(Batches[M], Contents[M], Local):
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        moving = group_commit.move(
+        moving = self._observed(group_commit.move)(
             self._context,
             item,
             move.destination(self._context, context_of(to)),
@@ -359,6 +361,8 @@ class DeadQueue(Queue[Any]):
         to: str | Queue[Any] | None = None,
         hop: str | None = None,
         stage: str | None = None,
+        reason: str | None = None,
+        error: str | None = None,
     ) -> Replayed:
         """Send dead letters back to the queues they died in, in the order of their claims (``find``, ``update``).
 
@@ -373,6 +377,10 @@ class DeadQueue(Queue[Any]):
             hop: send all to this queue of a pipeline, each with the payload that it had when it last left that queue,
                 if the pipeline keeps payloads in its trails; without their keys.
             stage: only letters that failed in this stage of a pipeline.
+            reason: only letters that were buried for this reason, their whole ``origin.reason``.
+            error: only letters whose last error is of this type, their whole ``error.type``, such as
+                ``pymongo.errors.DuplicateKeyError``; ``""`` for errors that were given as a text. A letter that failed
+                once more in the dead queue has the error of that failure.
 
         Returns:
             ``pushed`` letters went back; ``skipped`` are held by a caller; ``refused`` have no origin, or a live item
@@ -386,7 +394,7 @@ class DeadQueue(Queue[Any]):
 
         A crash in between leaves the rest here: call it again.
         """
-        letters = selection(self._context, ids=ids, where=where, stage=stage)
+        letters = selection(self._context, ids=ids, where=where, stage=stage, reason=reason, error=error)
         return self._run(revive, letters, to=context_of(to), hop=hop, limit=limit)
 
     def purge(
@@ -397,6 +405,8 @@ class DeadQueue(Queue[Any]):
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,
         stage: str | None = None,
+        reason: str | None = None,
+        error: str | None = None,
     ) -> int:
         """Delete dead letters, all or a selection, and return how many (``delete``).
 
@@ -409,9 +419,14 @@ class DeadQueue(Queue[Any]):
             where: only letters with a payload that matches this filter, as for ``history``.
             limit: number of letters, at most, the first ones in the order of claims.
             stage: only letters that failed in this stage of a pipeline.
+            reason: only letters that were buried for this reason, as for ``replay``.
+            error: only letters whose last error is of this type, as for ``replay``.
 
         Raises:
             FilterInvalid: ``where`` has an operator, a path or a value that is not allowed, or the server refuses it.
             ArgumentInvalid: another argument cannot be used; the message names it, and nothing was deleted.
         """
-        return self._run(admin.purge, state, ids=ids, where=where, limit=limit, stage=stage)
+        purging = admin.purge(
+            self._context, state, ids=ids, where=where, limit=limit, stage=stage, reason=reason, error=error
+        )
+        return self._run_flow(purging)

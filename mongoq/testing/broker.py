@@ -107,6 +107,7 @@ class AsyncVirtualBroker(VirtualTime, AsyncBroker):
         self._driver = self._server.driver
         self._context = self._virtual._context
         self._on_close = None
+        self._watches = []
 
     @property
     def clock(self) -> VirtualClock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import copy_context
 from dataclasses import replace
 from datetime import datetime
@@ -14,6 +14,7 @@ from bson import ObjectId
 
 from mongoq.aio import AsyncQueue
 from mongoq.drivers.aio.driver import AioDriver
+from mongoq.drivers.observer import Observer
 from mongoq.drivers.sessions import Sessions
 from mongoq.drivers.threads.driver import Runner, ThreadDriver
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
@@ -43,6 +44,31 @@ class VirtualDriver(AioDriver):
     async def run_shielded(self, flow: Flow[T]) -> T:
         """Run a flow to its end; no task can cancel it, because it never waits."""
         return self._threads.run(flow)
+
+    def start_later(
+        self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]], done: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Start nothing: a server in memory is always healthy, and a test has no time of its own for checks."""
+        return lambda: None
+
+    @property
+    def last_outage(self) -> tuple[float, str] | None:
+        """Nothing: a server in memory has no outages."""
+        return None
+
+    @property
+    def observer(self) -> Observer | None:
+        """Observer of the driver for threads: both brokers of a pair are observed, or none."""
+        return self._threads.observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._threads.observer = observer
+
+    @property
+    def primary(self) -> None:
+        """No server: it is all in memory."""
+        return
 
     @property
     def sessions(self) -> Sessions:

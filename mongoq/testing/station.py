@@ -14,6 +14,7 @@ from mongoq.errors import VIRTUAL, MongoqError, ReservationLost, StageStopped, T
 from mongoq.model.arguments import duration
 from mongoq.model.encoding.error_text import printable
 from mongoq.model.item import Item, id_key
+from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed, Move, Release, ResolvedOutcome, name_ending
 from mongoq.protocol.claim.filtering import is_kept
 from mongoq.protocol.history import read
@@ -167,7 +168,8 @@ class VirtualStation:
             if (lacking := _transaction_of(error)) is not None:
                 raise lacking from None
             raised, outcomes = error, consumer.resolver.failures(consumer, items, error)
-            logger.warning("a run of %s has failed", consumer.title, exc_info=printable(error))
+            fields = log_fields(items[0], duration=time.monotonic() - run.started)
+            logger.warning("a run of %s has failed", consumer.title, exc_info=printable(error), extra=fields)
         entries = [None] * len(items) if raised is not None or returned is None else _entries(consumer, items, returned)
         self._give_back([item for item, outcome in zip(items, outcomes, strict=True) if isinstance(outcome, Release)])
         return [
@@ -178,14 +180,19 @@ class VirtualStation:
 
     def _call_handler(self, run: HandlerCall, payload: Any) -> Any:
         if self.consumer.takes_job:
-            run.job = Job(self._queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
+            run.job = Job(self._queue, run.items, **self._job_options)
         return run.context.call(self.consumer.handler, *self._arguments(run, payload))
 
     async def _await_handler(self, run: HandlerCall, payload: Any) -> Any:
         if self.consumer.takes_job:  # the job's event belongs to the running loop
             queue = self._server.async_queue(self._context)
-            run.job = AsyncJob(queue, run.items, name=self.consumer.label, gone=self.consumer.pops)
+            run.job = AsyncJob(queue, run.items, **self._job_options)
         return await run.context.step(self._invoke(self._arguments(run, payload)))
+
+    @property
+    def _job_options(self) -> dict[str, Any]:
+        worker = str(self._context.broker.identity)
+        return {"name": self.consumer.label, "gone": self.consumer.pops, "worker": worker}
 
     async def _invoke(self, arguments: tuple[Any, ...]) -> Any:
         return await self.consumer.handler(*arguments)

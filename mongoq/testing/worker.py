@@ -20,6 +20,7 @@ from mongoq.testing.server import PrivateLoop, VirtualServer, VirtualTime
 from mongoq.testing.station import NeverIdle, Result, Steps, VirtualStation
 from mongoq.worker import AsyncWorker, Worker
 from mongoq.worker.consumer import Consumer
+from mongoq.worker.hooks import add_hooks
 
 if TYPE_CHECKING:
     from mongoq.testing.broker import AsyncVirtualBroker, VirtualBroker
@@ -30,9 +31,9 @@ class VirtualWorker(VirtualTime, Worker):
 
     ``consumer`` registers handlers with the same options and checks as in production. Handlers may be plain functions
     or coroutine functions, which run in an event loop of the broker. A handle of another broker stands for the queue of
-    the same name here. The worker's own parts decide about outcomes and exceptions. Handlers run in the caller's
-    thread; only ``KeyboardInterrupt`` and exceptions of test tools that are no ``Exception``, such as ``pytest.fail``,
-    leave a run.
+    the same name here, and context managers of ``around`` are entered as in production. The worker's own parts decide
+    about outcomes and exceptions. Handlers run in the caller's thread; only ``KeyboardInterrupt`` and exceptions of
+    test tools that are no ``Exception``, such as ``pytest.fail``, leave a run.
 
     One item runs at a time. ``concurrency``, ``prefetch``, ``prefetch_bytes``, ``max_time``, ``on_timeout`` and
     ``probe`` are checked and have no effect: with ``probe`` every failure counts. ``run`` and ``stop`` are for
@@ -46,6 +47,14 @@ class VirtualWorker(VirtualTime, Worker):
         self._server = broker._server
         if production is not None:
             self._consumers.update(_adopt_consumers(production, self._server, broker))
+            self._hooks += [] if isinstance(production, Pipeline) else production._hooks
+
+    def _hooked(self) -> dict[str, Consumer]:
+        """Return the consumers, with the context managers of ``around``."""
+        consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
+        observer = self._server._driver.observer
+        hooks = () if observer is None else observer.make_hooks()
+        return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
@@ -68,7 +77,7 @@ class VirtualWorker(VirtualTime, Worker):
             ArgumentInvalid: the queue has no consumer; or a handler is a coroutine function, and the test runs in an
                 event loop already: await the worker of an ``AsyncVirtualBroker`` there.
         """
-        results = self._run_steps(_run_up_to(1, queue, self._consumers, self._server))
+        results = self._run_steps(_run_up_to(1, queue, self._hooked(), self._server))
         return results[0] if results else None
 
     def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
@@ -80,7 +89,7 @@ class VirtualWorker(VirtualTime, Worker):
         Raises:
             ArgumentInvalid: as for ``run_one``.
         """
-        return self._run_steps(_run_up_to(None, queue, self._consumers, self._server))
+        return self._run_steps(_run_up_to(None, queue, self._hooked(), self._server))
 
     def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
         """Run all queues that have consumers until nothing is ready in any; returns the results of the items, in order.
@@ -95,7 +104,7 @@ class VirtualWorker(VirtualTime, Worker):
             NeverIdle: there is more to run; the error holds the results so far.
             ArgumentInvalid: ``limit`` is no whole number of at least 1; or as for ``run_one``.
         """
-        return self._run_steps(_run_until_idle(limit, self._consumers, self._server))
+        return self._run_steps(_run_until_idle(limit, self._hooked(), self._server))
 
 
 class AsyncVirtualWorker(VirtualTime, AsyncWorker):
@@ -109,6 +118,14 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         self._server = broker._server
         if production is not None:
             self._consumers.update(_adopt_consumers(production, self._server, broker))
+            self._hooks += [] if isinstance(production, Pipeline) else production._hooks
+
+    def _hooked(self) -> dict[str, Consumer]:
+        """Return the consumers, with the context managers of ``around``."""
+        consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
+        observer = self._server._driver.observer
+        hooks = () if observer is None else observer.make_hooks()
+        return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
@@ -121,7 +138,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        results = await _drive_async(_run_up_to(1, queue, self._consumers, self._server))
+        results = await _drive_async(_run_up_to(1, queue, self._hooked(), self._server))
         return results[0] if results else None
 
     async def run_batch(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> list[Result]:
@@ -130,7 +147,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
-        return await _drive_async(_run_up_to(None, queue, self._consumers, self._server))
+        return await _drive_async(_run_up_to(None, queue, self._hooked(), self._server))
 
     async def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
         """Run all queues that have consumers until nothing is ready, as ``VirtualWorker.run_until_idle`` does.
@@ -139,7 +156,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
             NeverIdle: there is more to run; the error holds the results so far.
             ArgumentInvalid: ``limit`` is no whole number of at least 1.
         """
-        return await _drive_async(_run_until_idle(limit, self._consumers, self._server))
+        return await _drive_async(_run_until_idle(limit, self._hooked(), self._server))
 
 
 def _adopt_consumers(production: Any, server: VirtualServer, broker: Any) -> dict[str, Consumer]:

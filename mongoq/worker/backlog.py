@@ -97,9 +97,9 @@ class Backlog:
         return self.closed and not self.held and not self.claiming
 
     @property
-    def _is_stuck(self) -> bool:
+    def is_stuck(self) -> bool:
         """True when calls that timed out and have not ended take all the concurrency of the consumer."""
-        return sum(run.timed_out for run in self.running) >= self._consumer.concurrency
+        return sum(run.timed_out for run in list(self.running)) >= self._consumer.concurrency
 
     @property
     def is_probing(self) -> bool:
@@ -110,7 +110,7 @@ class Backlog:
         """Return how many items to claim now."""
         with self._lock:
             now, waiting, running = time.monotonic(), len(self._waiting), len(self.running)
-            if self.closed or self._is_stuck or self._count_unsettled() > self._max_unsettled:
+            if self.closed or self.is_stuck or self._count_unsettled() > self._max_unsettled:
                 return 0
             if self._breaker is not None and self._breaker.is_open:
                 return int(not self._leases.items and not self._breaker.pause(now))
@@ -154,7 +154,7 @@ class Backlog:
             now, full = time.monotonic(), len(items) >= asked
             self._sizer.record_claim(now, full=full, seconds=seconds)
             self._filled_at = now if full else float("-inf")
-            if self.closed or back or self._is_stuck:
+            if self.closed or back or self.is_stuck:
                 self._release(items)
                 self.settle_event.set()
                 return 0
@@ -232,7 +232,7 @@ class Backlog:
                 self.outcomes += zip(run.items, outcomes, strict=True)
             if self._breaker is not None:
                 self._breaker.record_failure(time.monotonic())
-            if self._is_stuck or self._breaker is not None:
+            if self.is_stuck or self._breaker is not None:
                 self._release_waiting()
         self.settle_event.set()
         return True

@@ -43,6 +43,8 @@ class SettleGroup:
 
 Handler = Callable[..., Any]
 OnTimeout = Literal["log", "release", "cancel"]
+LogErrors = Literal["message", "type"]
+"""What logs say of an error: its type with its message, or its type and its place alone."""
 
 BROKER_HINT = "Worker goes with Broker, and AsyncWorker with AsyncBroker"
 DEFAULT_RESOLVER = OutcomeResolver()
@@ -71,6 +73,7 @@ class Consumer:
         claims: context to claim from where no handler runs that could kill the worker: lapsed items are settled along
             with the others. ``None`` for the queue, where a lapsed item runs alone.
         settle_group: consumers whose items are settled together with this one's; ``None`` without others.
+        has_hooks: False if no hook is to be entered, since the handler does nothing: a side of a join.
     """
 
     queue: Any
@@ -94,6 +97,7 @@ class Consumer:
     drains_with_scheduled: bool = False
     claims: QueueContext[Any] | None = None
     settle_group: SettleGroup | None = None
+    has_hooks: bool = True
 
     @property
     def name(self) -> str:
@@ -181,6 +185,13 @@ def _check_timeout(on_timeout: Any, limit: timedelta | None, handler: Any, *, as
     if on_timeout == "cancel" and not asynchronous:
         hint = "a thread cannot be cancelled; take on_timeout='release', or make it a coroutine function"
         raise ArgumentInvalid("on_timeout", f"{_name(handler)} is a plain function, and {hint}")
+
+
+def check_log_errors(value: Any) -> LogErrors:
+    """Return the option; raises ``ArgumentInvalid`` for another value."""
+    if value not in get_args(LogErrors):
+        raise ArgumentInvalid("log_errors", f"'message' or 'type', not {value!r:.60}")
+    return value  # type: ignore[no-any-return]
 
 
 def check_range(value: Any, argument: str, least: int, most: int) -> int:

@@ -13,11 +13,12 @@ from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import BrokerClosed, CollectionUnsuitable
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item
+from mongoq.model.log_fields import log_fields
 from mongoq.model.process import dice
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 from mongoq.worker.backlog import Backlog
-from mongoq.worker.consumer import Consumer
+from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.outcome_resolver import error_kind
 
 logger = logging.getLogger("mongoq.worker")
@@ -51,6 +52,8 @@ class Coordinator:
     """State that all consumers of a worker share.
 
     Attributes:
+        worker: name of the worker, as in ``broker.workers()``.
+        log_errors: what logs say of an error: its ``"message"``, or its ``"type"`` alone.
         loops: consumer loops at work; set once by the engine.
         registry: registry of the waiters for items in this process, woken when a consumer must stop waiting.
         emptied: event, set when a consumer holds nothing any more.
@@ -61,7 +64,9 @@ class Coordinator:
         failure: error that stops the worker, the first one; ``None`` while it can go on.
     """
 
-    def __init__(self, registry: WaiterRegistry) -> None:
+    def __init__(self, registry: WaiterRegistry, worker: str = "", *, log_errors: LogErrors = "message") -> None:
+        self.worker = worker
+        self.log_errors: LogErrors = log_errors
         self.loops: Sequence[_ConsumerLoop] = ()
         self.registry = registry
         self.emptied, self.changed = WakeEvent(), WakeEvent()
@@ -89,7 +94,8 @@ class Coordinator:
         if all(loop.halted for loop in loops):
             return
         words = consumer.title, item.id, item.queue, error_kind(error)
-        logger.error("%s stops: item %s of queue %r has failed for good: %s", *words)
+        fields = log_fields(item, worker=self.worker)
+        logger.error("%s stops: item %s of queue %r has failed for good: %s", *words, extra=fields)
         for loop in loops:
             loop.halted = loop.halted or (item, error)
             loop.backlog.close()
@@ -148,8 +154,11 @@ class Coordinator:
             outage = self._outages.setdefault(what, _Outage(time.monotonic()))
             if type(error) not in outage.kinds:
                 outage.kinds.add(type(error))
+                text = _error_text(error) if self.log_errors == "message" else type(error).__name__
                 logger.warning(
-                    "the server does not %s as it should, and the worker tries again: %s", what, _error_text(error)
+                    "the server does not %s as it should, and the worker tries again: %s",
+                    *(what, text),
+                    extra=log_fields(worker=self.worker),
                 )
             pause, outage.pause = outage.pause, min(outage.pause * 2, MAX_BACKOFF_SECONDS)
         # Jitter, so that the loops of many workers do not come back to a recovered server together.
@@ -165,6 +174,15 @@ class Coordinator:
         self.failure = self.failure or error
         self.changed.set()
 
+    def describe_outages(self) -> list[str]:
+        """Return the kinds of commands that fail at the moment, a sentence each."""
+        with self._lock:
+            outages = [(what, time.monotonic() - one.since, set(one.kinds)) for what, one in self._outages.items()]
+        return [
+            f"the server does not {what} as it should, for {seconds:.0f} s: {', '.join(sorted(map(_kind_name, kinds)))}"
+            for what, seconds, kinds in outages
+        ]
+
     def report_recovery(self, what: str) -> None:
         """Record that commands of this kind succeed again."""
         if not self._outages:
@@ -172,7 +190,13 @@ class Coordinator:
         with self._lock:
             outage = self._outages.pop(what, None)
         if outage is not None:
-            logger.warning("the server does %s again, after %.1f s", what, time.monotonic() - outage.since)
+            seconds = time.monotonic() - outage.since
+            fields = log_fields(worker=self.worker, duration=seconds)
+            logger.warning("the server does %s again, after %.1f s", what, seconds, extra=fields)
+
+
+def _kind_name(kind: type[Exception]) -> str:
+    return kind.__name__
 
 
 def _error_text(error: Exception) -> str:

@@ -15,10 +15,11 @@ from mongoq.model.arguments import duration
 from mongoq.model.encoding.error_text import printable, text_of, trace_of
 from mongoq.model.envelope import error_document, shorten
 from mongoq.model.item import Item
+from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed, ResolvedOutcome
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.backlog import Backlog
-from mongoq.worker.consumer import Consumer
+from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.coordinator import Coordinator
 
 logger = logging.getLogger("mongoq.worker")
@@ -42,20 +43,24 @@ def log_failure(
     counted: bool = True,
     gone: bool = False,
     traced: bool = True,
+    worker: str = "",
+    duration: float | None = None,
+    log_errors: LogErrors = "message",
 ) -> None:
     """Log a failed run: its error, its number, and the next step of the item.
 
     ``title`` names the queue or the stage. ``counted``: the attempt counts; ``gone``: the item left its queue before
-    its run; ``traced``: the traceback is added.
+    its run; ``traced``: the traceback is added; ``duration``: seconds of the run, where it is known.
     """
     level, which, fate = logging.ERROR, "", "it stays in the queue, and the stage stops"
     if not failure.halts:
         last = gone or (counted and context.settings.is_spent(item.attempts))
         which = ", its last" if last else ""
         level, fate = _describe_burial(context) if last else _describe_rerun(context, failure, counted=counted)
-    words = item.id, title, item.attempts, which, error_line(failure.error), fate
-    exc_info = exc_info_of(failure.error) if traced else None
-    logger.log(level, "item %s of %s has failed in run %d%s: %s; %s", *words, exc_info=exc_info)
+    words = item.id, title, item.attempts, which, error_line(failure.error, log_errors), fate
+    exc_info = exc_info_of(failure.error, log_errors) if traced else None
+    fields = log_fields(item, worker=worker, duration=duration)
+    logger.log(level, "item %s of %s has failed in run %d%s: %s; %s", *words, exc_info=exc_info, extra=fields)
 
 
 @dataclass(eq=False, repr=False)
@@ -66,17 +71,20 @@ class FailureReporter:
     backlog: Backlog
     coordinator: Coordinator
 
-    def report(self, item: Item[Any], outcome: ResolvedOutcome, *, traced: bool = True) -> None:
+    def report(
+        self, item: Item[Any], outcome: ResolvedOutcome, *, traced: bool = True, duration: float | None = None
+    ) -> None:
         """Log the outcome of an item if it is a failure, and stop the consumer if the item has no queue to go to."""
         if isinstance(outcome, Failed):
-            self.log(item, outcome, traced=traced)
+            self.log(item, outcome, traced=traced, duration=duration)
             if outcome.halts:
                 self.coordinator.halt(self.consumer, item, outcome.error)
 
-    def log(self, item: Item[Any], failure: Failed, *, traced: bool = True) -> None:
+    def log(self, item: Item[Any], failure: Failed, *, traced: bool = True, duration: float | None = None) -> None:
         """Log a failed run: the error and the next step of the item; ``traced`` adds the traceback."""
         consumer, counted = self.consumer, failure.counted and not self.backlog.is_probing
-        options = {"counted": counted, "gone": consumer.pops, "traced": traced}
+        own = {"worker": self.coordinator.worker, "log_errors": self.coordinator.log_errors, "duration": duration}
+        options: dict[str, Any] = {"counted": counted, "gone": consumer.pops, "traced": traced, **own}
         log_failure(logger, consumer.context, item, failure, consumer.title, **options)
 
 
@@ -92,28 +100,50 @@ def _describe_rerun(context: QueueContext[Any], failure: Failed, *, counted: boo
     return level, f"it runs again from {at:%Y-%m-%d %H:%M:%S} UTC on{free}"
 
 
-def error_line(error: BaseException | str | None) -> str:
-    """Return the type and text of an error in one line; ``"Retry"`` for a retry that the handler declared itself."""
+def error_line(error: BaseException | str | None, log_errors: LogErrors = "message") -> str:
+    """Return the type and text of an error in one line; ``"Retry"`` for a retry that the handler declared itself.
+
+    With ``"type"``, the type and the place where it was raised, without any text.
+    """
     if not isinstance(error, BaseException):
-        return "Retry" if error is None else f"Retry: {_line(error)}"
+        return "Retry" if error is None or log_errors == "type" else f"Retry: {_line(error)}"
     kind, text = _type_and_text(error)
+    if log_errors == "type":
+        place = _place_of(error)
+        return f"{kind} at {place}" if place else kind
     return f"{kind}: {text}" if text else kind
 
 
-def exc_info_of(error: BaseException | str | None) -> ExcInfo | None:
+def hide_text(error: BaseException, log_errors: LogErrors) -> object:
+    """Return what a log record is to show for an error: the error itself, or its type and place."""
+    return error if log_errors == "message" else error_line(error, log_errors)
+
+
+def _place_of(error: BaseException) -> str:
+    """Return file and line where an error was raised; ``""`` for one that was never raised."""
+    trace = trace_of(error)
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def exc_info_of(error: BaseException | str | None, log_errors: LogErrors = "message") -> ExcInfo | None:
     """Return ``exc_info`` for a logger; ``None`` for no exception.
 
     A formatter prints the whole text of an error. If the text quotes a payload or a credential, a stand-in with the
-    same type name and the cleaned line replaces the error, without the errors that led to it.
+    same type name and the cleaned line replaces the error, without the errors that led to it. With ``"type"`` the
+    stand-in has no text.
     """
     if not isinstance(error, BaseException):
         return None
     trace = trace_of(error)
-    if _may_be_printed(error):
+    if log_errors == "message" and _may_be_printed(error):
         return type(error), error, trace
     kind, text = _type_and_text(error)
     stand_in = type(kind, (Exception,), {"__module__": "builtins"})
-    return stand_in, stand_in(text), trace
+    return stand_in, stand_in(text) if log_errors == "message" else stand_in(), trace
 
 
 def _type_and_text(error: BaseException) -> tuple[str, str]:

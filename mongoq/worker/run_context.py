@@ -69,6 +69,24 @@ class RunContext:
             _end_child(error)
 
 
+class ForkGuard:
+    """Block that ends a forked child: only the process that has entered the block goes on after it.
+
+    A child inherits what its parent has begun around the block, such as a session, and must not end it.
+    """
+
+    __slots__ = ("_process",)
+
+    def __enter__(self) -> None:
+        """Remember the process."""
+        self._process = os.getpid()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """End a child, with the exit code that Python would give it."""
+        if os.getpid() != self._process:
+            _end_child(error)
+
+
 class Steps(Generator[Any, Any, T]):
     """Awaitable that runs each step of a coroutine in a given context.
 

@@ -19,9 +19,11 @@ from mongoq.drivers.sleep import rest, rest_aio
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.encoding.error_text import spoken
+from mongoq.model.log_fields import log_fields
 from mongoq.protocol.coordination.records import Yielded, encode_record
 from mongoq.protocol.flow import WakeEvent
-from mongoq.worker.consumer import check_range
+from mongoq.worker.consumer import LogErrors, check_range
+from mongoq.worker.failure_log import error_line
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.run_context import RunContext
 
@@ -65,9 +67,13 @@ class SourcePlan:
     every: timedelta | None
     lease: timedelta
 
-    def open_reader(self, position: Any, notify: Callable[[], None]) -> SourceReader:
+    def open_reader(
+        self, position: Any, notify: Callable[[], None], *, log_errors: LogErrors = "message"
+    ) -> SourceReader:
         """Return a reader of one call of the handler, not started; it calls ``notify`` when its state changes."""
-        return (AsyncSourceReader if self.asynchronous else SourceReader)(self, position, notify)
+        reader = (AsyncSourceReader if self.asynchronous else SourceReader)(self, position, notify)
+        reader.log_errors = log_errors
+        return reader
 
 
 def source_plan(
@@ -136,7 +142,10 @@ class SourceReader:
     Attributes:
         ended: True after the generator was closed; it yields nothing more.
         failure: error that ended the generator: its own, or that of a record that cannot be pushed; else ``None``.
+        log_errors: what logs say of an error; set before the start.
     """
+
+    log_errors: LogErrors = "message"
 
     def __init__(self, plan: SourcePlan, position: Any, notify: Callable[[], None]) -> None:
         self._plan = plan
@@ -242,12 +251,16 @@ class SourceReader:
     def _record_failure(self, error: BaseException) -> None:
         self._check_process(error)
         if self._closed:
-            logger.debug("source %r raised an error after it was told to end: %s", self._plan.name, spoken(error))
+            self._log(logging.DEBUG, "source %r raised an error after it was told to end: %s", error)
         else:
             self.failure = error
 
     def _log_close_error(self, error: BaseException) -> None:
-        logger.warning("source %r raised an error when its generator was closed: %s", self._plan.name, spoken(error))
+        self._log(logging.WARNING, "source %r raised an error when its generator was closed: %s", error)
+
+    def _log(self, level: int, text: str, error: BaseException) -> None:
+        shown = spoken(error) if self.log_errors == "message" else error_line(error, "type")
+        logger.log(level, text, self._plan.name, shown, extra=log_fields(queue=self._plan.queue.name))
 
     def _end(self) -> None:
         self.ended = True

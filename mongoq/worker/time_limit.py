@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from mongoq.model.item import Item
+from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
@@ -69,9 +70,12 @@ class TimeLimit:
         fate = "its handler is cancelled" if cancelled else "it comes again when its lease ends"
         if outcomes is not None:
             fate = "it has failed"
-        logger.error("a run of %s is given up after %s: item %s; %s", consumer.title, consumer.max_time, item.id, fate)
+        seconds, worker = time.monotonic() - run.started, self.failures.coordinator.worker
+        words = consumer.title, consumer.max_time, item.id, fate
+        fields = log_fields(item, worker=worker, duration=seconds)
+        logger.error("a run of %s is given up after %s: item %s; %s", *words, extra=fields)
         if outcomes is not None and isinstance(outcomes[0], Failed):
-            self.failures.log(item, outcomes[0])
+            self.failures.log(item, outcomes[0], duration=seconds)
         if run.job is not None:
             run.job.lost.set()
         if cancelled:
@@ -85,8 +89,9 @@ class Watchdog:
     It has its own thread, so that it also finds a handler that blocks the event loop.
     """
 
-    def __init__(self, overdue: Overdue, every: float) -> None:
+    def __init__(self, overdue: Overdue, every: float, worker: str = "") -> None:
         self._overdue = overdue
+        self._worker = worker
         self._every = every
         self._ended = threading.Event()
         self._loop_thread = threading.get_ident()
@@ -107,6 +112,7 @@ class Watchdog:
                     seconds,
                     run.items[0].id,
                     stack_of(run.where, self._loop_thread),
+                    extra=log_fields(run.items[0], worker=self._worker, duration=seconds),
                 )
 
 

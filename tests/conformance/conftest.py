@@ -13,6 +13,7 @@ from pymongo import MongoClient
 
 import mongoq
 from tests.clients import opened
+from tests.restricted import OPERATIONS, create_user, drop_users, mark_operations, restrict, uri_of
 from tests.shells import Awaited, Shell
 
 NO_MISFIT = "mongomock applies updates that do not fit, or fails with errors of its own"
@@ -58,6 +59,30 @@ async def clients(anyio_backend: str, uri: str) -> AsyncIterator[dict[str, Any]]
         yield {"aio": aio, "motor": motor}
 
 
+@pytest.fixture(scope="module")
+async def role_clients(
+    anyio_backend: str,
+    request: pytest.FixtureRequest,
+    client: MongoClient[Any],
+    module_database: str,
+) -> AsyncIterator[dict[str, Any]]:
+    """The clients of the user with the role of ``--role``, by kind of shell; empty without a role."""
+    role = request.config.getoption("role")
+    if role is None:
+        yield {}
+        return
+    user = create_user(client, module_database, role)
+    # The collection that transactions of the tests write beside the queues; its rights are the application's affair.
+    own = {"resource": {"db": module_database, "collection": "own"}, "actions": ["find", "insert"]}
+    client[module_database].command("createRole", "own", privileges=[own], roles=[])
+    client[module_database].command("grantRolesToUser", user, roles=["own"])
+    uri = uri_of(request.getfixturevalue("server"), module_database, user)
+    async with opened("aio", uri) as aio, opened("motor", uri) as motor:
+        with MongoClient[Any](uri, tz_aware=True, uuidRepresentation="standard") as sync:
+            yield {"aio": aio, "motor": motor, "sync": sync}
+    drop_users(client, module_database)
+
+
 @pytest.fixture
 def database(emptied_database: str) -> str:
     return emptied_database
@@ -65,23 +90,40 @@ def database(emptied_database: str) -> str:
 
 @pytest.fixture(params=SHELLS)
 async def shell(
-    request: pytest.FixtureRequest, clients: dict[str, Any], client: MongoClient[Any], database: str
+    request: pytest.FixtureRequest,
+    clients: dict[str, Any],
+    role_clients: dict[str, Any],
+    client: MongoClient[Any],
+    database: str,
 ) -> AsyncIterator[Shell]:
-    """A broker of each kind on a clock that the test moves."""
-    kind = request.param
+    """A broker of each kind on a clock that the test moves; with a role, its operations are sent as the role's user."""
+    kind, role = request.param, request.config.getoption("role")
+    if role is not None and kind == "mongomock":
+        pytest.skip("mongomock has no users")
     for who, test, why in GAPS:
         if kind == who and request.node.name.startswith(test):
             request.applymarker(pytest.mark.xfail(reason=why, strict=True))
     clock = mongoq.VirtualClock(datetime.now(UTC))
     server: Any = mongomock.MongoClient(tz_aware=True) if kind == "mongomock" else client
     raw = server[database]["mongoq"]
+    operations = OPERATIONS.get(role)
+    if operations is not None:
+        # Neither producers nor viewers make the collection.
+        with mongoq.Broker(raw, clock=clock) as owner:
+            owner.ensure_indexes()
+        mark_operations(request.getfixturevalue("monkeypatch"), operations)
     async with AsyncExitStack() as brokers:
 
         def connected() -> Any:
+            collection = {**clients, **(role_clients if role == "worker" else {})}.get(kind, server)[database]["mongoq"]
+            broker: Any
             if kind in clients:
-                broker = mongoq.AsyncBroker(clients[kind][database]["mongoq"], clock=clock)
+                broker = mongoq.AsyncBroker(collection, clock=clock)
                 brokers.push_async_callback(broker.close)
-                return broker
-            return Awaited(brokers.enter_context(mongoq.Broker(raw, clock=clock)))
+            else:
+                broker = brokers.enter_context(mongoq.Broker(collection, clock=clock))
+            if operations is not None:
+                restrict(broker, role_clients[kind][database]["mongoq"])
+            return broker if kind in clients else Awaited(broker)
 
         yield Shell(kind, connected(), raw, clock, connected)

@@ -124,6 +124,40 @@ async def test_those_of_a_stage(shell: Shell) -> None:
     assert [item.payload["n"] for item in await queue.dead.peek(9)] == [0, 2, 5]
 
 
+async def test_letters_are_replayed_by_reason_and_error_type(shell: Shell) -> None:
+    queue = shell.queue()
+    failures = [("no city", KeyError("a")), ("no city", ValueError("b")), (None, TimeoutError("c")), (None, "text")]
+    for n, (reason, error) in enumerate(failures):
+        await queue.push({"n": n})
+        await queue.bury(await queue.reserve(), reason=reason, error=error)
+    await queue.push({"n": 4})
+    await queue.bury(await queue.reserve())
+    replay = queue.dead.replay
+    # Whole values match, and no parts of them.
+    assert [(await replay(**part)).found for part in ({"reason": "no"}, {"error": "Error"}, {"reason": ""})] == [
+        0,
+        0,
+        0,
+    ]
+    assert (await replay(reason="no city", error="KeyError")).pushed == 1
+    assert (await replay(reason="c")).pushed == 1
+    assert [item.payload["n"] for item in await queue.peek(9)] == [0, 2]
+    # An error that was given as a text has no type; a letter without an error is not selected.
+    assert (await replay(error="", where={"n": {"$gte": 0}})).pushed == 1
+    assert [item.payload["n"] for item in await queue.dead.peek(9)] == [1, 4]
+
+
+@pytest.mark.parametrize("name", ["stage", "reason", "error"])
+async def test_a_failure_that_cannot_be_selected_is_refused(shell: Shell, name: str) -> None:
+    letters = shell.queue().dead
+    for value, match in ((1, "a string"), ("x" * 5000, "is the limit")):
+        with pytest.raises(mongoq.ArgumentInvalid, match=match) as caught:
+            await letters.replay(**{name: value})
+        assert caught.value.argument == name
+    with pytest.raises(mongoq.ArgumentInvalid, match="not by both"):
+        await letters.replay(**{name: "x"}, ids=[ObjectId()])
+
+
 async def test_a_key_comes_back_unless_it_is_taken(shell: Shell) -> None:
     queue = shell.queue()
     first = await _dead(queue, 1, key="k")

@@ -159,6 +159,20 @@ async def test_dead_letters_are_chosen_by_stage_filter_and_limit(shell: Shell, p
     assert [payload["n"] for payload in await _remaining(queue.dead)] == [5]
 
 
+async def test_dead_letters_are_purged_by_reason_and_error_type(shell: Shell, page: int) -> None:
+    queue = shell.queue()
+    await _buried(queue, *({"n": n} for n in range(6)))
+    for n in range(6):
+        failure = {"origin.reason": "slow" if n % 2 else "lost", "error": {"type": "KeyError" if n < 4 else "OSError"}}
+        shell.raw.update_one({"payload.n": n}, {"$set": failure})
+    assert await queue.dead.purge(reason="slo") == await queue.dead.purge(error="Key") == 0
+    assert await queue.dead.purge(reason="slow", error="KeyError", limit=1) == 1
+    assert sorted(payload["n"] for payload in await _remaining(queue.dead)) == [0, 2, 3, 4, 5]
+    assert await queue.dead.purge(error="OSError") == 2
+    assert await queue.dead.purge(reason="lost", where={"n": {"$gt": 0}}) == 1
+    assert sorted(payload["n"] for payload in await _remaining(queue.dead)) == [0, 3]
+
+
 @pytest.mark.parametrize(
     ("options", "argument"),
     [
@@ -172,10 +186,14 @@ async def test_dead_letters_are_chosen_by_stage_filter_and_limit(shell: Shell, p
         ({"where": []}, "where"),
         ({"state": "gone", "limit": 1}, "state"),
         ({"stage": 1}, "stage"),
+        ({"reason": 1}, "reason"),
+        ({"error": KeyError}, "error"),
         ({"ids": "abc"}, "ids"),
         ({"ids": ["abc"]}, "ids[0]"),
         ({"ids": [ObjectId("0" * 24)], "where": {"n": 1}}, "ids"),
         ({"ids": [ObjectId("0" * 24)], "stage": "load"}, "ids"),
+        ({"ids": [ObjectId("0" * 24)], "reason": "slow"}, "ids"),
+        ({"ids": [ObjectId("0" * 24)], "error": "KeyError"}, "ids"),
     ],
     ids=str,
 )

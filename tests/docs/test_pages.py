@@ -25,6 +25,9 @@ HOW_TO = (
     "claims",
     "group-commit",
     "operating",
+    "health",
+    "monitoring",
+    "logs",
     "delay-and-schedule",
     "keys",
     "dead-letters",
@@ -42,6 +45,7 @@ HOW_TO = (
     "recipes",
     "topics",
     "testing",
+    "telemetry",
 )
 RUN = ["docs/tutorial.md", *(f"docs/{name}.md" for name in HOW_TO)]
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")

@@ -15,6 +15,7 @@ from pymongo import MongoClient
 from pymongo.errors import NotPrimaryError, OperationFailure
 
 import mongoq
+from mongoq.drivers.errors import describe_missing_right
 from mongoq.embedded import EmbeddedServer
 from tests.servers import spare_the_journal
 from tests.shells import Awaited
@@ -237,3 +238,39 @@ async def test_a_server_that_is_no_primary_is_read_and_says_what_to_do_for_a_wri
                 for write in (queue.pop, lambda: queue.push(2), queue.purge):
                     with pytest.raises(NotPrimaryError, match=r"leave directConnection=true out.*replicaSet=mongoq"):
                         await write()
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ({"serverStatus": 1}, "grant the action 'serverStatus' on the cluster, or the role 'clusterMonitor'"),
+        ({"replSetGetConfig": 1}, "grant the action 'replSetGetConfig' on the cluster, or the role 'clusterMonitor'"),
+        (
+            {"getParameter": 1, "quiet": 1},
+            "grant the action 'getParameter' on the cluster, or the role 'clusterMonitor'",
+        ),
+        ({"collStats": "mongoq"}, "grant the action 'collStats' on PLACE.mongoq, or the role 'read' on"),
+        ({"explain": {"find": "mongoq"}}, "grant the action 'find' on PLACE"),
+        ({"aggregate": "mongoq", "pipeline": [{"$changeStream": {}}], "cursor": {}}, "'changeStream' and 'find' on"),
+        ({"findAndModify": "mongoq", "query": {}, "remove": True}, "grant the action 'remove' on PLACE.mongoq, or"),
+        (
+            {"findAndModify": "mongoq", "query": {}, "update": {"$set": {"remove": True}}, "upsert": True},
+            "grant the actions 'update' and 'insert' on PLACE.mongoq, or the role 'readWrite'",
+        ),
+        (
+            {"update": "mongoq", "updates": [{"q": {}, "u": {"$set": {"n": 1}}, "upsert": True}]},
+            "grant the action 'update' on PLACE.mongoq, or the role 'readWrite' on the database 'PLACE'; an update "
+            "that may add a document needs 'insert' too",
+        ),
+        ({"drop": "mongoq"}, "grant the action 'dropCollection' on PLACE.mongoq"),
+        ({"dropRole": "viewer"}, "grant the action 'dropRole' on PLACE"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_the_advice_names_a_role_that_has_the_right(
+    guarded: EmbeddedServer, store: Any, command: dict[str, Any], advice: str
+) -> None:
+    name = store.database.name
+    with MongoClient[Any](uri_of(guarded, NOBODY, store)) as client, pytest.raises(OperationFailure) as refused:
+        client["admin" if "clusterMonitor" in advice and "serverStatus" not in command else name].command(command)
+    assert advice.replace("PLACE", name) in describe_missing_right(refused.value)

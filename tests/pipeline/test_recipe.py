@@ -171,7 +171,7 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
     ),
     "an unknown key": (
         least() | {"stage": []},
-        ["recipe: unknown key 'stage'; it may have name, errors, inputs, outputs, trail, sources, stages"],
+        ["recipe: unknown key 'stage'; it may have name, errors, inputs, outputs, trail, log_errors, sources, stages"],
     ),
     "a key that is no text": (least() | {5: 1}, ["recipe: 5: Keys should be strings"]),
     "a name that is none": (least() | {"name": 5}, ["pipeline 5: name: a string, not int"]),

@@ -10,17 +10,18 @@ import inspect  # async only
 import logging
 
 # sync only: import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import pymongo
 
 from mongoq.drivers import raw_commands, sleep
-from mongoq.drivers.backend import Backend, UndoLog, classify_error
+from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_aio import AioGroupCommit
+from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_aio import AioPerformer
 from mongoq.drivers.sessions import Sessions
 from mongoq.errors import BrokerClosed
@@ -31,6 +32,7 @@ from mongoq.protocol.state.context import BrokerContext
 
 C = TypeVar("C")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 logger = logging.getLogger("mongoq.drive")
 
@@ -71,6 +73,9 @@ class AioDriver:
 
     Items that a command took are given back when its flow fails. ``flush`` makes the flow that writes the counters, at
     intervals and at close.
+
+    Attributes:
+        observer: replaces flows of operations; set by an instrumentation.
     """
 
     asynchronous = True  # async only
@@ -78,6 +83,7 @@ class AioDriver:
     caller = staticmethod(asyncio.current_task)  # async only
     # sync only: caller = staticmethod(threading.get_ident)
     _group_commit: AioGroupCommit
+    observer: Observer | None = None
 
     def __init__(self, backend: Backend, context: BrokerContext, flush: Callable[[], Flow[None]]) -> None:
         self._backend = backend
@@ -156,6 +162,23 @@ class AioDriver:
     def sessions(self) -> Sessions:
         return self._backend.sessions
 
+    @property
+    def primary(self) -> tuple[str, int | None] | None:
+        """Host and port of the primary as the client last saw it; ``None`` without one, and for mongomock."""
+        client = self._backend.client
+        return None if client is None else find_primary(client)
+
+    @property
+    def last_outage(self) -> tuple[float, str] | None:
+        """Monotonic time and type of the latest error by which no server answered."""
+        return self._failover.last_outage
+
+    def start_later(
+        self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]], done: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Start work after some seconds, and call ``done`` at its end; returns a function that cancels it."""
+        return self._performer.start_later(seconds, work, done)
+
     async def _write_counters(self, flush: Callable[[], Flow[None]]) -> None:
         """Write the counters; counts that cannot be written stay for the next time."""
         try:
@@ -199,7 +222,15 @@ class AsyncRunner(Generic[C]):
 
     async def _run(self, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs) -> T:
         """Run a flow of the protocol with this context as its first argument, and return its result."""
+        observer = self._driver.observer
+        if observer is not None:
+            flow = observer.flows.get(flow, flow)
         return await self._driver.run(flow(self._context, *args, **options))
+
+    def _observed(self, flow: F) -> F:
+        """Return a flow function, or its replacement by the observer: for flows that ``_run`` does not make."""
+        observer = self._driver.observer
+        return flow if observer is None else observer.flows.get(flow, flow)  # type: ignore[return-value]
 
     async def _run_within(
         self, seconds: float, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs

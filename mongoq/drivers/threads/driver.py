@@ -15,10 +15,11 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import pymongo
 
 from mongoq.drivers import raw_commands, sleep
-from mongoq.drivers.backend import Backend, UndoLog, classify_error
+from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_threads import ThreadGroupCommit
+from mongoq.drivers.observer import Observer
 from mongoq.drivers.performer_threads import ThreadPerformer
 from mongoq.drivers.sessions import Sessions
 from mongoq.protocol.flow import MAX_SENDS, Command, Flow, Interruption, ReplyLost, Request, Shared, hands_over
@@ -28,6 +29,7 @@ __all__ = ["Runner", "ThreadDriver", "ThreadSender"]
 
 C = TypeVar("C")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 logger = logging.getLogger("mongoq.drive")
 
@@ -65,11 +67,15 @@ class ThreadDriver:
 
     Items that a command took are given back when its flow fails. ``flush`` makes the flow that writes the counters, at
     intervals and at close.
+
+    Attributes:
+        observer: replaces flows of operations; set by an instrumentation.
     """
 
     asynchronous = False
     caller = staticmethod(threading.get_ident)
     _group_commit: ThreadGroupCommit
+    observer: Observer | None = None
 
     def __init__(self, backend: Backend, context: BrokerContext, flush: Callable[[], Flow[None]]) -> None:
         self._backend = backend
@@ -136,6 +142,21 @@ class ThreadDriver:
     def sessions(self) -> Sessions:
         return self._backend.sessions
 
+    @property
+    def primary(self) -> tuple[str, int | None] | None:
+        """Host and port of the primary as the client last saw it; ``None`` without one, and for mongomock."""
+        client = self._backend.client
+        return None if client is None else find_primary(client)
+
+    @property
+    def last_outage(self) -> tuple[float, str] | None:
+        """Monotonic time and type of the latest error by which no server answered."""
+        return self._failover.last_outage
+
+    def start_later(self, seconds: float, work: Callable[[], None], done: Callable[[], None]) -> Callable[[], None]:
+        """Start work after some seconds, and call ``done`` at its end; returns a function that cancels it."""
+        return self._performer.start_later(seconds, work, done)
+
     def _write_counters(self, flush: Callable[[], Flow[None]]) -> None:
         """Write the counters; counts that cannot be written stay for the next time."""
         try:
@@ -178,7 +199,15 @@ class Runner(Generic[C]):
 
     def _run(self, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs) -> T:
         """Run a flow of the protocol with this context as its first argument, and return its result."""
+        observer = self._driver.observer
+        if observer is not None:
+            flow = observer.flows.get(flow, flow)
         return self._driver.run(flow(self._context, *args, **options))
+
+    def _observed(self, flow: F) -> F:
+        """Return a flow function, or its replacement by the observer: for flows that ``_run`` does not make."""
+        observer = self._driver.observer
+        return flow if observer is None else observer.flows.get(flow, flow)  # type: ignore[return-value]
 
     def _run_within(
         self, seconds: float, flow: Callable[Concatenate[C, P], Flow[T]], *args: P.args, **options: P.kwargs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 from unicodedata import category
 
 from mongoq.errors import QueueNameInvalid
@@ -14,6 +14,7 @@ from mongoq.model.outcomes import Move
 from mongoq.pipeline.checks.stages import join_queue_faults, source_faults, stage_faults
 from mongoq.pipeline.checks.types import type_faults
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
+from mongoq.worker.consumer import LogErrors
 
 NAME_BYTES = 120
 UNFIT_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
@@ -26,6 +27,8 @@ def faults(graph: Graph) -> list[str]:
     trail: Any = graph.trail
     if not (isinstance(trail, bool) or trail == "payloads"):
         all_faults.append(f"pipeline: trail: True, False or 'payloads', not {trail!r:.60}")
+    if graph.log_errors not in get_args(LogErrors):
+        all_faults.append(f"pipeline: log_errors: 'message' or 'type', not {graph.log_errors!r:.60}")
     for source in graph.sources:
         all_faults += [f"{_title(source)}: {fault}" for fault in source_faults(source)]
     for stage in graph.stages:

@@ -14,6 +14,7 @@ from mongoq.model.join_state import qualify
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.settings import DEFAULT, Default
 from mongoq.protocol.join.spec import FOREVER
+from mongoq.worker.consumer import LogErrors
 
 DEFAULT_BATCH = 1_000
 DEFAULT_LEASE_SECONDS = 30
@@ -201,6 +202,8 @@ class Graph:
         trail: True if each hop is recorded on the item; ``"payloads"``: with the payload before it.
         sources: sources of items, in the order of their declaration.
         chosen: names of the stages and sources that a run works on; ``None`` for all.
+        hooks: context managers around each call of a handler, the outermost first.
+        log_errors: what logs say of the errors of handlers: their ``"message"``, or their ``"type"`` alone.
     """
 
     name: Any
@@ -211,6 +214,8 @@ class Graph:
     trail: Trail = False
     sources: tuple[Source, ...] = ()
     chosen: frozenset[str] | None = None
+    hooks: tuple[Callable[..., Any], ...] = ()
+    log_errors: LogErrors = "message"
 
     def only(self, names: Sequence[str] | None) -> Graph:
         """Return the graph for a run of some of its stages and sources; ``None`` for all of them.

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from mongoq.errors import OutcomeInvalid, StageStopped
 from mongoq.model.encoding.error_text import name_of, text_of, type_name
 from mongoq.model.envelope import shorten
+from mongoq.model.log_fields import log_fields
 from mongoq.pipeline.on_spark.frame_rows import DEAD, FATES, HASH, ID, RETRY, ROWS, Encoder, Grouper
 from mongoq.pipeline.on_spark.frame_settler import COUNTS, FramePart, Settler, StageSettings, make_named_error
 from mongoq.protocol.coordination.streams import read_notes, write_note
@@ -107,7 +108,7 @@ class FrameBatches:
             counts, halted = counts + more, [*halted, *also]
         if counts["lost"]:
             sentence = "%d items of stage %r are left out: settled before, as in a batch that is run again, or taken"
-            logger.warning(sentence, counts["lost"], self._part.name)
+            logger.warning(sentence, counts["lost"], self._part.name, extra=log_fields(queue=self._part.source))
         self.counts += Counter({ending: number for ending, number in counts.items() if ending not in TASK_ENDINGS})
         if halted:
             item, text = halted[0]

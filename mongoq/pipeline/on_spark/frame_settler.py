@@ -19,6 +19,7 @@ from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.encoding.codec import Wrapped
 from mongoq.model.envelope import shorten
 from mongoq.model.item import Item, id_key
+from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Dead, Drop, Failed, Fork, Move, ResolvedOutcome, Retry, name_ending
 from mongoq.model.settings import KEEP
 from mongoq.pipeline.graph.graph import Graph, Stage
@@ -35,7 +36,8 @@ from mongoq.protocol.state.context import QueueContext, context_of
 from mongoq.spark.clients import broker_at
 from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import id_shown
-from mongoq.worker.failure_log import log_failure
+from mongoq.worker.consumer import LogErrors
+from mongoq.worker.failure_log import hide_text, log_failure
 from mongoq.worker.outcome_resolver import HandlerResult, retry_delay
 
 logger = logging.getLogger("mongoq.spark")
@@ -110,7 +112,7 @@ class FramePart:
     def of(cls, place: Location, graph: Graph, stage: Stage, source: str, *, path: str) -> Self:
         """Return the part, without the objects that stay on the driver."""
         bare = replace(stage, handler=absent, frame=None)
-        lone = replace(graph, stages=(bare,), sources=(), inputs=None, outputs=())
+        lone = replace(graph, stages=(bare,), sources=(), inputs=None, outputs=(), hooks=())
         return cls(place, lone, source, consumer_of(graph, stage, source), path)
 
     @property
@@ -144,6 +146,7 @@ class StageSettings:
         self.resolver = make_resolver(graph, stage, handle, self.broker)
         self.targets = stage.targets
         self._title = f"stage {stage.name!r}"
+        self._log_errors: LogErrors = graph.log_errors
 
     @property
     def most(self) -> int | None:
@@ -214,7 +217,8 @@ class StageSettings:
         halted = []
         for item, outcome in self._apply(outcomes, endings):
             if isinstance(outcome, Failed):
-                log_failure(logger, self.context, item, outcome, self._title, counted=outcome.counted)
+                options: dict[str, Any] = {"counted": outcome.counted, "log_errors": self._log_errors}
+                log_failure(logger, self.context, item, outcome, self._title, **options)
             endings[name_ending(outcome, spent=self.context.settings.is_spent(item.attempts))] += 1
             if isinstance(outcome, Failed) and outcome.halts:
                 halted.append((str(item.id), str(outcome.error)))
@@ -264,7 +268,8 @@ class StageSettings:
             return outcome
         if not isinstance(error, MongoqError) or isinstance(outcome, Failed):
             raise error
-        logger.error("the outcome of item %s of queue %r is impossible: %s", item.id, item.queue, error)
+        words = item.id, item.queue, hide_text(error, self._log_errors)
+        logger.error("the outcome of item %s of queue %r is impossible: %s", *words, extra=log_fields(item))
         return self.resolver.failure(self.consumer, item, error)
 
 

@@ -109,13 +109,13 @@ class SparkRun(ThreadedRun):
                 broker._driver.run(check())
             serialized = SerializedGraph.of(pack_graph(plain), spark)
             undo.callback(serialized.discard)
-            self._order = order = TaskOrder(
-                place, ObjectId(), serialized, parts, TASK_SECONDS, once=False, grace=seconds, heartbeat=beat
-            )
+            own: dict[str, Any] = {"grace": seconds, "heartbeat": beat, "log_errors": graph.log_errors}
+            self._order = order = TaskOrder(place, ObjectId(), serialized, parts, TASK_SECONDS, once=False, **own)
             frame_stages = [stage for stage in graph.own_stages if stage.frame is not None]
             self._frames = [(stage, broker.queue(queue)) for stage in frame_stages for queue in stage.sources]
             self._stopping = threading.Event()
-            self._coordinator = Coordinator(broker._context.registry)
+            identity = str(broker._context.identity)
+            self._coordinator = Coordinator(broker._context.registry, identity, log_errors=graph.log_errors)
             self._monitor = Monitor(broker, consumers, self._frames, self._coordinator, self._stopping)
             slots = self._make_slots(number, parts, sources)
             self._scheduler = Scheduler(f"mongoq-{graph.name}", order, slots, self._run_order, self._check)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from mongoq.model.log_fields import log_fields
 from mongoq.pipeline.graph.graph import Stage
 from mongoq.pipeline.on_spark.task import Report, Stop, TaskOrder
 from mongoq.pipeline.run.progress import PipelineCounts, SourceCounts
@@ -220,8 +221,9 @@ class Scheduler:
             self._counts = PipelineCounts.sum([self._counts, slot.as_run_counts(counts)])
             for stop in (stop for report in reports for stop in report.stops):
                 self.stops.setdefault(stop.stage, stop)
-                details = stop.stage, stop.queue, stop.cause
-                logger.error("stage or source %r has stopped by itself, at queue %r: %s", *details)
+                cause = stop.cause if self._order.log_errors == "message" else "an error"
+                words, fields = (stop.stage, stop.queue, cause), log_fields(queue=stop.queue, id=stop.item_id)
+                logger.error("stage or source %r has stopped by itself, at queue %r: %s", *words, extra=fields)
             slot.record(counts)
 
     def _wait_for_executors(self, error: Exception) -> None:

@@ -25,6 +25,7 @@ from pyspark import cloudpickle
 
 from mongoq.errors import GraphInvalid
 from mongoq.pipeline.graph.graph import Graph
+from mongoq.pipeline.graph.handlers import handler_name
 
 Cached = type(lru_cache(abs))
 
@@ -115,13 +116,14 @@ def pack_graph(graph: Graph) -> bytes:
     Functions of modules are pickled by name, functions of a script or a notebook by value.
 
     Raises:
-        GraphInvalid: a part cannot be pickled; the error names each stage and source.
+        GraphInvalid: a part cannot be pickled; the error names each stage, source and hook.
     """
     parts = [
-        *(("stage", stage.name, stage) for stage in graph.own_stages),
-        *(("source", s.name, s) for s in graph.own_sources),
+        *(("stage", one.name, one, one.handler) for one in graph.own_stages),
+        *(("source", one.name, one, one.handler) for one in graph.own_sources),
+        *(("around", handler_name(hook), hook, hook) for hook in graph.hooks),
     ]
-    faults = [fault for kind, name, part in parts if (fault := _fault(f"{kind} {name!r}", part))]
+    faults = [fault for kind, name, part, main in parts if (fault := _fault(f"{kind} {name!r}", part, main))]
     if faults:
         raise GraphInvalid(graph.name, faults)
     stages = tuple(stage if stage in graph.own_stages else replace(stage, handler=absent) for stage in graph.stages)
@@ -135,12 +137,12 @@ def absent(*_: Any) -> None:
     """Stand-in for a function that is called elsewhere, and that may be unpicklable."""
 
 
-def _fault(title: str, part: Any) -> str | None:
+def _fault(title: str, part: Any, function: Any) -> str | None:
     error = _refusal(part)
     if error is None:
         return None
     # The error of cloudpickle names a type; users need the name of the variable.
-    culprits = ", ".join(map(repr, sorted(_unfit(part.handler, set()))))
+    culprits = ", ".join(map(repr, sorted(_unfit(function, set()))))
     where = f" (of {culprits})" if culprits else ""
     hint = "make what it needs inside of it, or in a module that the executors can import"
     return f"{title}: it cannot be sent to the executors: {_describe_error(error)}{where}; {hint}"

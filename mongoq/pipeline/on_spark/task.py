@@ -29,6 +29,7 @@ from mongoq.protocol.history.stats import flush
 from mongoq.spark.clients import broker_at
 from mongoq.spark.raw_options import Location
 from mongoq.sync import Broker
+from mongoq.worker.consumer import LogErrors
 from mongoq.worker.threads.engine import Engine
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class TaskOrder:
         once: True if sources are called once, and the task ends with them.
         grace: seconds that handlers and sources may go on after the run was asked to stop.
         heartbeat: interval of the task's heartbeats.
+        log_errors: what logs of the driver say of the errors of handlers.
     """
 
     place: Location
@@ -71,6 +73,7 @@ class TaskOrder:
     once: bool
     grace: float
     heartbeat: timedelta
+    log_errors: LogErrors = "message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +115,10 @@ def run_task(order: TaskOrder) -> Report:
     listener = _StopListener(broker, order.run)
     if listener.is_stopped():
         return Report(PipelineCounts())
-    consumers, sources = machinery(
-        order.graph.unpack().only(sorted(order.parts)), broker, coroutines=Engine.asynchronous
-    )
-    engine = Engine(
-        broker, consumers, grace=AS_LONG_AS_IT_TAKES, heartbeat=order.heartbeat, sources=sources, run=order.run
-    )
+    graph = order.graph.unpack().only(sorted(order.parts))
+    consumers, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
+    options: dict[str, Any] = {"heartbeat": order.heartbeat, "run": order.run, "log_errors": graph.log_errors}
+    engine = Engine(broker, consumers, sources=sources, grace=AS_LONG_AS_IT_TAKES, **options)
     ended = threading.Event()
     threading.Thread(target=_watch, args=(engine, order, listener, ended), name="mongoq-task", daemon=True).start()
     with _delay_sighup(listener):

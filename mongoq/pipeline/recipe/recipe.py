@@ -15,7 +15,7 @@ from mongoq.pipeline.graph.graph import Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import ImportFailed, handler_name, import_object, in_a_line, names
 from mongoq.pipeline.recipe.file import recipe_content
 
-PIPELINE = ("name", "errors", "inputs", "outputs", "trail", "sources", "stages")
+PIPELINE = ("name", "errors", "inputs", "outputs", "trail", "log_errors", "sources", "stages")
 SOURCE = ("name", "to", "handler", "batch", "every", "lease")
 PLAIN_STAGE_KEYS = ("where", "delivery", "format", "none", "errors", "shared")
 """Keys of a stage that it holds as they are."""
@@ -91,9 +91,8 @@ class _Reading:
             return None
         inputs = None if whole.get("inputs") is None else names(whole["inputs"])
         outputs = names(whole.get("outputs", ()))
-        return Graph(
-            whole["name"], valid_stages, whole.get("errors"), inputs, outputs, whole.get("trail", False), makers
-        )
+        options = {key: whole[key] for key in ("trail", "log_errors") if key in whole}
+        return Graph(whole["name"], valid_stages, whole.get("errors"), inputs, outputs, sources=makers, **options)
 
     def _part(
         self, entry: Any, at: str, keys: Sequence[str], *, required: Sequence[str] = (), **stand_ins: Any

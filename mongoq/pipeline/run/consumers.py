@@ -28,6 +28,7 @@ from mongoq.protocol.join.match import Arrival
 from mongoq.protocol.join.spec import MAX_ARRIVALS, JoinSpec
 from mongoq.protocol.state.context import BrokerContext, context_of
 from mongoq.worker.consumer import PREFETCH_BYTES, Consumer, SettleGroup, consumer, takes_job
+from mongoq.worker.hooks import add_hooks
 from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
 from mongoq.worker.sources import SourcePlan, source_plan
 
@@ -98,7 +99,7 @@ def _make_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool
         )
         if stage.where is not None and stage.otherwise is not None:
             own = replace(own, item_filter=make_filter(handle._context, stage.where, stage.otherwise, context_of))
-        consumers.append(own)
+        consumers.append(add_hooks(own, graph.hooks))
     return consumers
 
 
@@ -157,7 +158,7 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines:
 
     def own(handle: Any, resolver: OutcomeResolver) -> Consumer:
         new_consumer = make_consumer(stage, handle, _nothing, coroutines=coroutines, **quiet)
-        return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context)
+        return replace(new_consumer, resolver=resolver, claims=_without_limit(handle)._context, has_hooks=False)
 
     assert stage.join is not None
     joins = partial(join_arrivals, spec)  # shared by all sides, so that their items are settled together
@@ -170,7 +171,8 @@ def _make_join_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines:
         consumers.append(replace(expired, drains_with_scheduled=True))
     handler = stage.handler if stage.options.get("batch") is not None else spread(stage.handler, stage)
     runs = make_consumer(stage, make_stage_handle(graph, stage, pairs), handler, coroutines=coroutines)
-    return [*consumers, replace(runs, resolver=resolver)]
+    # The other consumers of the join call no handler.
+    return [*consumers, add_hooks(replace(runs, resolver=resolver), graph.hooks)]
 
 
 def _spec(graph: Graph, stage: Stage, broker: Any, gathering: SettleGroup) -> tuple[JoinSpec, list[Any], Any]:

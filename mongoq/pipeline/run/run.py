@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import Duration, wait_seconds
+from mongoq.model.health import Health
 from mongoq.model.process import Local
 from mongoq.pipeline.graph.graph import Graph
 from mongoq.pipeline.run.consumers import check_server, machinery
@@ -143,7 +144,8 @@ class Run(ThreadedRun):
         self._graph = graph
         self._broker = broker
         own, sources = machinery(graph, broker, coroutines=Engine.asynchronous)
-        self._engine = Engine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
+        options: dict[str, Any] = {"grace": grace, "heartbeat": heartbeat, "log_errors": graph.log_errors}
+        self._engine = Engine(broker, own, sources=sources, **options)
         # In the caller's thread, so that start raises errors of the server, and not the first wait.
         self._engine.prepare(*start_checks(broker._context, graph, own))
 
@@ -164,6 +166,10 @@ class Run(ThreadedRun):
         A second call releases the items of running calls as well.
         """
         self._engine.stop()
+
+    def health(self) -> Health:
+        """Return whether the run consumes, as ``Worker.health`` does; from any thread."""
+        return self._engine.health()
 
     def progress(self) -> Progress:
         """Return the progress: the run's own counts, and the contents of the queues (``aggregate``).
@@ -214,7 +220,8 @@ class AsyncRun(Local):
         """Check the server, waiting for one that does not answer, and begin."""
         # Here and not in __init__, because the checks of the server have to be awaited.
         own, sources = machinery(graph, broker, coroutines=AsyncEngine.asynchronous)
-        engine = AsyncEngine(broker, own, grace=grace, heartbeat=heartbeat, sources=sources)
+        options: dict[str, Any] = {"grace": grace, "heartbeat": heartbeat, "log_errors": graph.log_errors}
+        engine = AsyncEngine(broker, own, sources=sources, **options)
         await engine.prepare(*start_checks(broker._context, graph, own))
         return cls(graph, broker, engine, drain=drain, signals=signals)
 
@@ -241,6 +248,10 @@ class AsyncRun(Local):
     def stop(self) -> None:
         """Ask the run to end, as ``Run.stop`` does."""
         self._engine.stop()
+
+    def health(self) -> Health:
+        """Return whether the run consumes, as ``Worker.health`` does; from any thread."""
+        return self._engine.health()
 
     async def progress(self) -> Progress:
         """Return the progress, as ``Run.progress`` does."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.indexes import BEGINNING
+from mongoq.model.log_fields import log_fields
 from mongoq.model.settings import QueueSettings, check_limit, check_options, from_stored, to_stored
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_broker_ready
 from mongoq.protocol.base.find import find_one
@@ -164,9 +165,9 @@ def _log_changes(queue: str, before: Mapping[str, Any], changed: Mapping[str, An
             old_value = (
                 timedelta(seconds=old) if option in ("lease", "history") and isinstance(old, int | float) else old
             )
-            logger.info(
-                'queue %r: stored %s %s -> %s, as given in code (settings="code")', queue, option, old_value, value
-            )
+            words = queue, option, old_value, value
+            text = 'queue %r: stored %s %s -> %s, as given in code (settings="code")'
+            logger.info(text, *words, extra=log_fields(queue=queue))
 
 
 _warned: set[tuple[int, str, str]] = set()
@@ -187,7 +188,8 @@ def _log_differences(context: QueueContext[Any]) -> None:
     level = logging.DEBUG if which in _warned else logging.WARNING
     _warned.add(which)
     hint = 'queue.configure() changes what is stored, and settings="code" lets the code do so'
-    logger.log(level, "queue %r goes by its stored %s; %s", context.name, "; ".join(differing), hint)
+    words = context.name, "; ".join(differing), hint
+    logger.log(level, "queue %r goes by its stored %s; %s", *words, extra=log_fields(queue=context.name))
 
 
 def mark_used(broker: BrokerContext, queues: Sequence[str]) -> Flow[None]:

@@ -13,6 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import CLAIM_ORDER
+from mongoq.model.log_fields import log_fields
 from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
 from mongoq.protocol.settle.settle import HISTORY_FIELDS
 from mongoq.protocol.state.context import QueueContext
@@ -121,8 +122,10 @@ def _record_removal(context: QueueContext[Any], id: Any, fields: Mapping[str, An
             "put off document %s of queue %r until %s: it holds BSON that cannot be read; get(id) raises with its "
             "bytes, remove(id) deletes it",
             *(id, context.name, fields["when"]),
+            extra=log_fields(queue=context.name, id=id),
         )
         return
     context.count("dead")
     context.broker.record_put(fields["q"], fields["when"], id=id, is_new=False)
-    logger.warning("buried document %s of queue %r: %s", id, context.name, fields["origin"]["reason"])
+    words = id, context.name, fields["origin"]["reason"]
+    logger.warning("buried document %s of queue %r: %s", *words, extra=log_fields(queue=context.name, id=id))

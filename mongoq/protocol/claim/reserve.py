@@ -16,6 +16,7 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, attempts_of, shorten
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
+from mongoq.model.log_fields import log_fields
 from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once
@@ -255,7 +256,8 @@ def _bury_claimed(
         yield from bury(context, item, reason=reason, error=error, attempts=attempts)
         context.unfit += 1
     except ReservationLost as lost:
-        logger.warning("item %s of queue %r was not buried here: %s", item.id, item.queue, lost)
+        words = item.id, item.queue, lost
+        logger.warning("item %s of queue %r was not buried here: %s", *words, extra=log_fields(item))
 
 
 def invalid_reason(invalid: PayloadInvalid) -> str:
@@ -284,5 +286,5 @@ def bury_or_raise(
     """Raise with an undecodable item, or bury it; in a queue without a dead queue always raise."""
     if on_invalid == "raise" or context.settings.dead is None:
         raise PayloadInvalid(invalid.path, invalid.problem, item=item) from invalid
-    logger.warning("burying item %s of queue %r: %s", item.id, item.queue, invalid)
+    logger.warning("burying item %s of queue %r: %s", item.id, item.queue, invalid, extra=log_fields(item))
     yield from bury()

@@ -232,12 +232,15 @@ def claim_batch(
     lease: timedelta | None,
     *,
     over: Callable[[], bool],
+    answered: Callable[[], object] = lambda: None,
     screen: ItemFilter | None = None,
 ) -> Flow[ClaimedBatch[M] | None]:
     """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
 
     Items with expired leases stay in the queue; the result says whether there are any. ``over`` ends the wait, and the
-    result is ``None``. The wait also ends when a ``screen`` has settled items that do not match.
+    result is ``None``. ``answered`` is called when the server has answered, also if there was nothing: the caller, who
+    may wait for hours then, learns that an outage is over. The wait also ends when a ``screen`` has settled items that
+    do not match.
     """
 
     def attempt() -> Flow[ClaimedBatch[M] | None]:
@@ -246,6 +249,7 @@ def claim_batch(
         yield from ensure_ready(context)
         began = time.monotonic()
         claimed = yield from claim_batch_now(context, n, lease, "bury", skips_lapsed=True, screen=screen)
+        answered()
         if claimed is not None:
             claimed.seconds = time.monotonic() - began
         return claimed

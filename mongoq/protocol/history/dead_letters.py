@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -15,15 +15,25 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES, count, object_id, queue_name, read_list, text
 from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.envelope import Document, shorten
+from mongoq.model.envelope import TYPE_BYTES, Document, shorten
 from mongoq.model.indexes import CLAIM_ORDER
+from mongoq.model.item import Item
 from mongoq.model.trail import STAGE_BYTES, payload_at
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, number_matched
 from mongoq.protocol.history.mistaken import refuse_mistake
-from mongoq.protocol.history.pages import Chosen, Range, documents_page, history_range
+from mongoq.protocol.history.pages import (
+    BoundedCount,
+    Chosen,
+    Range,
+    aggregate_filtered,
+    count_range,
+    documents_page,
+    history_range,
+)
 from mongoq.protocol.history.read import NOT_RESERVED
 from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.settle.bulk import count_found
@@ -35,6 +45,8 @@ Selection = Range | list[ObjectId]
 """Selected letters: those of a range, or those with the listed ids."""
 KEY_TAKEN = "a live item has its key; settle that one first, or give to="
 """Reason for refusing a letter with the key of a live item."""
+IDS_ALONE = "choose by ids=, or by where=, stage=, reason= and error=, not by both"
+"""Problem of a call that selects letters in two ways."""
 Statement = tuple[str, dict[str, Any]]
 
 
@@ -71,15 +83,124 @@ def revive(
 
 
 def selection(
-    context: QueueContext[Any], *, ids: Iterable[ObjectId] | None, where: Any, stage: str | None
+    context: QueueContext[Any],
+    *,
+    ids: Iterable[ObjectId] | None,
+    where: Any,
+    stage: str | None,
+    reason: str | None,
+    error: str | None,
 ) -> Selection:
-    """Check the selection of dead letters: by ids, or by a filter of payloads and the stage they failed in."""
-    if ids is not None and not where is stage is None:
-        raise ArgumentInvalid("ids", "choose by ids=, or by where= and stage=, not by both")
+    """Check the selection of dead letters: by ids, or by a filter of payloads and of the failure."""
+    failure = failure_filter(stage=stage, reason=reason, error=error)
+    if ids is not None and (where is not None or failure):
+        raise ArgumentInvalid("ids", IDS_ALONE)
     if ids is None:
         wanted = history_range(context, since=None, until=None, where=where, state=None, page=LETTERS_PER_PAGE)
-        return wanted if stage is None else wanted.narrow({"origin.stage": text(stage, "stage", STAGE_BYTES)})
+        return wanted.narrow(failure) if failure else wanted
     return [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
+
+
+def failure_filter(*, stage: str | None, reason: str | None, error: str | None) -> dict[str, Any]:
+    """Return the filter of letters by stage, reason and type of error; empty when none of them is given."""
+    given = {
+        "origin.stage": (stage, "stage", STAGE_BYTES),
+        "origin.reason": (reason, "reason", REASON_BYTES),
+        "error.type": (error, "error", TYPE_BYTES),
+    }
+    return {field: _stored_text(*value) for field, value in given.items() if value[0] is not None}
+
+
+def _stored_text(value: Any, argument: str, limit: int) -> str:
+    """Return a text that a letter can hold: a burial writes lone surrogates as escapes."""
+    if any("\ud800" <= letter <= "\udfff" for letter in text(value, argument, limit)):
+        raise ArgumentInvalid(argument, "cannot hold lone surrogates")
+    return str(value)
+
+
+def count_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) -> Flow[BoundedCount]:
+    """Count the selected letters that no caller holds, among the first ``limit`` letters of the queue."""
+    now = context.broker.clock.now()
+    free = {"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]}
+    if isinstance(chosen, Range):
+        return (yield from count_range(context, chosen.narrow(free), limit=limit))
+    number, ids = 0, list(dict.fromkeys(chosen))
+    for start in range(0, len(ids), LETTERS_PER_PAGE):
+        filter = {**_ids_filter(context, ids[start : start + LETTERS_PER_PAGE]), **free}
+        number += yield from Command("count_documents", {"filter": filter})
+    return BoundedCount(number)
+
+
+def read_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) -> Flow[list[Item[Any]]]:
+    """Read the first ``limit`` selected letters, reserved ones included, in the order of claims (``find``)."""
+    yield from ensure_broker_ready(context.broker, write=False)
+    documents: list[Document] = []
+    if isinstance(chosen, Range):
+        rest: Range | None = chosen
+        # A page is no larger than one reply of the server.
+        while rest is not None and len(documents) < limit:
+            page, rest = yield from documents_page(
+                context, replace(rest, page=min(limit - len(documents), LETTERS_PER_PAGE))
+            )
+            documents += page
+    else:
+        ids = list(dict.fromkeys(chosen))
+        for start in range(0, len(ids), LETTERS_PER_PAGE):
+            documents += yield from _find_letters(context, ids[start : start + LETTERS_PER_PAGE])
+    return context.items(documents[:limit], context.broker.clock.now())
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Letters that died for the same reason, with an error of the same type.
+
+    Attributes:
+        reason: reason of their burial; ``None`` for letters that another program put into the queue.
+        error: type of their errors, ``""`` for errors that were given as texts; ``None`` without an error.
+        number: number of letters.
+        example: id of the first letter, in the order of claims.
+        first: time of the first burial; ``None`` when it is not known.
+        last: time of the last burial.
+    """
+
+    reason: str | None
+    error: str | None
+    number: int
+    example: Any
+    first: datetime | None
+    last: datetime | None
+
+
+def group_letters(
+    context: QueueContext[Any], chosen: Range, *, limit: int, groups: int
+) -> Flow[tuple[list[FailureGroup], bool]]:
+    """Group the selected letters by reason and type of error, among the first ``limit`` letters (``aggregate``).
+
+    Returns the largest groups, ``groups`` of them at most, and whether there are letters behind the limit.
+    """
+    yield from ensure_broker_ready(context.broker, write=False)
+    whole = replace(chosen, where={}).filter(context.name)
+    examined: int = yield from Command("count_documents", {"filter": whole, "limit": limit + 1})
+    pipeline: list[Mapping[str, Any]] = [
+        {"$match": whole},
+        {"$sort": dict(CLAIM_ORDER)},
+        {"$limit": limit},
+        *([{"$match": chosen.where}] if chosen.where else []),
+        {
+            "$group": {
+                "_id": {"reason": "$origin.reason", "error": "$error.type"},
+                "number": {"$sum": 1},
+                "example": {"$first": "$_id"},
+                "first": {"$min": "$origin.at"},
+                "last": {"$max": "$origin.at"},
+            }
+        },
+        {"$sort": {"number": -1, "_id": 1}},
+        {"$limit": groups},
+    ]
+    found = yield from aggregate_filtered(pipeline)
+    named = [{"reason": None, "error": None, **group.pop("_id"), **group} for group in found]
+    return [FailureGroup(**group) for group in named], examined > limit
 
 
 class _All:
@@ -105,8 +226,11 @@ class _All:
 
 
 def _find_letters(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[Document]]:
-    filter = {"_id": {"$in": ids}, "q": context.name, "when": {"$exists": True}}
-    return (yield from find_few(context.broker, filter, CLAIM_ORDER, len(ids), lenient=True))
+    return (yield from find_few(context.broker, _ids_filter(context, ids), CLAIM_ORDER, len(ids), lenient=True))
+
+
+def _ids_filter(context: QueueContext[Any], ids: list[ObjectId]) -> dict[str, Any]:
+    return {"_id": {"$in": ids}, "q": context.name, "when": {"$exists": True}}
 
 
 def _hand_back(

@@ -1,15 +1,16 @@
-"""Replays that found nothing: detect a mistaken call, for example a misspelt name, and suggest the right one."""
+"""Mistaken calls: detect a misspelt name of a queue, or a replay from the wrong one, and suggest the right one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, QueueUnknown
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings as read_topics
@@ -42,6 +43,47 @@ def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
         near = _nearest(name, names)
         if near:
             raise QueueUnknown(name, near, broker.namespace)
+
+
+def refuse_unknown(broker: BrokerContext, name: str) -> Flow[None]:
+    """Raise ``QueueUnknown`` for a queue that holds no item and that no control document names.
+
+    One to three ``find`` for a queue that is known; otherwise also what the names of all queues take. The dead queue of
+    a known queue is known, and the queue of a known dead queue as well.
+    """
+    if (yield from is_known(broker, name)):
+        return
+    names = yield from _find_known_queues(broker, (yield from _dead_queues(broker)))
+    # All items of a queue may be dead letters.
+    names |= {other.removesuffix(DEAD_SUFFIX) for other in names}
+    if not names & {name, _other(name)}:
+        near = _nearest(name, names) or tuple(get_close_matches(name, sorted(names), MAX_SUGGESTIONS, MIN_SIMILARITY))
+        raise QueueUnknown(name, near, broker.namespace)
+
+
+def is_known(broker: BrokerContext, name: str) -> Flow[bool]:
+    """Return whether a queue holds an item, live or processed, has a control document, or is bound.
+
+    One to four ``find``.
+    """
+    yield from ensure_broker_ready(broker, write=False)
+    used = (
+        in_state(name, None, BEGINNING),
+        # Remembered ids count too, and a filter for history would pass over each of them.
+        {"q": name, "processed": {"$gte": BEGINNING}},
+        {"_id": {"$in": [CONTROL_PREFIX + name, COUNTERS_PREFIX + name]}},
+    )
+    for filter in used:
+        if (yield from find_one(broker, filter, {"_id": 1})) is not None:
+            return True
+    bound = yield from read_topics(broker)
+    return name in bound or any(name in queues for queues in bound.values())
+
+
+def find_owner(broker: BrokerContext, name: str) -> Flow[str | None]:
+    """Return a queue that stores this one as its dead queue; ``None`` when there is none."""
+    dead = yield from _dead_queues(broker)
+    return next((owner for owner, stored in sorted(dead.items()) if stored == name), None)
 
 
 def _refuse_copying_letters(broker: BrokerContext, name: str) -> Flow[None]:

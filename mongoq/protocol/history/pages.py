@@ -181,6 +181,60 @@ def documents_page(context: QueueContext[Any], wanted: Range) -> Flow[tuple[list
 
 
 @dataclass(frozen=True, slots=True)
+class BoundedCount:
+    """A number of items that was counted up to a limit.
+
+    Attributes:
+        number: items that were counted.
+        exact: False if the count ended at its limit: then there are at least that many.
+    """
+
+    number: int = 0
+    exact: bool = True
+
+    def __str__(self) -> str:
+        """Return the number, ``> N`` for more than N, or ``?`` where the limit left nothing to count."""
+        if self.exact:
+            return f"{self.number:,}"
+        return f"> {self.number - 1:,}" if self.number else "?"
+
+    def __add__(self, other: BoundedCount) -> BoundedCount:
+        """Return the sum, which is exact if both numbers are."""
+        return BoundedCount(self.number + other.number, self.exact and other.exact)
+
+
+def count_range(context: QueueContext[Any], wanted: Range, *, limit: int) -> Flow[BoundedCount]:
+    """Count the items of a range among its first ``limit`` items (two ``aggregate`` at most).
+
+    Only the filter on payloads needs the documents; without it, the server counts keys of the index.
+    """
+    yield from ensure_broker_ready(context.broker, write=False)
+    whole = replace(wanted, where={}, started=context.broker.clock.now()).filter(context.name)
+    examined: int = yield from Command("count_documents", {"filter": whole, "limit": limit + 1})
+    if not wanted.where or not examined:
+        return BoundedCount(examined, exact=examined <= limit)
+    pipeline: list[Mapping[str, Any]] = [
+        {"$match": whole},
+        {"$limit": limit},
+        {"$match": wanted.where},
+        {"$count": "n"},
+    ]
+    groups = yield from aggregate_filtered(pipeline)
+    return BoundedCount(sum(group["n"] for group in groups), exact=examined <= limit)
+
+
+def aggregate_filtered(pipeline: list[Mapping[str, Any]]) -> Flow[list[Any]]:
+    """Run a pipeline that has a filter of the user in it (``aggregate``)."""
+    try:
+        found: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
+    except Exception as error:
+        if is_refused_filter(error):
+            raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
+        raise
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class PageRequest:
     """The request of one page.
 

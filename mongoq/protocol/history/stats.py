@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from mongoq.model.indexes import BEGINNING
+from mongoq.model.log_fields import log_fields
 from mongoq.model.process import EVENTS
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, prefix_filter
@@ -121,7 +122,8 @@ def _add(broker: BrokerContext, sums: Mapping[str, Mapping[str, int]], emptied: 
         # Two processes inserted the document at the same time; the next flush finds it and adds to it.
         if not isinstance(error, Duplicate):
             name = names[place]
-            logger.warning("the counters of queue %r cannot be added to %s: %s", name, COUNTERS_PREFIX + name, error)
+            words = name, COUNTERS_PREFIX + name, error
+            logger.warning("the counters of queue %r cannot be added to %s: %s", *words, extra=log_fields(queue=name))
     return [name for place, name in enumerate(names) if not isinstance(refused.get(place), Duplicate)]
 
 

@@ -14,6 +14,7 @@ from mongoq.errors import PayloadTooLarge
 from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.envelope import Document, new_envelope
 from mongoq.model.item import Item
+from mongoq.model.trace_headers import join_headers
 from mongoq.model.trail import LARGE_PAYLOAD_BYTES, MAX_HOPS, without_payloads
 from mongoq.protocol.settle.bulk import Statement
 from mongoq.protocol.settle.bury import burial_update
@@ -58,10 +59,7 @@ def pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: d
     """
     there = [member for member in members if member is not None]
     encoding = there[0].context.broker.encoding
-    headers: dict[str, Any] = {}
-    # Backwards, so that headers of an earlier queue win over the same headers of a later one.
-    for member in reversed(there):
-        headers |= member.item.headers
+    headers = join_headers([member.item.headers for member in there])
     document = new_envelope(
         queue,
         [None if member is None else member.item.stored("payload") for member in members],

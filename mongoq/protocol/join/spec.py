@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.join_state import JoinState, rendezvous_id
+from mongoq.model.log_fields import log_fields
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.join.pair import Member, Pair, make_leave_statements
@@ -126,9 +127,8 @@ def record_results(spec: JoinSpec, transaction: JoinTransaction) -> None:
     if transaction.reasons:
         logger.warning(
             "%d items of the join %r have failed; the last: %s",
-            len(transaction.reasons),
-            spec.name,
-            transaction.reasons[-1],
+            *(len(transaction.reasons), spec.name, transaction.reasons[-1]),
+            extra=log_fields(queue=spec.parked.name),
         )
     broker = spec.parked.broker
     for document in (pair.document for pair in transaction.pairs):

@@ -18,6 +18,7 @@ from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.arguments import duration
 from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Item, id_key
+from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import (
     Dead,
     Done,
@@ -204,7 +205,9 @@ def _push_dead_letter(context: QueueContext[Any], item: Item[Any], *, reason: st
     now, dead = context.broker.clock.now(), context.settings.dead
     if dead is None:
         logger.error(
-            "item %s of queue %r is lost: its only run has failed, and there is no error queue", item.id, item.queue
+            "item %s of queue %r is lost: its only run has failed, and there is no error queue",
+            *(item.id, item.queue),
+            extra=log_fields(item),
         )
         return
     update, _ = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=now)

@@ -16,6 +16,7 @@ from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, id_key, items_of, with_stored
+from mongoq.model.log_fields import log_fields
 from mongoq.model.process import Counters, Event, Identity
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolve_settings
 from mongoq.model.trail import ClaimedPayload, StageMark, keep_payload
@@ -369,7 +370,8 @@ class QueueContext(Generic[M]):
         if not isinstance(document, UnreadableDocument):
             return True
         id, hint = document.get("_id"), "get(id) raises with its bytes, remove(id) deletes it"
-        logger.warning("left out document %s of queue %r: %s; %s", id, self.name, document.problem, hint)
+        words = id, self.name, document.problem, hint
+        logger.warning("left out document %s of queue %r: %s; %s", *words, extra=log_fields(queue=self.name, id=id))
         return False
 
     def decode_payload(self, item: Item[Any]) -> Item[M]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item
+from mongoq.model.log_fields import log_fields
 from mongoq.protocol.claim.reserve_many import claim_batch, claim_exclusive
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.aio.item_runner import AsyncItemRunner
@@ -54,6 +55,7 @@ class AsyncConsumerLoop:
         self.backlog = backlog = Backlog(consumer)
         self.counts = counts = SettledCounts()
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
+        self._coordinator = coordinator
         self._executor = executor
         self._settlements = settlements = HandlerSettlements(consumer)
         failures = FailureReporter(consumer, backlog, coordinator)
@@ -82,7 +84,9 @@ class AsyncConsumerLoop:
         job = None if run is None else run.job
         if job is not None and self._settlements.record_loss(item):
             return
-        logger.warning("item %s of queue %r is lost: it was taken, or settled, by somebody else", item.id, item.queue)
+        fields = log_fields(item, worker=self._coordinator.worker)
+        text = "item %s of queue %r is lost: it was taken, or settled, by somebody else"
+        logger.warning(text, item.id, item.queue, extra=fields)
         if job is not None:
             job.lost.set()
 
@@ -129,9 +133,9 @@ class AsyncFetcher:
             return
         consumer = self.consumer
         context, screen = consumer.claims or consumer.context, consumer.item_filter
-        claim = claim_batch(context, n, consumer.lease, over=self._is_interrupted, screen=screen)
+        ends: dict[str, Any] = {"over": self._is_interrupted, "answered": self._record_answer}
+        claim = consumer.queue._observed(claim_batch)(context, n, consumer.lease, screen=screen, **ends)
         claimed = await consumer.queue._run_flow(claim)
-        self.coordinator.report_recovery("claim")
         if claimed is None:
             return
         if claimed.screened:
@@ -156,7 +160,8 @@ class AsyncFetcher:
         deadline = time.monotonic() + self.consumer.lease_length.total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
         try:
             while len(items) < room and not self._is_interrupted():
-                claimed = await self.consumer.queue._run_flow(claim_exclusive(context, self.consumer.lease))
+                claim = self.consumer.queue._observed(claim_exclusive)(context, self.consumer.lease)
+                claimed = await self.consumer.queue._run_flow(claim)
                 if claimed is None or claimed[0] is None:
                     break
                 items.append(claimed[0])
@@ -169,6 +174,9 @@ class AsyncFetcher:
     def _count_filtered(self, number: int) -> None:
         self.coordinator.settled += number
         self.counts.add(["screened"] * number)
+
+    def _record_answer(self) -> None:
+        self.coordinator.report_recovery("claim")
 
     def _is_interrupted(self) -> bool:
         return self.backlog.closed or self.coordinator.is_paused(self.consumer)
@@ -219,7 +227,9 @@ class AsyncFetcher:
 
     async def _run_one_exclusively(self, item: Item[Any], *, lapsed: bool) -> None:
         if lapsed:
-            logger.warning("item %s of queue %r may have killed a worker; it runs alone", item.id, item.queue)
+            fields = log_fields(item, worker=self.coordinator.worker)
+            text = "item %s of queue %r may have killed a worker; it runs alone"
+            logger.warning(text, item.id, item.queue, extra=fields)
         self._accept([item], asked=1)
         await self._wait_until_quiet(math.inf)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item, id_key
+from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Dead, Failed, Release, ResolvedOutcome
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.settle.apply_outcomes import commit_before_run
@@ -18,7 +19,7 @@ from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_aio import AioExecutor
-from mongoq.worker.failure_log import FailureReporter
+from mongoq.worker.failure_log import FailureReporter, hide_text
 from mongoq.worker.handler_call import HandlerCall, HandlerSettlements
 
 logger = logging.getLogger("mongoq.worker")
@@ -75,8 +76,10 @@ class AsyncItemRunner:
         elif cancelled and not run.abandoned:
             self._fail_cancelled(run, outcomes)
         else:
-            words = consumer.title, time.monotonic() - run.started, items[0].id
-            logger.warning("a run of %s that was given up has ended late, after %.1f s; ignored: %s", *words)
+            seconds = time.monotonic() - run.started
+            words, fields = (consumer.title, seconds, items[0].id), self._fields(items[0], duration=seconds)
+            text = "a run of %s that was given up has ended late, after %.1f s; ignored: %s"
+            logger.warning(text, *words, extra=fields)
             self.settlements.discard(items)
 
     # --- the call --------------------------------------------------------------------------------
@@ -87,7 +90,8 @@ class AsyncItemRunner:
         if consumer.takes_job:
             self.settlements.watch(run)
             extended, gone = self.backlog.split_leases, consumer.pops
-            run.job = AsyncJob(consumer.queue, items, extended, name=consumer.label, gone=gone)
+            name, worker = consumer.label, self.coordinator.worker
+            run.job = AsyncJob(consumer.queue, items, extended, name=name, gone=gone, worker=worker)
         payload = items[0].payload if consumer.batch is None else [item.payload for item in items]
         run.context = context = self.executor.context.copy()
         try:
@@ -127,7 +131,9 @@ class AsyncItemRunner:
                 raise
             failed = {id_key(item.id): error}
         if failed:
-            logger.warning("item %s of %s is not run, since it may be gone: %r", item.id, consumer.title, failed)
+            errors = [hide_text(error, self.coordinator.log_errors) for error in failed.values()]
+            words, fields = (item.id, consumer.title, errors), self._fields(item)
+            logger.warning("item %s of %s is not run, since it may be gone: %r", *words, extra=fields)
         return not failed
 
     # --- failures --------------------------------------------------------------------------------
@@ -137,7 +143,8 @@ class AsyncItemRunner:
         item: Any = invalid.item
         consumer = self.consumer
         if consumer.pops and not await self._take_for_good(item):
-            logger.error("item %s of %s cannot be run: %s", item.id, consumer.title, invalid)
+            words = item.id, consumer.title, hide_text(invalid, self.coordinator.log_errors)
+            logger.error("item %s of %s cannot be run: %s", *words, extra=self._fields(item))
             self.backlog.refuse(item, consumer.lease_length, Release())
             return
         outcome = consumer.resolver.failure(consumer, item, invalid)
@@ -157,12 +164,20 @@ class AsyncItemRunner:
             if run.abandoned or (run.lost and id_key(item.id) in run.lost):
                 continue  # the result of a lost item is ignored
             if isinstance(outcome, Failed):
-                self.failures.report(item, outcome, traced=outcome.error is not previous)
+                seconds = time.monotonic() - run.started
+                self.failures.report(item, outcome, traced=outcome.error is not previous, duration=seconds)
                 previous = outcome.error
             elif isinstance(outcome, Dead):
-                dead = self.consumer.context.settings.dead
-                words = item.id, self.consumer.title, item.attempts, outcome.reason, dead
-                logger.warning("item %s of %s was declared dead in run %d: %s; it goes to queue %r", *words)
+                self._log_dead(item, outcome, time.monotonic() - run.started)
+
+    def _log_dead(self, item: Item[Any], outcome: Dead, seconds: float) -> None:
+        reason = outcome.reason if self.coordinator.log_errors == "message" else "Dead"
+        words = item.id, self.consumer.title, item.attempts, reason, self.consumer.context.settings.dead
+        fields = self._fields(item, duration=seconds)
+        logger.warning("item %s of %s was declared dead in run %d: %s; it goes to queue %r", *words, extra=fields)
+
+    def _fields(self, item: Item[Any], *, duration: float | None = None) -> dict[str, Any]:
+        return log_fields(item, worker=self.coordinator.worker, duration=duration)
 
     def _report_lost(self, run: HandlerCall) -> None:
         """Log the loss of items that the handler has not settled itself."""
@@ -171,7 +186,7 @@ class AsyncItemRunner:
         lost_items = [item for item in run.items if id_key(item.id) in run.lost]
         unsettled = [item for item in lost_items if item not in self.settlements]
         if unsettled:
-            logger.warning(
-                "a run of %s ended after its item %s was lost; ignored", self.consumer.title, unsettled[0].id
-            )
+            words = self.consumer.title, unsettled[0].id
+            fields = self._fields(unsettled[0], duration=time.monotonic() - run.started)
+            logger.warning("a run of %s ended after its item %s was lost; ignored", *words, extra=fields)
         self.settlements.discard(lost_items)

@@ -20,6 +20,9 @@ class AsyncJob(Local):
             or the server stood still, and another worker has the item; or this worker has given the run up, after
             ``max_time`` or at its own end, when the grace was over. What the handler returns is ignored then, so it may
             as well stop. ``job.lost.is_set()``.
+        worker: name of the worker, as in ``broker.workers()``.
+        returned: what the handler has returned, for context managers of ``around`` at their end; ``None`` before, and
+            after an exception. What becomes of the items is decided after that: an outcome such as ``Retry`` counts.
     """
 
     _elsewhere = "it belongs to the run of its handler; hand on job.item, job.items or payloads, which can be pickled"
@@ -32,18 +35,26 @@ class AsyncJob(Local):
         *,
         name: str | None = None,
         gone: bool = False,
+        worker: str = "",
     ) -> None:
         self._queue = queue
         self._gone = gone
-        self._name = name or queue.name
+        self._name: str = name or queue.name
         self._extended = extended
         self.items = tuple(items)
         self.lost = asyncio.Event()
+        self.worker = worker
+        self.returned: Any = None
 
     @property
     def item(self) -> Item[Any]:
         """The item; of a batch the first one."""
         return self.items[0]
+
+    @property
+    def consumer(self) -> str:
+        """Name of the consumer: the stage of a pipeline, or the queue."""
+        return self._name
 
     @property
     def delivery_hash(self) -> str:

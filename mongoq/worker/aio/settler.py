@@ -9,6 +9,7 @@ from typing import Any
 
 from mongoq.errors import BrokerClosed, MongoqError, ReservationLost
 from mongoq.model.item import Item, id_key
+from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed, name_ending
 from mongoq.protocol.settle.apply_outcomes import (
     ItemOutcome,
@@ -21,7 +22,7 @@ from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_aio import AioExecutor
-from mongoq.worker.failure_log import FailureReporter
+from mongoq.worker.failure_log import FailureReporter, hide_text
 from mongoq.worker.handler_call import HandlerSettlements
 
 logger = logging.getLogger("mongoq.worker")
@@ -139,16 +140,16 @@ class AsyncSettler:
                 lost_items.append(item)
                 if error.certain:
                     level = logging.DEBUG if item in self.settlements else logging.WARNING
-                    logger.log(level, "item %s of queue %r was not settled: %s", item.id, item.queue, error)
+                    self._log(level, "item %s of queue %r was not settled: %s", item, error)
                 else:
                     unknown.append(item.id)
             elif not isinstance(error, MongoqError) or isinstance(error, BrokerClosed):
                 again.append(((item, outcome), error))
             elif isinstance(outcome, Failed):
-                logger.error("item %s of queue %r is left to its lease: %s", item.id, item.queue, error)
+                self._log(logging.ERROR, "item %s of queue %r is left to its lease: %s", item, error)
                 lost_items.append(item)
             else:
-                logger.error("the outcome of item %s of queue %r is impossible: %s", item.id, item.queue, error)
+                self._log(logging.ERROR, "the outcome of item %s of queue %r is impossible: %s", item, error)
                 failure = self.consumer.resolver.failure(self.consumer, item, error)
                 self.failures.report(item, failure)
                 again.append(((item, failure), None))
@@ -159,12 +160,17 @@ class AsyncSettler:
         self._drop_settled(settled)
         return again
 
+    def _log(self, level: int, text: str, item: Item[Any], error: Exception) -> None:
+        shown = hide_text(error, self.coordinator.log_errors)
+        logger.log(level, text, item.id, item.queue, shown, extra=log_fields(item, worker=self.coordinator.worker))
+
     def _report_unknown(self, ids: list[Any]) -> None:
         """Log one line for all items of a command whose reply was lost: no item is lost, and the worker goes on."""
         named = ", ".join(map(str, ids[:MAX_LOGGED_IDS])) + ("…" if len(ids) > MAX_LOGGED_IDS else "")
         logger.warning(
             "a reply was lost, and whether %d items of queue %r were settled here cannot be told; none is lost: %s",
             *(len(ids), self.consumer.context.name, named),
+            extra=log_fields(queue=self.consumer.context.name, worker=self.coordinator.worker),
         )
 
     async def _apply_outcomes(self, parts: list[tuple[AsyncSettler, list[ItemOutcome]]]) -> Mapping[Any, Exception]:
@@ -172,11 +178,11 @@ class AsyncSettler:
         consumer = self.consumer
         if consumer.pops:
             [(_, outcomes)] = parts
-            flow = apply_outcomes_at_most_once(consumer.context, outcomes, context_of)
+            settle = consumer.queue._observed(apply_outcomes_at_most_once)
+            flow = settle(consumer.context, outcomes, context_of)
         else:
-            flow = apply_outcomes_of_queues(
-                [(member.consumer.context, outcomes) for member, outcomes in parts], context_of
-            )
+            settle_parts = consumer.queue._observed(apply_outcomes_of_queues)
+            flow = settle_parts([(member.consumer.context, outcomes) for member, outcomes in parts], context_of)
         failed: Mapping[Any, Exception] = await consumer.queue._run_flow(flow)
         return failed
 

@@ -9,11 +9,13 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import printable
+from mongoq.model.log_fields import log_fields
 from mongoq.protocol.coordination import sources
 from mongoq.protocol.coordination.sources import DocumentLease, ForeignLease, TakenOver
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_aio import AioExecutor
+from mongoq.worker.failure_log import exc_info_of, hide_text
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan, SourceReader
 
@@ -84,6 +86,10 @@ class AsyncSourceRunner:
             self.active = False
             self._coordinator.changed.set()
 
+    @property
+    def _fields(self) -> dict[str, Any]:
+        return log_fields(queue=self.plan.queue.name, worker=self._coordinator.worker)
+
     def _is_running(self) -> bool:
         return not (self._closing or self.over)
 
@@ -100,7 +106,7 @@ class AsyncSourceRunner:
         self._coordinator.report_recovery("lease sources")
         if isinstance(lease, ForeignLease):
             if not self.waits:
-                logger.info("source %r is run by %s; it waits", plan.name, lease.by)
+                logger.info("source %r is run by %s; it waits", plan.name, lease.by, extra=self._fields)
             self.waits = True
             await self._executor.rest(self._event, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_seconds))
             return None
@@ -129,7 +135,8 @@ class AsyncSourceRunner:
         try:
             await self._broker._run(sources.give_back, lease)
         except Exception as error:
-            logger.debug("the lease of source %r could not be given back: %r", self.plan.name, error)
+            words = self.plan.name, hide_text(error, self._coordinator.log_errors)
+            logger.debug("the lease of source %r could not be given back: %r", *words, extra=self._fields)
 
     async def _run_under_lease(self, lease: DocumentLease) -> None:
         """Call the source for as long as this process has the lease."""
@@ -140,7 +147,8 @@ class AsyncSourceRunner:
                     await self._rest_until_next_call(lease)
         except TakenOver as lost:
             words = self.plan.name, lost.held.by or "nobody"
-            logger.warning("source %r has lost its lease, which %s has; nothing more is pushed under it", *words)
+            text = "source %r has lost its lease, which %s has; nothing more is pushed under it"
+            logger.warning(text, *words, extra=self._fields)
         else:
             await self._release_lease(lease)
 
@@ -156,7 +164,7 @@ class AsyncSourceRunner:
 
     async def _call_source(self, lease: DocumentLease) -> None:
         """Call the source once, and push its records."""
-        reader = self.plan.open_reader(lease.position, self._wake)
+        reader = self.plan.open_reader(lease.position, self._wake, log_errors=self._coordinator.log_errors)
         reader.start(self._executor.context.copy())
         try:
             while self._is_running() and not reader.over:
@@ -182,16 +190,20 @@ class AsyncSourceRunner:
         while not (reader.ended or self._abandoned):
             await self._executor.rest(self._event, FOREIGN_LEASE_POLL_SECONDS)
         if not reader.ended:
-            logger.warning("source %r does not come to its end, and is left behind", self.plan.name)
+            text = "source %r does not come to its end, and is left behind"
+            logger.warning(text, self.plan.name, extra=self._fields)
 
     def _conclude(self, reader: SourceReader) -> None:
         """Set the state of the source after the end of its generator."""
         error = self.failure or (reader.failure if reader.over else None)
         if error is not None:
             self.failure = error
-            words = self.plan.name, error_kind(error)
+            hidden = self._coordinator.log_errors == "type"
             logger.error(
-                "source %r stops: %s; what it has yielded before is in its queue", *words, exc_info=printable(error)
+                "source %r stops: %s; what it has yielded before is in its queue",
+                *(self.plan.name, error_kind(error)),
+                exc_info=exc_info_of(error, "type") if hidden else printable(error),
+                extra=self._fields,
             )
             self._coordinator.changed.set()
         elif self._once and not self._closing:

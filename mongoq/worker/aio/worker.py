@@ -9,14 +9,27 @@ from typing import Any, TypeVar
 from mongoq.aio import AsyncBroker, AsyncQueue
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
+from mongoq.model.health import Health
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, check_options, check_source
 from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.consumer import BROKER_HINT, PREFETCH_BYTES, Consumer, Handler, OnTimeout, any_handler, consumer
+from mongoq.worker.consumer import (
+    BROKER_HINT,
+    PREFETCH_BYTES,
+    Consumer,
+    Handler,
+    LogErrors,
+    OnTimeout,
+    any_handler,
+    check_log_errors,
+    consumer,
+)
+from mongoq.worker.hooks import Hook, add_hooks, check_hook
 from mongoq.worker.signals import check_signals
 
 H = TypeVar("H", bound=Handler)
+K = TypeVar("K", bound=Hook)
 
 
 class AsyncWorker(Local):
@@ -48,6 +61,8 @@ class AsyncWorker(Local):
         settings: which settings of its queues win, ``"stored"`` or those given in ``"code"``, as for the broker, whose
             choice holds by default. With ``"code"`` also ``lease`` and ``max_retries`` of its consumers are stored
             with their queues, at the first claim.
+        log_errors: what logs say of the errors of handlers: type and ``"message"``; or the ``"type"`` and the place
+            (file and line) alone, where messages may hold private data. Stored items keep the message either way.
 
     Raises:
         ArgumentInvalid: an argument cannot be used; it is named.
@@ -68,6 +83,7 @@ class AsyncWorker(Local):
         grace: Duration = 25,
         heartbeat: Duration = 5,
         settings: SettingsFrom | None = None,
+        log_errors: LogErrors = "message",
     ) -> None:
         if not isinstance(broker, AsyncBroker):
             raise ArgumentInvalid("broker", f"{AsyncBroker.__name__}, not {type(broker).__name__}; {BROKER_HINT}")
@@ -76,6 +92,8 @@ class AsyncWorker(Local):
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
         self._settings_from = broker._context.settings_from if settings is None else check_source(settings)
         self._consumers: dict[str, Consumer] = {}
+        self._hooks: list[Hook] = []
+        self._log_errors = check_log_errors(log_errors)
         self._engine: AsyncEngine | None = None
 
     def __repr__(self) -> str:
@@ -155,6 +173,48 @@ class AsyncWorker(Local):
 
         return register
 
+    def around(self, hook: K) -> K:
+        """Register a context manager around each call of a handler of this worker; the function is returned as it is.
+
+        ```python
+        @worker.around
+        @contextlib.contextmanager
+        def timed(job):
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                print(job.item.queue, job.item.id, time.monotonic() - began)
+        ```
+
+        ``hook(job)`` is called before each run, and the context manager that it returns is entered before the handler
+        and left after it, with its exception if it has raised one. It runs in the thread or task of the handler, and in
+        its context: context variables that it sets are seen by the handler. ``job`` has the items, and at the end what
+        the handler has ``returned``. Of several, the first registered is the outermost. They hold for all consumers,
+        whenever these are registered.
+
+        - An exception of the hook, before or after the handler, fails the run like one of the handler; before it, the
+          handler is not called.
+        - A context manager that suppresses an exception makes the run a success, as if the handler had returned
+          ``None``.
+        - A batch is one call. The time limit ``max_time`` covers the hooks as well, and a cancellation reaches them as
+          ``CancelledError``. An item that is run at most once has left its queue before.
+        - A child that a handler forks ends at the end of the handler, without the rest of the context managers.
+
+        Coroutine functions may have asynchronous context managers as well; plain functions may not.
+
+        Args:
+            hook: a function, or a class, that takes the job and returns a context manager.
+
+        Raises:
+            ArgumentInvalid: it cannot be a hook, or the worker runs already.
+        """
+        check_hook(hook, coroutines=self._coroutines)
+        if self._engine is not None:
+            raise ArgumentInvalid("around", "this comes too late: the worker runs already")
+        self._hooks.append(hook)
+        return hook
+
     def _handle(self, queue: str | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
         """Return a queue handle with the consumer's own settings; it stores them if settings in code win."""
         handle = queue if isinstance(queue, AsyncQueue) else self._broker.queue(queue)
@@ -195,7 +255,8 @@ class AsyncWorker(Local):
                 which calls ``stop``.
 
         Raises:
-            ArgumentInvalid: there is no consumer, the worker runs already, or its broker is a virtual one.
+            ArgumentInvalid: there is no consumer, the worker runs already, its broker is a virtual one, or it has an
+                asynchronous context manager ``around`` a plain function.
             BrokerClosed: the broker was closed meanwhile.
             CollectionUnsuitable: the collection cannot be used, or was written by a later mongoq.
 
@@ -210,13 +271,22 @@ class AsyncWorker(Local):
         check_signals(signals)
         if self._broker._context.serverless:
             raise ArgumentInvalid("worker", "it needs a server to run; mongoq.testing runs handlers without one")
-        self._engine = engine = AsyncEngine(
-            self._broker, list(self._consumers.values()), grace=self._grace, heartbeat=self._heartbeat
-        )
+        consumers = [add_hooks(each, self._hooks) for each in self._consumers.values()]
+        options: dict[str, Any] = {"grace": self._grace, "heartbeat": self._heartbeat, "log_errors": self._log_errors}
+        self._engine = engine = AsyncEngine(self._broker, consumers, **options)
         try:
             await engine.run(drain=drain, signals=signals)
         finally:
             self._engine = None
+
+    def health(self) -> Health:
+        """Return whether this worker runs, is connected, consumes and does not stop, with the reasons if not.
+
+        It asks no server, and may be called from any thread: a worker notices an outage by its own commands, at the
+        latest by a heartbeat. ``mongoq.monitoring.HealthServer`` answers probes with it.
+        """
+        engine = self._engine
+        return Health.of(["the worker does not run"]) if engine is None else engine.health()
 
     def stop(self) -> None:
         """End as on SIGTERM, from any thread or from a handler; the second time at once. Nothing if it does not run.

@@ -15,6 +15,7 @@ from typing import Any
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item
+from mongoq.model.log_fields import log_fields
 from mongoq.protocol.claim.reserve_many import claim_batch, claim_exclusive
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.backlog import Backlog, SettledCounts
@@ -55,6 +56,7 @@ class ConsumerLoop:
         self.backlog = backlog = Backlog(consumer)
         self.counts = counts = SettledCounts()
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
+        self._coordinator = coordinator
         self._executor = executor
         self._settlements = settlements = HandlerSettlements(consumer)
         failures = FailureReporter(consumer, backlog, coordinator)
@@ -83,7 +85,9 @@ class ConsumerLoop:
         job = None if run is None else run.job
         if job is not None and self._settlements.record_loss(item):
             return
-        logger.warning("item %s of queue %r is lost: it was taken, or settled, by somebody else", item.id, item.queue)
+        fields = log_fields(item, worker=self._coordinator.worker)
+        text = "item %s of queue %r is lost: it was taken, or settled, by somebody else"
+        logger.warning(text, item.id, item.queue, extra=fields)
         if job is not None:
             job.lost.set()
 
@@ -130,9 +134,9 @@ class Fetcher:
             return
         consumer = self.consumer
         context, screen = consumer.claims or consumer.context, consumer.item_filter
-        claim = claim_batch(context, n, consumer.lease, over=self._is_interrupted, screen=screen)
+        ends: dict[str, Any] = {"over": self._is_interrupted, "answered": self._record_answer}
+        claim = consumer.queue._observed(claim_batch)(context, n, consumer.lease, screen=screen, **ends)
         claimed = consumer.queue._run_flow(claim)
-        self.coordinator.report_recovery("claim")
         if claimed is None:
             return
         if claimed.screened:
@@ -157,7 +161,8 @@ class Fetcher:
         deadline = time.monotonic() + self.consumer.lease_length.total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
         try:
             while len(items) < room and not self._is_interrupted():
-                claimed = self.consumer.queue._run_flow(claim_exclusive(context, self.consumer.lease))
+                claim = self.consumer.queue._observed(claim_exclusive)(context, self.consumer.lease)
+                claimed = self.consumer.queue._run_flow(claim)
                 if claimed is None or claimed[0] is None:
                     break
                 items.append(claimed[0])
@@ -170,6 +175,9 @@ class Fetcher:
     def _count_filtered(self, number: int) -> None:
         self.coordinator.settled += number
         self.counts.add(["screened"] * number)
+
+    def _record_answer(self) -> None:
+        self.coordinator.report_recovery("claim")
 
     def _is_interrupted(self) -> bool:
         return self.backlog.closed or self.coordinator.is_paused(self.consumer)
@@ -220,7 +228,9 @@ class Fetcher:
 
     def _run_one_exclusively(self, item: Item[Any], *, lapsed: bool) -> None:
         if lapsed:
-            logger.warning("item %s of queue %r may have killed a worker; it runs alone", item.id, item.queue)
+            fields = log_fields(item, worker=self.coordinator.worker)
+            text = "item %s of queue %r may have killed a worker; it runs alone"
+            logger.warning(text, item.id, item.queue, extra=fields)
         self._accept([item], asked=1)
         self._wait_until_quiet(math.inf)
 

@@ -14,16 +14,19 @@ from bson import ObjectId
 
 from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped
+from mongoq.model.health import Health
+from mongoq.model.log_fields import log_fields
 from mongoq.protocol.base.bootstrap import hello
 from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.flow import Flow, WakeEvent
 from mongoq.protocol.settle.by_token import extend_leases, record_timeout
 from mongoq.protocol.wait.wait import is_drained
-from mongoq.worker.consumer import Consumer
+from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
-from mongoq.worker.failure_log import error_line
+from mongoq.worker.failure_log import error_line, hide_text
 from mongoq.worker.handler_call import HandlerCall
+from mongoq.worker.hooks import add_hooks
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
 from mongoq.worker.threads.consumer_loop import ConsumerLoop
@@ -77,20 +80,25 @@ class Engine:
         heartbeat: timedelta,
         sources: Sequence[SourcePlan] = (),
         run: ObjectId | None = None,
+        log_errors: LogErrors = "message",
     ) -> None:
         self._broker = broker
         self._context = broker._context
+        observer = broker._driver.observer
+        if observer is not None:
+            hooks = observer.make_hooks()
+            consumers = [add_hooks(one, hooks) for one in consumers]
         self._grace = grace
         self._heartbeat = heartbeat
         self._run_id = run
-        self._coordinator = Coordinator(self._context.registry)
+        self._name = f"{self._context.identity}/{next(_worker_numbers)}"
+        self._coordinator = Coordinator(self._context.registry, self._name, log_errors=log_errors)
         self._executor = ThreadExecutor(self._coordinator.fail)
         self.loops = [ConsumerLoop(consumer, self._coordinator, self._executor) for consumer in consumers]
         self._coordinator.loops = self.loops
         self.source_runners = [SourceRunner(source, broker, self._coordinator, self._executor) for source in sources]
-        self._name = f"{self._context.identity}/{next(_worker_numbers)}"
         self._signals = 0
-        self._prepared = False
+        self._prepared = self._consuming = False
         # True after a signal: the next call of stop comes from the program's own handler of that signal.
         self._expects_repeated_stop = False
         self.interrupted = self._ended = False
@@ -98,7 +106,7 @@ class Engine:
         self._stop_reason = ""
         limits = [consumer.max_time.total_seconds() for consumer in consumers if consumer.max_time is not None]
         self._check_interval = min(max(min(limits) / 4, 0.02), TICK_SECONDS) if limits else TICK_SECONDS
-        self._watch = Watchdog(self._overdue, self._check_interval) if limits else None
+        self._watch = Watchdog(self._overdue, self._check_interval, self._name) if limits else None
 
     def _overdue(self) -> Iterator[tuple[str, HandlerCall]]:
         for loop in self.loops:
@@ -116,6 +124,28 @@ class Engine:
             self._coordinator.holds_anything()
             or any(runner.active and not runner.waits for runner in self.source_runners)
         )
+
+    def health(self) -> Health:
+        """Return whether the worker consumes, without asking the server; from any thread."""
+        reasons = self._coordinator.describe_outages()
+        failure = self._coordinator.failure
+        if failure is not None:
+            reasons.insert(0, f"the worker cannot go on: {error_kind(failure)}")
+        elif self._ended:
+            reasons.insert(0, "the worker has ended")
+        elif self._signals:
+            reasons.insert(0, "the worker stops")
+        elif not self._consuming:
+            reasons.insert(0, "the worker starts, and does not consume yet")
+        for loop in self.loops:
+            if loop.halted is not None:
+                reasons.append(f"{loop.consumer.title} has stopped: item {loop.halted[0].id} has failed for good")
+            elif loop.backlog.is_stuck:
+                reasons.append(f"{loop.consumer.title} takes nothing more: all its runs take too long, and do not end")
+        for runner in self.source_runners:
+            if runner.failure is not None:
+                reasons.append(f"source {runner.plan.name!r} has stopped: {error_kind(runner.failure)}")
+        return Health.of(reasons)
 
     def stop(self, why: str = "it was told to") -> None:
         """Stop in good order; at once on the second call."""
@@ -144,7 +174,7 @@ class Engine:
                 if not self._prepared:
                     self.prepare()
                 if self._signals:
-                    logger.info("worker %s stops before it has started: %s", self._name, self._describe_reason())
+                    self._log("worker %s stops before it has started: %s", self._describe_reason())
                 else:
                     self._work(drain=drain)
         finally:
@@ -186,7 +216,7 @@ class Engine:
             self._watch.start()
         titles = [loop.consumer.title for loop in self.loops]
         titles += [f"source {runner.plan.name!r}" for runner in self.source_runners]
-        logger.info("worker %s starts: %s", self._name, ", ".join(dict.fromkeys(titles)))
+        self._log("worker %s starts: %s", ", ".join(dict.fromkeys(titles)))
         for loop in self.loops:
             loop.start()
         for runner in self.source_runners:
@@ -195,25 +225,32 @@ class Engine:
             self._executor.start(self._keep_leases, "mongoq-keep")
         if any(loop.consumer.on_timeout != "log" for loop in self.loops):
             self._executor.start(self._time_out, "mongoq-time-out")
+        self._consuming = True
         self._executor.start(self._beat, "mongoq-beat")
         if drain:
             self._executor.start(self._stop_when_drained, "mongoq-drain")
         try:
             while not (self._signals or self._coordinator.failure or self._is_idle()):
                 self._executor.rest(self._coordinator.changed, TICK_SECONDS)
-            logger.info("worker %s stops: %s", self._name, self._describe_reason())
+            self._log("worker %s stops: %s", self._describe_reason())
             self._wind_down()
         except BaseException as error:
             self.stop()
-            logger.info("worker %s stops at once: %s", self._name, error_kind(error))
+            self._log("worker %s stops at once: %s", error_kind(error))
             self._signals = 2
             self._executor.shield(self._wind_down)
             raise
 
+    def _log(self, text: str, words: object) -> None:
+        logger.info(text, self._name, words, extra=log_fields(worker=self._name))
+
+    def _hide(self, error: BaseException) -> object:
+        return hide_text(error, self._coordinator.log_errors)
+
     def _describe_reason(self) -> str:
         """Return the reason for the stop; an error that the worker cannot go on with comes first."""
         if self._coordinator.failure is not None:
-            return f"it cannot go on: {error_line(self._coordinator.failure)}"
+            return f"it cannot go on: {error_line(self._coordinator.failure, self._coordinator.log_errors)}"
         return self._stop_reason or "all that it ran has stopped by itself"
 
     def _is_idle(self) -> bool:
@@ -234,7 +271,7 @@ class Engine:
         for event in self._end_events:
             event.set()
         self._executor.close(LAST_SETTLE_SECONDS)
-        logger.info(SETTLED_LINES[self.settled == 1], self._name, self.settled)
+        self._log(SETTLED_LINES[self.settled == 1], self.settled)
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -261,16 +298,17 @@ class Engine:
         while self._is_at_work() and self._now() < deadline:
             self._executor.rest(self._coordinator.emptied, TICK_SECONDS / 20)
         if self._coordinator.is_at_work():
-            logger.warning("some items could not be given back; they come back when their leases end")
+            fields = log_fields(worker=self._name)
+            logger.warning("some items could not be given back; they come back when their leases end", extra=fields)
 
     def _abandon(self, loop: ConsumerLoop) -> None:
         """Release the running items of a consumer; a call that has timed out has nothing left to release."""
         runs, queue = loop.backlog.abandon(), loop.consumer.name
-        late = sum(run.timed_out for run in runs)
+        late, fields = sum(run.timed_out for run in runs), log_fields(queue=queue, worker=self._name)
         if late:
-            logger.warning(LEFT_LINES[late == 1], late, queue)
+            logger.warning(LEFT_LINES[late == 1], late, queue, extra=fields)
         if len(runs) > late:
-            logger.warning(GIVEN_UP_LINES[len(runs) - late == 1], len(runs) - late, queue)
+            logger.warning(GIVEN_UP_LINES[len(runs) - late == 1], len(runs) - late, queue, extra=fields)
         for run in runs:
             if run.job is not None:
                 run.job.lost.set()
@@ -323,7 +361,8 @@ class Engine:
                 try:
                     loop.consumer.queue._run(record_timeout, items, loop.consumer.timeout_error())
                 except Exception as error:  # only the error text on the items is lost; their leases end all the same
-                    logger.debug("that a run took too long is not kept on its items: %r", error)
+                    shown, fields = self._hide(error), log_fields(queue=loop.consumer.name, worker=self._name)
+                    logger.debug("that a run took too long is not kept on its items: %r", shown, extra=fields)
             self._executor.rest(event, self._check_interval)
 
     # --- the record ------------------------------------------------------------------------------
@@ -346,6 +385,7 @@ class Engine:
                             record.name,
                             record.seen,
                             dict(record.queues),
+                            extra=log_fields(worker=record.name),
                         )
                     sweep = self._now() + SWEEP_INTERVAL
             except Exception as error:
@@ -356,7 +396,8 @@ class Engine:
         try:
             self._broker._run(heartbeats.forget, self._name)
         except Exception as error:
-            logger.debug("the record of this worker stays for a while: %r", error)
+            shown, fields = self._hide(error), log_fields(worker=self._name)
+            logger.debug("the record of this worker stays for a while: %r", shown, extra=fields)
 
     # --- until the queues are empty --------------------------------------------------------------
 

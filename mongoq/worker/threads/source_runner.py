@@ -10,11 +10,13 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.encoding.error_text import printable
+from mongoq.model.log_fields import log_fields
 from mongoq.protocol.coordination import sources
 from mongoq.protocol.coordination.sources import DocumentLease, ForeignLease, TakenOver
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
+from mongoq.worker.failure_log import exc_info_of, hide_text
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan, SourceReader
 
@@ -85,6 +87,10 @@ class SourceRunner:
             self.active = False
             self._coordinator.changed.set()
 
+    @property
+    def _fields(self) -> dict[str, Any]:
+        return log_fields(queue=self.plan.queue.name, worker=self._coordinator.worker)
+
     def _is_running(self) -> bool:
         return not (self._closing or self.over)
 
@@ -101,7 +107,7 @@ class SourceRunner:
         self._coordinator.report_recovery("lease sources")
         if isinstance(lease, ForeignLease):
             if not self.waits:
-                logger.info("source %r is run by %s; it waits", plan.name, lease.by)
+                logger.info("source %r is run by %s; it waits", plan.name, lease.by, extra=self._fields)
             self.waits = True
             self._executor.rest(self._event, min(FOREIGN_LEASE_POLL_SECONDS, self._extension_seconds))
             return None
@@ -130,7 +136,8 @@ class SourceRunner:
         try:
             self._broker._run(sources.give_back, lease)
         except Exception as error:
-            logger.debug("the lease of source %r could not be given back: %r", self.plan.name, error)
+            words = self.plan.name, hide_text(error, self._coordinator.log_errors)
+            logger.debug("the lease of source %r could not be given back: %r", *words, extra=self._fields)
 
     def _run_under_lease(self, lease: DocumentLease) -> None:
         """Call the source for as long as this process has the lease."""
@@ -141,7 +148,8 @@ class SourceRunner:
                     self._rest_until_next_call(lease)
         except TakenOver as lost:
             words = self.plan.name, lost.held.by or "nobody"
-            logger.warning("source %r has lost its lease, which %s has; nothing more is pushed under it", *words)
+            text = "source %r has lost its lease, which %s has; nothing more is pushed under it"
+            logger.warning(text, *words, extra=self._fields)
         else:
             self._release_lease(lease)
 
@@ -157,7 +165,7 @@ class SourceRunner:
 
     def _call_source(self, lease: DocumentLease) -> None:
         """Call the source once, and push its records."""
-        reader = self.plan.open_reader(lease.position, self._wake)
+        reader = self.plan.open_reader(lease.position, self._wake, log_errors=self._coordinator.log_errors)
         reader.start(self._executor.context.copy())
         try:
             while self._is_running() and not reader.over:
@@ -183,16 +191,20 @@ class SourceRunner:
         while not (reader.ended or self._abandoned):
             self._executor.rest(self._event, FOREIGN_LEASE_POLL_SECONDS)
         if not reader.ended:
-            logger.warning("source %r does not come to its end, and is left behind", self.plan.name)
+            text = "source %r does not come to its end, and is left behind"
+            logger.warning(text, self.plan.name, extra=self._fields)
 
     def _conclude(self, reader: SourceReader) -> None:
         """Set the state of the source after the end of its generator."""
         error = self.failure or (reader.failure if reader.over else None)
         if error is not None:
             self.failure = error
-            words = self.plan.name, error_kind(error)
+            hidden = self._coordinator.log_errors == "type"
             logger.error(
-                "source %r stops: %s; what it has yielded before is in its queue", *words, exc_info=printable(error)
+                "source %r stops: %s; what it has yielded before is in its queue",
+                *(self.plan.name, error_kind(error)),
+                exc_info=exc_info_of(error, "type") if hidden else printable(error),
+                extra=self._fields,
             )
             self._coordinator.changed.set()
         elif self._once and not self._closing:

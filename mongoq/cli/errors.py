@@ -1,0 +1,25 @@
+"""Exit codes, and errors of the driver in one line."""
+
+from __future__ import annotations
+
+from pymongo.errors import OperationFailure, PyMongoError
+
+from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
+
+OPERATION_FAILED = 1
+"""Exit code when mongoq refused or failed: an unknown queue, an item that does not exist, an unhealthy check."""
+WRONG_USAGE = 2
+"""Exit code for arguments that cannot be used; click's own."""
+UNAVAILABLE = 3
+"""Exit code when no server answered, or the server refused the user."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells report it."""
+
+
+def describe_driver_error(error: PyMongoError) -> str:
+    """Return an error of the driver in one line, without its topology dump and without values of documents."""
+    if isinstance(error, OperationFailure):
+        if error.code == UNAUTHORIZED_CODE:
+            return f"MongoDB {describe_missing_right(error)}"
+        return f"MongoDB refused the command: code {error.code}"
+    return f"{type(error).__name__}: {str(error).partition(', Timeout:')[0]}"

@@ -1,0 +1,108 @@
+"""Command ``mongoq``: the list of its commands, and the exit code of each kind of error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from keyword import iskeyword
+from typing import Any
+
+import click
+from pymongo.errors import PyMongoError
+
+import mongoq
+from mongoq.cli.errors import INTERRUPTED, OPERATION_FAILED, UNAVAILABLE, describe_driver_error
+from mongoq.cli.output import discard_stdout, printable
+from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
+
+COMMANDS: Mapping[str, str] = {
+    "worker": "worker",
+    "queues": "queues",
+    "watch": "watch",
+    "peek": "items",
+    "show": "items",
+    "history": "history",
+    "workers": "workers",
+    "bindings": "queues",
+    "stats": "queues",
+    "settings": "queues",
+    "push": "push",
+    "replay": "replay",
+    "dead": "dead",
+    "pause": "settings",
+    "resume": "settings",
+    "configure": "settings",
+    "purge": "deletion",
+    "remove": "deletion",
+    "drop-queue": "deletion",
+    "pipeline": "pipeline",
+    "export": "transfer",
+    "import": "transfer",
+    "doctor": "doctor",
+    "health": "health",
+    "exporter": "exporter",
+    "role": "role",
+}
+"""Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``.
+
+The function of a command whose name is a keyword of Python ends with ``_``.
+"""
+
+
+class CommandGroup(click.Group):
+    """Group that imports the module of a command only when the command is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, in the order of the help page."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command; ``None`` if there is none with this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"mongoq.cli.{COMMANDS[cmd_name]}")
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, f"{name}_" if iskeyword(name) else name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and turn its errors into one line on stderr and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # The reader of our output has ended; Python would complain once more while it flushes at exit.
+            discard_stdout()
+            ctx.exit(0)
+        except (ServerUnavailable, AuthenticationFailed) as error:
+            fail(ctx, str(error), UNAVAILABLE)
+        except MongoqError as error:
+            fail(ctx, str(error), OPERATION_FAILED)
+        except PyMongoError as error:
+            fail(ctx, describe_driver_error(error), UNAVAILABLE)
+        except click.ClickException as error:
+            # click prints it: names in it may come from files or from the server.
+            error.message = printable(error.message)  # type: ignore[misc]  # final for subclasses
+            raise
+        except OSError as error:
+            # A full disk behind stdout; Python would complain once more while it flushes at exit.
+            discard_stdout()
+            place = f"{error.filename}: " if error.filename else ""
+            fail(ctx, f"{place}{error.strerror or error}", OPERATION_FAILED)
+
+
+def fail(ctx: click.Context, message: str, code: int) -> None:
+    """Print an error to stderr, and exit with this code."""
+    click.echo(f"mongoq: {printable(message)}", err=True)
+    ctx.exit(code)
+
+
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(mongoq.__version__, prog_name="mongoq")
+def main() -> None:
+    """Start workers, look into queues, and repair them.
+
+    The server is named by --uri, by MONGOQ_URI, or by uri in [tool.mongoq] of pyproject.toml. Each command explains
+    itself: mongoq COMMAND --help.
+    """

@@ -1,0 +1,201 @@
+"""Output of the command line: tables for people, JSON lines for scripts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+from bson import json_util
+from bson.binary import UuidRepresentation
+from rich import box
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+JSON_OPTIONS = json_util.JSONOptions(
+    json_mode=json_util.JSONMode.RELAXED, tz_aware=True, uuid_representation=UuidRepresentation.STANDARD
+)
+PIPE_WIDTH = 1_000
+"""Characters in a line of a table that goes to a file or to another program, at most."""
+COLUMN_GAP = 2
+"""Characters between two columns."""
+FIXED_WIDTH = 24
+"""Characters of an id and of a time: columns that are no wider are not folded."""
+MIN_WIDTH = 16
+"""Characters that a shortened text keeps in a narrow terminal."""
+
+
+class Output:
+    """Prints the result of a command, as text or as JSON.
+
+    Attributes:
+        as_json: True if each result is one line of relaxed extended JSON.
+        console: rich console on stdout; text of users is printed by ``Text``, never as rich markup.
+    """
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+        # A pipe has no width: its tables are not folded, so that each row stays one line for other programs.
+        self.console = _Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        empty: str,
+        right: Collection[str] = (),
+        optional: Collection[str] = (),
+        shortened: str | None = None,
+    ) -> None:
+        """Print rows, one JSON document each or one line of a table each; ``empty`` is said instead of no rows.
+
+        Columns of numbers, and those in ``right``, are aligned to the right. Text of the column ``shortened`` is cut at
+        the edge of the terminal.
+        """
+        if self.as_json:
+            for row in rows:
+                self.document(row)
+            return
+        listed = list(rows)
+        if not listed:
+            self.line(empty)
+            return
+        table = make_table(
+            columns, listed, right=right, optional=optional, shortened=shortened, width=self.console.width
+        )
+        self.console.print(table)
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """Print one JSON document in one line."""
+        click.echo(json_util.dumps(document, json_options=JSON_OPTIONS))
+
+    def line(self, text: str, *, keep: str = "") -> None:
+        """Print a sentence; with ``--json`` it goes to stderr, so that stdout holds JSON alone.
+
+        ``keep`` are the control characters that are printed as they are: a name of a queue with a line break must not
+        look like a sentence of its own.
+        """
+        click.echo(printable(text, keep=keep), file=sys.stderr if self.as_json else sys.stdout)
+
+    def note(self, text: str) -> None:
+        """Print a remark about the result to stderr."""
+        click.echo(printable(text, keep=""), err=True)
+
+    def progress(self, text: str) -> AbstractContextManager[Any]:
+        """Return a block that shows a text with a spinner while it lasts, if a person looks at the terminal."""
+        return Console(stderr=True).status(Text(text)) if sys.stderr.isatty() else nullcontext()
+
+
+def discard_stdout() -> None:
+    """Discard what stdout still holds, and all further output to it."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:
+        # A stream of a test, which has no file.
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+class _Console(Console):
+    """Console that raises ``BrokenPipeError`` where rich would end the process with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def make_table(
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    right: Collection[str] = (),
+    optional: Collection[str] = (),
+    shortened: str | None = None,
+    width: int = PIPE_WIDTH,
+) -> Table:
+    """Return a table of rows for a terminal of a width, as ``Output.table`` prints it."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, COLUMN_GAP - 1, 0, 0), header_style="bold")
+    columns = [column for column in columns if column not in optional or any(row.get(column) for row in rows)]
+    texts = {column: [cell(row.get(column)) for row in rows] for column in columns}
+    widths = {column: max(map(cell_len, (column, *cells))) for column, cells in texts.items()}
+    if shortened is not None:
+        rest = width - 1 - sum(widths[column] + COLUMN_GAP for column in columns if column != shortened)
+        texts[shortened] = [_cut(text, max(rest, MIN_WIDTH)) for text in texts[shortened]]
+    for column in columns:
+        numeric = column in right or all(_is_number(row.get(column)) for row in rows)
+        # A column without long texts keeps its width, and the others are folded.
+        table.add_column(
+            Text(column.replace("_", " ")),
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=numeric or widths[column] <= FIXED_WIDTH,
+        )
+    for cells in zip(*texts.values(), strict=True):
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | None) and not isinstance(value, bool)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def cell(value: Any) -> str:
+    """Return a value as one line of text, without control characters that would move the cursor of a terminal."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, datetime):
+        return time_text(value, "seconds")
+    if isinstance(value, timedelta):
+        return duration_text(value)
+    return printable(value if isinstance(value, str) else str(value), keep="")
+
+
+def printable(text: str, *, keep: str = "\n\t") -> str:
+    """Replace control characters, such as the escape that begins a command of the terminal, by their codes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else _code(c) for c in text)
+
+
+def _code(character: str) -> str:
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def time_text(at: datetime, precision: str = "milliseconds") -> str:
+    """Return a time in ISO 8601 and UTC; ``--since`` and ``--until`` read it."""
+    return at.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+"""Units of durations, with their seconds."""
+
+
+def duration_text(length: timedelta) -> str:
+    """Return a duration in its two largest units, such as ``2h 5m``."""
+    seconds = length.total_seconds()
+    if seconds < 0:
+        return "-" + duration_text(-length)
+    if seconds and seconds < 1:
+        return f"{seconds:.3g}s"
+    rest = int(seconds)
+    parts: list[str] = []
+    for unit, size in UNITS:
+        number, rest = divmod(rest, size)
+        if number or parts:
+            parts.append(f"{number}{unit}" if number else "")
+    return " ".join(filter(None, parts[:2])) or "0s"

@@ -1,0 +1,133 @@
+"""Durations of handler calls: a histogram by queue and outcome, which can be sent to another process and added there.
+
+It needs no package of Prometheus, so a worker process below a supervisor counts without one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from mongoq.model.outcomes import Dead, Drop, Fork, Move, Outcome, Retry
+from mongoq.model.process import Local
+
+BUCKET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the buckets; one more bucket has no bound."""
+OUTCOMES: tuple[type[Outcome], ...] = (Retry, Dead, Drop, Move, Fork)
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Calls of one queue with one outcome.
+
+    Attributes:
+        counts: number of calls in each bucket, not in those below it.
+        seconds: sum of all durations.
+    """
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKET_SECONDS) + 1))
+    seconds: float = 0.0
+
+    def add(self, counts: Sequence[int], seconds: float) -> None:
+        """Add the calls of another histogram."""
+        self.counts = [own + more for own, more in zip(self.counts, counts, strict=True)]
+        self.seconds += seconds
+
+
+class RunDurations(Local):
+    """Histograms of the handler calls of this process, by queue and outcome. Any thread may use it.
+
+    It is a hook for ``worker.around`` and ``pipeline.around``.
+    """
+
+    _elsewhere = "it counts in its process; a pipeline with it runs in threads or with asyncio, not on Spark"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._histograms: dict[tuple[str, str], Histogram] = {}
+
+    def __call__(self, job: Any) -> RunTimer:
+        """Return the context manager of one call of a handler."""
+        return RunTimer(self, job)
+
+    def observe(self, queue: str, outcome: str, seconds: float) -> None:
+        """Count a call."""
+        bucket = bisect_left(BUCKET_SECONDS, seconds)
+        with self._lock:
+            histogram = self._find(queue, outcome)
+            histogram.counts[bucket] += 1
+            histogram.seconds += seconds
+
+    def read(self) -> list[tuple[str, str, list[int], float]]:
+        """Return queue, outcome, counts and sum of seconds of each histogram, ordered by queue and outcome."""
+        with self._lock:
+            return [
+                (*labels, list(histogram.counts), histogram.seconds)
+                for labels, histogram in sorted(self._histograms.items())
+            ]
+
+    def take(self) -> list[tuple[str, str, list[int], float]]:
+        """Return what was counted since the last call, and forget it; the values can be written as JSON."""
+        with self._lock:
+            taken, self._histograms = self._histograms, {}
+        return [(*labels, histogram.counts, histogram.seconds) for labels, histogram in taken.items()]
+
+    def add(self, taken: Iterable[Any]) -> None:
+        """Add what another process has taken."""
+        with self._lock:
+            for queue, outcome, counts, seconds in taken:
+                self._find(queue, outcome).add(counts, seconds)
+
+    def _find(self, queue: str, outcome: str) -> Histogram:
+        return self._histograms.setdefault((queue, outcome), Histogram())
+
+
+class RunTimer:
+    """Measures one call of a handler."""
+
+    __slots__ = ("_durations", "_job", "_started")
+
+    def __init__(self, durations: RunDurations, job: Any) -> None:
+        self._durations = durations
+        self._job = job
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Count the call by its outcome."""
+        seconds = time.perf_counter() - self._started
+        outcome = name_returned(self._job) if kind is None else name_error(kind)
+        self._durations.observe(self._job.item.queue, outcome, seconds)
+
+
+def name_error(kind: type[BaseException]) -> str:
+    """Return the outcome of a call that has raised: ``cancelled`` if not the handler has failed but the run ends."""
+    return "failed" if issubclass(kind, Exception) else "cancelled"
+
+
+def name_returned(job: Any) -> str:
+    """Return the outcome of a call that has returned; ``mixed`` for a batch whose items have several outcomes."""
+    returned = job.returned
+    # A list with an entry for each item is the answer of a batch; others are values, and may be long.
+    if issubclass(type(returned), list) and len(returned) == len(job.items):
+        names = {_name_value(entry) for entry in returned}
+        return names.pop() if len(names) == 1 else "mixed"
+    return _name_value(returned)
+
+
+def _name_value(value: Any) -> str:
+    # By the type: a value of the user may say that it is of any class, or raise when it is asked.
+    kind = type(value)
+    if issubclass(kind, BaseException):
+        return "failed"
+    return next((outcome.__name__.lower() for outcome in OUTCOMES if issubclass(kind, outcome)), "done")

@@ -1,0 +1,372 @@
+"""Metrics for Prometheus: the state of all queues, read for each scrape at a bounded cost, and durations of handlers.
+
+``PrometheusMetrics`` is the public face; the collectors below it can be registered one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from anyio import to_thread
+
+from mongoq.aio import AsyncBroker
+from mongoq.errors import ArgumentInvalid, MongoqError
+from mongoq.model.arguments import DEAD_SUFFIX, Duration, count, duration
+from mongoq.model.encoding.error_text import name_of
+from mongoq.model.process import EVENTS
+from mongoq.monitoring.durations import BUCKET_SECONDS, RunDurations
+from mongoq.pipeline.pipeline import Pipeline
+from mongoq.protocol.coordination.heartbeats import workers
+from mongoq.protocol.flow import Flow
+from mongoq.protocol.insight import BUDGET, QueueInsight, read_queues
+from mongoq.protocol.state.context import BrokerContext
+from mongoq.sync import Broker
+from mongoq.worker.aio.worker import AsyncWorker
+from mongoq.worker.threads.worker import Worker
+
+try:
+    from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    hint = "metrics need prometheus-client: install mongoq-driver[prometheus] (pip install '.[prometheus]')"
+    raise ImportError(hint, name=error.name) from error
+
+__all__ = ["BrokerCollector", "BrokerReading", "DurationsCollector", "PrometheusMetrics", "read_broker"]
+
+logger = logging.getLogger("mongoq.metrics")
+
+CACHE_SECONDS = 5.0
+"""Seconds for which a reading serves all scrapes, by default."""
+READ_SECONDS = 5.0
+"""Seconds that one reading may take, by default; Prometheus gives up after 10."""
+STATES = ("ready", "scheduled", "reserved", "expired")
+INSTRUMENTED = (Worker, AsyncWorker, Pipeline)
+
+W = TypeVar("W", Worker, AsyncWorker, Pipeline)
+Scope = MutableMapping[str, Any]
+AsgiApp = Callable[[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReading:
+    """State of all queues, and the number of live workers."""
+
+    queues: list[QueueInsight]
+    workers: int
+
+
+def read_broker(broker: BrokerContext, *, budget: int = BUDGET) -> Flow[BrokerReading]:
+    """Read the state of all queues, and count the live workers: what ``read_queues`` takes, and one ``find``."""
+    queues = yield from read_queues(broker, budget=budget)
+    records = yield from workers(broker)
+    return BrokerReading(queues, sum(record.alive for record in records))
+
+
+class BrokerCollector(Collector):
+    """Collects the metrics of all queues, from one reading for all scrapes within some seconds.
+
+    A reading that fails makes ``mongoq_up`` 0; the scrape itself never fails.
+
+    Args:
+        read: reads the broker, from any thread; ``None`` if only ``refresh_async`` does it.
+        cache: seconds for which a reading is used.
+    """
+
+    def __init__(self, read: Callable[[], BrokerReading] | None, *, cache: float = CACHE_SECONDS) -> None:
+        self._read = read
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._async_lock = asyncio.Lock()
+        self._metrics: list[Metric] = list(make_metrics(None, 0.0))
+        self._read_at: float | None = None
+        self._failure: str | None = None
+
+    def describe(self) -> list[Metric]:
+        """Return all metrics without values, so that a registry knows their names without a reading."""
+        return list(_Families().all())
+
+    def collect(self) -> Iterator[Metric]:
+        """Return all metrics, after a reading if the last one is too old; other threads wait for it."""
+        with self._lock:
+            if self._read is not None and self._is_old():
+                started = time.monotonic()
+                try:
+                    reading = self._read()
+                except Exception as error:
+                    self._keep(None, started, error)
+                else:
+                    self._keep(reading, started)
+            return iter(self._metrics)
+
+    async def refresh_async(self, read: Callable[[], Awaitable[BrokerReading]]) -> None:
+        """Read if the last reading is too old; other tasks wait for it."""
+        async with self._async_lock:
+            if self._is_old():
+                started = time.monotonic()
+                try:
+                    reading = await read()
+                except Exception as error:
+                    self._keep(None, started, error)
+                else:
+                    self._keep(reading, started)
+
+    def _is_old(self) -> bool:
+        return self._read_at is None or time.monotonic() >= self._read_at + self._cache
+
+    def _keep(self, reading: BrokerReading | None, started: float, error: Exception | None = None) -> None:
+        now = time.monotonic()
+        self._metrics, self._read_at = list(make_metrics(reading, now - started)), now
+        # The text of a foreign error may hold private data; ours does not.
+        failure = None if error is None else str(error) if isinstance(error, MongoqError) else name_of(error)
+        if failure != self._failure:
+            if failure is not None:
+                logger.warning("the queues cannot be read, mongoq_up is 0: %s", failure)
+            else:
+                logger.info("the queues can be read again")
+        self._failure = failure
+
+
+class _Families:
+    """Metrics of a broker, without values at first."""
+
+    def __init__(self) -> None:
+        queue = ["queue"]
+        self.up = GaugeMetricFamily("mongoq_up", "1 if the queues could be read, 0 if not.")
+        self.duration = GaugeMetricFamily("mongoq_scrape_duration_seconds", "Duration of the last reading.")
+        self.workers = GaugeMetricFamily("mongoq_workers", "Live workers.")
+        self.items = GaugeMetricFamily(
+            "mongoq_items",
+            "Items by state; at least so many if mongoq_items_truncated is 1.",
+            labels=["queue", "state"],
+        )
+        self.truncated = GaugeMetricFamily(
+            "mongoq_items_truncated", "1 if counting ended at its limit, and there are more items.", labels=queue
+        )
+        self.age = GaugeMetricFamily(
+            "mongoq_oldest_age_seconds",
+            "Time for which the first due item waits; 0 if none is due. Not of dead queues without consumers.",
+            labels=queue,
+        )
+        self.dead = GaugeMetricFamily("mongoq_dead_items", "Items in the dead queue of the queue.", labels=queue)
+        self.paused = GaugeMetricFamily("mongoq_paused", "1 while claims of the queue are stopped.", labels=queue)
+        self.consumers = GaugeMetricFamily(
+            "mongoq_consumers", "Live workers and Spark queries that consume the queue.", labels=queue
+        )
+        self.events = CounterMetricFamily(
+            "mongoq_events", "Events since the queue was made, as in broker.stats().", labels=["queue", "event"]
+        )
+
+    def all(self) -> tuple[Metric, ...]:
+        """Return all metrics."""
+        return (
+            self.up,
+            self.duration,
+            self.workers,
+            self.items,
+            self.truncated,
+            self.age,
+            self.dead,
+            self.paused,
+            self.consumers,
+            self.events,
+        )
+
+
+def make_metrics(reading: BrokerReading | None, seconds: float) -> Iterable[Metric]:
+    """Return the metrics of a reading, which has taken so long; ``None`` for one that has failed."""
+    families = _Families()
+    families.up.add_metric([], 0 if reading is None else 1)
+    families.duration.add_metric([], seconds)
+    if reading is None:
+        return families.all()
+    families.workers.add_metric([], reading.workers)
+    graves = {queue.dead_queue for queue in reading.queues}
+    for queue in reading.queues:
+        is_grave = queue.name in graves or queue.name.endswith(DEAD_SUFFIX)
+        _add_queue(families, queue, is_waiting=queue.consumers > 0 or not is_grave)
+    return families.all()
+
+
+def _add_queue(families: _Families, queue: QueueInsight, *, is_waiting: bool) -> None:
+    """Add the values of a queue; ``is_waiting`` if its items wait for a consumer, and not for a person."""
+    for state in STATES:
+        families.items.add_metric([queue.name, state], getattr(queue, state).number)
+    labels = [queue.name]
+    families.truncated.add_metric(labels, not queue.live.exact)
+    if is_waiting:
+        # A clock that was set back must not make an age negative.
+        age = 0.0 if queue.oldest_age is None else max(0.0, queue.oldest_age.total_seconds())
+        families.age.add_metric(labels, age)
+    if queue.dead_queue is not None:
+        families.dead.add_metric(labels, queue.dead.number)
+    families.paused.add_metric(labels, queue.paused)
+    families.consumers.add_metric(labels, queue.consumers)
+    for event in EVENTS:
+        families.events.add_metric([queue.name, event], queue.events.get(event, 0))
+
+
+class DurationsCollector(Collector):
+    """Collects the histograms of handler calls."""
+
+    def __init__(self, durations: RunDurations) -> None:
+        self._durations = durations
+
+    def describe(self) -> list[Metric]:
+        """Return the metric without values."""
+        return [self._family()]
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metric with all that was counted in this process, or added to it."""
+        family = self._family()
+        for queue, outcome, counts, seconds in self._durations.read():
+            total, buckets = 0, []
+            for bound, number in zip((*BUCKET_SECONDS, float("inf")), counts, strict=True):
+                total += number
+                buckets.append(("+Inf" if bound == float("inf") else str(bound), total))
+            family.add_metric([queue, outcome], buckets, seconds)
+        yield family
+
+    @staticmethod
+    def _family() -> HistogramMetricFamily:
+        name = "mongoq_process_duration_seconds"
+        return HistogramMetricFamily(name, "Duration of handler calls.", labels=["queue", "outcome"])
+
+
+class PrometheusMetrics:
+    """Metrics of a broker and of the workers of this process, for Prometheus.
+
+    ```python
+    metrics = PrometheusMetrics(broker)
+    metrics.instrument(worker)
+    with HealthServer("127.0.0.1", 8080, worker.health, metrics.render):
+        worker.run()
+    ```
+
+    A scrape reads the state of all queues, and examines a limited number of items. All scrapes within ``cache``
+    seconds share one reading. When no server answers, ``mongoq_up`` is 0 and the rest is left out.
+
+    Args:
+        broker: the broker whose queues are read; ``None`` for the metrics of this process alone.
+        registry: the registry of ``prometheus_client`` that the metrics are added to; default one of their own.
+        budget: items that one reading examines, at most, but about 20 for each queue in any case.
+        cache: how long a reading is used, a ``timedelta`` or seconds.
+        within: how long a reading may take.
+
+    Attributes:
+        registry: the registry with the metrics.
+
+    Raises:
+        ArgumentInvalid: an argument cannot be used; it is named.
+    """
+
+    def __init__(
+        self,
+        broker: Broker | AsyncBroker | None = None,
+        *,
+        registry: CollectorRegistry | None = None,
+        budget: int = BUDGET,
+        cache: Duration = CACHE_SECONDS,
+        within: Duration = READ_SECONDS,
+    ) -> None:
+        if broker is not None and not isinstance(broker, Broker | AsyncBroker):
+            raise ArgumentInvalid("broker", f"a Broker or an AsyncBroker, not {type(broker).__name__}")
+        self._broker = broker
+        self._budget = count(budget, "budget")
+        self._seconds = duration(within, "within", zero=False).total_seconds()
+        self._durations = RunDurations()
+        self._instrumented: WeakSet[Any] = WeakSet()
+        self.registry = CollectorRegistry() if registry is None else registry
+        read = self._read if isinstance(broker, Broker) else None
+        self._collector = BrokerCollector(read, cache=duration(cache, "cache").total_seconds())
+        if broker is not None:
+            self.registry.register(self._collector)
+        self.registry.register(DurationsCollector(self._durations))
+
+    def instrument(self, worker: W) -> W:
+        """Measure the handler calls of a worker or a pipeline (``around``), before it starts; returns it.
+
+        A second call for the same worker changes nothing.
+
+        Raises:
+            ArgumentInvalid: it is no worker and no pipeline, or it runs already.
+        """
+        if not isinstance(worker, INSTRUMENTED):
+            raise ArgumentInvalid("worker", f"a Worker, an AsyncWorker or a Pipeline, not {type(worker).__name__}")
+        if worker not in self._instrumented:
+            worker.around(self._durations)
+            self._instrumented.add(worker)
+        return worker
+
+    def render(self) -> bytes:
+        """Return all metrics in the text format of Prometheus, such as for ``HealthServer``.
+
+        Raises:
+            ArgumentInvalid: the broker is an ``AsyncBroker``, which ``asgi_app`` can read.
+        """
+        self._refuse_async("render")
+        return generate_latest(self.registry)
+
+    def wsgi_app(self) -> Callable[..., Iterable[bytes]]:
+        """Return a WSGI app that answers each path with the metrics.
+
+        Raises:
+            ArgumentInvalid: the broker is an ``AsyncBroker``, which ``asgi_app`` can read.
+        """
+        self._refuse_async("wsgi_app")
+        return make_wsgi_app(self.registry)
+
+    def asgi_app(self) -> AsgiApp:
+        """Return an ASGI app that answers each path with the metrics. A ``Broker`` is read in a thread."""
+        app = make_wsgi_app(self.registry)
+
+        async def metrics(scope: Scope, receive: Callable[[], Awaitable[Any]], send: Callable[..., Any]) -> None:
+            if scope["type"] != "http":
+                raise NotImplementedError(f"the metrics are served by HTTP, and not by {scope['type']}")
+            if isinstance(self._broker, AsyncBroker):
+                await self._collector.refresh_async(self._read_async)
+            # In a thread too: with thousands of queues, the text alone would hold up the event loop.
+            status, headers, body = await to_thread.run_sync(_call_wsgi, app, _to_environ(scope))
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+        return metrics
+
+    def _refuse_async(self, method: str) -> None:
+        if isinstance(self._broker, AsyncBroker):
+            raise ArgumentInvalid("broker", f"{method}() cannot read an AsyncBroker; use asgi_app(), or a Broker")
+
+    def _read(self) -> BrokerReading:
+        assert isinstance(self._broker, Broker)
+        return self._broker._run_within(self._seconds, read_broker, budget=self._budget)
+
+    async def _read_async(self) -> BrokerReading:
+        assert isinstance(self._broker, AsyncBroker)
+        return await self._broker._run_within(self._seconds, read_broker, budget=self._budget)
+
+
+def _to_environ(scope: Scope) -> dict[str, Any]:
+    """Return what the WSGI app reads of a request."""
+    headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    return {
+        "REQUEST_METHOD": scope["method"],
+        "PATH_INFO": scope["path"],
+        "QUERY_STRING": scope["query_string"].decode("latin-1"),
+        "HTTP_ACCEPT": headers.get(b"accept", ""),
+        "HTTP_ACCEPT_ENCODING": headers.get(b"accept-encoding", ""),
+    }
+
+
+def _call_wsgi(app: Callable[..., Any], environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """Return status, headers and body of the answer of a WSGI app."""
+    started: list[tuple[str, list[tuple[str, str]]]] = []
+    body = b"".join(app(environ, lambda status, headers: started.append((status, headers))))
+    [(status, headers)] = started
+    return int(status.partition(" ")[0]), [(n.lower().encode(), v.encode()) for n, v in headers], body

@@ -1,0 +1,250 @@
+"""Observed flows: the operations of brokers and workers, each with a span and a duration.
+
+An observed flow takes the place of the flow that it calls, by the observer of the driver. One serves threads, asyncio
+and the virtual brokers, as all flows do. It changes no result and no error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mongoq.model.item import Item
+from mongoq.protocol import group_commit
+from mongoq.protocol.claim import pop, reserve_many
+from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch, claim_exclusive
+from mongoq.protocol.coordination import sources
+from mongoq.protocol.coordination.records import Yielded
+from mongoq.protocol.flow import Flow, Interruption
+from mongoq.protocol.push import push_many
+from mongoq.protocol.push.push import check_headers
+from mongoq.protocol.settle import bury, move, settle
+from mongoq.protocol.settle.apply_outcomes import (
+    apply_outcomes,
+    apply_outcomes_at_most_once,
+    apply_outcomes_of_queues,
+)
+from mongoq.protocol.settle.exchange import PutOff
+from mongoq.protocol.state.context import QueueContext
+from mongoq.telemetry import conventions
+from mongoq.telemetry.conventions import Operation
+from mongoq.telemetry.recorder import Recorder, Recording
+
+AnyFlow = Callable[..., Flow[Any]]
+
+
+def observe_flows(recorder: Recorder) -> Mapping[AnyFlow, AnyFlow]:
+    """Return the observed flows, by the flows whose place they take."""
+    settled_alone: dict[AnyFlow, Operation] = {
+        group_commit.commit: conventions.COMMIT,
+        group_commit.rollback: conventions.ROLLBACK,
+        group_commit.move: conventions.MOVE,
+        settle.release: conventions.RELEASE,
+        bury.bury: conventions.BURY,
+    }
+    settled_together: dict[AnyFlow, Operation] = {
+        settle.commit_many: conventions.COMMIT,
+        settle.rollback_many: conventions.ROLLBACK,
+        settle.release_many: conventions.RELEASE,
+        move.move_many: conventions.MOVE,
+    }
+    claims: dict[AnyFlow, Operation] = {
+        pop.pop: conventions.POP,
+        group_commit.reserve: conventions.RESERVE,
+        reserve_many.reserve_many: conventions.RESERVE,
+        claim_batch: conventions.RESERVE,
+        claim_exclusive: conventions.RESERVE,
+    }
+    return {
+        group_commit.push: partial(_push, recorder, group_commit.push),
+        push_many.push_many: partial(_push, recorder, push_many.push_many),
+        sources.push_records: partial(_push_records, recorder),
+        apply_outcomes: partial(_apply_outcomes, recorder, apply_outcomes),
+        apply_outcomes_at_most_once: partial(_apply_outcomes, recorder, apply_outcomes_at_most_once),
+        apply_outcomes_of_queues: partial(_apply_outcomes_of_queues, recorder),
+        **{flow: partial(_claim, recorder, flow, operation) for flow, operation in claims.items()},
+        **{flow: partial(_settle, recorder, flow, operation) for flow, operation in settled_alone.items()},
+        **{flow: partial(_settle_many, recorder, flow, operation) for flow, operation in settled_together.items()},
+    }
+
+
+# --- pushes --------------------------------------------------------------------------------------
+
+
+def _push(
+    recorder: Recorder, flow: AnyFlow, context: QueueContext[Any], what: Any, *, headers: Any = None, **options: Any
+) -> Flow[Any]:
+    recording = recorder.begin(conventions.PUSH, context.name)
+    try:
+        written = recorder.propagation.write(headers, recording.span, context.broker.encoding)
+        pushed = yield from flow(context, what, headers=written, **options)
+        _describe_ids(recording, pushed if isinstance(pushed, list) else [pushed], is_batch=isinstance(pushed, list))
+    except BaseException as error:
+        _fail(recording, error)
+        raise
+    finally:
+        recording.end()
+    return pushed
+
+
+def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, batch: Sequence[Yielded]) -> Flow[int]:
+    """Push records of a source; those without headers of their own begin a trace, by one span for all of them."""
+    recording = recorder.begin(conventions.PUSH, context.name)
+    try:
+        encoding = context.broker.encoding
+        written = recorder.propagation.write(None, recording.span, encoding)
+        if written:
+            headers = check_headers(written, encoding)
+            batch = [one._replace(headers=headers) if one.headers is None else one for one in batch]
+        pushed: int = yield from sources.push_records(context, lease, batch)
+        recording.set_attributes({conventions.BATCH_COUNT: pushed})
+    except BaseException as error:
+        _fail(recording, error)
+        raise
+    finally:
+        recording.end()
+    return pushed
+
+
+# --- claims --------------------------------------------------------------------------------------
+
+
+def _claim(
+    recorder: Recorder, flow: AnyFlow, operation: Operation, context: QueueContext[Any], *args: Any, **options: Any
+) -> Flow[Any]:
+    """Claim items; a claim that finds none has no span, since idle consumers claim again and again."""
+    began = time.perf_counter()
+    try:
+        claimed = yield from flow(context, *args, **options)
+    except GeneratorExit:  # a cancelled wait
+        raise
+    except BaseException as error:
+        recording = recorder.begin(operation, context.name, began=time.perf_counter() - began)
+        _fail(recording, error)
+        recording.end()
+        raise
+    items = _claimed_items(claimed)
+    if items:
+        # The claim of a worker waits for work as long as it takes; only its commands are of interest.
+        waited = time.perf_counter() - began
+        seconds = claimed.seconds if isinstance(claimed, ClaimedBatch) else waited
+        recording = recorder.begin(operation, context.name, began=seconds)
+        _describe_items(recorder, recording, items, is_batch=isinstance(claimed, list | ClaimedBatch))
+        recording.end()
+    return claimed
+
+
+def _claimed_items(claimed: Any) -> Sequence[Item[Any]]:
+    if isinstance(claimed, ClaimedBatch):
+        return claimed.items
+    if isinstance(claimed, tuple):  # an exclusive claim also says whether the last lease ran out
+        claimed = claimed[0]
+    if isinstance(claimed, list):
+        return claimed
+    return [] if claimed is None else [claimed]
+
+
+# --- settlements ---------------------------------------------------------------------------------
+
+
+def _settle(
+    recorder: Recorder,
+    flow: AnyFlow,
+    operation: Operation,
+    context: QueueContext[Any],
+    item: Any,
+    *args: Any,
+    **options: Any,
+) -> Flow[Any]:
+    make = partial(flow, context, item, *args, **options)
+    return (yield from _observe_settlement(recorder, operation, context.name, [item], make, is_batch=False))
+
+
+def _settle_many(
+    recorder: Recorder,
+    flow: AnyFlow,
+    operation: Operation,
+    context: QueueContext[Any],
+    items: Any,
+    *args: Any,
+    **options: Any,
+) -> Flow[Any]:
+    # Any iterable, which is read once; anything else is refused by the flow.
+    entries = list(items) if isinstance(items, Iterable) else []
+    given = entries if isinstance(items, Iterable) else items
+    settled = [entry[0] if isinstance(entry, tuple) and entry else entry for entry in entries]
+    make = partial(flow, context, given, *args, **options)
+    return (yield from _observe_settlement(recorder, operation, context.name, settled, make))
+
+
+def _apply_outcomes(
+    recorder: Recorder, flow: AnyFlow, context: QueueContext[Any], outcomes: Iterable[Any], *args: Any
+) -> Flow[Any]:
+    entries = list(outcomes)
+    items = [item for item, _ in entries]
+    make = partial(flow, context, entries, *args)
+    return (yield from _observe_settlement(recorder, conventions.SETTLE, context.name, items, make))
+
+
+def _apply_outcomes_of_queues(recorder: Recorder, parts: Iterable[Any], *args: Any) -> Flow[Any]:
+    """Settle items of several queues, such as the sides of a join: the span has the name of the first."""
+    entries = [(context, list(outcomes)) for context, outcomes in parts]
+    items = [item for _, outcomes in entries for item, _ in outcomes]
+    make = partial(apply_outcomes_of_queues, entries, *args)
+    first = next((context.name for context, outcomes in entries if outcomes), "")
+    return (yield from _observe_settlement(recorder, conventions.SETTLE, first, items, make))
+
+
+def _observe_settlement(
+    recorder: Recorder,
+    operation: Operation,
+    queue: str,
+    items: Sequence[Any],
+    make: Callable[[], Flow[Any]],
+    *,
+    is_batch: bool = True,
+) -> Flow[Any]:
+    if not items:
+        return (yield from make())
+    recording = recorder.begin(operation, queue)
+    try:
+        _describe_items(recorder, recording, items, is_batch=is_batch)
+        result = yield from make()
+        if isinstance(result, Mapping):  # the errors of items that were not settled
+            errors = [error for error in result.values() if not isinstance(error, PutOff)]
+            if errors:
+                recording.fail(errors[0])
+    except BaseException as error:
+        _fail(recording, error)
+        raise
+    finally:
+        recording.end()
+    return result
+
+
+# --- descriptions --------------------------------------------------------------------------------
+
+
+def _describe_items(recorder: Recorder, recording: Recording, items: Sequence[Any], *, is_batch: bool) -> None:
+    """Set the ids or the number of items, and link the span to their traces."""
+    if not recording.span.is_recording():
+        return
+    _describe_ids(recording, [item.id for item in items if isinstance(item, Item)], is_batch=is_batch)
+    recording.add_links(recorder.propagation.span_contexts(items))
+
+
+def _describe_ids(recording: Recording, ids: Sequence[Any], *, is_batch: bool) -> None:
+    """By the conventions, only operations on batches have a number of messages."""
+    number = len(ids) if is_batch else None
+    single = str(ids[0]) if len(ids) == 1 else None
+    recording.set_attributes({conventions.BATCH_COUNT: number, conventions.MESSAGE_ID: single})
+
+
+def _fail(recording: Recording, error: BaseException) -> None:
+    """Mark a failure; a closed flow stands for a caller that was cancelled."""
+    if type(error) is GeneratorExit:
+        recording.fail_as("cancelled")
+    else:
+        recording.fail(error.cause if isinstance(error, Interruption) else error)

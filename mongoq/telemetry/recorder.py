@@ -1,0 +1,176 @@
+"""Recorder: starts spans, ends them, and records durations."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from opentelemetry.context import Context
+from opentelemetry.metrics import Histogram, MeterProvider, get_meter, get_meter_provider
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Span,
+    SpanContext,
+    Status,
+    StatusCode,
+    TracerProvider,
+    get_tracer,
+    get_tracer_provider,
+)
+
+import mongoq
+from mongoq.model.encoding.error_text import print_exception, spoken, text_of, type_name
+from mongoq.telemetry import conventions
+from mongoq.telemetry.conventions import Operation
+from mongoq.telemetry.propagation import Propagation
+
+logger = logging.getLogger("mongoq.telemetry")
+
+SCOPE = "mongoq"
+"""Name of the instrumentation scope."""
+API_MODULES = ("opentelemetry.trace", "opentelemetry.metrics")
+"""Modules of the providers that stand in for those of an SDK."""
+MAX_STATUS = 1024
+"""Characters of the text of an error in a span, at most; the traceback has all of it."""
+
+
+class Recorder:
+    """Spans and metrics of one broker, or of the handlers of a pipeline.
+
+    Attributes:
+        propagation: reads and writes the headers of items.
+        tracer: makes the spans.
+
+    Args:
+        find_server: returns host and port of the server, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        propagation: Propagation,
+        find_server: Callable[[], tuple[str, int | None] | None] | None,
+        *,
+        tracer_provider: TracerProvider | None,
+        meter_provider: MeterProvider | None,
+    ) -> None:
+        self.propagation = propagation
+        self._find_server = find_server
+        self._providers = tracer_provider, meter_provider
+        self._has_reported = False
+        self.tracer = get_tracer(SCOPE, mongoq.__version__, tracer_provider=tracer_provider)
+        meter = get_meter(SCOPE, mongoq.__version__, meter_provider=meter_provider)
+
+        def histogram(name: str, text: str) -> Histogram:
+            bounds = conventions.DURATION_BOUNDS
+            return meter.create_histogram(
+                name, conventions.DURATION_UNIT, text, explicit_bucket_boundaries_advisory=bounds
+            )
+
+        self._client_durations = histogram(conventions.CLIENT_DURATION, conventions.CLIENT_DURATION_TEXT)
+        self._process_durations = histogram(conventions.PROCESS_DURATION, conventions.PROCESS_DURATION_TEXT)
+
+    def is_recording(self) -> bool:
+        """Return whether a provider may keep anything; those of the API package do not."""
+        tracers, meters = self._providers
+        providers = tracers or get_tracer_provider(), meters or get_meter_provider()
+        return any(not type(one).__module__.startswith(API_MODULES) for one in providers)
+
+    def begin(self, operation: Operation, queue: str, context: Context | None = None, began: float = 0) -> Recording:
+        """Start the span of an operation, now or ``began`` seconds ago; a span that fails to start is left out."""
+        attributes = {
+            conventions.SYSTEM: conventions.MONGOQ,
+            conventions.OPERATION_NAME: operation.name,
+            conventions.DESTINATION: queue,
+            **self._server_attributes(),
+        }
+        try:
+            span = self.tracer.start_span(
+                f"{operation.name} {queue}",
+                context,
+                operation.kind,
+                {**attributes, conventions.OPERATION_TYPE: operation.type},
+                # The clock of dates: spans of several processes are shown together.
+                start_time=time.time_ns() - int(began * 1e9) if began else None,
+                record_exception=False,
+                set_status_on_exception=False,
+            )
+        except Exception as error:
+            self.report(error)
+            span = INVALID_SPAN
+        process = operation is conventions.PROCESS
+        durations = self._process_durations if process else self._client_durations
+        return Recording(self, span, durations, attributes, time.perf_counter() - began)
+
+    def report(self, error: Exception) -> None:
+        """Log the first error of a sampler or a processor of the user: it must not fail the operation."""
+        if not self._has_reported:
+            self._has_reported = True
+            logger.warning("a span or a duration could not be recorded: %s", spoken(error))
+
+    def _server_attributes(self) -> Mapping[str, Any]:
+        """Return the address of the primary; empty without one."""
+        server = None if self._find_server is None else self._find_server()
+        if server is None:
+            return {}
+        host, port = server
+        if port is None:  # a socket in the file system
+            return {conventions.SERVER_ADDRESS: host}
+        return {conventions.SERVER_ADDRESS: host, conventions.SERVER_PORT: port}
+
+
+class Recording:
+    """One operation under way.
+
+    Attributes:
+        span: its span.
+    """
+
+    __slots__ = ("_attributes", "_began", "_durations", "_recorder", "span")
+
+    def __init__(
+        self, recorder: Recorder, span: Span, durations: Histogram, attributes: dict[str, Any], began: float
+    ) -> None:
+        self.span = span
+        self._recorder = recorder
+        self._durations = durations
+        self._attributes = attributes
+        self._began = began
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of the span, except absent ones; those of metrics must have few values."""
+        self.span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+
+    def add_links(self, contexts: Iterable[SpanContext]) -> None:
+        """Link the span to other ones."""
+        for context in contexts:
+            self.span.add_link(context)
+
+    def fail(self, error: BaseException, *, traced: bool = False) -> None:
+        """Mark the operation as failed by an exception; ``traced`` records its traceback as well."""
+        kind = type_name(error)
+        # Not record_exception: a user's exception may have no text, or one that no exporter can encode.
+        text = text_of(error, MAX_STATUS)
+        self.fail_as(kind, text)
+        if traced and self.span.is_recording():
+            event = {
+                conventions.EXCEPTION_TYPE: kind,
+                conventions.EXCEPTION_MESSAGE: text,
+                conventions.EXCEPTION_STACKTRACE: print_exception(error),
+            }
+            self.span.add_event(conventions.EXCEPTION, event)
+
+    def fail_as(self, kind: str, text: str | None = None) -> None:
+        """Mark the operation as failed, by the kind of its failure."""
+        self._attributes[conventions.ERROR_TYPE] = kind
+        self.span.set_attribute(conventions.ERROR_TYPE, kind)
+        self.span.set_status(Status(StatusCode.ERROR, text))
+
+    def end(self) -> None:
+        """End the span, and record the duration."""
+        try:
+            self._durations.record(time.perf_counter() - self._began, self._attributes)
+            self.span.end()
+        except Exception as error:
+            self._recorder.report(error)

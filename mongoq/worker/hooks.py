@@ -1,0 +1,129 @@
+"""Hooks around handlers: context managers that a worker enters before each call of a handler, and leaves after it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
+from dataclasses import replace
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.worker.consumer import Consumer, Handler
+from mongoq.worker.outcome_resolver import is_function
+from mongoq.worker.run_context import ForkGuard
+
+Hook = Callable[..., AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+"""Function or class that is called with the job of each run, and returns a context manager."""
+
+
+def add_hooks(consumer: Consumer, hooks: Sequence[Hook]) -> Consumer:
+    """Return a consumer whose handler is called inside these hooks, the first one outermost.
+
+    Without hooks it is the same consumer, so that a worker without any pays nothing. So is a side of a join, which
+    calls no handler of a user.
+
+    Raises:
+        ArgumentInvalid: a hook makes asynchronous context managers, and the handler is a plain function.
+    """
+    if not (hooks and consumer.has_hooks):
+        return consumer
+    if consumer.asynchronous:
+        handler: Handler = AsyncHookedHandler(consumer.handler, hooks, takes_job=consumer.takes_job)
+    else:
+        _check_plain(consumer, hooks)
+        handler = HookedHandler(consumer.handler, hooks, takes_job=consumer.takes_job)
+    return replace(consumer, handler=handler, takes_job=True)
+
+
+def check_hook(hook: Any, *, coroutines: bool) -> None:
+    """Refuse what cannot be a hook; ``coroutines`` allows asynchronous context managers.
+
+    Raises:
+        ArgumentInvalid: the text says what to change.
+    """
+    if not callable(hook):
+        raise ArgumentInvalid("around", f"a function from the job to a context manager, not {type(hook).__name__}")
+    if is_function(inspect.isgeneratorfunction, hook):
+        raise ArgumentInvalid("around", f"{_name(hook)} is a generator; decorate it with contextlib.contextmanager")
+    if is_function(inspect.isasyncgenfunction, hook):
+        hint = "decorate it with contextlib.asynccontextmanager"
+        raise ArgumentInvalid("around", f"{_name(hook)} is an asynchronous generator; {hint}")
+    if is_function(inspect.iscoroutinefunction, hook):
+        hint = "let it return a context manager, and decorate a generator with contextlib.asynccontextmanager"
+        raise ArgumentInvalid("around", f"{_name(hook)} is a coroutine function; {hint}")
+    if not coroutines and is_asynchronous(hook):
+        hint = "this worker runs threads and takes plain ones; an AsyncWorker takes both"
+        raise ArgumentInvalid("around", f"{_name(hook)} makes asynchronous context managers; {hint}")
+    try:
+        inspect.signature(hook).bind(None)
+    except TypeError:
+        raise ArgumentInvalid("around", f"{_name(hook)} is to take the job, and nothing else") from None
+    except ValueError:  # some functions written in C have no signature
+        pass
+
+
+def is_asynchronous(hook: Any) -> bool:
+    """Return whether a hook is known to make asynchronous context managers only."""
+    if isinstance(hook, type):
+        return hasattr(hook, "__aenter__") and not hasattr(hook, "__enter__")
+    return is_function(inspect.isasyncgenfunction, inspect.unwrap(hook))
+
+
+def _check_plain(consumer: Consumer, hooks: Iterable[Hook]) -> None:
+    for hook in hooks:
+        if is_asynchronous(hook):
+            problem = f"{_name(hook)} makes asynchronous context managers, and the handler of {consumer.title}"
+            hint = "make the handler a coroutine function, or the context manager a plain one"
+            raise ArgumentInvalid("around", f"{problem} is a plain function; {hint}")
+
+
+class _Hooked:
+    """Handler inside hooks; picklable if the handler and the hooks are."""
+
+    def __init__(self, handler: Handler, hooks: Iterable[Hook], *, takes_job: bool) -> None:
+        self._handler = handler
+        self._hooks = tuple(hooks)
+        self._takes_job = takes_job
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._handler!r}>"
+
+    def _call(self, payload: Any, job: Any) -> Any:
+        return self._handler(payload, job) if self._takes_job else self._handler(payload)
+
+
+class HookedHandler(_Hooked):
+    """Plain function inside hooks, all of which run in its thread."""
+
+    def __call__(self, payload: Any, job: Any) -> Any:
+        """Enter the hooks, call the handler, and return its result; ``None`` if a hook has suppressed an exception."""
+        with ExitStack() as stack:
+            for hook in self._hooks:
+                stack.enter_context(hook(job))  # type: ignore[arg-type]  # another kind raises TypeError
+            with ForkGuard():
+                job.returned = self._call(payload, job)
+            return job.returned
+        return None  # type: ignore[unreachable]  # a hook may suppress an exception
+
+
+class AsyncHookedHandler(_Hooked):
+    """Coroutine function inside hooks, all of which run in its task."""
+
+    async def __call__(self, payload: Any, job: Any) -> Any:
+        """Enter the hooks, call the handler, and return its result; ``None`` if a hook has suppressed an exception."""
+        async with AsyncExitStack() as stack:
+            for hook in self._hooks:
+                manager: Any = hook(job)
+                if hasattr(type(manager), "__aenter__"):
+                    await stack.enter_async_context(manager)
+                else:
+                    stack.enter_context(manager)
+            with ForkGuard():
+                job.returned = await self._call(payload, job)
+            return job.returned
+        return None  # type: ignore[unreachable]  # a hook may suppress an exception
+
+
+def _name(hook: Any) -> str:
+    return getattr(hook, "__qualname__", None) or type(hook).__name__

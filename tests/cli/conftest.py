@@ -1,0 +1,103 @@
+"""Fixtures of the tests of the command line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mongoq.cli.main import main
+from tests.cli.programs import APP, Ended, Program
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def database(emptied_database: str) -> str:
+    return emptied_database
+
+
+@pytest.fixture
+def environment(uri: str, database: str) -> dict[str, str]:
+    """Variables of the environment that name the database of this test."""
+    return {"MONGOQ_URI": uri, "MONGOQ_DATABASE": database, "COLUMNS": "160"}
+
+
+@pytest.fixture
+def run(environment: dict[str, str]) -> Run:
+    """Runs a command in this process, and returns its exit code and output."""
+
+    def invoke(*arguments: str, **options: Any) -> Result:
+        result = CliRunner().invoke(main, arguments, env=environment, **options)
+        # ``SystemExit`` is the regular end; any other exception would be a traceback at the terminal.
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def read(run: Run) -> Callable[..., list[Any]]:
+    """Runs a command with ``--json`` and returns the documents that it prints; fails unless its exit code is 0."""
+
+    def invoke(*arguments: str) -> list[Any]:
+        result = run(*arguments, "--json")
+        assert result.exit_code == 0, result.stderr
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    return invoke
+
+
+@pytest.fixture
+def program(tmp_path: Path, uri: str, database: str) -> Iterator[Callable[..., Program]]:
+    """Start ``mongoq`` in a folder with an ``app.py``; ``more`` is added to it."""
+    started: list[Program] = []
+
+    def start(*arguments: str, more: str = "worker = make(connect())", **environment: Any) -> Program:
+        (tmp_path / "app.py").write_text(APP + more)
+        place: dict[str, Any] = {"MONGOQ_URI": uri, "MONGOQ_DATABASE": database, **environment}  # and a terminal
+        started.append(Program(tmp_path, *arguments, **place))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.fixture
+def program_here(
+    tmp_path: Path, uri: str, database: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """Run ``mongoq`` as ``program`` does, but in this process and to its end: to start one takes half a second."""
+
+    def run(*arguments: str, more: str = "", **environment: str) -> Ended:
+        (tmp_path / "app.py").write_text(APP + more)
+        place = {"MONGOQ_URI": uri, "MONGOQ_DATABASE": database, **environment}
+        levels = {logger: logger.level for logger in map(logging.getLogger, (None, "pymongo", "asyncio"))}
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            patch.setattr(sys, "path", list(sys.path))
+            patch.setattr(logging.root, "handlers", [])  # the command replaces them
+            capfd.readouterr()
+            try:
+                result = CliRunner().invoke(main, arguments, env=place)
+            finally:
+                for logger, level in levels.items():
+                    logger.setLevel(level)
+                sys.modules.pop("app", None)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return Ended(capfd.readouterr().out.splitlines(), result.stderr.splitlines(), result.exit_code)
+
+    return run
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """File that lets handlers end: ``gate.touch()``."""
+    return tmp_path / "gate"

@@ -1,0 +1,129 @@
+"""Commands ``pause``, ``resume`` and ``configure``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+import mongoq
+from mongoq.cli.durations import setting_text
+
+Run = Callable[..., Result]
+Read = Callable[..., list[Any]]
+Queue = mongoq.Queue[Any]
+
+
+@pytest.fixture
+def orders(broker: mongoq.Broker) -> Queue:
+    queue = broker.queue("orders", lease=60)
+    queue.push_many(range(3))
+    return queue
+
+
+def test_a_queue_is_paused_and_resumed(run: Run, read: Read, orders: Queue) -> None:
+    assert read("pause", "orders", "--dry-run")[0]["count"] == 3
+    assert not orders.is_paused()
+    result = run("pause", "orders", "--yes")
+    assert (result.exit_code, result.stdout, orders.is_paused()) == (0, "orders is now paused\n", True)
+    assert run("pause", "orders").stdout == "orders was paused\n"
+    assert read("resume", "orders", "--yes") == [{"queue": "orders", "paused": False, "was_paused": True}]
+    assert not orders.is_paused()
+    assert run("resume", "orders").stdout == "orders was not paused\n"
+
+
+def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, orders: Queue) -> None:
+    options = ["--history", "7d", "--max-retries", "3", "--dead", "graves"]
+    change = "change orders: history none -> 7d, max_retries 10 -> 3, dead orders.dead -> graves"
+    assert read("configure", "orders", *options, "--dry-run")[0]["would"] == change
+    orders.is_paused()
+    assert orders.settings.history is None
+    (done,) = read("configure", "orders", *options, "--yes")
+    before = {"lease": 60.0, "history": None, "max_retries": 10, "dead": "orders.dead"}
+    after = {"lease": 60.0, "history": 604_800.0, "max_retries": 3, "dead": "graves"}
+    assert done == {"queue": "orders", "before": before, "after": after}
+    orders.is_paused()
+    settings = orders.settings
+    assert (settings.history, settings.dead) == (timedelta(days=7), "graves")
+    lines = run("configure", "orders", "--dead", "none", "--history", "none", "--lease", "1.5s", "--yes").stdout
+    rows = [line.split() for line in lines.splitlines() if line.strip(" ─")]
+    assert rows == [
+        ["setting", "before", "after"],
+        ["lease", "1m", "1500ms"],
+        ["history", "7d", "none"],
+        ["max-retries", "3", "none"],
+        ["dead", "graves", "none"],
+    ]
+
+
+def test_a_history_is_changed_for_kept_items_too(read: Read, broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("kept", history=3600)
+    queue.push(1)
+    queue.pop()
+    processed = raw.find_one({"q": "kept"})["processed"]
+    (would,) = read("configure", "kept", "--history", "2h", "--existing", "--dry-run")
+    assert (would["count"], "the history of 1 item with it" in would["would"]) == (1, True)
+    assert raw.find_one({"q": "kept"})["expires"] == processed + timedelta(hours=1)
+    read("configure", "kept", "--history", "2h", "--existing", "--yes")
+    assert raw.find_one({"q": "kept"})["expires"] == processed + timedelta(hours=2)
+
+
+def test_a_new_queue_is_configured_on_request(run: Run, broker: mongoq.Broker) -> None:
+    assert run("configure", "later", "--history", "1h", "--yes").exit_code == 1
+    assert run("configure", "later", "--history", "1h", "--yes", "--new").exit_code == 0
+    queue = broker.queue("later")
+    queue.is_paused()
+    assert queue.settings.history == timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ([], 2),
+        (["--lease", "none"], 2),
+        (["--lease", "soon"], 2),
+        (["--max-retries", "-1"], 2),
+        (["--max-retries", "many"], 2),
+        (["--existing", "--lease", "5s"], 2),
+        (["--lease", "0s"], 1),
+        (["--history", "99999d"], 1),
+        (["--dead", "orders"], 1),
+        (["--dead", "none", "--max-retries", "3"], 1),
+    ],
+    ids=str,
+)
+def test_bad_settings_change_nothing(run: Run, orders: Queue, options: list[str], code: int) -> None:
+    before = orders.settings
+    for extra in (["--yes"], ["--dry-run"]):
+        result = run("configure", "orders", *options, *extra)
+        assert (result.exit_code, result.stdout) == (code, "")
+    orders.is_paused()
+    assert orders.settings == before
+
+
+@pytest.mark.parametrize("arguments", [["pause"], ["configure", "--lease", "5s"]], ids=str)
+def test_a_change_needs_a_known_queue_and_a_yes(run: Run, orders: Queue, arguments: list[str]) -> None:
+    result = run(arguments[0], "orders", *arguments[1:])
+    assert (result.exit_code, "--yes" in result.stderr) == (2, True)
+    result = run(arguments[0], "ordres", *arguments[1:], "--yes")
+    assert (result.exit_code, "'orders'" in result.stderr) == (1, True)
+    orders.is_paused()
+    assert (orders.is_paused(), orders.settings.lease) == (False, timedelta(seconds=60))
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        (timedelta(days=7), "7d"),
+        (timedelta(hours=36), "36h"),
+        (timedelta(seconds=90), "90s"),
+        (timedelta(milliseconds=250), "250ms"),
+        (timedelta(seconds=1.5), "1500ms"),
+        (None, "none"),
+    ],
+)
+def test_a_duration_is_written_as_options_take_it(length: timedelta | None, text: str) -> None:
+    assert setting_text(length) == text

@@ -1,0 +1,273 @@
+"""Commands ``dead …``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from click.testing import Result
+
+import mongoq
+from mongoq.cli import amounts
+from mongoq.errors import QueueUnknown
+
+Run = Callable[..., Result]
+Read = Callable[..., list[Any]]
+Queue = mongoq.Queue[Any]
+
+HOSTILE = "[bold]x[/] \x1b[31m"
+"""Text that rich, or a terminal, would obey."""
+
+
+class NoCity(Exception):
+    """Error of a handler."""
+
+
+def bury(queue: Queue, payload: Any, *, error: Any = None, reason: str | None = None, **options: Any) -> ObjectId:
+    id: ObjectId = queue.push(payload, **options)
+    (item,) = [item for item in queue.reserve_many(100) if item.id == id]
+    try:
+        if isinstance(error, BaseException):
+            raise error
+    except Exception as caught:
+        queue.bury(item, error=caught, reason=reason)
+    else:
+        queue.bury(item, error=error, reason=reason)
+    return id
+
+
+@pytest.fixture
+def orders(broker: mongoq.Broker) -> Queue:
+    return broker.queue("orders")
+
+
+@pytest.fixture
+def letters(orders: Queue, raw: Any) -> list[ObjectId]:
+    """Four letters: two without their city, one after a timeout in a stage, one without an error."""
+    ids = [
+        bury(orders, {"n": 0}, error=NoCity("Atlantis"), reason="no city", key="k"),
+        bury(orders, {"n": 1}, error=TimeoutError(HOSTILE)),
+        bury(orders, {"n": 2}, error=NoCity("Vineta"), reason="no city"),
+        bury(orders, {"n": 3}),
+    ]
+    raw.update_one({"_id": ids[1]}, {"$set": {"origin.stage": "route"}})
+    return ids
+
+
+NO_CITY = f"{__name__}.NoCity"
+SELECTIONS: list[tuple[list[str], list[int]]] = [
+    ([], [0, 1, 2, 3]),
+    (["--limit", "2"], [0, 1]),
+    (["--where", '{"n": {"$gte": 2}}'], [2, 3]),
+    (["--reason", "no city"], [0, 2]),
+    (["--reason", "no"], []),
+    (["--error", "TimeoutError"], [1]),
+    (["--error", NO_CITY, "--limit", "1"], [0]),
+    (["--error", NO_CITY, "--where", '{"n": 2}'], [2]),
+    (["--stage", "route"], [1]),
+]
+
+
+@pytest.mark.parametrize(("options", "chosen"), SELECTIONS, ids=str)
+def test_the_same_letters_are_listed_counted_replayed_and_dropped(
+    read: Read, orders: Queue, letters: list[ObjectId], options: list[str], chosen: list[int]
+) -> None:
+    ids = [str(letters[n]) for n in chosen]
+    assert [row["id"] for row in read("dead", "list", "orders", *options)] == ids
+    for command, sentence in (("replay", "send"), ("drop", "delete")):
+        (would,) = read("dead", command, "orders", *options, "--dry-run")
+        assert would["would"].startswith(f"{sentence} {len(ids)} letter")
+        assert (would["count"], would["exact"]) == (len(ids), True)
+    assert orders.dead.size() == 4
+    (done,) = read("dead", "replay", "orders", *options, "--yes")
+    assert done["pushed"] == len(ids)
+    assert {str(item.id) for item in orders.peek(9)} == set(ids)
+
+
+def test_letters_are_dropped_for_good(run: Run, read: Read, orders: Queue, letters: list[ObjectId]) -> None:
+    result = run("dead", "drop", "orders", "--reason", "no city", "--yes")
+    assert (result.exit_code, result.stdout) == (0, "deleted 2 letters of orders.dead\n")
+    assert [item.id for item in orders.dead.peek(9)] == [letters[1], letters[3]]
+    assert read("dead", "drop", "orders.dead", "--id", str(letters[3]), "--yes") == [
+        {"queue": "orders.dead", "deleted": 1}
+    ]
+    assert [item.id for item in orders.dead.peek(9)] == [letters[1]]
+    assert orders.size() == 0
+
+
+def test_letters_are_moved_to_another_queue(
+    run: Run, broker: mongoq.Broker, orders: Queue, letters: list[ObjectId]
+) -> None:
+    assert run("dead", "move", "orders", "--yes").exit_code == 2
+    result = run("dead", "move", "orders", "--to", "repair", "--id", str(letters[0]), "--yes")
+    assert (result.exit_code, result.stdout) == (0, "sent 1 letter of orders.dead to repair, a new queue\n")
+    (item,) = broker.queue("repair").peek(9)
+    assert (item.id, item.key, item.attempts) == (letters[0], None, 0)
+
+
+def test_a_list_is_one_row_for_each_letter(run: Run, letters: list[ObjectId]) -> None:
+    result = run("dead", "list", "orders")
+    header, *rows = [line for line in result.stdout.splitlines() if line.strip(" ─")]
+    assert header.split() == ["id", "died", "queue", "stage", "reason", "error", "message"]
+    assert [row.split()[0] for row in rows] == [str(id) for id in letters]
+    assert "[bold]x[/] \\x1b[31m" in rows[1]
+    assert "\x1b" not in result.output
+    result = run("dead", "list", "orders", "--limit", "3")
+    assert len([line for line in result.stdout.splitlines() if line.strip(" ─")]) == 4
+
+
+def test_a_long_list_is_cut_and_says_so(run: Run, orders: Queue, raw: Any) -> None:
+    bury(orders, 0)
+    letter = raw.find_one({"q": "orders.dead"})
+    raw.insert_many([{**letter, "_id": ObjectId()} for _ in range(25)])
+    result = run("dead", "list", "orders", "--json")
+    assert len(result.stdout.splitlines()) == 20
+    result = run("dead", "list", "orders")
+    assert "the first 20" in result.stderr
+
+
+def test_letters_are_grouped_by_reason_and_error(run: Run, read: Read, letters: list[ObjectId]) -> None:
+    groups = read("dead", "list", "orders", "--group")
+    assert [(group["number"], group["reason"], group["error"]) for group in groups] == [
+        (2, "no city", NO_CITY),
+        (1, HOSTILE, "TimeoutError"),
+        (1, "buried", None),
+    ]
+    assert groups[0]["example"] == str(letters[0])
+    assert groups[0]["first"] < groups[0]["last"]
+    assert [group["number"] for group in read("dead", "list", "orders", "--group", "--where", '{"n": 2}')] == [1]
+    assert "\x1b" not in run("dead", "list", "orders", "--group").output
+    assert run("dead", "list", "orders", "--group", "--id", str(letters[0])).exit_code == 2
+
+
+def test_a_letter_is_shown_with_its_traceback(run: Run, read: Read, letters: list[ObjectId]) -> None:
+    shown = run("dead", "show", "orders", "--id", str(letters[1])).stdout
+    for part in (
+        str(letters[1]),
+        "orders.dead",
+        "orders, 1 attempt\n",
+        "route",
+        '{"n": 1}',
+        "TimeoutError: [bold]x[/]",
+    ):
+        assert part in shown
+    assert "raise error" in shown
+    assert "\x1b" not in shown
+    (document,) = read("dead", "show", "orders", "--error", NO_CITY)
+    assert (document["id"], document["payload"], document["origin"]["key"]) == (str(letters[0]), {"n": 0}, "k")
+    assert "NoCity" in document["error"]["traceback"] or "raise error" in document["error"]["traceback"]
+    assert len(read("dead", "show", "orders", "--limit", "9")) == 4
+    result = run("dead", "show", "orders", "--id", "0" * 24, "--id", str(letters[3]))
+    assert (result.exit_code, "buried" in result.stdout) == (1, True)
+    assert f"holds no letter {'0' * 24}" in result.stderr
+    assert run("dead", "show", "orders", "--stage", "none").exit_code == 1
+
+
+def test_what_cannot_go_back_is_named_and_fails(run: Run, orders: Queue, letters: list[ObjectId]) -> None:
+    orders.push("newer", key="k")
+    result = run("dead", "replay", "orders", "--id", str(letters[0]), "--id", "0" * 24, "--yes")
+    assert result.exit_code == 1
+    assert f"refused {letters[0]}: a live item has its key" in result.stdout
+    assert f"not among the letters: {'0' * 24}" in result.stdout
+    result = run("dead", "replay", "orders", "--id", str(letters[0]), "--yes", "--json")
+    assert json.loads(result.stdout)["refusals"][0]["id"] == str(letters[0])
+
+
+def test_letters_that_a_caller_holds_stay(run: Run, orders: Queue, letters: list[ObjectId]) -> None:
+    item = orders.dead.reserve()
+    assert item is not None
+    result = run("dead", "replay", "orders", "--yes")
+    assert "sent 3 letters" in result.stdout
+    assert "left out 1 letter" in result.stdout
+    assert [letter.id for letter in orders.dead.peek(9, state="reserved")] == [item.id]
+
+
+def test_a_script_must_say_yes(run: Run, orders: Queue, letters: list[ObjectId]) -> None:
+    for command in (["replay"], ["drop"], ["move", "--to", "x"]):
+        result = run("dead", *command, "orders")
+        assert result.exit_code == 2
+        assert "4 letters of orders.dead" in result.stderr
+        assert "--yes" in result.stderr
+    assert orders.dead.size() == 4
+    # Nothing to change needs no yes.
+    assert run("dead", "drop", "orders", "--reason", "none").exit_code == 0
+
+
+def test_the_count_before_a_change_is_bounded(
+    read: Read, letters: list[ObjectId], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amounts, "COUNT_LIMIT", 2)
+    (would,) = read("dead", "drop", "orders", "--dry-run")
+    assert would == {"would": "delete at least 2 letters of orders.dead", "count": 2, "exact": False}
+    assert read("purge", "orders.dead", "--state", "ready", "--dry-run") == [
+        {"would": "delete more than 2 ready items of orders.dead", "count": 3, "exact": False}
+    ]
+
+
+def test_a_dead_queue_of_another_name_is_known_by_the_settings(run: Run, read: Read, broker: mongoq.Broker) -> None:
+    orders = broker.queue("orders", dead="graves")
+    id = bury(orders, 1)
+    for name in ("orders", "graves"):
+        assert [row["id"] for row in read("dead", "list", name)] == [str(id)]
+    assert run("dead", "replay", "graves", "--yes").exit_code == 0
+    assert [item.id for item in orders.peek()] == [id]
+
+
+def test_an_error_queue_of_a_pipeline_is_named_exactly(run: Run, read: Read, broker: mongoq.Broker, raw: Any) -> None:
+    id = bury(broker.queue("flights"), 1)
+    raw.update_one({"_id": id}, {"$set": {"q": "errors"}})
+    assert read("dead", "list", "errors") == []
+    assert [row["id"] for row in read("dead", "list", "errors", "--exact")] == [str(id)]
+    # A live item that has died before is no letter.
+    assert run("dead", "drop", "errors", "--yes").stdout == "deleted 0 letters of errors.dead\n"
+    assert run("dead", "replay", "errors", "--exact", "--yes").stdout.startswith("sent 1 letter of errors")
+
+
+@pytest.mark.parametrize("command", ["list", "show", "replay", "drop"])
+@pytest.mark.parametrize("name", ["ordres", "ordres.dead"])
+def test_an_unknown_queue_is_an_error_with_the_nearest_names(
+    run: Run, orders: Queue, letters: list[ObjectId], command: str, name: str
+) -> None:
+    result = run("dead", command, name, *(["--yes"] if command in ("replay", "drop") else []))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "the nearest names are 'orders" in result.stderr
+    assert orders.dead.size() == 4
+
+
+def test_a_queue_without_a_dead_queue_says_so(run: Run, broker: mongoq.Broker) -> None:
+    broker.queue("orders", dead=None).push(1)
+    result = run("dead", "list", "orders")
+    assert (result.exit_code, "has no dead queue" in result.stderr) == (1, True)
+
+
+def test_nothing_is_known_of_an_empty_collection(run: Run) -> None:
+    result = run("dead", "list", "orders")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no queue in it has a similar name" in result.stderr
+    assert QueueUnknown("a", (), "b").nearest == ()
+
+
+@pytest.mark.prove
+def test_two_operators_send_each_letter_back_once(
+    environment: dict[str, str], broker: mongoq.Broker, orders: Queue, raw: Any
+) -> None:
+    bury(orders, 0)
+    letter = raw.find_one({"q": "orders.dead"})
+    ids = [ObjectId() for _ in range(3_000)]
+    raw.insert_many([{**letter, "_id": id, "origin": {**letter["origin"], "id": id}} for id in ids])
+    command = [sys.executable, "-m", "mongoq", "dead", "replay", "orders", "--yes", "--json"]
+    options: dict[str, Any] = {"env": {**os.environ, **environment}, "text": True, "stdout": subprocess.PIPE}
+    both = [subprocess.Popen(command, **options) for _ in range(2)]
+    results = [json.loads(process.communicate()[0]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum(result["pushed"] for result in results) == 3_001
+    items = list(orders.history(state=None))
+    assert len(items) == 3_001
+    assert {item.attempts for item in items} == {0}
+    assert orders.dead.size() == 0

@@ -1,0 +1,436 @@
+"""Commands that show queues and items."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import bson
+import pytest
+from bson import DatetimeMS, ObjectId
+from bson.raw_bson import RawBSONDocument
+from click.testing import Result
+
+import mongoq
+from mongoq.protocol.coordination import heartbeats
+
+Run = Callable[..., Result]
+Read = Callable[..., list[Any]]
+
+HOSTILE = "[bold red]x[/] \x1b[31m\x1b]0;title\x07 \x9b2J \u202egpj :smile:"
+"""Text that rich, or a terminal, would obey."""
+OF_ONE_QUEUE = [
+    ["peek", "ordres"],
+    ["history", "ordres"],
+    ["stats", "ordres"],
+    ["settings", "ordres"],
+    ["queues", "ordres"],
+]
+ALL = [["queues"], ["watch"], ["peek", "q"], ["show", "0" * 24], ["history", "q"], ["workers"], ["bindings"], ["stats"]]
+
+
+@pytest.fixture
+def orders(broker: mongoq.Broker) -> mongoq.Queue[Any]:
+    """A queue with history."""
+    return broker.queue("orders", history=3600)
+
+
+# --- queues --------------------------------------------------------------------------------
+
+
+def test_queues_shows_a_row_for_each_queue(run: Run, orders: mongoq.Queue[Any], broker: mongoq.Broker) -> None:
+    orders.push_many(range(3))
+    orders.push(4, delay=60)
+    orders.commit(orders.reserve() or pytest.fail("nothing"))
+    broker.queue("mails").push(1, when=datetime.now(UTC) - timedelta(hours=2, minutes=5))
+    broker.queue("mails").pause()
+    result = run("queues")
+    header, _, mails, row = [line.split() for line in result.stdout.splitlines() if line.strip()]
+    assert " ".join(header) == "queue ready scheduled reserved expired oldest rate paused consumers dead"
+    assert mails == ["mails", "1", "0", "0", "0", "2h", "5m", "paused", "0", "0"]
+    assert row[:5] == ["orders", "2", "1", "0", "0"]
+    assert row[6:] == ["1", "0", "0"]
+
+
+def test_queues_prints_documents(read: Read, orders: mongoq.Queue[Any]) -> None:
+    orders.push_many(range(30))
+    (document,) = read("queues", "--budget", "1")
+    assert (document["queue"], document["ready"], document["at_least"]) == ("orders", 11, ["ready", "expired"])
+    assert document["dead_queue"] == "orders.dead"
+    assert datetime.fromisoformat(document["oldest_due"]) <= datetime.fromisoformat(document["at"])
+
+
+def test_no_queues_are_said_to_be_none(run: Run, read: Read) -> None:
+    assert run("queues").stdout == "there are no queues\n"
+    assert read("queues") == []
+
+
+@pytest.mark.parametrize("command", OF_ONE_QUEUE)
+def test_an_unknown_queue_is_an_error_that_names_the_nearest(
+    run: Run, orders: mongoq.Queue[Any], command: list[str]
+) -> None:
+    orders.push(1)
+    result = run(*command)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "there is no queue 'ordres'" in result.stderr
+    assert "'orders'" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+# --- peek ----------------------------------------------------------------------------------
+
+
+def test_peek_shows_the_next_items_in_the_order_of_claims(run: Run, orders: mongoq.Queue[Any]) -> None:
+    orders.push({"n": 1})
+    id = orders.push({"n": 2}, priority=-1, key="k")
+    orders.push({"n": 3}, delay=60)
+    lines = [line for line in run("peek", "orders", "-n", "1").stdout.splitlines() if line.strip()]
+    assert len(lines) == 3
+    assert lines[2].split()[0] == str(id)
+    assert '{"n": 2}' in lines[2]
+    assert '{"n": 3}' in run("peek", "orders", "--state", "scheduled").stdout
+    assert run("peek", "orders", "--state", "live").stdout.count('"n"') == 3
+
+
+def test_peek_prints_documents_that_other_commands_take(read: Read, orders: mongoq.Queue[Any]) -> None:
+    payload = {"id": ObjectId(), "uuid": UUID(int=7), "at": datetime(2026, 1, 1, tzinfo=UTC)}
+    id = orders.push(payload, key="k", headers={"trace": "t"})
+    (document,) = read("peek", "orders")
+    assert (document["id"], document["key"], document["headers"]) == (str(id), "k", {"trace": "t"})
+    assert document["payload"]["id"] == {"$oid": str(payload["id"])}
+    assert document["payload"]["at"] == {"$date": "2026-01-01T00:00:00Z"}
+    assert read("show", document["id"])[0]["payload"] == document["payload"]
+
+
+def test_peek_says_that_there_are_no_items(run: Run, read: Read, orders: mongoq.Queue[Any]) -> None:
+    orders.push(1, delay=60)
+    result = run("peek", "orders")
+    assert (result.exit_code, result.stdout) == (0, "queue 'orders' has no ready items\n")
+    assert read("peek", "orders") == []
+
+
+def test_peek_shows_processed_items(run: Run, orders: mongoq.Queue[Any]) -> None:
+    orders.push({"n": 1})
+    orders.pop()
+    assert '{"n": 1}' in run("peek", "orders", "--state", "processed").stdout
+
+
+# --- show ----------------------------------------------------------------------------------
+
+
+def test_show_finds_an_item_in_any_queue_with_its_failure_and_payload(run: Run, orders: mongoq.Queue[Any]) -> None:
+    def fail() -> None:
+        raise ValueError("no such order")
+
+    id = orders.push({"customer": {"name": "Ädä"}}, headers={"trace": "t"})
+    item = orders.reserve() or pytest.fail("nothing")
+    try:
+        fail()
+    except ValueError as error:
+        orders.bury(item, error=error, reason="tests")
+    result = run("show", str(id))
+    text = result.stdout
+    assert result.exit_code == 0
+    assert re.search(r"^queue +orders\.dead$", text, re.MULTILINE)
+    assert re.search(r"^state +ready$", text, re.MULTILINE)
+    assert '"reason": "tests"' in text
+    assert '  "customer": {\n    "name": "Ädä"\n  }' in text
+    assert "in fail\n" in text
+    assert text.rstrip().endswith("ValueError: no such order")
+
+
+def test_show_prints_the_whole_envelope_as_json(read: Read, orders: mongoq.Queue[Any]) -> None:
+    id = orders.push([1, 2], key="k")
+    item = orders.reserve() or pytest.fail("nothing")
+    (document,) = read("show", str(id))
+    assert (document["state"], document["token"], document["attempts"]) == ("reserved", str(item.token), 1)
+    assert document["lease_until"] == (item.lease_until or pytest.fail("none")).isoformat(
+        timespec="milliseconds"
+    ).replace("+00:00", "Z")
+    assert document["payload"] == [1, 2]
+
+
+def test_show_prints_the_trail(run: Run, read: Read, orders: mongoq.Queue[Any], raw: Any) -> None:
+    id, at = orders.push(1), datetime(2026, 1, 1, tzinfo=UTC)
+    hop = {
+        "queue": "raw",
+        "stage": "parse",
+        "by": "host:1:aa",
+        "taken": at,
+        "settled": at,
+        "attempts": 1,
+        "ended": "moved",
+    }
+    raw.update_one({"_id": id}, {"$set": {"trail": [{**hop, "to": "orders", "payload": {"a": 1}}]}})
+    assert re.search(r"raw +parse +moved +orders +1 +2026-01-01T00:00:00Z", run("show", str(id)).stdout)
+    assert read("show", str(id))[0]["trail"][0]["payload"] == {"a": 1}
+
+
+def test_show_says_that_an_item_does_not_exist(run: Run, orders: mongoq.Queue[Any]) -> None:
+    orders.push(1)
+    result = run("show", "0" * 24)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"there is no item {'0' * 24}" in result.stderr
+
+
+def test_show_says_that_only_the_id_is_left(run: Run, read: Read, broker: mongoq.Broker) -> None:
+    queue = broker.queue("plain")
+    id = queue.push({"secret": 1}, id=ObjectId())
+    queue.pop()
+    assert "only its id is remembered" in run("show", str(id)).stdout
+    assert read("show", str(id))[0]["state"] == "remembered"
+
+
+def test_show_prints_what_can_be_read_of_a_damaged_document(run: Run, read: Read, raw: Any) -> None:
+    envelope = {"_id": ObjectId(), "q": "orders", "payload": {"text": "ABC", "n": 7}, "when": datetime.now(UTC)}
+    raw.insert_one(RawBSONDocument(bson.encode(envelope).replace(b"ABC", b"\xff\xfe\xfd")))
+    result = run("show", str(envelope["_id"]))
+    assert result.exit_code == 0
+    assert "as far as it can be read" in result.stderr
+    assert '"n": 7' in result.stdout
+    assert read("show", str(envelope["_id"]))[0]["payload"]["n"] == 7
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"when": "soon"},
+        {},
+        {"when": datetime(2026, 1, 1, tzinfo=UTC), "error": "text", "origin": 7, "trail": {"a": 1}, "headers": [1]},
+        {"when": DatetimeMS(2**62), "priority": "high", "attempts": None, "key": 7},
+    ],
+)
+def test_fields_of_other_programs_are_shown_as_they_are(run: Run, read: Read, raw: Any, fields: dict[str, Any]) -> None:
+    id = raw.insert_one({"q": "orders", "payload": [1], **fields}).inserted_id
+    raw.insert_one({"q": "orders", "payload": [1], **fields, "key": 8, "processed": datetime.now(UTC)})
+    for command in (
+        ["show", str(id)],
+        ["peek", "orders", "--state", "live"],
+        ["peek", "orders", "--state", "processed"],
+        ["history", "orders"],
+        ["queues"],
+    ):
+        result = run(*command)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert read(*command) or command[0] == "peek"
+    assert read("show", str(id))[0]["payload"] == [1]
+
+
+@pytest.mark.parametrize("id", ["65a1b2c3", "z" * 24, ""])
+def test_an_id_that_is_none_is_a_usage_error_that_names_the_argument(run: Run, id: str) -> None:
+    result = run("show", id)
+    assert result.exit_code == 2
+    assert "'ID'" in result.stderr
+    assert "24 hex digits" in result.stderr
+
+
+# --- history -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def processed(orders: mongoq.Queue[Any], raw: Any) -> list[ObjectId]:
+    """Ten items in history, processed an hour after each other until an hour ago."""
+    ids = orders.push_many([{"n": n, "at": datetime(2026, 1, n + 1, tzinfo=UTC)} for n in range(10)])
+    orders.commit_many(orders.reserve_many(10))
+    for n, id in enumerate(ids):
+        raw.update_one({"_id": id}, {"$set": {"processed": datetime.now(UTC) - timedelta(hours=10 - n)}})
+    return ids
+
+
+def test_history_shows_processed_items_oldest_first(run: Run, read: Read, processed: list[ObjectId]) -> None:
+    assert [document["id"] for document in read("history", "orders")] == [str(id) for id in processed]
+    lines = [line for line in run("history", "orders").stdout.splitlines() if line.strip()]
+    assert [line.split()[0] for line in lines[2:]] == [str(id) for id in processed]
+
+
+@pytest.mark.parametrize(
+    "options, numbers",
+    [
+        (["--since", "150m"], [8, 9]),
+        (["--until", "510m"], [0, 1]),
+        (["--since", "5h", "--until", "150m"], [6, 7]),
+        (["--limit", "2"], [0, 1]),
+        (["--limit", "0"], list(range(10))),
+        (["--where", '{"n": {"$gte": 8}}'], [8, 9]),
+        (["--where", '{"at": {"$date": "2026-01-04T00:00:00Z"}}'], [3]),
+        (["--where", '{"$or": [{"n": 1}, {"n": {"$mod": [5, 0]}}]}', "--limit", "2"], [0, 1]),
+    ],
+)
+def test_history_selects_by_time_payload_and_number(
+    read: Read, processed: list[ObjectId], options: list[str], numbers: list[int]
+) -> None:
+    assert [document["payload"]["n"] for document in read("history", "orders", *options)] == numbers
+
+
+def test_a_time_that_history_prints_is_taken_back(read: Read, processed: list[ObjectId]) -> None:
+    at = read("history", "orders")[4]["processed"]
+    assert [document["payload"]["n"] for document in read("history", "orders", "--since", at)] == [4, 5, 6, 7, 8, 9]
+
+
+def test_history_says_that_a_limit_may_have_cut_it(run: Run, processed: list[ObjectId]) -> None:
+    assert "there may be more" in run("history", "orders", "--limit", "3").stderr
+    assert run("history", "orders").stderr == ""
+
+
+def test_history_says_that_nothing_matches(run: Run, read: Read, processed: list[ObjectId]) -> None:
+    assert (
+        run("history", "orders", "--where", '{"n": 77}').stdout == "queue 'orders' has no processed items that match\n"
+    )
+    assert read("history", "orders", "--since", "1s") == []
+
+
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        (["--since", "soon"], "--since"),
+        (["--since", "1h", "--until", "2h"], "--until"),
+        (["--where", '{"$where": "1"}'], "--where"),
+        (["--where", "n = 1"], "no JSON"),
+        (["--limit", "-1"], "--limit"),
+    ],
+)
+def test_a_bad_option_of_history_is_a_usage_error(
+    run: Run, processed: list[ObjectId], options: list[str], problem: str
+) -> None:
+    result = run("history", "orders", *options)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+
+
+def test_a_pattern_that_the_server_refuses_is_an_error_in_one_line(run: Run, processed: list[ObjectId]) -> None:
+    result = run("history", "orders", "--where", '{"n": {"$regex": "("}}')
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "the server refuses it" in result.stderr
+
+
+# --- workers, bindings, stats, settings ----------------------------------------------------
+
+
+def test_workers_shows_who_consumes_what(run: Run, read: Read, broker: mongoq.Broker) -> None:
+    assert run("workers").stdout == "there are no workers\n"
+    broker.stats()  # measures the clock
+    now = broker._context.clock.now()
+    broker._run(
+        heartbeats.beat, "host:7:abcd", started=now, every=timedelta(minutes=1), queues={"orders": 2, "mails": 0}
+    )
+    assert re.search(r"host:7:abcd +yes .* 2 +orders \(2\), mails \(0\)", run("workers").stdout)
+    (document,) = read("workers")
+    assert (document["worker"], document["pid"], document["queues"]) == ("host:7:abcd", 7, {"orders": 2, "mails": 0})
+
+
+def test_bindings_shows_the_queues_of_each_topic(run: Run, read: Read, broker: mongoq.Broker) -> None:
+    assert run("bindings").stdout == "no queue is bound to a topic\n"
+    broker.bind("sold", "mails", "audit")
+    assert re.search(r"sold +mails *\n *sold +audit", run("bindings").stdout)
+    assert read("bindings") == [{"topic": "sold", "queues": ["mails", "audit"]}]
+
+
+def test_stats_shows_the_events_of_queues(
+    run: Run, read: Read, orders: mongoq.Queue[Any], broker: mongoq.Broker
+) -> None:
+    assert run("stats").stdout == "nothing was counted yet\n"
+    orders.push_many(range(3))
+    orders.pop()
+    broker.queue("mails").push(1)
+    broker.stats()
+    assert [document["queue"] for document in read("stats")] == ["mails", "orders"]
+    (document,) = read("stats", "orders")
+    assert (document["put"], document["get"], document["commit"]) == (3, 1, 0)
+    assert re.search(r"orders +3 +1 +0", run("stats", "orders").stdout)
+
+
+def test_settings_shows_stored_ones_and_defaults(run: Run, read: Read, broker: mongoq.Broker) -> None:
+    broker.queue("orders").configure(lease=90, max_retries=None)
+    text = run("settings", "orders").stdout
+    assert re.search(r"lease +1m 30s +stored", text)
+    assert re.search(r"history +none.* +default", text)
+    assert re.search(r"max_retries +no limit +stored", text)
+    (document,) = read("settings", "orders")
+    assert document == {
+        "queue": "orders",
+        "lease": 90.0,
+        "history": None,
+        "max_retries": None,
+        "dead": "orders.dead",
+        "paused": False,
+        "stored": ["lease", "max_retries"],
+    }
+
+
+# --- hostile text, no server, closed pipes ---------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["queues", "peek", "show", "history", "stats", "bindings", "workers", "settings"])
+def test_text_of_users_is_neither_markup_nor_obeyed(run: Run, broker: mongoq.Broker, command: str) -> None:
+    queue = broker.queue(HOSTILE, history=3600)
+    id = queue.push({HOSTILE: HOSTILE}, headers={"h": HOSTILE})
+    queue.rollback(queue.reserve() or pytest.fail("nothing"), error=HOSTILE)
+    queue.push(HOSTILE)
+    queue.commit_many(queue.reserve_many(1))
+    broker.bind("topic", HOSTILE)
+    now = broker._context.clock.now()
+    broker._run(heartbeats.beat, f"{HOSTILE}:7:a", started=now, every=timedelta(minutes=1), queues={HOSTILE: 1})
+    broker.stats()
+    arguments = {"peek": [HOSTILE], "history": [HOSTILE], "settings": [HOSTILE], "show": [str(id)]}.get(command, [])
+    text = run(command, *arguments).stdout
+    if command != "settings":
+        assert "[bold red]x[/]" in text
+        assert ":smile:" in text
+    assert not set(text) & {"\x1b", "\x07", "\x9b", "\u202e"}
+    assert "\x1b" not in run(command, *arguments, "--json").stdout
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_no_server_is_code_3_without_credentials(run: Run, command: list[str], environment: dict[str, str]) -> None:
+    environment["MONGOQ_URI"] = "mongodb://ada:geheim@127.0.0.1:1/?serverSelectionTimeoutMS=50"
+    result = run(*command)
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "127.0.0.1:1" in result.stderr
+    assert "geheim" not in result.stderr
+
+
+@pytest.mark.parametrize("form", [[], pytest.param(["--json"], marks=pytest.mark.prove)])
+def test_a_closed_pipe_ends_a_command_quietly(
+    orders: mongoq.Queue[Any], environment: dict[str, str], form: list[str]
+) -> None:
+    orders.push_many([{"text": "x" * 150, "n": n} for n in range(3_000)])
+    orders.commit_many(orders.reserve_many(3_000))
+    command = [sys.executable, "-m", "mongoq", "history", "orders", "--limit", "0", *form]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment}
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.readline()
+        child.stdout.close()
+        assert (child.stderr.read(), child.wait()) == (b"", 0)
+
+
+def test_a_table_for_another_program_has_a_line_for_each_item(
+    orders: mongoq.Queue[Any], run: Run, environment: dict[str, str]
+) -> None:
+    environment["COLUMNS"] = "40"
+    orders.push({"text": "long " * 100})
+    lines = [line for line in run("peek", "orders").stdout.splitlines() if line.strip()]
+    assert len(lines) == 3
+    assert lines[2].rstrip().endswith("…")
+    assert json.loads(run("peek", "orders", "--json").stdout)["payload"]["text"] == "long " * 100
+
+
+def test_letters_that_the_terminal_lacks_end_no_command(orders: mongoq.Queue[Any], environment: dict[str, str]) -> None:
+    id = orders.push({"name": "Zoë 漢"})
+    env = {**os.environ, **environment, "PYTHONIOENCODING": "latin-1"}
+    for command, shown in (
+        (["show", str(id)], "Zoë \\u6f22"),
+        (["peek", "orders"], "Zoë \\u6f22"),
+    ):
+        done = subprocess.run([sys.executable, "-m", "mongoq", *command], env=env, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert shown in done.stdout.decode("latin-1")

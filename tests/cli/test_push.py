@@ -1,0 +1,176 @@
+"""Command ``push``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from click.testing import Result
+from pymongo.errors import AutoReconnect
+
+import mongoq
+
+Run = Callable[..., Result]
+Read = Callable[..., list[Any]]
+
+
+def test_an_item_is_pushed_with_its_options(run: Run, broker: mongoq.Broker) -> None:
+    payload = '{"id": {"$oid": "65f0c0ffee65f0c0ffee0001"}, "at": {"$date": "2026-01-02T03:04:05.678Z"}}'
+    options = ["--when", "2030-01-01T00:00:00Z", "--priority", "-3", "--key", "k", "--header", "tenant=a=b"]
+    result = run("push", "orders", payload, *options)
+    assert result.exit_code == 0
+    assert result.stderr == "pushed 1 item to orders, a new queue\n"
+    (item,) = broker.queue("orders").peek(state="scheduled")
+    assert result.stdout == f"{item.id}\n"
+    at = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+    assert item.payload == {"id": ObjectId("65f0c0ffee65f0c0ffee0001"), "at": at}
+    due = datetime(2030, 1, 1, tzinfo=UTC)
+    assert (item.due, item.priority, item.key, item.headers) == (due, -3, "k", {"tenant": "a=b"})
+    assert "a new queue" not in run("push", "orders", "1", "--delay", "5m").stderr
+    assert broker.queue("orders").size("scheduled") == 2
+
+
+def test_a_taken_key_pushes_nothing(run: Run, read: Read, broker: mongoq.Broker) -> None:
+    id = broker.queue("orders").push(1, key="k")
+    result = run("push", "orders", "2", "--key", "k")
+    assert (result.exit_code, result.stdout) == (0, f"{id}\n")
+    assert "pushed nothing" in result.stderr
+    assert read("push", "orders", "2", "--key", "k")[0]["pushed"] is False
+    assert [item.payload for item in broker.queue("orders").peek(9)] == [1]
+
+
+def test_lines_are_pushed_in_their_order_and_their_ids_printed(run: Run, broker: mongoq.Broker) -> None:
+    lines = '{"n": 1}\r\n\n  \n{"n": {"$numberLong": "2"}}\n"ü"'.encode()
+    result = run("push", "orders", "-", "--priority", "5", input=lines)
+    items = broker.queue("orders").peek(9)
+    assert [item.payload for item in items] == [{"n": 1}, {"n": 2}, "ü"]
+    assert {item.priority for item in items} == {5}
+    assert result.stdout.split() == [str(item.id) for item in items]
+    assert result.stderr == "pushed 3 items to orders, a new queue\n"
+    assert run("push", "orders", input="4\n").exit_code == 0
+    assert broker.queue("orders").size() == 4
+
+
+def test_lines_print_documents(run: Run, broker: mongoq.Broker) -> None:
+    result = run("push", "orders", "-", "--json", input="1\n\n2\n")
+    first, second = (str(item.id) for item in broker.queue("orders").peek(9))
+    assert result.stdout == f'{{"id": "{first}", "line": 1}}\n{{"id": "{second}", "line": 3}}\n'
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        ('{"n": }', "line 4: no JSON: Expecting value at column 7"),
+        ('{"n": 1, "n": 2}', "line 4: name 'n' occurs twice"),
+        ('{"n": {"$oid": "x"}}', "line 4: extended JSON that means no value"),
+        ('{"n": 123456789012345678901}', "line 4: payload.n"),
+        (r'{"n": "\ud800"}', "line 4: payload.n"),
+        ("\udcff", "line 4: "),
+    ],
+)
+def test_a_bad_line_is_named_and_the_lines_before_it_are_pushed(
+    run: Run, broker: mongoq.Broker, bad: str, problem: str
+) -> None:
+    text = f"1\n\n2\n{bad}\n5\n".encode(errors="surrogateescape")
+    result = run("push", "orders", "-", input=text)
+    assert result.exit_code == 1
+    assert problem in result.stderr
+    assert result.stderr.endswith("2 items before it were pushed\n")
+    assert result.stderr.count("\n") == 1
+    items = broker.queue("orders").peek(9)
+    assert [item.payload for item in items] == [1, 2]
+    assert result.stdout.split() == [str(item.id) for item in items]
+
+
+def test_a_dry_run_checks_all_and_pushes_nothing(run: Run, read: Read, broker: mongoq.Broker) -> None:
+    assert read("push", "orders", "1", "--dry-run") == [
+        {"would": "push 1 item to orders, a new queue", "count": 1, "new_queue": True}
+    ]
+    result = run("push", "orders", "-", "--dry-run", input="1\n2\n")
+    assert (result.exit_code, result.stdout) == (0, "would push 2 items to orders, a new queue\n")
+    result = run("push", "orders", "-", "--dry-run", input="1\n\n123456789012345678901\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "line 3" in result.stderr
+    assert "1 item before it could be pushed" in result.stderr
+    assert broker.queues() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["orders", "{"], 2),
+        (["orders", '{"a": {"$date": "x"}}'], 2),
+        (["orders", "1", "--header", "x"], 2),
+        (["orders", "1", "--header", "x=1", "--header", "x=2"], 2),
+        (["orders", "1", "--delay", "soon"], 2),
+        (["orders", "1", "--delay", "9" * 12 + "d"], 2),
+        (["orders", "1", "--when", "soon"], 2),
+        (["orders", "-", "--key", "k"], 2),
+        (["", "1"], 2),
+        (["orders", "1", "--priority", "200"], 1),
+        (["orders", "-", "--priority", "200"], 1),
+        (["orders", "1", "--key", ""], 1),
+        (["orders", "1", "--delay", "5m", "--when", "2030-01-01"], 1),
+        (["orders", "123456789012345678901"], 1),
+        (["orders", "123456789012345678901", "--dry-run"], 1),
+    ],
+    ids=str,
+)
+def test_bad_arguments_push_nothing(run: Run, broker: mongoq.Broker, arguments: list[str], code: int) -> None:
+    result = run("push", *arguments, input="1\n")
+    assert result.exit_code == code
+    assert result.stderr
+    assert broker.queues() == []
+
+
+def test_lines_of_a_slow_writer_are_pushed_as_they_come(environment: dict[str, str], broker: mongoq.Broker) -> None:
+    command = [sys.executable, "-m", "mongoq", "push", "orders", "-"]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, env={**os.environ, **environment}, text=True, bufsize=1, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ids = []
+        for lines in ("1\n2\n", "3\n"):
+            process.stdin.write(lines)
+            # An id is printed once its item is pushed.
+            ids += [process.stdout.readline().strip() for _ in lines.split()]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 130
+    assert ids == [str(item.id) for item in broker.queue("orders").peek(9)]
+    assert "stopped; 3 items before it were pushed, up to line 3" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_lost_server_says_what_is_known(run: Run, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = broker.queue("orders").push(1)
+    failure = AutoReconnect("connection closed")
+    incomplete = mongoq.BatchIncomplete("orders", [done], {ObjectId(): failure})
+    for error, code, words in (
+        (failure, 3, "nothing is known of lines 1 to 2"),
+        (incomplete, 1, "1 item pushed; of lines 1 to 2, 1 may be missing"),
+    ):
+
+        def fail(*_arguments: Any, error: Exception = error, **_options: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(mongoq.Queue, "push_many", fail)
+        result = run("push", "orders", "-", input="1\n2\n")
+        assert (result.exit_code, words in result.stderr) == (code, True)
+        assert result.stdout == ("" if code == 3 else f"{done}\n")
+
+
+def test_a_push_to_a_topic_is_no_new_queue(run: Run, broker: mongoq.Broker) -> None:
+    broker.bind("news", "mails")
+    assert "a new queue" not in run("push", "news", "1").stderr
+    assert "a new queue" not in run("push", "mails", "1", "--dry-run").stdout
+    assert broker.queue("mails").size() == 1
+    result = run("import", "news", input="")
+    assert (result.exit_code, "'mails'" in result.stderr) == (1, True)

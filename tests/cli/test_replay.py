@@ -1,0 +1,103 @@
+"""Command ``replay``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from click.testing import Result
+
+import mongoq
+
+Run = Callable[..., Result]
+Read = Callable[..., list[Any]]
+Queue = mongoq.Queue[Any]
+
+
+@pytest.fixture
+def orders(broker: mongoq.Broker) -> Queue:
+    """A queue with four items in its history, processed at different times."""
+    queue = broker.queue("orders", history=3600)
+    for n in range(4):
+        queue.push({"n": n})
+        queue.pop()
+    return queue
+
+
+def test_a_history_is_replayed_once(run: Run, read: Read, orders: Queue) -> None:
+    result = run("replay", "orders", "--yes")
+    assert (result.exit_code, result.stdout) == (0, "pushed 4 of 4 items of orders to orders\n")
+    assert [item.payload["n"] for item in orders.peek(9)] == [0, 1, 2, 3]
+    result = run("replay", "orders", "--yes")
+    assert result.stdout == "pushed 0 of 4 items of orders to orders; 4 were pushed before\n"
+    (again,) = read("replay", "orders", "--label", "once more", "--yes")
+    assert (again["found"], again["pushed"], again["already"]) == (4, 4, 0)
+    assert orders.size() == 8
+
+
+def test_items_are_chosen_by_ids_filter_times_and_limit(read: Read, broker: mongoq.Broker, orders: Queue) -> None:
+    items = list(orders.history())
+    second = items[1].stored("processed")
+    for options, chosen in (
+        (["--id", str(items[2].id), "--id", str(items[0].id)], [0, 2]),
+        (["--where", '{"n": {"$gt": 1}}'], [2, 3]),
+        (["--limit", "1"], [0]),
+        (["--since", (second + timedelta(milliseconds=1)).isoformat(), "--where", '{"n": 1}'], []),
+        (["--until", second.isoformat()], [n for n in range(4) if items[n].stored("processed") < second]),
+        (["--since", "1h"], [0, 1, 2, 3]),
+        (["--until", "1h"], []),
+    ):
+        label = "".join(options)[:90]
+        (would,) = read("replay", "orders", *options, "--to", "again", "--label", label, "--dry-run")
+        assert (would["pushed"], would["dry_run"]) == (len(chosen), True)
+        assert broker.queue("again").size() == 0
+        (done,) = read("replay", "orders", *options, "--to", "again", "--label", label, "--yes")
+        assert (done["pushed"], done["to"], done["dry_run"]) == (len(chosen), "again", False)
+        assert [item.payload["n"] for item in broker.queue("again").peek(9)] == chosen
+        broker.queue("again").purge()
+
+
+def test_ids_that_are_not_in_the_history_fail(run: Run, orders: Queue) -> None:
+    id = ObjectId()
+    result = run("replay", "orders", "--id", str(id), "--yes")
+    assert (result.exit_code, f"not in the history: {id}" in result.stdout) == (1, True)
+    result = run("replay", "orders", "--id", str(id), "--yes", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["missing"]) == (1, [str(id)])
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--id", "x"], 2),
+        (["--where", '{"$where": "1"}'], 2),
+        (["--limit", "0"], 2),
+        (["--since", "soon"], 2),
+        (["--label", "x" * 101], 1),
+        (["--id", "0" * 24, "--where", '{"n": 1}'], 1),
+        (["--since", "1h", "--until", "2h"], 1),
+    ],
+    ids=str,
+)
+def test_bad_arguments_push_nothing(run: Run, orders: Queue, options: list[str], code: int) -> None:
+    result = run("replay", "orders", *options, "--yes")
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert orders.size() == 0
+
+
+def test_a_script_must_say_yes(run: Run, orders: Queue) -> None:
+    result = run("replay", "orders", "--limit", "3")
+    assert (result.exit_code, orders.size()) == (2, 0)
+    assert "push copies of 3 items of orders to orders" in result.stderr
+
+
+def test_an_unknown_queue_and_letters_are_errors(run: Run, orders: Queue) -> None:
+    orders.push(1)
+    orders.bury(orders.reserve() or pytest.fail("nothing"))
+    result = run("replay", "ordres", "--yes")
+    assert (result.exit_code, "'orders'" in result.stderr) == (1, True)
+    result = run("replay", "orders.dead", "--yes")
+    assert (result.exit_code, "holds dead letters" in result.stderr) == (1, True)

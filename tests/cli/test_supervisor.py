@@ -1,0 +1,486 @@
+"""``mongoq worker --processes`` and ``--reload``: real processes, and what becomes of them and of their items."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import termios
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+import mongoq
+from mongoq.cli import child, supervisor
+from mongoq.cli.child import Child, describe_exit
+from mongoq.cli.file_watcher import FileWatcher
+from mongoq.cli.supervisor import Supervisor
+from mongoq.cli.target import TargetFailed, TargetUnusable
+from mongoq.cli.worker_process import LASTING_ERRORS
+from tests.cli.programs import Program, begun, fields_of, is_alive
+from tests.waiting import until
+
+Start = Callable[..., Program]
+
+
+def started(program: Start, *arguments: str, processes: int = 2, **options: str) -> Program:
+    """A supervisor whose workers have begun to consume."""
+    command = program("worker", "app:worker", f"--processes={processes}", *arguments, **options)
+    until(lambda: len(command.logged(" starts: ")) >= processes or command.process.poll() is not None)
+    assert command.process.poll() is None, command.log
+    assert len(command.workers()) == processes
+    return command
+
+
+def test_all_work_and_a_signal_ends_all_when_their_handlers_have_ended(
+    program: Start, broker: mongoq.Broker, gate: Path
+) -> None:
+    queue = broker.queue("orders")
+    queue.push_many(range(10))
+    command = started(program)
+    runs = begun(command, 4)
+    workers = command.workers()
+    assert {int(run.split()[1]) for run in runs} == set(workers)
+    command.process.terminate()
+    until(lambda: len(command.logged("stops: a signal came")) == 2)
+    assert command.process.poll() is None
+    gate.touch()
+    assert command.end() == 0
+    assert len(command.said("end")) == len(command.said("begin"))
+    assert queue.counts() == mongoq.Counts(ready=10 - len(command.said("end")))
+    assert not any(map(is_alive, workers))
+    assert command.logged("SIGTERM: workers finish what runs, and end")
+    assert command.log[-1].endswith("all workers have ended")
+
+
+def test_a_second_signal_ends_all_at_once(program: Start, broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders")
+    queue.push_many(range(10))
+    command = started(program, "--reload", processes=1)
+    begun(command, 2)
+    command.process.terminate()
+    until(lambda: command.logged("stops: a signal came"))
+    command.process.terminate()
+    assert command.end() == 0
+    assert not command.said("end")
+    assert queue.counts() == mongoq.Counts(ready=10)
+
+
+@pytest.mark.prove
+def test_a_signal_to_the_whole_group_counts_once(program: Start, broker: mongoq.Broker, gate: Path) -> None:
+    """Ctrl-C at a terminal reaches each process of the group, and systemd sends SIGTERM to each of the unit."""
+    broker.queue("orders").push_many(range(4))
+    command = started(program)
+    begun(command, 4)
+    for pid in (*command.workers(), command.pid):
+        os.kill(pid, signal.SIGINT)
+    until(lambda: command.logged("SIGINT: workers finish what runs"))
+    until(lambda: len(command.logged("stops: a signal came")) == 2)
+    gate.touch()
+    assert command.end() == 0
+    assert not command.logged("given up")
+    assert broker.queue("orders").counts() == mongoq.Counts()
+
+
+def test_ctrl_c_while_workers_start_shows_no_traceback(program: Start) -> None:
+    command = program("worker", "app:worker", "--reload", more="time.sleep(3600)")
+    until(command.workers)
+    for pid in (*command.workers(), command.pid):
+        os.kill(pid, signal.SIGINT)
+    assert command.end() == 0
+    assert not command.logged("Traceback")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--reload"], pytest.param([], marks=pytest.mark.prove), pytest.param(["--processes=2"], marks=pytest.mark.prove)],
+)
+def test_ctrl_c_at_a_terminal_ends_all_and_leaves_the_terminal_as_it_was(
+    program: Start, broker: mongoq.Broker, gate: Path, arguments: list[str]
+) -> None:
+    queue = broker.queue("orders")
+    queue.push_many(range(10))
+    keyboard, terminal = os.openpty()
+    try:
+        before = termios.tcgetattr(terminal)
+        command = program("worker", "app:worker", *arguments, terminal=terminal)
+        workers = 2 if "--processes=2" in arguments else 1
+        begun(command, 2 * workers)
+        os.write(keyboard, b"\x03")
+        until(lambda: len(command.logged("stops: a signal came")) == workers)
+        gate.touch()
+        assert command.end() == 0
+        assert termios.tcgetattr(terminal) == before
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    assert len(command.said("end")) == len(command.said("begin"))
+    assert queue.counts() == mongoq.Counts(ready=10 - len(command.said("end")))
+
+
+@pytest.mark.prove
+def test_a_killed_worker_is_started_again_and_its_items_come_back(
+    program: Start, broker: mongoq.Broker, gate: Path
+) -> None:
+    broker.queue("orders").push_many(range(4))
+    command = started(program)
+    begun(command, 4)
+    victim, other = command.workers()
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: len(command.logged(" starts: ")) == 3)
+    assert command.logged(f"(pid {victim}) was killed by SIGKILL; it starts again in 0.25 s")
+    assert other in command.workers()
+    gate.touch()
+    until(lambda: broker.queue("orders").size() == 0)
+    assert sorted(command.said("end")) == ["0", "1", "2", "3"]
+    command.process.terminate()
+    assert command.end() == 0
+
+
+def test_workers_end_in_good_order_when_their_supervisor_is_killed(
+    program: Start, broker: mongoq.Broker, gate: Path
+) -> None:
+    queue = broker.queue("orders")
+    queue.push_many(range(10))
+    command = started(program, "--reload", processes=1)
+    begun(command, 2)
+    workers = command.workers()
+    command.process.kill()
+    until(lambda: command.logged("the supervisor is gone"))
+    gate.touch()
+    until(lambda: not any(map(is_alive, workers)))
+    assert queue.counts() == mongoq.Counts(ready=10 - len(command.said("end")))
+    assert len(command.said("end")) >= 2
+
+
+@pytest.mark.prove
+def test_items_of_workers_that_are_killed_with_their_supervisor_come_back(
+    program: Start, broker: mongoq.Broker, gate: Path
+) -> None:
+    queue = broker.queue("orders")
+    queue.push_many(range(4))
+    command = started(program)
+    begun(command, 4)
+    for pid in (command.pid, *command.workers()):
+        os.kill(pid, signal.SIGKILL)
+    gate.touch()
+    again = program("worker", "app:worker", "--processes=2", "--drain")
+    assert again.end() == 0, again.log
+    assert sorted(again.said("end")) == ["0", "1", "2", "3"]
+
+
+def test_connection_options_travel_by_environment_and_a_handler_passes_on_nothing_of_the_supervisor(
+    program: Start, uri: str, database: str, broker: mongoq.Broker
+) -> None:
+    more = """
+import subprocess, sys
+
+LIST = "import os, stat; print(\\
+    'MONGOQ_SUPERVISOR' in os.environ, \\
+    [n for n in map(int, os.listdir('/dev/fd')) if n > 2 and os.path.exists(f'/dev/fd/{n}') and \\
+    stat.S_ISSOCK(os.fstat(n).st_mode)])"
+pipeline = mongoq.Pipeline("flights")
+
+@pipeline.sink("orders")
+def start(payload):
+    listed = subprocess.run([sys.executable, "-SEc", LIST], close_fds=False, capture_output=True, text=True)
+    say("inherited", listed.stdout.strip() or listed.stderr)
+"""
+    broker.queue("orders").push(1)
+    named = {"MONGOQ_URI": "", "MONGOQ_DATABASE": ""}
+    arguments = ["--uri", uri, "--database", database]
+    command = program("worker", "app:pipeline", "--reload", *arguments, more=more, **named)
+    assert until(lambda: command.said("inherited")) == ["False []"]
+    [pid] = command.workers()
+    assert uri not in " ".join(psutil.Process(pid).cmdline())
+    assert psutil.Process(pid).environ()["MONGOQ_URI"] == uri
+    command.process.terminate()
+    assert command.end() == 0
+
+
+# --- crash loops and errors that last --------------------------------------------------------------
+
+
+@pytest.mark.prove
+def test_a_module_that_raises_is_tried_again_and_shows_its_error(program: Start, tmp_path: Path) -> None:
+    """What it needs may not be there yet, such as a server."""
+    more = """
+if not os.path.exists("ready"):
+    open("ready", "w").close()
+    raise ValueError("no stock")
+worker = make(connect())
+"""
+    command = program("worker", "app:worker", "--processes=2", more=more)
+    until(lambda: len(command.logged(" starts: ")) == 2)
+    assert command.logged("ValueError: no stock")
+    assert command.logged("has ended with exit code 1; it starts again")
+    command.process.terminate()
+    assert command.end() == 0
+
+
+def test_an_error_that_a_restart_would_meet_again_ends_all(program: Start, broker: mongoq.Broker) -> None:
+    more = """
+def refuse(payload):
+    raise ValueError("no such flight")
+
+stopping = mongoq.Pipeline("flights")
+stopping.sink("orders", max_retries=0)(refuse)
+"""
+    broker.queue("orders").push(1)
+    command = program("worker", "app:stopping", "--processes=2", "--log-format=json", more=more)
+    assert command.end() == 1
+    assert command.logged("would fail in the same way again; all workers stop")
+    # Options of the log are those of the processes too.
+    assert {"mongoq.cli", "mongoq.worker"} == {fields_of(line)["logger"] for line in command.log}
+    assert not command.logged("it starts again")
+    assert broker.queue("orders").counts() == mongoq.Counts(ready=1)
+
+
+@pytest.mark.prove
+def test_a_worker_that_does_not_end_is_killed_after_its_grace(program: Start, broker: mongoq.Broker) -> None:
+    more = """
+import threading
+worker = mongoq.Worker(connect(), grace=0)
+threading.Thread(target=time.sleep, args=(3600,)).start()
+worker.consumer("orders", lease=1, concurrency=2, prefetch=0)(handle)
+"""
+    # The thread is no daemon, so the interpreter waits for it when the worker has ended.
+    command = started(program, more=more)
+    workers = command.workers()
+    command.process.terminate()
+    assert command.end() == 1
+    for worker in workers:
+        assert command.logged(f"(pid {worker}) has not ended in time, and is killed")
+        assert not is_alive(worker)
+
+
+# --- drain, health, options ------------------------------------------------------------------------
+
+
+@pytest.mark.prove
+def test_a_drain_ends_when_the_queues_are_empty(program: Start, broker: mongoq.Broker, gate: Path) -> None:
+    broker.queue("orders").push_many(range(50))
+    gate.touch()
+    command = program("worker", "app:worker", "--processes=2", "--drain")
+    assert command.end() == 0, command.log
+    assert len(command.said("end")) == 50
+    assert len(command.logged("has ended: its queues are empty")) == 2
+
+
+def test_a_worker_that_is_killed_during_a_drain_is_started_again(
+    program: Start, broker: mongoq.Broker, gate: Path
+) -> None:
+    broker.queue("orders").push_many(range(4))
+    command = started(program, "--drain")
+    begun(command, 4)
+    os.kill(command.workers()[0], signal.SIGKILL)
+    until(lambda: command.logged("was killed by SIGKILL; it starts again in 0.25 s"))
+    gate.touch()
+    assert command.end() == 0
+    assert len(command.logged("has ended: its queues are empty")) == 2
+    assert sorted(command.said("end")) == ["0", "1", "2", "3"]
+
+
+def ready(command: Program) -> tuple[int, bytes]:
+    [line] = until(lambda: command.logged("health is served at "))
+    try:
+        with urllib.request.urlopen(line.rpartition(" ")[2], timeout=10) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_it_is_ready_when_all_workers_are(program: Start, tmp_path: Path) -> None:
+    more = """
+import fcntl
+
+# One process loads at once, and the other when a file is there.
+lock = open("lock", "a")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    say("waits")
+    while not os.path.exists("loaded"):
+        time.sleep(0.005)
+worker = make(connect())
+"""
+    command = program("worker", "app:worker", "--processes=2", "--http=127.0.0.1:0", more=more)
+    until(lambda: command.logged(" starts: ") and "waits" in command.lines)
+    until(lambda: ready(command)[1].count(b"it has not started") == 1)
+    assert ready(command)[0] == 503
+    (tmp_path / "loaded").touch()
+    until(lambda: ready(command)[0] == 200)
+    command.process.terminate()
+    assert command.end() == 0
+
+
+@pytest.mark.prove
+def test_it_is_not_ready_while_a_worker_is_frozen(program: Start) -> None:
+    command = started(program, "--http=127.0.0.1:0")
+    until(lambda: ready(command)[0] == 200)
+    victim = command.workers()[0]
+    os.kill(victim, signal.SIGSTOP)
+    try:
+        until(lambda: b"has not reported for" in ready(command)[1])
+    finally:
+        os.kill(victim, signal.SIGCONT)
+    until(lambda: ready(command)[0] == 200)
+    command.process.terminate()
+    assert command.end() == 0
+
+
+# --- reload ----------------------------------------------------------------------------------------
+
+
+def test_a_change_restarts_when_handlers_have_ended_and_a_syntax_error_waits_for_the_next_one(
+    program: Start, broker: mongoq.Broker, gate: Path, tmp_path: Path
+) -> None:
+    broker.queue("orders").push(1)
+    command = started(program, "--reload", processes=1)
+    begun(command, 1)
+    source = (tmp_path / "app.py").read_text()
+    [first] = command.workers()
+    (tmp_path / "app.py").write_text(source + "\ndef broken(:\n")
+    until(lambda: command.logged("app.py changed: workers start again"))
+    assert command.workers() == [first]
+    gate.touch()
+    until(lambda: command.logged("has ended with exit code 1; it starts again when a file changes"))
+    assert command.said("end") == ["1"]
+    assert command.logged("SyntaxError")
+    assert not command.workers()
+    (tmp_path / "app.py").write_text(source + "\nsay('mended')\n")
+    until(lambda: "mended" in command.lines)
+    until(lambda: len(command.logged(" starts: ")) == 2)
+    assert command.workers() != [first]
+    command.process.send_signal(signal.SIGINT)
+    assert command.end() == 0
+
+
+def test_a_watcher_finds_what_was_written_added_and_removed(tmp_path: Path) -> None:
+    for name in ("kept.py", "written.py", "removed.py", "other.txt"):
+        (tmp_path / name).touch()
+    for folder in (".git", "__pycache__", "env"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    (tmp_path / "package").mkdir()
+    watcher = FileWatcher(tmp_path)
+    assert watcher.find_changes() == []
+    (tmp_path / "written.py").write_text("a = 1")
+    (tmp_path / "removed.py").unlink()
+    (tmp_path / "package" / "added.py").touch()
+    for ignored in ("other.txt", ".git/a.py", "__pycache__/a.py", "env/a.py"):
+        (tmp_path / ignored).write_text("a = 1")
+    assert watcher.find_changes() == ["package/added.py", "removed.py", "written.py"]
+    assert watcher.find_changes() == []
+
+
+# --- processes of a script, which needs neither mongoq nor a server ----------------------------------
+
+SCRIPT = """
+import os, signal, socket, sys, time
+
+link = socket.socket(fileno=int(os.environ["MONGOQ_SUPERVISOR"]))
+
+def is_first():
+    try:
+        os.close(os.open("{folder}/first", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+def stop_supervisor():
+    os.kill(os.getppid(), signal.SIGTERM)
+
+"""
+
+Supervise = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Supervise:
+    """Run a supervisor in this process, and return its exit code and its log."""
+    monkeypatch.setattr(child, "FIRST_BACKOFF_SECONDS", 0.01)
+    caplog.set_level("INFO", "mongoq.cli")
+
+    def run(script: str, *, processes: int = 1, drain: bool = False) -> tuple[int, str]:
+        (tmp_path / "script.py").write_text(SCRIPT.format(folder=tmp_path) + script)
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{tmp_path}/script.py"\n')
+        python.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(python))
+        code = Supervisor(["app:worker"], {}, processes=processes, drain=drain).run()
+        return code, caplog.text
+
+    return run
+
+
+def test_a_crash_loop_ends_with_an_error(supervise: Supervise) -> None:
+    code, log = supervise("sys.exit(7)", processes=2)
+    assert code == 1
+    assert "has ended with exit code 7; it starts again in 0.08 s" in log
+    assert "has ended with exit code 7, for the 5th time in a row; the supervisor gives up" in log
+
+
+@pytest.mark.parametrize(
+    ("end", "described"),
+    [("sys.exit(0)", "has ended with exit code 0"), ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL")],
+)
+def test_a_process_that_ends_by_itself_is_started_again(supervise: Supervise, end: str, described: str) -> None:
+    code, log = supervise(f"if is_first():\n    {end}\nstop_supervisor()\nlink.recv(1)")
+    assert code == 0
+    assert f"{described}; it starts again in 0.01 s" in log
+    assert log.count(" starts\n") == 2
+
+
+def test_an_interrupted_drain_has_a_code_of_its_own(supervise: Supervise) -> None:
+    code, log = supervise("stop_supervisor()\nlink.recv(1)", drain=True)
+    assert code == 130
+    assert "SIGTERM: workers finish what runs, and end" in log
+
+
+def test_a_process_that_does_not_end_is_killed(supervise: Supervise, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "KILL_SECONDS", 0.05)
+    monkeypatch.setattr(child, "DRAIN_GRACE_SECONDS", 0)
+    code, log = supervise("stop_supervisor()\ntime.sleep(3600)")
+    assert code == 1
+    assert "has not ended in time, and is killed" in log
+    assert "was killed by SIGKILL" in log
+
+
+def test_a_process_that_reports_nothing_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Child(1, ["--help"], {})
+    assert one.describe_unreadiness() == ["worker 1: it has not started"]
+    monkeypatch.setattr(sys, "executable", shutil.which("true"))
+    one.start()
+    try:
+        one._take({"unready": []})
+        assert one.describe_unreadiness() == []
+        monkeypatch.setattr(child, "SILENT_SECONDS", 0.0)
+        [reason] = one.describe_unreadiness()
+        assert reason.startswith("worker 1: it has not reported for ")
+    finally:
+        until(lambda: one.take_exit_code() is not None)
+
+
+# --- a child ---------------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_module_may_be_gone_after_a_restart() -> None:
+    assert not issubclass(TargetFailed, LASTING_ERRORS)
+    assert issubclass(TargetUnusable, LASTING_ERRORS)
+
+
+def test_pauses_before_restarts_grow() -> None:
+    one = Child(1, [], {})
+    assert [one.count_crash() for _ in range(9)] == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_the_end_of_a_process_is_described() -> None:
+    assert describe_exit(0) == "has ended with exit code 0"
+    assert describe_exit(-9) == "was killed by SIGKILL"

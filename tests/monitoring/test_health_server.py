@@ -1,0 +1,245 @@
+"""The server of probes: its answers, and clients that mean no good."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+
+import mongoq
+from mongoq.monitoring import HealthServer, health_server
+from tests.waiting import until
+
+HOST = "127.0.0.1"
+healths = [mongoq.Health(healthy=True)]
+
+
+def ready() -> mongoq.Health:
+    return healths[-1]
+
+
+@pytest.fixture
+def probes() -> Iterator[HealthServer]:
+    healths[:] = [mongoq.Health(healthy=True)]
+    with HealthServer(HOST, 0, ready) as running:
+        yield running
+
+
+def ask(server: HealthServer, path: str, method: str = "GET", **options: Any) -> tuple[int, dict[str, str], bytes]:
+    connection = HTTPConnection(HOST, server.port, timeout=30)
+    try:
+        connection.request(method, path, **options)
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+    finally:
+        connection.close()
+
+
+def talk(server: HealthServer, data: bytes) -> bytes:
+    """Send raw bytes, and return everything that the server sends until it closes the connection."""
+    with socket.create_connection((HOST, server.port), timeout=30) as client:
+        client.sendall(data)
+        answer = b""
+        try:
+            while more := client.recv(65536):
+                answer += more
+        except ConnectionResetError:
+            pass
+        return answer
+
+
+def test_a_process_that_answers_works(probes: HealthServer) -> None:
+    healths.append(mongoq.Health.of(["it stops"]))
+    status, headers, body = ask(probes, "/healthz")
+    assert (status, headers["Content-Type"], json.loads(body)["healthy"]) == (200, "application/json", True)
+
+
+def test_readiness_follows_the_check(probes: HealthServer) -> None:
+    assert ask(probes, "/readyz?verbose=1")[0] == 200
+    healths.append(mongoq.Health.of(["the worker stops"], ["a note"]))
+    status, _, body = ask(probes, "/readyz")
+    assert status == 503
+    assert json.loads(body) == {"healthy": False, "reasons": ["the worker stops"], "notes": ["a note"]}
+
+
+def test_head_has_no_body(probes: HealthServer) -> None:
+    status, headers, body = ask(probes, "/readyz", "HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["Content-Length"]) > 0
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
+def test_another_method_is_refused(probes: HealthServer, method: str) -> None:
+    status, headers, _ = ask(probes, "/readyz", method)
+    assert (status, headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/healthz/", "/../etc/passwd", "/%68ealthz"])
+def test_an_unknown_path_is_not_found(probes: HealthServer, path: str) -> None:
+    assert ask(probes, path)[0] == 404
+
+
+def test_a_check_that_fails_is_not_ready(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> mongoq.Health:
+        raise ValueError("secret")
+
+    with caplog.at_level(logging.WARNING, "mongoq.health"), HealthServer(HOST, 0, broken) as server:
+        status, _, body = ask(server, "/readyz")
+        assert (status, json.loads(body)["reasons"]) == (503, ["the check itself has failed: ValueError"])
+        assert ask(server, "/healthz")[0] == 200
+    assert "secret" not in caplog.text + body.decode()
+
+
+def test_metrics_are_served_as_text() -> None:
+    with HealthServer(HOST, 0, ready, lambda: b"up 1\n") as server:
+        status, headers, body = ask(server, "/metrics")
+    assert (status, body) == (200, b"up 1\n")
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+
+
+def test_metrics_that_fail_are_an_error_without_its_text() -> None:
+    def broken() -> bytes:
+        raise ValueError("secret")
+
+    with HealthServer(HOST, 0, ready, broken) as server:
+        status, _, body = ask(server, "/metrics")
+    assert (status, b"secret" in body) == (500, False)
+
+
+def test_an_answer_tells_no_versions(probes: HealthServer) -> None:
+    assert ask(probes, "/healthz")[1]["Server"] == "mongoq"
+
+
+@pytest.mark.parametrize(
+    "request_bytes, status",
+    [
+        (b"GET /healthz HTTP/1.1\r\nA: " + b"x" * 70_000 + b"\r\n\r\n", b" 431 "),
+        (b"GET /healthz HTTP/1.1\r\n" + b"A: x\r\n" * 300 + b"\r\n", b" 431 "),
+        (b"GET /healthz HTTP/1.1\r\n" + (b"A: " + b"x" * 10_000 + b"\r\n") * 8 + b"\r\n", b" 431 "),
+        (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", b" 414 "),
+        (b"\x16\x03\x01\x02\x00\x01\x00\n\n", b"400 "),
+        (b"GET http://[ HTTP/1.0\r\n\r\n", b" 404 "),
+        (b"GET /healthz HTTP/9.9\r\n\r\n", b"505 "),
+    ],
+    ids=["large header", "many headers", "large headers", "long path", "TLS", "bad URL", "version"],
+)
+def test_a_hostile_request_is_refused_and_the_server_goes_on(
+    probes: HealthServer, request_bytes: bytes, status: bytes
+) -> None:
+    assert status in talk(probes, request_bytes)
+    assert ask(probes, "/healthz")[0] == 200
+
+
+def test_a_client_that_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_server._Handler, "timeout", 0.05)
+    with HealthServer(HOST, 0, ready) as server:
+        assert talk(server, b"GET /heal") == b""
+        assert ask(server, "/healthz")[0] == 200
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_server, "CONNECTION_SECONDS", 0.2)
+    monkeypatch.setattr(health_server, "POLL_SECONDS", 0.02)
+    with HealthServer(HOST, 0, ready) as server, socket.create_connection((HOST, server.port), timeout=30) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\n")
+        cut_off = threading.Event()
+
+        def drip() -> None:
+            try:
+                while not cut_off.wait(0.02):
+                    client.sendall(b"A: x\r\n"[:1])
+            except OSError:
+                pass
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert client.recv(1) == b""
+        except ConnectionResetError:
+            pass
+        cut_off.set()
+        thread.join()
+        assert ask(server, "/healthz")[0] == 200
+
+
+def test_connections_beyond_the_limit_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_server, "MAX_CONNECTIONS", 2)
+    with HealthServer(HOST, 0, ready) as server:
+        address = (HOST, server.port)
+        idle = [socket.create_connection(address, timeout=30) for _ in range(2)]
+        assert server._server is not None
+        until(lambda: len(server._server._connections) == 2)  # type: ignore[union-attr]
+        assert talk(server, b"GET /healthz HTTP/1.0\r\n\r\n") == b""
+        for client in idle:
+            client.close()
+        until(lambda: not server._server._connections)  # type: ignore[union-attr]
+        assert ask(server, "/healthz")[0] == 200
+
+
+def test_a_stopped_server_leaves_nothing_and_can_be_started_again() -> None:
+    before = set(threading.enumerate())
+    server = HealthServer(HOST, 0, ready).start()
+    port = server.port
+    with socket.create_connection((HOST, port), timeout=30) as client:
+        client.sendall(b"GET ")
+        until(lambda: server._server is not None and server._server._connections)
+        server.stop()
+        try:
+            assert client.recv(1) == b""
+        except ConnectionResetError:
+            pass
+    server.stop()
+    until(lambda: set(threading.enumerate()) <= before)
+    with pytest.raises(OSError):
+        socket.create_connection((HOST, port), timeout=5)
+    with server:
+        assert ask(server, "/healthz")[0] == 200
+        with pytest.raises(mongoq.ArgumentInvalid, match="already"):
+            server.start()
+
+
+def test_a_port_that_is_in_use_is_an_error_that_names_it(probes: HealthServer) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match=f"{HOST}:{probes.port}"):
+        HealthServer(HOST, probes.port, ready).start()
+
+
+@pytest.mark.parametrize(
+    "arguments, name",
+    [
+        ((1, 80, ready), "host"),
+        (("", 80, ready), "host"),
+        ((HOST, -1, ready), "port"),
+        ((HOST, 65_536, ready), "port"),
+        ((HOST, "80", ready), "port"),
+        ((HOST, 80, None), "ready"),
+        ((HOST, 80, ready, 1), "metrics"),
+    ],
+    ids=repr,
+)
+def test_bad_arguments_are_named(arguments: Any, name: str) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match=name):
+        HealthServer(*arguments)
+
+
+def test_a_worker_answers_probes(broker: mongoq.Broker) -> None:
+    answers: list[Any] = []
+    worker = mongoq.Worker(broker)
+
+    @worker.consumer("orders")
+    def handle(payload: Any) -> None:
+        answers.append(ask(server, "/readyz")[0])
+        worker.stop()
+        answers.append(ask(server, "/readyz")[0])
+
+    broker.queue("orders").push(1)
+    with HealthServer(HOST, 0, worker.health) as server:
+        worker.run()
+        status, _, body = ask(server, "/readyz")
+    assert answers == [200, 503]
+    assert (status, json.loads(body)["reasons"]) == (503, ["the worker does not run"])

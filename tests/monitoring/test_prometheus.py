@@ -1,0 +1,463 @@
+"""Metrics for Prometheus: what they say, what a scrape costs, and what happens without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from wsgiref.util import setup_testing_defaults
+
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+from pymongo import AsyncMongoClient, MongoClient
+
+import mongoq
+from mongoq.monitoring.durations import BUCKET_SECONDS, RunDurations
+from mongoq.monitoring.prometheus import BrokerCollector, BrokerReading, PrometheusMetrics
+from mongoq.protocol.coordination import heartbeats
+from tests.waiting import until
+
+NOWHERE = "mongodb://127.0.0.1:9/?serverSelectionTimeoutMS=100"
+Values = dict[tuple[str, ...], float]
+
+
+def values_of(text: bytes) -> Values:
+    """Return the values by name of the metric and values of its labels, the queue first and a bucket last."""
+    order = ("queue", "state", "event", "outcome", "le")
+    return {
+        (sample.name, *(sample.labels[label] for label in order if label in sample.labels)): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def scrape(broker: mongoq.Broker, **options: Any) -> Values:
+    return values_of(PrometheusMetrics(broker, **options).render())
+
+
+def bury_one(queue: mongoq.Queue[Any]) -> None:
+    item = queue.reserve()
+    assert item is not None
+    queue.bury(item, reason="no stock")
+
+
+# --- the queues ----------------------------------------------------------------------------------
+
+
+def test_items_are_counted_by_queue_and_state(broker: mongoq.Broker, raw: Any) -> None:
+    orders = broker.queue("orders")
+    orders.push_many(range(4))
+    orders.push_many(range(3), delay=3600)
+    taken = orders.reserve_many(2)
+    raw.update_one({"_id": taken[1].id}, {"$set": {"when": datetime(2026, 1, 1, tzinfo=UTC)}})
+    values = scrape(broker)
+    counts = {labels[2]: value for labels, value in values.items() if labels[:2] == ("mongoq_items", "orders")}
+    assert counts == {"ready": 2, "scheduled": 3, "reserved": 1, "expired": 1}
+    assert values["mongoq_items_truncated", "orders"] == 0
+    assert values["mongoq_up",] == 1
+    assert values["mongoq_scrape_duration_seconds",] > 0
+
+
+def test_a_count_that_ends_at_its_limit_says_so(broker: mongoq.Broker) -> None:
+    broker.queue("orders").push_many(range(50))
+    broker.queue("mails").push_many(range(3))
+    values = scrape(broker, budget=40)
+    assert values["mongoq_items", "orders", "ready"] == 11  # more than ten
+    assert values["mongoq_items_truncated", "orders"] == 1
+    assert values["mongoq_items", "mails", "ready"] == 3
+    assert values["mongoq_items_truncated", "mails"] == 0
+
+
+def test_the_age_is_that_of_the_first_due_item(broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1, when=datetime.now(UTC) - timedelta(hours=1))
+    broker.queue("later").push(1, delay=3600)
+    values = scrape(broker)
+    assert 3500 < values["mongoq_oldest_age_seconds", "orders"] < 7200
+    assert values["mongoq_oldest_age_seconds", "later"] == 0
+
+
+def test_dead_letters_pauses_consumers_workers_and_events_are_counted(broker: mongoq.Broker) -> None:
+    orders = broker.queue("orders", max_retries=0)
+    orders.push_many(range(3))
+    bury_one(orders)
+    orders.pause()
+    started = datetime.now(UTC)
+    for name, every in (("host:1:alive", timedelta(minutes=1)), ("host:1:gone", timedelta(0))):
+        broker._run(heartbeats.beat, name, started=started, every=every, queues={"orders": 0})
+    broker.stats()  # writes the counters
+    values = scrape(broker)
+    assert values["mongoq_dead_items", "orders"] == 1
+    assert ("mongoq_dead_items", "orders.dead") not in values
+    assert values["mongoq_paused", "orders"] == 1
+    assert values["mongoq_paused", "orders.dead"] == 0
+    # The second record is that of a worker whose heartbeats have ended.
+    assert values["mongoq_workers",] == values["mongoq_consumers", "orders"] == 1
+    assert values["mongoq_events_total", "orders", "put"] == 3
+    assert values["mongoq_events_total", "orders", "dead"] == 1
+    assert values["mongoq_events_total", "orders", "commit"] == 0
+
+
+def test_letters_wait_for_a_person_and_have_an_age_only_with_a_consumer(broker: mongoq.Broker) -> None:
+    for queue in (broker.queue("orders"), broker.queue("mails", dead="graves")):
+        queue.push(1)
+        bury_one(queue)
+    values = scrape(broker)
+    assert ("mongoq_oldest_age_seconds", "orders.dead") not in values
+    assert ("mongoq_oldest_age_seconds", "graves") not in values
+    assert values["mongoq_items", "graves", "ready"] == 1
+    options: dict[str, Any] = {"started": datetime.now(UTC), "every": timedelta(seconds=60)}
+    broker._run(heartbeats.beat, "host:1:a", queues={"graves": 0}, **options)
+    assert ("mongoq_oldest_age_seconds", "graves") in scrape(broker)
+
+
+@pytest.mark.parametrize("name", ['say "hi"', "back\\slash", "line\nbreak", "größe 日本", "{a=1}"])
+def test_any_name_of_a_queue_comes_through(broker: mongoq.Broker, raw: Any, name: str) -> None:
+    broker.ensure_indexes()
+    raw.insert_one({"q": name, "when": datetime.now(UTC), "priority": 0, "payload": 1, "reserved": False})
+    values = scrape(broker)
+    assert ("mongoq_items", name, "ready") in values
+
+
+def test_there_are_metrics_without_queues(broker: mongoq.Broker) -> None:
+    values = scrape(broker)
+    assert (values["mongoq_up",], values["mongoq_workers",]) == (1, 0)
+    assert not [labels for labels in values if labels[0] == "mongoq_items"]
+
+
+# --- what it costs -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def profiled(client: MongoClient[Any], database: str) -> Iterator[Any]:
+    client[database].command("profile", 2)
+    yield client[database]["system.profile"]
+    client[database].command("profile", 0)
+
+
+def test_a_scrape_examines_no_more_than_its_budget(broker: mongoq.Broker, raw: Any, profiled: Any) -> None:
+    for name in ("orders", "mails"):
+        broker.queue(name).push_many(range(2_000))
+        broker.queue(name).push_many(range(2_000), delay=3600)
+    metrics = PrometheusMetrics(broker, budget=1_000)
+    raw.database.command("profile", 0)
+    profiled.drop()
+    raw.database.command("profile", 2)
+    values = values_of(metrics.render())
+    entries = list(profiled.find({"ns": broker.namespace}))
+    assert entries
+    assert not [entry for entry in entries if "COLLSCAN" in entry.get("planSummary", "")]
+    assert sum(entry.get("docsExamined", 0) for entry in entries) <= 1_000 + 20
+    assert sum(entry.get("keysExamined", 0) for entry in entries) <= 12_000
+    assert values["mongoq_items_truncated", "orders"] == 1
+
+
+def test_scrapes_share_a_reading(broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    metrics = PrometheusMetrics(broker, cache=3600)
+    first = metrics.render()
+    broker.queue("orders").push(2)
+    assert metrics.render() == first
+    assert scrape(broker)["mongoq_items", "orders", "ready"] == 2
+
+
+def test_scrapes_at_the_same_time_share_a_reading() -> None:
+    reading, go, reads = threading.Event(), threading.Event(), []
+
+    def read() -> BrokerReading:
+        reads.append(1)
+        reading.set()
+        assert go.wait(30)
+        return BrokerReading([], 1)
+
+    collector = BrokerCollector(read, cache=3600)
+    threads = [threading.Thread(target=lambda: list(collector.collect())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert reading.wait(30)
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert len(reads) == 1
+
+
+def test_without_a_cache_each_scrape_reads() -> None:
+    reads: list[int] = []
+
+    def read() -> BrokerReading:
+        reads.append(1)
+        return BrokerReading([], len(reads))
+
+    collector = BrokerCollector(read, cache=0)
+    assert [metric for metric in collector.describe() if metric.samples] == []
+    assert not reads
+    list(collector.collect())
+    list(collector.collect())
+    assert len(reads) == 2
+
+
+# --- without a server ----------------------------------------------------------------------------
+
+
+def test_a_scrape_without_a_server_answers_that_nothing_is_up(caplog: pytest.LogCaptureFixture) -> None:
+    with MongoClient[Any](NOWHERE) as nowhere, mongoq.Broker(nowhere["app"]["mongoq"]) as away:
+        metrics = PrometheusMetrics(away, cache=0)
+        values = values_of(metrics.render())
+        metrics.render()
+    assert values["mongoq_up",] == 0
+    assert set(values) == {("mongoq_up",), ("mongoq_scrape_duration_seconds",)}
+    # Once for an outage, and not once for each scrape.
+    assert len([record for record in caplog.records if record.name == "mongoq.metrics"]) == 1
+
+
+def test_metrics_come_back_with_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    failures = [ValueError("secret")]
+
+    def read() -> BrokerReading:
+        if failures:
+            raise failures.pop()
+        return BrokerReading([], 2)
+
+    collector = BrokerCollector(read, cache=0)
+    ups = [next(metric for metric in collector.collect() if metric.name == "mongoq_up") for _ in range(2)]
+    assert [up.samples[0].value for up in ups] == [0, 1]
+    assert "secret" not in caplog.text
+    assert "ValueError" in caplog.text
+
+
+# --- apps ----------------------------------------------------------------------------------------
+
+
+def test_the_wsgi_app_serves_the_metrics(broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    environ: dict[str, Any] = {}
+    setup_testing_defaults(environ)
+    started: list[Any] = []
+    app = PrometheusMetrics(broker).wsgi_app()
+    body = b"".join(app(environ, lambda status, headers: started.append((status, dict(headers)))))
+    assert started[0][0] == "200 OK"
+    assert started[0][1]["Content-Type"].startswith("text/plain")
+    assert values_of(body)["mongoq_items", "orders", "ready"] == 1
+
+
+async def ask_asgi(app: Any, query: bytes = b"", method: str = "GET") -> tuple[int, dict[bytes, bytes], bytes]:
+    scope = {"type": "http", "method": method, "path": "/", "query_string": query, "headers": []}
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_the_asgi_app_serves_the_metrics(broker: mongoq.Broker, uri: str, database: str, kind: str) -> None:
+    broker.queue("orders").push(1)
+
+    async def serve() -> None:
+        async with AsyncMongoClient[Any](uri) as own, mongoq.AsyncBroker(own[database]["mongoq"]) as other:
+            app = PrometheusMetrics(broker if kind == "threads" else other).asgi_app()
+            (status, headers, body), again = await asyncio.gather(ask_asgi(app), ask_asgi(app))
+            assert (status, again[2]) == (200, body)
+            assert headers[b"content-type"].startswith(b"text/plain")
+            assert values_of(body)["mongoq_items", "orders", "ready"] == 1
+            some = await ask_asgi(app, b"name[]=mongoq_workers")
+            assert list(values_of(some[2])) == [("mongoq_workers",)]
+            assert (await ask_asgi(app, method="POST"))[0] == 405
+
+    asyncio.run(serve())
+
+
+def test_the_asgi_app_answers_without_a_server() -> None:
+    async def serve() -> None:
+        async with AsyncMongoClient[Any](NOWHERE) as own, mongoq.AsyncBroker(own["app"]["mongoq"]) as away:
+            status, _, body = await ask_asgi(PrometheusMetrics(away).asgi_app())
+            assert (status, values_of(body)["mongoq_up",]) == (200, 0)
+
+    asyncio.run(serve())
+
+
+def test_an_asynchronous_broker_is_for_the_asgi_app_alone(uri: str, database: str) -> None:
+    async def make() -> None:
+        async with AsyncMongoClient[Any](uri) as own, mongoq.AsyncBroker(own[database]["mongoq"]) as other:
+            metrics = PrometheusMetrics(other)
+            for method in (metrics.render, metrics.wsgi_app):
+                with pytest.raises(mongoq.ArgumentInvalid, match="asgi_app"):
+                    method()
+
+    asyncio.run(make())
+
+
+# --- handlers ------------------------------------------------------------------------------------
+
+
+def handle(payload: Any) -> Any:
+    if payload == "raise":
+        raise ValueError("no stock")
+    return {
+        "retry": mongoq.Retry(3600),
+        "dead": mongoq.Dead("no stock"),
+        "drop": mongoq.Drop(),
+        "move": mongoq.Move("other"),
+        "list": [1],
+    }.get(payload)
+
+
+PAYLOADS = ["ok", "ok", "list", "raise", "retry", "dead", "drop", "move"]
+COUNTS = {"done": 3, "failed": 1, "retry": 1, "dead": 1, "drop": 1, "move": 1}
+
+
+def counts_of(metrics: PrometheusMetrics) -> dict[str, float]:
+    values = values_of(metrics.render())
+    return {labels[2]: v for labels, v in values.items() if labels[0] == "mongoq_process_duration_seconds_count"}
+
+
+def run_until_measured(worker: mongoq.Worker, metrics: PrometheusMetrics, number: int) -> None:
+    """Run a worker until so many calls were measured; an item that waits for its retry would keep a drain busy."""
+    thread = threading.Thread(target=worker.run, kwargs={"signals": False})
+    thread.start()
+    until(lambda: sum(counts_of(metrics).values()) >= number)
+    worker.stop()
+    thread.join()
+
+
+def test_calls_of_handlers_are_measured_by_outcome(broker: mongoq.Broker) -> None:
+    broker.queue("orders").push_many(PAYLOADS)
+    metrics = PrometheusMetrics()
+    worker = metrics.instrument(mongoq.Worker(broker))
+    assert metrics.instrument(worker) is worker
+    worker.consumer("orders", max_retries=0)(handle)
+    run_until_measured(worker, metrics, len(PAYLOADS))
+    assert counts_of(metrics) == COUNTS
+    values = values_of(metrics.render())
+    name = "mongoq_process_duration_seconds"
+    assert values[f"{name}_bucket", "orders", "done", "+Inf"] == COUNTS["done"]
+    assert 0 <= values[f"{name}_sum", "orders", "done"] < 60
+    assert ("mongoq_up",) not in values
+
+
+def test_a_batch_is_one_call(broker: mongoq.Broker) -> None:
+    broker.queue("orders").push_many(range(4))
+    broker.queue("mails").push_many(range(4))
+    metrics = PrometheusMetrics()
+    worker = metrics.instrument(mongoq.Worker(broker))
+    worker.consumer("orders", batch=4)(lambda payloads: [mongoq.Drop()] * len(payloads))
+    worker.consumer("mails", batch=4)(lambda payloads: [None] + [mongoq.Drop()] * (len(payloads) - 1))
+    worker.run(drain=True)
+    values = values_of(metrics.render())
+    name = "mongoq_process_duration_seconds_count"
+    assert (values[name, "orders", "drop"], values[name, "mails", "mixed"]) == (1, 1)
+
+
+def test_coroutines_and_pipelines_are_measured(broker: mongoq.Broker, uri: str, database: str) -> None:
+    broker.queue("orders").push_many(range(2))
+    broker.queue("mails").push(1)
+    metrics = PrometheusMetrics()
+    pipeline = metrics.instrument(mongoq.Pipeline("mailing"))
+    pipeline.sink("mails")(lambda payload: None)
+    pipeline.drain(broker)
+
+    async def work() -> None:
+        async with mongoq.connect_async(uri, database=database) as other:
+            worker = metrics.instrument(mongoq.AsyncWorker(other))
+
+            @worker.consumer("orders")
+            async def task(payload: Any) -> None:
+                await asyncio.sleep(0)
+
+            await worker.run(drain=True)
+
+    asyncio.run(work())
+    values = values_of(metrics.render())
+    name = "mongoq_process_duration_seconds_count"
+    assert (values[name, "orders", "done"], values[name, "mails", "done"]) == (2, 1)
+
+
+def test_a_cancelled_call_has_not_failed() -> None:
+    durations = RunDurations()
+
+    class Job:
+        class item:  # noqa: N801
+            queue = "orders"
+
+    with pytest.raises(asyncio.CancelledError), durations(Job()):
+        raise asyncio.CancelledError
+    assert [row[:2] for row in durations.read()] == [("orders", "cancelled")]
+
+
+def test_a_value_that_is_awkward_to_look_at_is_a_value() -> None:
+    class Awkward:
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            raise ValueError("do not look")
+
+    class Job:
+        returned = Awkward()
+        items = (1,)
+
+        class item:  # noqa: N801
+            queue = "orders"
+
+    durations = RunDurations()
+    with durations(Job()):
+        pass
+    assert [row[:2] for row in durations.read()] == [("orders", "done")]
+
+
+def test_a_duration_at_a_bound_is_in_its_bucket() -> None:
+    durations = RunDurations()
+    for seconds in (BUCKET_SECONDS[0], BUCKET_SECONDS[0] * 1.01, BUCKET_SECONDS[-1] + 1):
+        durations.observe("orders", "done", seconds)
+    [(_, _, counts, _)] = durations.read()
+    assert (counts[0], counts[1], counts[-1], sum(counts)) == (1, 1, 1, 3)
+
+
+def test_durations_of_processes_add_up() -> None:
+    here, there = RunDurations(), RunDurations()
+    for durations in (here, there):
+        durations.observe("orders", "done", 0.5)
+    here.add(there.take())
+    assert there.read() == []
+    here.add(there.take())
+    [(queue, outcome, counts, seconds)] = here.read()
+    assert (queue, outcome, sum(counts), seconds) == ("orders", "done", 2, 1.0)
+
+
+# --- registries and arguments --------------------------------------------------------------------
+
+
+def test_metrics_have_a_registry_of_their_own(broker: mongoq.Broker) -> None:
+    before = set(REGISTRY._names_to_collectors)
+    first, second = PrometheusMetrics(broker), PrometheusMetrics(broker)
+    assert first.registry is not second.registry
+    assert set(REGISTRY._names_to_collectors) == before
+    mine = CollectorRegistry()
+    assert PrometheusMetrics(broker, registry=mine).registry is mine
+    assert mine.get_sample_value("mongoq_up") == 1
+
+
+@pytest.mark.parametrize(
+    "options, name",
+    [({"broker": 1}, "broker"), ({"budget": 0}, "budget"), ({"cache": -1}, "cache"), ({"within": 0}, "within")],
+    ids=repr,
+)
+def test_bad_arguments_are_named(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match=name):
+        PrometheusMetrics(**options)
+
+
+def test_only_workers_and_pipelines_are_instrumented(broker: mongoq.Broker) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="a Worker"):
+        PrometheusMetrics().instrument(broker)  # type: ignore[type-var]
+
+
+def test_durations_stay_in_their_process() -> None:
+    with pytest.raises(TypeError, match="not on Spark"):
+        pickle.dumps(RunDurations())
