@@ -220,7 +220,6 @@ def test_a_port_that_is_in_use_is_an_error_that_names_it(probes: HealthServer) -
         ((HOST, 80, None), "ready"),
         ((HOST, 80, ready, 1), "metrics"),
     ],
-    ids=repr,
 )
 def test_bad_arguments_are_named(arguments: Any, name: str) -> None:
     with pytest.raises(mongoq.ArgumentInvalid, match=name):

@@ -377,7 +377,6 @@ def generator(job: Any) -> Iterator[None]:
         (lambda: contextlib.nullcontext(), "the job"),
         (lambda job, more: contextlib.nullcontext(), "the job"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_a_hook_is_refused_at_once(broker: mongoq.Broker, hook: Any, advice: str) -> None:
     with pytest.raises(mongoq.ArgumentInvalid, match=advice):
