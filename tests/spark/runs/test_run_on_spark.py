@@ -27,7 +27,7 @@ from mongoq.errors import (
     TransactionsUnavailable,
 )
 from mongoq.model.item import delivery_hash
-from mongoq.pipeline.on_spark import frame_query as query_lock
+from mongoq.pipeline.on_spark import frame_query
 from mongoq.pipeline.on_spark.serialization import pack_graph, unpack_graph
 from mongoq.spark import ExecutorError, ExecutorsUnready
 from tests.awkward import AWKWARD, awkward
@@ -666,7 +666,7 @@ def test_a_second_run_with_frames_leaves_the_first_alone(
         for checkpoint in ("first", "second"):
             with pytest.raises(ConsumerBusy, match="consumer 'enriching/enrich/checked' is busy"):
                 start(enriching(), checkpoint=tmp_path / checkpoint, available_now=False)
-        monkeypatch.setattr(query_lock, "_taken", {})  # as in another process
+        monkeypatch.setattr(frame_query, "_running_consumers", {})  # as in another process
         with (
             pytest.raises(ConsumerBusy, match="consumer 'enriching/enrich/checked' is busy"),
             start(enriching(), checkpoint=tmp_path / "second", available_now=False) as second,
