@@ -23,6 +23,17 @@ def database(emptied_database: str) -> str:
     return emptied_database
 
 
+@pytest.fixture(autouse=True)
+def logging_configuration() -> Iterator[None]:
+    """Restore the configuration of logging: commands that run here configure it for the whole process."""
+    loggers = [logging.getLogger(name) for name in (None, "pymongo", "asyncio")]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
 @pytest.fixture
 def environment(uri: str, database: str) -> dict[str, str]:
     """Variables of the environment that name the database of this test."""
@@ -79,7 +90,6 @@ def program_here(
     def run(*arguments: str, more: str = "", **environment: str) -> Ended:
         (tmp_path / "app.py").write_text(APP + more)
         place = {"MONGOQ_URI": uri, "MONGOQ_DATABASE": database, **environment}
-        levels = {logger: logger.level for logger in map(logging.getLogger, (None, "pymongo", "asyncio"))}
         with monkeypatch.context() as patch:
             patch.chdir(tmp_path)
             patch.setattr(sys, "path", list(sys.path))
@@ -88,8 +98,6 @@ def program_here(
             try:
                 result = CliRunner().invoke(main, arguments, env=place)
             finally:
-                for logger, level in levels.items():
-                    logger.setLevel(level)
                 sys.modules.pop("app", None)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return Ended(capfd.readouterr().out.splitlines(), result.stderr.splitlines(), result.exit_code)

@@ -400,7 +400,8 @@ def test_a_record_that_cannot_be_pushed_stops_the_source_there(
     assert (stopped.value.stage, stopped.value.queue, stopped.value.item_id) == ("rows", "raw", None)
     assert problem in str(stopped.value.__cause__)
     assert (server_site.payloads("raw"), document(server_site)["position"]) == ([0, 1, 2], 3)
-    assert [record.levelname for record in caplog.records if "stops" in record.message] == ["ERROR"]
+    lines = [record for record in caplog.records if record.name == "mongoq.source" and "stops" in record.message]
+    assert [record.levelname for record in lines] == ["ERROR"]
 
 
 def test_an_error_of_the_generator_stops_the_source_behind_what_it_yielded(server_site: Site) -> None:
