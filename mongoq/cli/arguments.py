@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pymongo
@@ -16,6 +16,7 @@ from bson.errors import BSONError
 from click.shell_completion import CompletionItem
 
 from mongoq.cli.connection import Ago, connect
+from mongoq.cli.durations import ParameterType
 from mongoq.cli.output import JSON_OPTIONS, printable
 from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import moment, queue_name
@@ -23,12 +24,6 @@ from mongoq.model.encoding.codec import Encoding, codec_options
 from mongoq.model.filters import where_filter
 
 __all__ = ["COUNT", "FILTER", "JSON_VALUE", "MAX_COUNT", "MOMENT", "OBJECT_ID", "QUEUE", "read_json"]
-
-if TYPE_CHECKING:
-    _Type = click.ParamType[Any]
-else:
-    # It has no type parameter before click 8.4.
-    _Type = click.ParamType
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 """Unit of a time ago, by its letter."""
@@ -79,7 +74,7 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f'{name} is no JSON; write {{"$numberDouble": "{name}"}}')
 
 
-class ObjectIdType(_Type):
+class ObjectIdType(ParameterType):
     """An id of 24 hex digits; shorter forms are refused, because they could name another item."""
 
     name = "id"
@@ -93,7 +88,7 @@ class ObjectIdType(_Type):
         return ObjectId(value)
 
 
-class MomentType(_Type):
+class MomentType(ParameterType):
     """A time in ISO 8601, in UTC unless it says otherwise, or a time ago, such as ``30m``.
 
     ``with_broker`` turns a time ago into a time on the server's clock, before it calls the command.
@@ -119,7 +114,7 @@ class MomentType(_Type):
             return self.fail(f"{text!r:.60} is no time; {hint}", param, ctx)
 
 
-class JsonType(_Type):
+class JsonType(ParameterType):
     """A value in JSON or extended JSON."""
 
     name = "json"
@@ -148,7 +143,7 @@ class FilterType(JsonType):
         return checked
 
 
-class QueueType(_Type):
+class QueueType(ParameterType):
     """The name of a queue; shells complete it from the server."""
 
     name = "queue"

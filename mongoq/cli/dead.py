@@ -18,12 +18,13 @@ from mongoq.cli.errors import OPERATION_FAILED
 from mongoq.cli.help import examples
 from mongoq.cli.item_document import item_document, json_text, plain
 from mongoq.cli.output import Output, cell
+from mongoq.cli.replay import exit_if_incomplete, failures_of, report_failures, target_text
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.mistaken import find_owner, is_known, refuse_unknown
+from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.sync import Broker, DeadQueue
 
@@ -266,11 +267,6 @@ def move(
     _send(chosen.open(broker, queue), chosen, confirmation, output, to=to, where=target_text(broker, to))
 
 
-def target_text(broker: Broker, to: str) -> str:
-    """Return the target of a change; a queue that is new may be a misspelt one."""
-    return f"to {to}" if broker._run(is_known, to) else f"to {to}, a new queue"
-
-
 def _send(
     letters: DeadQueue, chosen: LetterOptions, confirmation: Confirmation, output: Output, *, to: str | None, where: str
 ) -> None:
@@ -284,22 +280,15 @@ def _send(
 
 
 def _report(output: Output, name: str, done: Replayed, where: str) -> None:
-    refusals = [{"id": str(id), "reason": reason} for id, reason in done.refusals]
     if output.as_json:
         counts = {field: getattr(done, field) for field in ("found", "pushed", "skipped", "refused")}
-        output.document({"queue": name, **counts, "refusals": refusals, "missing": list(map(str, done.missing))})
+        output.document({"queue": name, **counts, **failures_of(done)})
     else:
         output.line(f"sent {amount(done.pushed, 'letter')} of {name} {where}")
         if done.skipped:
             output.line(f"left out {amount(done.skipped, 'letter')}: reserved by a caller, or gone meanwhile")
-        for refusal in refusals:
-            output.line(f"refused {refusal['id']}: {refusal['reason']}")
-        if done.refused > len(refusals):
-            output.line(f"refused {done.refused - len(refusals):,} more")
-        for id in done.missing:
-            output.line(f"not among the letters: {id}")
-    if done.refused or done.missing:
-        click.get_current_context().exit(OPERATION_FAILED)
+        report_failures(output, done, missing="not among the letters")
+    exit_if_incomplete(done)
 
 
 @dead.command()

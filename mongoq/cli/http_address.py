@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    _Type = click.ParamType[Any]
-else:
-    # It has no type parameter before click 8.4.
-    _Type = click.ParamType
+from mongoq.cli.durations import ParameterType
 
 DEFAULT_HOST = "127.0.0.1"
 
 
-class Address(_Type):
+class Address(ParameterType):
     """``HOST:PORT``; without a host, the address of this machine alone."""
 
     name = "HOST:PORT"

@@ -13,13 +13,12 @@ from mongoq.cli.amounts import amount, count_items, may_change
 from mongoq.cli.arguments import COUNT, FILTER, MOMENT, OBJECT_ID, QUEUE
 from mongoq.cli.confirmation import Confirmation, with_confirmation
 from mongoq.cli.connection import with_broker
-from mongoq.cli.dead import target_text
 from mongoq.cli.errors import OPERATION_FAILED
 from mongoq.cli.help import examples
 from mongoq.cli.output import Output
 from mongoq.cli.progress import Meter
 from mongoq.model.copies import Replayed
-from mongoq.protocol.history.mistaken import refuse_unknown
+from mongoq.protocol.history.mistaken import is_known, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount, count_range, history_range
 from mongoq.sync import Broker, Queue
 
@@ -93,20 +92,40 @@ def _count(
 
 def report(output: Output, done: Replayed, *, source: str, target: str, is_dry: bool) -> None:
     """Print the result of a replay; items that were refused or are missing make the command fail."""
-    refusals = [{"id": str(id), "reason": reason} for id, reason in done.refusals]
     if output.as_json:
         counts = {name: getattr(done, name) for name in ("found", "pushed", "already", "refused")}
         result = {"queue": source, "to": target, "dry_run": is_dry, **counts}
-        output.document({**result, "refusals": refusals, "missing": list(map(str, done.missing))})
+        output.document({**result, **failures_of(done)})
     else:
         verb = "would push" if is_dry else "pushed"
         before = f"; {done.already:,} were pushed before" if done.already else ""
         output.line(f"{verb} {done.pushed:,} of {amount(done.found)} of {source} to {target}{before}")
-        for refusal in refusals:
-            output.line(f"refused {refusal['id']}: {refusal['reason']}")
-        if done.refused > len(refusals):
-            output.line(f"refused {done.refused - len(refusals):,} more")
-        for id in done.missing:
-            output.line(f"not in the history: {id}")
+        report_failures(output, done, missing="not in the history")
+    exit_if_incomplete(done)
+
+
+def target_text(broker: Broker, to: str) -> str:
+    """Return the target of a change; a queue that is new may be a misspelt one."""
+    return f"to {to}" if broker._run(is_known, to) else f"to {to}, a new queue"
+
+
+def failures_of(done: Replayed) -> dict[str, Any]:
+    """Return the items that did not go, for JSON."""
+    refusals = [{"id": str(id), "reason": reason} for id, reason in done.refusals]
+    return {"refusals": refusals, "missing": list(map(str, done.missing))}
+
+
+def report_failures(output: Output, done: Replayed, *, missing: str) -> None:
+    """Print the items that did not go, a line each; ``missing`` says where items are not."""
+    for id, reason in done.refusals:
+        output.line(f"refused {id}: {reason}")
+    if done.refused > len(done.refusals):
+        output.line(f"refused {done.refused - len(done.refusals):,} more")
+    for id in done.missing:
+        output.line(f"{missing}: {id}")
+
+
+def exit_if_incomplete(done: Replayed) -> None:
+    """Make the command fail if items were refused or are missing."""
     if done.refused or done.missing:
         click.get_current_context().exit(OPERATION_FAILED)
