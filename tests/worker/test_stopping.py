@@ -202,6 +202,7 @@ def test_a_cancelled_run_gives_back_what_it_holds(uri: str, database: str, queue
     assert queue.counts() == mongoq.Counts(ready=10)
 
 
+@pytest.mark.filterwarnings("ignore:Exception ignored in.*AsyncMongoClient")  # nothing closes it: its loop has ended
 def test_the_end_of_the_event_loop_gives_back_what_a_worker_holds(
     uri: str, database: str, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -218,6 +218,7 @@ class AsyncEngine:
         titles = [loop.consumer.title for loop in self.loops]
         titles += [f"source {runner.plan.name!r}" for runner in self.source_runners]
         self._log("worker %s starts: %s", ", ".join(dict.fromkeys(titles)))
+        self._consuming = True  # before the loops: a handler may ask for the health at once
         for loop in self.loops:
             loop.start()
         for runner in self.source_runners:
@@ -226,7 +227,6 @@ class AsyncEngine:
             self._executor.start(self._keep_leases, "mongoq-keep")
         if any(loop.consumer.on_timeout != "log" for loop in self.loops):
             self._executor.start(self._time_out, "mongoq-time-out")
-        self._consuming = True
         self._executor.start(self._beat, "mongoq-beat")
         if drain:
             self._executor.start(self._stop_when_drained, "mongoq-drain")
