@@ -14,7 +14,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.aio import AsyncBroker, AsyncQueue
-from mongoq.cli.role import create_role_command
+from mongoq.cli.checks.role import create_role_command
 from mongoq.drivers.backend import Backend, open_backend
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.history.stats import flush

@@ -1,7 +1,8 @@
 """Command line ``mongoq``: starts workers, shows what is in the queues, and repairs it.
 
-Start reading in ``main``, which lists the commands; each command is one function in the module that it names there.
-``connection`` finds the server, ``output`` prints tables or JSON, ``confirmation`` asks before a change.
+Start reading in ``main``, which lists the commands; each command is one function in the module that is named there.
+``inspect`` has the commands that read, ``change`` those that write, ``processes`` the ones that keep running, and
+``checks`` the ones that check a server; ``base`` has what they share.
 """
 
 from __future__ import annotations

@@ -11,37 +11,37 @@ import click
 from pymongo.errors import PyMongoError
 
 import mongoq
-from mongoq.cli.errors import INTERRUPTED, OPERATION_FAILED, UNAVAILABLE, describe_driver_error
-from mongoq.cli.output import discard_stdout, printable
+from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED, UNAVAILABLE, describe_driver_error
+from mongoq.cli.base.output import discard_stdout, printable
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 
 COMMANDS: Mapping[str, str] = {
-    "worker": "worker",
-    "queues": "queues",
-    "watch": "watch",
-    "peek": "items",
-    "show": "items",
-    "history": "history",
-    "workers": "workers",
-    "bindings": "queues",
-    "stats": "queues",
-    "settings": "queues",
-    "push": "push",
-    "replay": "replay",
-    "dead": "dead",
-    "pause": "settings",
-    "resume": "settings",
-    "configure": "settings",
-    "purge": "deletion",
-    "remove": "deletion",
-    "drop-queue": "deletion",
-    "pipeline": "pipeline",
-    "export": "transfer",
-    "import": "transfer",
-    "doctor": "doctor",
-    "health": "health",
-    "exporter": "exporter",
-    "role": "role",
+    "worker": "processes.worker",
+    "queues": "inspect.queues",
+    "watch": "inspect.watch",
+    "peek": "inspect.items",
+    "show": "inspect.items",
+    "history": "inspect.history",
+    "workers": "inspect.workers",
+    "bindings": "inspect.queues",
+    "stats": "inspect.queues",
+    "settings": "inspect.queues",
+    "push": "change.push",
+    "replay": "change.replay",
+    "dead": "change.dead",
+    "pause": "change.settings",
+    "resume": "change.settings",
+    "configure": "change.settings",
+    "purge": "change.deletion",
+    "remove": "change.deletion",
+    "drop-queue": "change.deletion",
+    "pipeline": "processes.pipeline",
+    "export": "change.transfer",
+    "import": "change.transfer",
+    "doctor": "checks.doctor",
+    "health": "checks.health",
+    "exporter": "processes.exporter",
+    "role": "checks.role",
 }
 """Module of each command, by the name of the command; the function in it has the same name, with ``_`` for ``-``.
 

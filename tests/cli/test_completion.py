@@ -12,7 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 import mongoq
-from mongoq.cli import arguments
+from mongoq.cli.base import arguments
 from mongoq.cli.main import main
 
 PROGRAM = "import sys; sys.argv = ['mongoq']; from mongoq.cli import run; run()"

@@ -14,7 +14,7 @@ from bson import ObjectId
 from click.testing import Result
 
 import mongoq
-from mongoq.cli import amounts
+from mongoq.cli.base import amounts
 from mongoq.errors import QueueUnknown
 
 Run = Callable[..., Result]

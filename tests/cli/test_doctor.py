@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from pymongo import MongoClient
 
 import mongoq
-from mongoq.cli import server_checks as checks
+from mongoq.cli.checks import server_checks as checks
+from mongoq.cli.checks.queue_checks import check_consumers, check_oldest, check_workers
 from mongoq.cli.main import main
-from mongoq.cli.queue_checks import check_consumers, check_oldest, check_workers
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.insight import BoundedCount, QueueInsight

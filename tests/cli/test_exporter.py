@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.cli.metrics import ServerReader, metrics_renderer
+from mongoq.cli.processes.metrics import ServerReader, metrics_renderer
 from tests.cli.conftest import Run
 from tests.cli.programs import Program, begun
 from tests.monitoring.test_prometheus import Values, values_of

@@ -52,6 +52,6 @@ def test_a_time_limit_is_a_positive_number(seconds: str) -> None:
 
 
 def test_the_command_imports_no_server_of_probes() -> None:
-    code = "import sys, mongoq.cli.main, mongoq.cli.health; print('mongoq.monitoring' in sys.modules)"
+    code = "import sys, mongoq.cli.main, mongoq.cli.checks.health; print('mongoq.monitoring' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

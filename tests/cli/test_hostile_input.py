@@ -17,10 +17,10 @@ from click.testing import Result
 
 import mongoq
 from mongoq.cli import open_missing_streams
-from mongoq.cli.confirmation import Confirmation
+from mongoq.cli.base.confirmation import Confirmation
+from mongoq.cli.base.output import Output
 from mongoq.cli.main import main
-from mongoq.cli.output import Output
-from mongoq.cli.target import Factory, TargetFailed, load
+from mongoq.cli.processes.target import Factory, TargetFailed, load
 
 Run = Callable[..., Result]
 HOSTILE = "a\nmongoq: all is well\x1b[31m"

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from mongoq.cli.output import cell, duration_text, make_table, printable, time_text
+from mongoq.cli.base.output import cell, duration_text, make_table, printable, time_text
 
 
 @pytest.mark.parametrize(

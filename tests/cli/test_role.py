@@ -22,8 +22,8 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 import mongoq
+from mongoq.cli.checks.role import ROLES, create_role_command
 from mongoq.cli.main import main
-from mongoq.cli.role import ROLES, create_role_command
 from mongoq.embedded import EmbeddedServer
 from mongoq.spark.scan import Scan
 from tests.clients import opened

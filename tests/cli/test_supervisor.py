@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 import mongoq
-from mongoq.cli import child, supervisor
-from mongoq.cli.child import Child, describe_exit
-from mongoq.cli.file_watcher import FileWatcher
-from mongoq.cli.supervisor import Supervisor
-from mongoq.cli.target import TargetFailed, TargetUnusable
-from mongoq.cli.worker_process import LASTING_ERRORS
+from mongoq.cli.processes import child, supervisor
+from mongoq.cli.processes.child import Child, describe_exit
+from mongoq.cli.processes.file_watcher import FileWatcher
+from mongoq.cli.processes.supervisor import Supervisor
+from mongoq.cli.processes.target import TargetFailed, TargetUnusable
+from mongoq.cli.processes.worker_process import LASTING_ERRORS
 from tests.cli.programs import Program, begun, fields_of, is_alive
 from tests.waiting import until
 

@@ -13,7 +13,7 @@ from click import ClickException
 
 import mongoq
 from mongoq.aio import AsyncBroker
-from mongoq.cli.target import Factory, TargetFailed, TargetUnusable, check_made, load
+from mongoq.cli.processes.target import Factory, TargetFailed, TargetUnusable, check_made, load
 from mongoq.sync import Broker
 
 PIPELINES = """

@@ -23,7 +23,7 @@ from bson.raw_bson import RawBSONDocument
 from click.testing import Result
 
 import mongoq
-from mongoq.cli import transfer
+from mongoq.cli.change import transfer
 from tests.waiting import until
 
 Run = Callable[..., Result]

@@ -20,8 +20,8 @@ from click.testing import Result
 from pymongo.errors import AutoReconnect, OperationFailure
 
 import mongoq
-from mongoq.cli import watch
-from mongoq.cli.output import Output
+from mongoq.cli.base.output import Output
+from mongoq.cli.inspect import watch
 from mongoq.protocol.insight import QueueInsight
 from tests.waiting import until
 

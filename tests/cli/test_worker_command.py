@@ -315,7 +315,7 @@ def test_sigterm_while_the_module_loads_is_a_clean_stop(program: Start) -> None:
 def test_a_signal_ends_a_pipeline_that_waits_for_the_server(program: Start, uri: str) -> None:
     """It has no run yet that could be stopped, and holds nothing."""
     more = """
-import mongoq.cli.worker_process as process
+import mongoq.cli.processes.worker_process as process
 from pymongo import MongoClient
 away = mongoq.Broker(MongoClient("mongodb://127.0.0.1:9/?serverSelectionTimeoutMS=50")["app"]["mongoq"])
 process.mongoq.connect = lambda *_, **__: away
@@ -423,7 +423,7 @@ while not os.path.exists("loaded"):
 
 
 def test_the_address_of_health_may_leave_out_the_host() -> None:
-    from mongoq.cli.http_address import Address
+    from mongoq.cli.base.http_address import Address
 
     convert: Any = Address().convert
     assert convert("8080", None, None) == ("127.0.0.1", 8080)

@@ -1,0 +1,46 @@
+"""Amounts of items before a change: counted up to a limit, and written as people say them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mongoq.cli.base.confirmation import Confirmation
+from mongoq.cli.base.output import Output
+from mongoq.protocol.history.pages import BoundedCount
+
+COUNT_LIMIT = 1_000_000
+"""Items that a command examines, at most, to say how many it would change."""
+NOTHING = BoundedCount()
+
+
+def count_items(
+    output: Output, runner: Any, flow: Any, *args: Any, at_most: int | None = None, **options: Any
+) -> BoundedCount:
+    """Count items by a flow, shown as progress; ``at_most`` is the limit that the user gave to the command.
+
+    ``runner`` is a broker or a handle of a queue.
+    """
+    with output.progress("counting …"):
+        counted: BoundedCount = runner._run(flow, *args, limit=COUNT_LIMIT, **options)
+    if at_most is not None and counted.number >= at_most:
+        return BoundedCount(at_most)
+    return counted
+
+
+def may_change(confirmation: Confirmation, output: Output, change: str, counted: BoundedCount) -> bool:
+    """Return whether to carry out a change of these items; a change of no items needs no confirmation."""
+    if counted == NOTHING and not confirmation.dry_run:
+        return True
+    return confirmation.allows(output, change, count=counted.number, exact=counted.exact)
+
+
+def amount(counted: BoundedCount | int, noun: str = "item") -> str:
+    """Return a number with its noun: "1 item", "3 items", "more than 1,000,000 items"."""
+    if isinstance(counted, int):
+        counted = BoundedCount(counted)
+    if counted.exact:
+        return f"{counted.number:,} {noun if counted.number == 1 else f'{noun}s'}"
+    if counted.number > COUNT_LIMIT:
+        return f"more than {COUNT_LIMIT:,} {noun}s"
+    # Behind the limit nothing is known of the items that a filter selects.
+    return f"at least {counted.number:,} {noun}s"

@@ -1,0 +1,153 @@
+"""Connection of the command line: options, environment and pyproject.toml, in this order."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+import mongoq
+from mongoq.cli.base.output import Output
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.sync import Broker
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SETTINGS = ("uri", "database", "collection")
+SECRET_OPTIONS = ("password", "session_token")
+"""Parts of the names of options of a connection string, in lower case, whose values are secret."""
+TIMEOUT_SECONDS = 5.0
+"""Seconds that a command waits for a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ago:
+    """A time before now, as an argument of a command; ``with_broker`` replaces it by a time on the server's clock."""
+
+    length: timedelta
+
+
+def with_broker(function: F) -> F:
+    """Add the options of the connection and ``--json`` to a command; it is called with ``broker`` and ``output``.
+
+    Arguments of the type ``Ago`` become times, by the server's clock: that of this machine may be wrong.
+    """
+
+    @functools.wraps(function)
+    def command(*args: Any, **options: Any) -> Any:
+        place = {name: options.pop(name) for name in SETTINGS}
+        output = Output(as_json=options.pop("as_json"))
+        with connect(**place) as broker:
+            times = {name: _at(value, broker) for name, value in options.items() if isinstance(value, Ago)}
+            return function(*args, broker=broker, output=output, **{**options, **times})
+
+    return with_connection(with_json(command))  # type: ignore[return-value]
+
+
+def _at(ago: Ago, broker: Broker) -> datetime:
+    broker._run(ensure_broker_ready, write=False)  # reads the server's clock
+    try:
+        return broker._context.clock.now() - ago.length
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def with_connection(function: F) -> F:
+    """Add the options ``--uri``, ``--database`` and ``--collection`` to a command."""
+    options = (
+        click.option("--uri", envvar="MONGOQ_URI", help="MongoDB connection string, without a password."),
+        click.option("--database", envvar="MONGOQ_DATABASE", help="Default: the one of the URI, else mongoq."),
+        click.option("--collection", envvar="MONGOQ_COLLECTION", help="Collection of the queues; default mongoq."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def with_json(function: F) -> F:
+    """Add the option ``--json`` to a command, as its argument ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, one document a line.")(function)
+
+
+def connect(
+    uri: str | None, database: str | None, collection: str | None, *, timeout: float = TIMEOUT_SECONDS
+) -> Broker:
+    """Connect to the server that the options name, or else the environment or pyproject.toml."""
+    place = find_place(uri, database, collection)
+    options = {name: value for name, value in place.items() if name != "uri" and value is not None}
+    return mongoq.connect(place["uri"] or "", timeout=timeout, **options)  # type: ignore[arg-type]
+
+
+def find_place(uri: str | None, database: str | None, collection: str | None) -> dict[str, str | None]:
+    """Return URI, database and collection; what no option and no variable gives comes from pyproject.toml.
+
+    Raises:
+        click.UsageError: there is no URI, or pyproject.toml has one that cannot be read, or the command line shows a
+            password to every user of the machine.
+    """
+    place = read_place(uri, database, collection)
+    if not place["uri"]:
+        raise click.UsageError(
+            "no server is named: give --uri mongodb://HOST, or set MONGOQ_URI, or put uri into [tool.mongoq] of "
+            "pyproject.toml"
+        )
+    return place
+
+
+def read_place(uri: str | None, database: str | None, collection: str | None) -> dict[str, str | None]:
+    """Return URI, database and collection as ``find_place``, with ``None`` for each that nothing gives.
+
+    Raises:
+        click.UsageError: as ``find_place``, but for a missing URI.
+    """
+    refuse_shown_password(uri)
+    place = {**_read_project(), **{k: v for k, v in zip(SETTINGS, (uri, database, collection), strict=True) if v}}
+    return {name: place.get(name) for name in SETTINGS}
+
+
+def refuse_shown_password(uri: str | None) -> None:
+    """Raise ``click.UsageError`` if the command line shows a password to every user of the machine."""
+    shown = click.get_current_context().get_parameter_source("uri") is click.core.ParameterSource.COMMANDLINE
+    if uri and shown and _has_password(uri):
+        raise click.UsageError(
+            "--uri with a password would show it in the list of processes; put the connection string into the "
+            "variable MONGOQ_URI, or into [tool.mongoq] of pyproject.toml"
+        )
+
+
+def _has_password(uri: str) -> bool:
+    # Without urlsplit: it refuses some addresses, and a password that is not escaped may hold any character.
+    login, at, _ = uri.partition("://")[2].rpartition("@")
+    options = uri.partition("?")[2].lower()
+    return (bool(at) and ":" in login) or any(secret in options for secret in SECRET_OPTIONS)
+
+
+def _read_project() -> dict[str, str]:
+    """Return the settings of ``[tool.mongoq]`` in the nearest pyproject.toml of this folder or of one above."""
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:  # the folder was deleted; options and variables still name a server
+        return {}
+    for path in (directory / "pyproject.toml" for directory in (folder, *folder.parents)):
+        if path.is_file():
+            break
+    else:
+        return {}
+    try:
+        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise click.UsageError(f"{path} cannot be read: {error}") from None
+    for name in ("tool", "mongoq"):
+        table = table.get(name, {})
+        if not isinstance(table, dict):
+            raise click.UsageError(f"{path}: {name} is to be a table, [tool.mongoq]")
+    unknown = sorted(table.keys() - set(SETTINGS))
+    if unknown:
+        raise click.UsageError(f"[tool.mongoq] in {path} takes {', '.join(SETTINGS)}, and not {', '.join(unknown)}")
+    return {name: str(value) for name, value in table.items()}

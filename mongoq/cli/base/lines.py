@@ -1,0 +1,76 @@
+"""JSON lines of a file or of stdin: read as they arrive, each with its number, so that errors can name it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from mongoq.cli.base.arguments import read_json
+from mongoq.errors import MongoqError
+
+CHUNK_BYTES = 1024 * 1024
+"""Bytes that are read at a time, at most."""
+MAX_LINE_BYTES = 256 * 1024 * 1024
+"""Bytes of one line, at most: the largest item takes about so many in canonical extended JSON."""
+
+PLACE = re.compile(r": line 1 column (\d+) \(char \d+\)$")
+"""Place of an error in the message of Python's parser, which has been given one line."""
+Line = tuple[int, bytes]
+"""Number of a line, from 1 up, and its text."""
+
+
+class LineInvalid(MongoqError):
+    """A line that cannot be used.
+
+    Attributes:
+        number: number of the line.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, number: int, problem: str, state: str = "") -> None:
+        super().__init__(f"line {number}: {problem}" + (f"; {state}" if state else ""))
+        self.number = number
+        self.problem = problem
+
+
+def read_line(text: bytes) -> Any:
+    """Return the value of a line of JSON, as ``read_json`` does.
+
+    Raises:
+        ValueError: the line means no value; the message has the column, and no number of a line within it.
+    """
+    try:
+        return read_json(text)
+    except ValueError as error:
+        raise ValueError(PLACE.sub(r" at column \1", str(error))) from None
+
+
+def read_lines(stream: Any) -> Iterator[list[Line]]:
+    """Iterate over the lines of a binary stream, as many at a time as have arrived; blank lines are left out.
+
+    Lines of a slow writer are thus returned at once, and do not wait for others to fill a batch.
+
+    Raises:
+        LineInvalid: a line is too long to hold an item.
+    """
+    parts: list[bytes] = []
+    number = length = 0
+    while chunk := stream.read1(CHUNK_BYTES):
+        head, newline, tail = chunk.rpartition(b"\n")
+        if not newline:
+            parts.append(chunk)
+            length += len(chunk)
+            if length > MAX_LINE_BYTES:
+                raise LineInvalid(number + 1, f"longer than {MAX_LINE_BYTES:,} bytes")
+            continue
+        lines = b"".join((*parts, head)).split(b"\n")
+        yield _number_lines(lines, number)
+        number += len(lines)
+        parts, length = [tail], len(tail)
+    if last := _number_lines([b"".join(parts)], number):
+        yield last
+
+
+def _number_lines(lines: list[bytes], before: int) -> list[Line]:
+    return [(number, line) for number, line in enumerate(lines, before + 1) if line.strip()]

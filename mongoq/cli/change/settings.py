@@ -1,0 +1,176 @@
+"""Commands ``pause``, ``resume`` and ``configure``: the settings of a queue, which every process follows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from mongoq.cli.base.amounts import amount, count_items
+from mongoq.cli.base.arguments import QUEUE
+from mongoq.cli.base.confirmation import Confirmation, with_confirmation
+from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.durations import DURATION, DURATION_OR_NONE, NONE, ParameterType, setting_text
+from mongoq.cli.base.help import examples
+from mongoq.cli.base.output import Output
+from mongoq.model.arguments import queue_name
+from mongoq.model.settings import QueueOptions, QueueSettings, check_limit, check_options, resolve_settings
+from mongoq.protocol import admin
+from mongoq.protocol.history.mistaken import refuse_unknown
+from mongoq.sync import Broker, Queue
+
+
+class CountOrNone(ParameterType):
+    """A whole number from 0 up, or ``none``."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number, or ``none``."""
+        text = str(value).strip().lower()
+        if text == NONE:
+            return NONE
+        if not re.fullmatch(r"[0-9]{1,10}", text):
+            self.fail(f"{str(value)!r:.60} is no whole number from 0 up, and not none", param, ctx)
+        return int(text)
+
+
+def open_queue(broker: Broker, queue: str, *, new: bool = False) -> Queue[Any]:
+    """Return the handle of a queue that is known, or is to be ``new``, with its stored settings.
+
+    Raises:
+        QueueUnknown: no queue has this name.
+    """
+    handle = broker.queue(queue)
+    if not new:
+        broker._run(refuse_unknown, queue)
+    handle.is_paused()
+    return handle
+
+
+@click.command(short_help="Stop claims of a queue in all processes.")
+@click.argument("queue", type=QUEUE)
+@with_confirmation
+@with_broker
+def pause(*, queue: str, confirmation: Confirmation, broker: Broker, output: Output) -> None:
+    """Stop claims of QUEUE in all processes within a second; pushes go on, and so do runs that have begun."""
+    _set_paused(open_queue(broker, queue), confirmation, output, paused=True)
+
+
+@click.command(short_help="End the pause of a queue.")
+@click.argument("queue", type=QUEUE)
+@with_confirmation
+@with_broker
+def resume(*, queue: str, confirmation: Confirmation, broker: Broker, output: Output) -> None:
+    """End the pause of QUEUE in all processes within a second."""
+    _set_paused(open_queue(broker, queue), confirmation, output, paused=False)
+
+
+def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, *, paused: bool) -> None:
+    verb, state = ("pause", "paused") if paused else ("resume", "not paused")
+    was_paused = handle.is_paused()
+    if was_paused != paused:
+        counted = count_items(output, handle, admin.count_purge, None)
+        change = f"{verb} {handle.name}, where {amount(counted)} wait"
+        if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
+            return
+        if paused:
+            handle.pause()
+        else:
+            handle.resume()
+    if output.as_json:
+        output.document({"queue": handle.name, "paused": paused, "was_paused": was_paused})
+    else:
+        output.line(f"{handle.name} {'was' if was_paused == paused else 'is now'} {state}")
+
+
+@click.command(
+    short_help="Change the settings of a queue.",
+    epilog=examples(
+        "mongoq configure orders --history 7d --max-retries 3",
+        "mongoq configure orders --dead none",
+    ),
+)
+@click.argument("queue", type=QUEUE)
+@click.option("--lease", type=DURATION, help="Duration of a reservation, such as 30s.")
+@click.option("--history", type=DURATION_OR_NONE, help="Time for which processed items are kept, such as 7d, or none.")
+@click.option(
+    "--max-retries", type=CountOrNone(), help="Further runs of an item after the first, or none for no limit."
+)
+@click.option("--dead", metavar="QUEUE", help="Queue of the dead letters, or none.")
+@click.option("--existing", is_flag=True, help="Apply --history to the items in the history too.")
+@click.option("--new", is_flag=True, help="QUEUE need not exist yet.")
+@with_confirmation
+@with_broker
+def configure(
+    *,
+    queue: str,
+    lease: timedelta | None,
+    history: timedelta | str | None,
+    max_retries: int | str | None,
+    dead: str | None,
+    existing: bool,
+    new: bool,
+    confirmation: Confirmation,
+    broker: Broker,
+    output: Output,
+) -> None:
+    """Change settings of QUEUE for all processes within a second, and show them before and after."""
+    options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
+    given: dict[str, Any] = {
+        name: None if value == NONE else value for name, value in options.items() if value is not None
+    }
+    if not given:
+        raise click.UsageError("give at least one of --lease, --history, --max-retries and --dead")
+    if existing and "history" not in given:
+        raise click.UsageError("--existing applies --history to the history; give --history as well")
+    handle = open_queue(broker, queue, new=new)
+    before = handle.settings
+    after = _expected_settings(handle, given)
+    changes = ", ".join(_changes(before, after)) or "store the same settings"
+    kept = count_items(output, handle, admin.count_purge, "processed") if existing else None
+    suffix = "" if kept is None else f", and the history of {amount(kept)} with it"
+    count, exact = (len(given), True) if kept is None else (kept.number, kept.exact)
+    if not confirmation.allows(output, f"change {queue}: {changes}{suffix}", count=count, exact=exact):
+        return
+    _print_settings(output, before, handle.configure(**given, existing=existing))
+
+
+def _expected_settings(handle: Queue[Any], given: dict[str, Any]) -> QueueSettings:
+    """Return the settings that a change would lead to, checked as ``configure`` checks them."""
+    checked = check_options(queue_name(handle.name), **given)
+    check_limit(handle.name, checked, dead=handle.settings.dead)
+    return resolve_settings(QueueOptions(handle.name, {}), {**handle._context.state.stored, **checked})
+
+
+def _texts(settings: QueueSettings) -> dict[str, str]:
+    values = asdict(settings)
+    del values["name"]
+    return {
+        name: setting_text(value) if name in ("lease", "history") else NONE if value is None else str(value)
+        for name, value in values.items()
+    }
+
+
+def _changes(before: QueueSettings, after: QueueSettings) -> list[str]:
+    old, new = _texts(before), _texts(after)
+    return [f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]]
+
+
+def _print_settings(output: Output, before: QueueSettings, after: QueueSettings) -> None:
+    if output.as_json:
+        output.document({"queue": after.name, "before": _values(before), "after": _values(after)})
+        return
+    old, new = _texts(before), _texts(after)
+    rows = [{"setting": name.replace("_", "-"), "before": old[name], "after": new[name]} for name in old]
+    output.table(("setting", "before", "after"), rows, empty="")
+
+
+def _values(settings: QueueSettings) -> dict[str, Any]:
+    """Return the settings for JSON: durations in seconds."""
+    values = asdict(settings)
+    del values["name"]
+    return {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in values.items()}

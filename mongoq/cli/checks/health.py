@@ -1,0 +1,50 @@
+"""Command ``mongoq health``: whether the server can be used, for exec probes."""
+
+from __future__ import annotations
+
+import click
+
+from mongoq.cli.base.connection import TIMEOUT_SECONDS, connect, with_connection, with_json
+from mongoq.cli.base.errors import OPERATION_FAILED
+from mongoq.cli.base.output import Output
+from mongoq.errors import MongoqError
+from mongoq.model.health import Health
+
+
+@click.command()
+@with_connection
+@with_json
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=TIMEOUT_SECONDS,
+    show_default=True,
+    help="Seconds that the check may take.",
+)
+@click.pass_context
+def health(
+    context: click.Context,
+    uri: str | None,
+    database: str | None,
+    collection: str | None,
+    timeout: float,
+    *,
+    as_json: bool,
+) -> None:
+    """Check that a server takes writes and the collection is suitable.
+
+    Exits with 0 if so, and with 1 and the reasons if not.
+    """
+    output = Output(as_json=as_json)
+    try:
+        with connect(uri, database, collection, timeout=timeout) as broker:
+            result = broker.health(within=timeout)
+    except MongoqError as error:
+        result = Health.of([str(error)])
+    if as_json:
+        output.document(result.to_document())
+    else:
+        for line in ("healthy",) if result.healthy else result.reasons:
+            output.line(line)
+    if not result.healthy:
+        context.exit(OPERATION_FAILED)

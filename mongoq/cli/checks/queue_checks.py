@@ -1,0 +1,71 @@
+"""Checks of ``mongoq doctor`` for queues and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+from mongoq.cli.checks.server_checks import Finding
+from mongoq.protocol.coordination.heartbeats import WorkerRecord
+from mongoq.protocol.insight import QueueInsight
+
+SHOWN = 5
+"""Queues or workers that a line names, at most."""
+UNATTENDED = timedelta(minutes=1)
+"""Time after which a due item of a queue without consumer counts as forgotten."""
+
+
+def check_workers(workers: Sequence[WorkerRecord]) -> Finding:
+    """Check that the workers that have not ended send heartbeats."""
+    gone = [worker for worker in workers if not worker.alive]
+    live = len(workers) - len(gone)
+    if not gone:
+        return Finding.fine(f"{live} {'works' if live == 1 else 'work'}")
+    names = _list(f"{worker.name} since {worker.seen:%Y-%m-%d %H:%M:%S} UTC" for worker in gone)
+    return Finding.problem(
+        f"gone without an end are {names}",
+        "see why they died; their items come back when their leases end, and their records go within an hour",
+    )
+
+
+def check_consumers(queues: Sequence[QueueInsight]) -> Finding:
+    """Check that queues with due items have a worker; programs that call ``reserve`` are not seen."""
+    dead = {queue.dead_queue for queue in queues}
+    forgotten = [
+        queue
+        for queue in queues
+        if queue.consumers == 0
+        and not queue.paused
+        and queue.name not in dead
+        and queue.oldest_age is not None
+        and queue.oldest_age > UNATTENDED
+    ]
+    if not forgotten:
+        return Finding.fine("queues with due items have workers, or are not a minute behind")
+    names = _list(f"{queue.name} ({_age(queue)})" for queue in forgotten)
+    return Finding.problem(f"no worker takes the due items of {names}", "start a worker for them: mongoq worker")
+
+
+def check_oldest(queues: Sequence[QueueInsight], max_age: timedelta) -> Finding:
+    """Check for how long the first due items wait; dead letters wait for people."""
+    dead = {queue.dead_queue for queue in queues}
+    aged = [queue for queue in queues if queue.oldest_age is not None and queue.name not in dead]
+    if not aged:
+        return Finding.fine("no item is due")
+    aged.sort(key=lambda queue: queue.oldest_age or timedelta(), reverse=True)
+    late = [queue for queue in aged if (queue.oldest_age or timedelta()) > max_age]
+    if not late:
+        return Finding.fine(f"the first one waits for {_age(aged[0])}, in queue {aged[0].name}")
+    names = _list(f"{queue.name} ({_age(queue)}{', paused' if queue.paused else ''})" for queue in late)
+    return Finding.problem(f"due items wait in {names}", "see whether the workers fail, or are too few")
+
+
+def _age(queue: QueueInsight) -> str:
+    age = queue.oldest_age or timedelta()
+    return str(timedelta(seconds=int(age.total_seconds())))
+
+
+def _list(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+    return ", ".join(listed[:SHOWN]) + more

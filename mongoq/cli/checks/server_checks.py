@@ -1,0 +1,336 @@
+"""Checks of ``mongoq doctor`` for the server and the collection. They read and change nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+from pymongo.errors import InvalidOperation, OperationFailure
+
+from mongoq.cli.checks.role import ROLE_ACTIONS, ROLE_WORK
+from mongoq.model.indexes import BEGINNING, CLAIM, CLAIM_ORDER, INDEXES
+from mongoq.protocol.base.bootstrap import MAX_INDEXES, SCHEMA_ID, SCHEMA_VERSION
+from mongoq.sync import Broker
+
+OLDEST_SERVER = (6, 0)
+MAX_CLOCK_DIFFERENCE = timedelta(seconds=1)
+MAX_HISTORY_WINDOW_SECONDS = 300
+"""Seconds for which the server keeps deleted entries of indexes, its default; claims walk over them."""
+MAX_INDEX_SHARE = 0.5
+"""Part of the cache that the indexes may take; what they push out is read from disk."""
+REPLY_SAMPLES = 5
+MAX_CHECK_MILLISECONDS = 5_000
+"""Time that the search for a document may take: without its indexes, a collection is read as a whole."""
+NAMESPACE_NOT_FOUND_CODE = 26
+"""Error code of the server for a collection that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of a check.
+
+    Attributes:
+        state: ``ok``, ``problem``, or ``unknown`` if the check could not be made.
+        detail: what was found.
+        advice: what to do; empty if there is nothing to do.
+        check: name of the check.
+    """
+
+    state: str
+    detail: str
+    advice: str = ""
+    check: str = ""
+
+    @classmethod
+    def fine(cls, detail: str) -> Self:
+        """Return that all is well."""
+        return cls("ok", detail)
+
+    @classmethod
+    def problem(cls, detail: str, advice: str = "") -> Self:
+        """Return a problem, and what to do."""
+        return cls("problem", detail, advice)
+
+    @classmethod
+    def unknown(cls, detail: str) -> Self:
+        """Return that the check could not be made."""
+        return cls("unknown", detail)
+
+    @property
+    def is_problem(self) -> bool:
+        """True for a problem."""
+        return self.state == "problem"
+
+    def named(self, check: str) -> Finding:
+        """Return the finding with the name of its check."""
+        return replace(self, check=check)
+
+    def to_document(self) -> dict[str, str]:
+        """Return the finding as values of JSON."""
+        return {"check": self.check, "state": self.state, "detail": self.detail, "advice": self.advice}
+
+
+class Server:
+    """The server of a broker, for commands that no operation of a queue sends.
+
+    Attributes:
+        name: name of the collection.
+        place: ``database.collection``.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._backend = broker._driver._backend
+        self.place = broker.namespace
+        self.name = str(self._backend.targets["collection"].name)
+        self._hello: Mapping[str, Any] | None = None
+
+    @property
+    def hello(self) -> Mapping[str, Any]:
+        """Reply of ``hello``, from the first call."""
+        hello = self._hello
+        if hello is None:
+            hello = self._hello = dict(self.command({"hello": 1}))
+        return hello
+
+    @property
+    def address(self) -> str:
+        """Host and port of the server that takes the writes."""
+        try:
+            host, port = self._backend.client.address
+        except (InvalidOperation, TypeError):  # several routers share the load
+            return "a router"
+        return f"{host}:{port}"
+
+    @property
+    def database(self) -> str:
+        """Name of the database."""
+        return str(self._backend.targets["database"].name)
+
+    def command(self, command: Mapping[str, Any]) -> Any:
+        """Run a command in the database of the queues."""
+        return self._backend.targets["database"].command(dict(command))
+
+    def command_admin(self, command: Mapping[str, Any]) -> Any:
+        """Run a command in the database ``admin``."""
+        return self._backend.client["admin"].command(dict(command))
+
+    def find_one(self, filter: Mapping[str, Any], *fields: str) -> Any:
+        """Find a document of the collection, within the time of a check; some of its fields."""
+        projection = {"_id": 0, **dict.fromkeys(fields, 1)}
+        return self._backend.targets["collection"].find_one(filter, projection, max_time_ms=MAX_CHECK_MILLISECONDS)
+
+
+# --- the server ------------------------------------------------------------------------------------
+
+
+def check_reply(server: Server) -> Finding:
+    """Measure the time of a round trip."""
+    seconds, _ = _measure(server)
+    return Finding.fine(f"{server.address} answers in {seconds * 1000:.1f} ms")
+
+
+def check_version(server: Server) -> Finding:
+    """Check that mongoq supports the server."""
+    version = server.command({"buildInfo": 1})["version"]
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
+        oldest = ".".join(map(str, OLDEST_SERVER))
+        return Finding.problem(f"MongoDB {version}", f"mongoq needs MongoDB {oldest} or later")
+    return Finding.fine(f"MongoDB {version}")
+
+
+def check_replica_set(server: Server) -> Finding:
+    """Check that the server has transactions and a change stream."""
+    hello = server.hello
+    if hello.get("msg") == "isdbgrid":
+        return Finding.fine("a router of a sharded cluster")
+    if "setName" not in hello:
+        return Finding.problem(
+            "a server without replica set has no transactions, and no wake-ups for callers that wait",
+            "start it with --replSet NAME, and run rs.initiate() once; one node is enough",
+        )
+    members = len(hello.get("hosts", ()))
+    return Finding.fine(f"{hello['setName']!r} with {members} {'member' if members == 1 else 'members'} for data")
+
+
+def check_write_concern(server: Server) -> Finding:
+    """Check what a majority write survives; mongoq waits for the majority whatever the URI says."""
+    hello = server.hello
+    if "setName" not in hello:
+        return Finding.unknown("without a replica set there is no majority")
+    if hello.get("arbiters") and len(hello["hosts"]) == 2:
+        return Finding.problem(
+            "two members with data and an arbiter: when one of the two is down, no majority takes writes",
+            "make the arbiter a member with data",
+        )
+    config = server.command_admin({"replSetGetConfig": 1})["config"]
+    if not config.get("writeConcernMajorityJournalDefault", True):
+        return Finding.problem(
+            "majority writes do not wait for the journal, and a power cut can lose them",
+            "set writeConcernMajorityJournalDefault to true with rs.reconfig()",
+        )
+    return Finding.fine("majority writes are in the journal")
+
+
+def check_rights(server: Server, *, role: str = "worker") -> Finding:
+    """Check that the user may do what a role does: ``producer``, ``worker`` or ``viewer``."""
+    auth = server.command({"connectionStatus": 1, "showPrivileges": True})["authInfo"]
+    if not auth["authenticatedUsers"]:
+        return Finding.fine("no user is logged in, and the server lets everyone do everything")
+    user = auth["authenticatedUsers"][0]["user"]
+    granted = {
+        action
+        for privilege in auth["authenticatedUserPrivileges"]
+        if _covers(privilege["resource"], server)
+        for action in privilege["actions"]
+    }
+    missing = [action for action in ROLE_ACTIONS[role] if not granted & {action, "anyAction"}]
+    if missing:
+        actions = ", ".join(map(repr, missing))
+        builtin = "read" if role == "viewer" else "readWrite"
+        advice = (
+            f"grant {actions} on {server.place}, or the role {builtin!r} on the database {server.database!r}; "
+            f"'mongoq role {role}' prints a role with no more than it needs"
+        )
+        return Finding.problem(f"user {user!r} lacks {actions}", advice)
+    return Finding.fine(f"user {user!r} may {ROLE_WORK[role]}")
+
+
+def _covers(resource: Mapping[str, Any], server: Server) -> bool:
+    """Return whether a resource of a privilege includes the collection; an empty name stands for any."""
+    if resource.get("anyResource"):
+        return True
+    return resource.get("db") in {"", server.database} and resource.get("collection") in {"", server.name}
+
+
+def check_clock(server: Server) -> Finding:
+    """Compare the clock of this machine with that of the server."""
+    _, ahead = _measure(server)
+    difference = f"{abs(ahead.total_seconds()):.3g} s {'ahead of' if ahead > timedelta() else 'behind'} the server's"
+    if abs(ahead) > MAX_CLOCK_DIFFERENCE:
+        return Finding.problem(
+            f"the clock of this machine is {difference}; leases follow the server's, but times in logs differ",
+            "synchronise both clocks by NTP",
+        )
+    return Finding.fine(f"this machine is {difference}")
+
+
+def _measure(server: Server) -> tuple[float, timedelta]:
+    """Return the seconds of the fastest of some round trips, and how far this machine's clock was ahead in it."""
+    samples = []
+    for _ in range(REPLY_SAMPLES):
+        sent, began = datetime.now(UTC), time.monotonic()
+        there = server.command({"hello": 1})["localTime"].replace(tzinfo=UTC)
+        seconds = time.monotonic() - began
+        samples.append((seconds, sent + timedelta(seconds=seconds / 2) - there))
+    return min(samples)
+
+
+def check_history_window(server: Server) -> Finding:
+    """Check for how long the server keeps deleted entries of indexes."""
+    name = "minSnapshotHistoryWindowInSeconds"
+    seconds = server.command_admin({"getParameter": 1, name: 1})[name]
+    if seconds > MAX_HISTORY_WINDOW_SECONDS:
+        return Finding.problem(
+            f"the server keeps deleted entries of indexes for {seconds:,} s, and full claims walk over them",
+            f"set {name} to {MAX_HISTORY_WINDOW_SECONDS} or less",
+        )
+    return Finding.fine(f"{seconds:,} s")
+
+
+# --- the collection --------------------------------------------------------------------------------
+
+
+def check_schema(server: Server) -> Finding:
+    """Check the version of the stored documents."""
+    schema = server.find_one({"_id": SCHEMA_ID}, "version")
+    if schema is None:
+        return Finding.fine(f"{server.place} is new; its first write makes it one of version {SCHEMA_VERSION}")
+    if schema["version"] > SCHEMA_VERSION:
+        return Finding.problem(
+            f"{server.place} was written by a later mongoq: version {schema['version']}, and this one is "
+            f"{SCHEMA_VERSION}",
+            "upgrade mongoq here too",
+        )
+    return Finding.fine(f"{server.place} has version {schema['version']}")
+
+
+def check_indexes(server: Server) -> Finding:
+    """Check that the indexes are there, as mongoq makes them."""
+    try:
+        listed = server.command({"listIndexes": server.name, "cursor": {"batchSize": MAX_INDEXES}})
+    except OperationFailure as error:
+        if error.code != NAMESPACE_NOT_FOUND_CODE:
+            raise
+        return Finding.fine("the first write makes them")
+    there = {index["name"]: index for index in listed["cursor"]["firstBatch"]}
+    missing = [index.name for index in INDEXES if not _is_made(there.get(index.name), index.document())]
+    if missing:
+        return Finding.problem(
+            f"{server.place} lacks {', '.join(missing)}, or has them in another form",
+            "drop those in another form, and run broker.ensure_indexes() as a user with the right to create indexes",
+        )
+    others = len(there) - len(INDEXES) - 1
+    return Finding.fine(f"all {len(INDEXES)}" + (f", and {others} of other programs" if others > 0 else ""))
+
+
+def _is_made(index: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> bool:
+    if index is None:
+        return False
+    # ``SON`` and ``dict`` are equal in any order, and the order of an index matters.
+    return list(index["key"].items()) == list(wanted["key"].items()) and all(
+        index.get(option) == value for option, value in wanted.items() if option != "key"
+    )
+
+
+def check_index_use(server: Server) -> Finding:
+    """Check that a claim is answered by its index, without a sort."""
+    first = server.find_one({"q": {"$gte": ""}, "when": {"$gte": BEGINNING}}, "q")
+    if first is None:
+        return Finding.fine("no queue holds an item")
+    find = {
+        "find": server.name,
+        "filter": {"q": first["q"], "when": {"$lte": datetime.now(UTC)}},
+        "sort": dict(CLAIM_ORDER),
+        "limit": 1,
+    }
+    stages = list(
+        _stages(server.command({"explain": find, "verbosity": "queryPlanner"})["queryPlanner"]["winningPlan"])
+    )
+    indexes = {stage["indexName"] for stage in stages if "indexName" in stage}
+    if indexes == {CLAIM.name} and not any(stage["stage"] == "SORT" for stage in stages):
+        return Finding.fine(f"claims use {CLAIM.name}")
+    names = ", ".join(sorted(indexes)) or "no index"
+    return Finding.problem(
+        f"claims of queue {first['q']!r} use {names} instead of {CLAIM.name}, or sort",
+        "remove index filters (planCacheClearFilters) and query settings of this collection, and compare the indexes",
+    )
+
+
+def _stages(plan: Any) -> Iterable[Mapping[str, Any]]:
+    if isinstance(plan, Mapping):
+        if isinstance(plan.get("stage"), str):
+            yield plan
+        for part in plan.values():
+            yield from _stages(part)
+    elif isinstance(plan, list):
+        for part in plan:
+            yield from _stages(part)
+
+
+def check_cache(server: Server) -> Finding:
+    """Compare the size of the indexes with the cache: claims and settlements need them in memory."""
+    # In this order: the role that a refusal of the first command names includes the second one.
+    cache = server.command({"serverStatus": 1})["wiredTiger"]["cache"]["maximum bytes configured"]
+    stats = server.command({"collStats": server.name})
+    data, indexes = stats.get("size", 0), stats.get("totalIndexSize", 0)
+    sizes = f"{_gigabytes(data)} of items, {_gigabytes(indexes)} of indexes, {_gigabytes(cache)} of cache"
+    if indexes > cache * MAX_INDEX_SHARE:
+        return Finding.problem(sizes, "keep history for a shorter time (configure history=), or give the server memory")
+    return Finding.fine(sizes)
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1024**3:,.2f} GiB"

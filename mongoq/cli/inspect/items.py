@@ -1,0 +1,103 @@
+"""Commands about items: ``peek`` and ``show``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+import click
+from bson import ObjectId
+
+from mongoq.cli.base.arguments import OBJECT_ID, QUEUE
+from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.errors import OPERATION_FAILED
+from mongoq.cli.base.output import Output, make_table, printable
+from mongoq.cli.inspect.item_document import has_payload, item_document, item_row, json_text
+from mongoq.model.item import Item, State
+from mongoq.protocol.insight import find_item, refuse_unknown
+from mongoq.sync import Broker
+
+LIVE = "live"
+"""State of ``peek`` that stands for all items that are not processed."""
+LIVE_COLUMNS = ("id", "state", "due", "priority", "attempts", "key", "payload")
+OPTIONAL = frozenset({"priority", "attempts", "key"})
+"""Columns that are left out if they are empty, or zero in each row."""
+PROCESSED_COLUMNS = ("id", "processed", "priority", "attempts", "key", "payload")
+HOP_COLUMNS = ("queue", "stage", "ended", "to", "attempts", "taken", "settled", "by")
+
+
+@click.command()
+@click.argument("queue", type=QUEUE)
+@click.option("-n", "number", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Items, at most.")
+@click.option(
+    "--state",
+    type=click.Choice([*get_args(State), LIVE]),
+    default="ready",
+    show_default=True,
+    help="State of the items; live: all that are not processed.",
+)
+@with_broker
+def peek(queue: str, number: int, state: str, broker: Broker, output: Output) -> None:
+    """Show the first items of a queue, in the order in which they will be claimed."""
+    wanted: Any = None if state == LIVE else state
+    with output.progress(f"looking for {state} items"):
+        items = broker.queue(queue).peek(number, state=wanted)
+    if not items:
+        broker._run(refuse_unknown, queue)
+    columns: tuple[str, ...] = PROCESSED_COLUMNS if state == "processed" else LIVE_COLUMNS
+    if state != LIVE:
+        columns = tuple(column for column in columns if column != "state")
+    rows = map(item_document if output.as_json else item_row, items)
+    empty = f"queue {queue!r} has no {state} items"
+    output.table(columns, rows, empty=empty, optional=OPTIONAL, shortened="payload")
+
+
+@click.command()
+@click.argument("id", type=OBJECT_ID)
+@with_broker
+def show(id: ObjectId, broker: Broker, output: Output) -> None:
+    """Show one item of any queue: its envelope, payload, last failure and trail."""
+    item = broker._run(find_item, id)
+    if item is None:
+        output.note(f"mongoq: there is no item {id} in {broker.namespace}; its queue may have kept no history of it")
+        click.get_current_context().exit(OPERATION_FAILED)
+    problem = getattr(item._document, "problem", None)
+    if problem is not None:
+        output.note(f"mongoq: item {id} is shown as far as it can be read: {problem}")
+    if output.as_json:
+        output.document(item_document(item, whole=True))
+        return
+    for line in _lines(item):
+        click.echo(line)
+    if item.trail:
+        hops = [{name: getattr(hop, name) for name in HOP_COLUMNS} for hop in item.trail]
+        click.echo("\ntrail")
+        output.console.print(make_table(HOP_COLUMNS, hops, width=output.console.width))
+
+
+def _lines(item: Item[Any]) -> Iterator[str]:
+    document = item_document(item, whole=True)
+    document.pop("trail", None)
+    error = document.pop("error", None)
+    nested = [name for name, value in document.items() if isinstance(value, Mapping | list) or name == "payload"]
+    blocks = {name: document.pop(name) for name in nested}
+    width = max(map(len, document))
+    for name, value in document.items():
+        yield f"{name.replace('_', ' '):<{width}}  {printable(str(value), keep='')}"
+    for name, value in blocks.items():
+        yield f"\n{name}\n{printable(json_text(value, indent=2))}"
+    if not has_payload(item):
+        yield "\nThe item is settled, and only its id is remembered."
+    if error is not None:
+        yield from _failure(error)
+
+
+def _failure(error: Any) -> Iterator[str]:
+    if not isinstance(error, Mapping):
+        yield f"\nfailure\n{printable(json_text(error))}"
+        return
+    kind, message = error.get("type") or "error", error.get("message", "")
+    yield f"\nfailure at {printable(str(error.get('at')))}"
+    if trace := error.get("traceback"):
+        yield printable(str(trace)).rstrip("\n")
+    yield printable(f"{kind}: {message}")

@@ -1,0 +1,129 @@
+"""Commands about whole queues: ``queues``, ``stats``, ``settings`` and ``bindings``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from mongoq.cli.base.arguments import COUNT, QUEUE
+from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.output import Output, cell, duration_text, time_text
+from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings, read_queues, read_settings
+from mongoq.protocol.insight import read_events as read_events_of
+from mongoq.sync import Broker
+
+COLUMNS = ("queue", "ready", "scheduled", "reserved", "expired", "oldest", "rate", "paused", "consumers", "dead")
+"""Columns of the table of queues."""
+OPTIONAL = frozenset({"paused"})
+"""Columns that are left out if they are empty."""
+RIGHT = frozenset(COLUMNS) - {"queue", "paused"}
+COUNTED = ("ready", "scheduled", "reserved", "expired")
+NO_QUEUES = "there are no queues"
+
+
+@click.command()
+@click.argument("names", metavar="[QUEUE]...", nargs=-1, type=QUEUE)
+@click.option("--budget", type=COUNT, default=BUDGET, show_default=True, help="Items to count, in all.")
+@with_broker
+def queues(names: tuple[str, ...], budget: int, broker: Broker, output: Output) -> None:
+    """Show all queues, or the named ones: items by state, oldest age, rate, consumers.
+
+    "> 1,000" means more than 1,000: counting ended there. "?" means that counting ended before such an item was met.
+    The age is that of the first item that is due. The rate is the number of items that the history got in the last
+    minute; it is empty for a queue without history.
+    """
+    found = broker._run(read_queues, names or None, budget=budget)
+    rows = map(queue_document if output.as_json else queue_row, found)
+    output.table(COLUMNS, rows, empty=NO_QUEUES, right=RIGHT, optional=OPTIONAL)
+
+
+def queue_row(queue: QueueInsight, *, rate: str | None = None) -> dict[str, Any]:
+    """Return a queue as a row of the table; without a measured rate it is the number of recent items in history."""
+    counts = {state: str(getattr(queue, state)) for state in COUNTED}
+    recent = str(queue.recent) if queue.keeps_history or queue.recent.number else None
+    return {
+        "queue": queue.name,
+        **counts,
+        "oldest": queue.oldest_age,
+        "rate": recent if rate is None else rate,
+        "paused": "paused" if queue.paused else None,
+        "consumers": str(queue.consumers),
+        "dead": None if queue.dead_queue is None else str(queue.dead),
+    }
+
+
+def queue_document(queue: QueueInsight) -> dict[str, Any]:
+    """Return a queue as a document; ``at_least`` names the counts that ended at a limit."""
+    counts = {state: getattr(queue, state) for state in COUNTED} | {"recent": queue.recent, "dead": queue.dead}
+    return {
+        "queue": queue.name,
+        "at": time_text(queue.read_at),
+        **{name: counted.number for name, counted in counts.items()},
+        "at_least": [name for name, counted in counts.items() if not counted.exact],
+        "oldest_due": None if queue.oldest_due is None else time_text(queue.oldest_due),
+        "oldest_age_seconds": None if queue.oldest_age is None else queue.oldest_age.total_seconds(),
+        "paused": queue.paused,
+        "consumers": queue.consumers,
+        "dead_queue": queue.dead_queue,
+        "events": dict(queue.events),
+    }
+
+
+@click.command()
+@click.argument("queue", type=QUEUE, required=False)
+@with_broker
+def stats(queue: str | None, broker: Broker, output: Output) -> None:
+    """Show the numbers of pushes, reservations, commits and other events of each queue.
+
+    They count from the time when the queue was made. Every process adds its counts every five seconds. The counts of an
+    empty queue are forgotten after 30 days.
+    """
+    found = broker._run(read_events_of, queue)
+    rows = [{"queue": name, **events} for name, events in sorted(found.items())]
+    columns = ("queue", *next(iter(found.values()), {}))
+    output.table(columns, rows, empty="nothing was counted yet")
+
+
+@click.command()
+@click.argument("queue", type=QUEUE)
+@with_broker
+def settings(queue: str, broker: Broker, output: Output) -> None:
+    """Show the settings of a queue, and which of them are stored; the others are defaults."""
+    read = broker._run(read_settings, queue)
+    if output.as_json:
+        values = {name: _seconds(value) for name, value in _values(read).items()}
+        output.document({"queue": queue, **values, "paused": read.paused, "stored": sorted(read.stored)})
+        return
+    rows: list[dict[str, Any]] = [
+        {"setting": name, "value": _text(name, value), "from": "stored" if name in read.stored else "default"}
+        for name, value in _values(read).items()
+    ]
+    rows.append({"setting": "paused", "value": cell(read.paused), "from": None})
+    output.table(("setting", "value", "from"), rows, empty="")
+
+
+def _values(read: StoredSettings) -> dict[str, Any]:
+    return {name: getattr(read.settings, name) for name in ("lease", "history", "max_retries", "dead")}
+
+
+def _seconds(value: Any) -> Any:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return {"history": "none: processed items are deleted", "max_retries": "no limit"}.get(name, "none")
+    return duration_text(value) if isinstance(value, timedelta) else str(value)
+
+
+@click.command()
+@with_broker
+def bindings(broker: Broker, output: Output) -> None:
+    """Show the topics, and the queues that get a copy of each item that is pushed to them."""
+    bound = sorted(broker.bindings().items())
+    rows: list[dict[str, Any]] = [{"topic": topic, "queues": list(queues)} for topic, queues in bound]
+    if not output.as_json:
+        rows = [{"topic": topic, "queue": queue} for topic, queues in bound for queue in queues]
+    output.table(("topic", "queue"), rows, empty="no queue is bound to a topic")

@@ -1,0 +1,155 @@
+"""Command ``watch``: the table of queues, read again and again."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import click
+from pymongo.errors import PyMongoError
+from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from mongoq.cli.base.arguments import COUNT, QUEUE
+from mongoq.cli.base.connection import TIMEOUT_SECONDS, with_broker
+from mongoq.cli.base.errors import describe_driver_error
+from mongoq.cli.base.output import Output, make_table, printable, time_text
+from mongoq.cli.inspect.queues import COLUMNS, NO_QUEUES, OPTIONAL, RIGHT, queue_document, queue_row
+from mongoq.drivers.errors import UNAUTHORIZED_CODE
+from mongoq.protocol.insight import QueueInsight, read_queues
+from mongoq.sync import Broker
+
+BUDGET = 20_000
+"""Items that are counted each time, in all."""
+RATE_WINDOW = timedelta(minutes=1)
+"""Time over which rates are measured: processes add their counts every five seconds only."""
+LEAVING = ("get", "commit", "move", "dead")
+"""Events by which an item leaves a queue."""
+CAPTION_LINES = 6
+"""Lines of the terminal that the header and the caption need."""
+
+
+@click.command()
+@click.argument("names", metavar="[QUEUE]...", nargs=-1, type=QUEUE)
+@click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds.")
+@click.option("--budget", type=COUNT, default=BUDGET, show_default=True, help="Items to count each time.")
+@with_broker
+def watch(names: tuple[str, ...], interval: float, budget: int, broker: Broker, output: Output) -> None:
+    """Show all queues, or the named ones, again and again, until Ctrl-C.
+
+    The rate is the number of items that left the queue a minute, measured over the last minute. With --json, or if the
+    output is no terminal, each time is one line of JSON.
+    """
+
+    def read() -> list[QueueInsight]:
+        return broker._run_within(TIMEOUT_SECONDS, read_queues, names or None, budget=budget)
+
+    with _ending():
+        if output.as_json or not sys.stdout.isatty():
+            _print_snapshots(read, interval, output)
+        else:
+            _show_table(read, interval, output)
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """End the block quietly after Ctrl-C, and after a signal to end as well, which would leave no cursor."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        return
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _print_snapshots(read: Callable[[], list[QueueInsight]], interval: float, output: Output) -> None:
+    as_json = Output(as_json=True)
+    while True:
+        try:
+            queues = read()
+        except PyMongoError as error:
+            output.note(f"mongoq: {_explain(error)}")
+        else:
+            at = max((queue.read_at for queue in queues), default=None)
+            as_json.document(
+                {"at": None if at is None else time_text(at), "queues": [queue_document(queue) for queue in queues]}
+            )
+        time.sleep(interval)
+
+
+def _show_table(read: Callable[[], list[QueueInsight]], interval: float, output: Output) -> None:
+    rates, queues, problem = Rates(), list[QueueInsight](), ""
+    with Live(console=output.console, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            try:
+                queues, problem = read(), ""
+                rates.add(queues)
+            except PyMongoError as error:
+                problem = _explain(error)
+            live.update(_render(queues, rates, problem, output.console.size), refresh=True)
+            time.sleep(interval)
+
+
+def _explain(error: PyMongoError) -> str:
+    """Return an error in one line, or raise it further if another try would not help."""
+    if getattr(error, "code", None) == UNAUTHORIZED_CODE:
+        raise error
+    return describe_driver_error(error)
+
+
+def _render(queues: Sequence[QueueInsight], rates: Rates, problem: str, size: ConsoleDimensions) -> RenderableType:
+    shown = queues[: max(size.height - CAPTION_LINES, 1)]
+    rows = [queue_row(queue, rate=rates.per_minute(queue.name)) for queue in shown]
+    parts: list[RenderableType] = [
+        make_table(COLUMNS, rows, right=RIGHT, optional=OPTIONAL, width=size.width) if rows else Text(NO_QUEUES)
+    ]
+    if len(shown) < len(queues):
+        parts.append(Text(f"and {len(queues) - len(shown):,} more; name the queues to watch", style="dim"))
+    at = max((queue.read_at for queue in queues), default=None)
+    if problem:
+        since = "" if at is None else f"; shown as of {time_text(at)}"
+        parts.append(Text(f"no answer: {printable(problem, keep='')}{since}", style="bold red", overflow="fold"))
+    elif at is not None:
+        parts.append(Text(f"{time_text(at)}   Ctrl-C ends", style="dim"))
+    return Group(*parts)
+
+
+class Rates:
+    """Rates of the items that left the queues, measured by the counters in the reads of the last minute."""
+
+    def __init__(self) -> None:
+        self._reads: deque[dict[str, QueueInsight]] = deque()
+
+    def add(self, queues: Sequence[QueueInsight]) -> None:
+        """Add a read, and forget those that are too old."""
+        if not queues:
+            return
+        self._reads.append({queue.name: queue for queue in queues})
+        while len(self._reads) > 2 and queues[0].read_at - _at(self._reads[1]) >= RATE_WINDOW:
+            self._reads.popleft()
+
+    def per_minute(self, name: str) -> str:
+        """Return the rate of a queue as text; it is empty before the second read."""
+        reads = [read[name] for read in self._reads if name in read]
+        if len(reads) < 2 or (minutes := (reads[-1].read_at - reads[0].read_at) / timedelta(minutes=1)) <= 0:
+            return ""
+        left = sum(reads[-1].events.get(event, 0) - reads[0].events.get(event, 0) for event in LEAVING)
+        # Counters start again when a queue was dropped or was empty for long.
+        return f"{max(left, 0) / minutes:,.0f}"
+
+
+def _at(read: dict[str, QueueInsight]) -> Any:
+    return next(iter(read.values())).read_at

@@ -1,0 +1,48 @@
+"""Command ``workers``: the workers that have sent heartbeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.output import Output, time_text
+from mongoq.protocol.coordination.heartbeats import WorkerRecord
+from mongoq.sync import Broker
+
+COLUMNS = ("worker", "alive", "started", "seen", "held", "queues")
+
+
+@click.command()
+@with_broker
+def workers(broker: Broker, output: Output) -> None:
+    """Show the workers, their last heartbeats, and how many items they hold of each queue.
+
+    A worker that ended regularly is not listed. One that was killed is listed for some minutes, as not alive.
+    """
+    rows = map(_document if output.as_json else _row, broker.workers())
+    output.table(COLUMNS, rows, empty="there are no workers")
+
+
+def _row(record: WorkerRecord) -> dict[str, Any]:
+    return {
+        "worker": record.name,
+        "alive": record.alive,
+        "started": record.started,
+        "seen": record.seen,
+        "held": sum(record.queues.values()),
+        "queues": ", ".join(f"{queue} ({held:,})" for queue, held in record.queues.items()),
+    }
+
+
+def _document(record: WorkerRecord) -> dict[str, Any]:
+    return {
+        "worker": record.name,
+        "host": record.host,
+        "pid": record.pid,
+        "alive": record.alive,
+        "started": time_text(record.started),
+        "seen": time_text(record.seen),
+        "queues": dict(record.queues),
+    }

@@ -1,0 +1,80 @@
+"""Command ``mongoq exporter``: serves the state of all queues as metrics for Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import click
+
+from mongoq.cli.base.connection import TIMEOUT_SECONDS, find_place, with_connection
+from mongoq.cli.base.http_address import DEFAULT_HOST, Address, to_url
+from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
+from mongoq.cli.processes.metrics import CACHE_SECONDS, NEEDED_EXTRA, ServerReader, metrics_renderer
+from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
+from mongoq.model.health import Health
+from mongoq.monitoring.health_server import HealthServer
+from mongoq.protocol.insight import BUDGET
+from mongoq.worker.signals import stop_on_signals
+
+logger = logging.getLogger("mongoq.cli")
+
+DEFAULT_PORT = 9471
+
+
+@click.command()
+@with_connection
+@click.option(
+    "--http",
+    type=Address(),
+    default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
+    show_default=True,
+    help="Where to serve /metrics, /healthz and /readyz. Without HOST for this machine alone.",
+)
+@click.option("--budget", type=click.IntRange(1), default=BUDGET, show_default=True, help="Items to count in a scrape.")
+@click.option(
+    "--cache",
+    type=click.FloatRange(0),
+    default=CACHE_SECONDS,
+    show_default=True,
+    help="Seconds for which scrapes share one reading of the queues.",
+)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
+def exporter(
+    uri: str | None,
+    database: str | None,
+    collection: str | None,
+    *,
+    http: tuple[str, int],
+    budget: int,
+    cache: float,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Serve the state of all queues as metrics for Prometheus, at /metrics.
+
+    While no server answers, mongoq_up is 0. SIGTERM or Ctrl-C ends the command.
+    """
+    configure_logging(log_level, log_format)
+    stopped = threading.Event()
+    with ServerReader(find_place(uri, database, collection), budget=budget) as reader, stop_on_signals(stopped.set):
+        render = metrics_renderer(None, reader.read, cache=cache)
+        if render is None:
+            raise click.ClickException(NEEDED_EXTRA)
+        try:
+            reader.connect()
+        except AuthenticationFailed:  # a mistake in the options, as all other errors
+            raise
+        except ServerUnavailable as error:  # the server may come later
+            logger.warning("%s", error)
+        with HealthServer(*http, lambda: _check(reader), render) as server:
+            logger.info("metrics are served at %s/metrics", to_url(http[0], server.port))
+            stopped.wait()
+
+
+def _check(reader: ServerReader) -> Health:
+    try:
+        return reader.connect().health(within=TIMEOUT_SECONDS)
+    except MongoqError as error:
+        return Health.of([str(error)])

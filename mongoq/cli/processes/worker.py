@@ -1,0 +1,164 @@
+"""Command ``mongoq worker``: runs the workers and pipelines of a program, in one process or in several."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from pymongo.errors import PyMongoError
+
+from mongoq.cli.base.connection import TIMEOUT_SECONDS, find_place, refuse_shown_password, with_connection
+from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, describe_driver_error
+from mongoq.cli.base.http_address import Address, to_url
+from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
+from mongoq.cli.processes.file_watcher import FileWatcher
+from mongoq.cli.processes.metrics import ServerReader, metrics_renderer
+from mongoq.cli.processes.supervisor import Supervisor
+from mongoq.cli.processes.supervisor_link import SupervisorLink
+from mongoq.cli.processes.worker_process import WorkerProcess
+from mongoq.errors import MongoqError, ServerUnavailable
+from mongoq.model.health import Health
+from mongoq.monitoring.durations import RunDurations
+from mongoq.monitoring.health_server import HealthServer
+
+if TYPE_CHECKING:
+    from mongoq.monitoring.prometheus import BrokerReading
+
+logger = logging.getLogger("mongoq.cli")
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:OBJECT")
+@with_connection
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Worker processes.")
+@click.option("--drain", is_flag=True, help="End when the queues are empty.")
+@click.option("--reload", is_flag=True, help="Start again when a .py file of this folder changes; for development.")
+@click.option(
+    "--http", type=Address(), help="Serve /healthz, /readyz and /metrics. Without HOST for this machine alone."
+)
+@click.option(
+    "--metrics",
+    type=click.Choice(["all", "process"]),
+    default="all",
+    show_default=True,
+    help="What /metrics has: the state of all queues as well, or the runs of this worker alone.",
+)
+@click.option("--report-durations", is_flag=True, hidden=True, help="Report runs to the supervisor.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
+def worker(
+    target: str,
+    *,
+    uri: str | None,
+    database: str | None,
+    collection: str | None,
+    processes: int,
+    drain: bool,
+    reload: bool,
+    http: tuple[str, int] | None,
+    metrics: str,
+    report_durations: bool,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Run a worker or a pipeline, such as app:worker for the object worker of app.py.
+
+    OBJECT is a Worker, an AsyncWorker, a Pipeline, or a function that makes one. The function has no argument, or
+    takes the broker. It may be a coroutine function. Modules are looked for in the current folder first.
+
+    SIGTERM or Ctrl-C ends it in good order: handlers that run may go on for the grace of the worker, and all other
+    items go back. A second one ends it at once.
+    """
+    if reload and drain:
+        raise click.UsageError("--reload waits for changes, and --drain ends; give one of them")
+    if (reload or processes > 1) and os.name != "posix":
+        raise click.UsageError("--processes and --reload need Linux, macOS or another POSIX system")
+    refuse_shown_password(uri)
+    configure_logging(log_level, log_format)
+    settings = {"uri": uri, "database": database, "collection": collection}
+    link = SupervisorLink.from_environment()
+    durations = RunDurations() if http is not None or report_durations else None
+    with _errors_in_log(wanted=log_format == "json"), ExitStack() as stack:
+        if link is None and (processes > 1 or reload):
+            options = [f"--log-level={log_level}", f"--log-format={log_format}"]
+            options += ["--drain"] * drain + ["--report-durations"] * (durations is not None)
+            supervisor = Supervisor(
+                [target, *options],
+                {f"MONGOQ_{name.upper()}": value for name, value in settings.items() if value},
+                processes=processes,
+                drain=drain,
+                watcher=FileWatcher(Path.cwd()) if reload else None,
+                durations=durations,
+            )
+            read = _find_reader(settings, stack) if http is not None and metrics == "all" else None
+            render = None if durations is None else metrics_renderer(durations, read)
+            stack.enter_context(_serve(http, supervisor.describe_unreadiness, render))
+            click.get_current_context().exit(supervisor.run())
+        process = WorkerProcess(target, partial(_find_server, settings), drain=drain, link=link, durations=durations)
+        read = process.read_broker if metrics == "all" else None
+        render = None if http is None or durations is None else metrics_renderer(durations, read)
+        stack.enter_context(_serve(http, process.describe_unreadiness, render))
+        process.run()
+
+
+def _find_reader(settings: dict[str, str | None], stack: ExitStack) -> Callable[[], BrokerReading] | None:
+    """Return what reads the queues for a supervisor, which imports no module of the user and so knows no broker."""
+    try:
+        place = find_place(**settings)
+    except click.UsageError:
+        logger.warning("/metrics is without the state of the queues: set MONGOQ_URI, so that the supervisor finds them")
+        return None
+    return stack.enter_context(ServerReader(place)).read
+
+
+@contextmanager
+def _errors_in_log(*, wanted: bool) -> Iterator[None]:
+    """Log the error that ends the command, if stderr is to hold JSON alone; else it is printed as by all commands."""
+    try:
+        yield
+    except click.exceptions.Exit:
+        raise
+    except Exception as error:
+        if not wanted:
+            raise
+        if isinstance(error, click.ClickException):
+            logger.error("%s", error.format_message())  # noqa: TRY400 - the message has the traceback of the user
+            code = error.exit_code
+        elif isinstance(error, MongoqError):
+            logger.error("%s", error)  # noqa: TRY400 - a sentence that says what to do
+            code = UNAVAILABLE if isinstance(error, ServerUnavailable) else OPERATION_FAILED
+        elif isinstance(error, PyMongoError):
+            logger.error("%s", describe_driver_error(error))  # noqa: TRY400 - without values of documents
+            code = UNAVAILABLE
+        else:
+            logger.exception("the worker ends by an error")
+            code = OPERATION_FAILED
+        click.get_current_context().exit(code)
+
+
+def _find_server(settings: dict[str, str | None]) -> dict[str, Any]:
+    """Return the arguments of ``mongoq.connect``, for a target without a broker of its own."""
+    place = find_place(**settings)
+    return {"timeout": TIMEOUT_SECONDS, **{name: value for name, value in place.items() if value is not None}}
+
+
+@contextmanager
+def _serve(
+    address: tuple[str, int] | None,
+    describe_unreadiness: Callable[[], list[str]],
+    metrics: Callable[[], bytes] | None,
+) -> Iterator[None]:
+    """Answer probes and scrapes for the length of a block, if there is an address for them."""
+    if address is None:
+        yield
+        return
+    with HealthServer(*address, lambda: Health.of(describe_unreadiness()), metrics) as server:
+        # The port that the system has chosen for 0.
+        logger.info("health is served at %s/readyz", to_url(address[0], server.port))
+        yield

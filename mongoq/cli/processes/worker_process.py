@@ -1,0 +1,318 @@
+"""Worker process: runs a worker or a pipeline of the user in this process, and stops it on signals."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+import mongoq
+from mongoq.aio import AsyncBroker
+from mongoq.cli.base.errors import INTERRUPTED
+from mongoq.cli.processes.supervisor_link import SupervisorLink
+from mongoq.cli.processes.target import KINDS, Factory, TargetUnusable, check_made, load
+from mongoq.drivers.signals import on_main_thread
+from mongoq.errors import ArgumentInvalid, GraphInvalid, ServerUnavailable, StageStopped
+from mongoq.monitoring.durations import RunDurations
+from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS, HEARTBEAT_SECONDS, Pipeline
+from mongoq.sync import Broker
+from mongoq.worker.aio.engine import AsyncEngine
+from mongoq.worker.aio.worker import AsyncWorker
+from mongoq.worker.outcome_resolver import is_function
+from mongoq.worker.signals import SIGNALS, stop_on_signals
+from mongoq.worker.threads.engine import Engine
+
+if TYPE_CHECKING:
+    from mongoq.monitoring.prometheus import BrokerReading
+
+logger = logging.getLogger("mongoq.cli")
+
+LASTING_ERRORS = (TargetUnusable, ArgumentInvalid, GraphInvalid, StageStopped)
+"""Errors that a restart would meet again: the code or the item has to change first."""
+LOOP_SECONDS = 1.0
+"""Seconds beyond the limit of a reading after which the event loop counts as blocked."""
+
+
+class WorkerProcess:
+    """Runs the target of ``mongoq worker`` to its end.
+
+    The command hears SIGTERM and SIGINT itself, and not by ``signals=True`` of the worker: a child of a supervisor
+    gets the same Ctrl-C or the same SIGTERM of systemd twice, from the sender and by the supervisor.
+
+    Args:
+        path: ``module:object``.
+        find_server: returns the arguments of ``mongoq.connect``, for a target without a broker of its own.
+        drain: end when the queues are empty.
+        link: the connection to the supervisor; ``None`` without one.
+        durations: counts the calls of handlers; ``None`` to count none.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        find_server: Callable[[], dict[str, Any]],
+        *,
+        drain: bool,
+        link: SupervisorLink | None = None,
+        durations: RunDurations | None = None,
+    ) -> None:
+        self._path = path
+        self._find_server = find_server
+        self._drain = drain
+        self._link = link
+        self._durations = durations
+        self._made: Any = None
+        self._engine: Engine | AsyncEngine | None = None
+        self._brokers: list[Broker | AsyncBroker] = []
+        self._signals = 0
+        self._ended = False
+        self._loop = asyncio.Runner()
+
+    def run(self) -> None:
+        """Load the target, run it until it is stopped or, when draining, until its queues are empty.
+
+        Raises:
+            TargetUnusable, TargetFailed: there is nothing to run.
+            click.exceptions.Exit: a signal came before the queues were empty.
+
+        And the errors of a worker.
+        """
+        if self._link is not None:
+            self._link.start(self)
+        try:
+            with _terminated_while_loading():
+                self._load()
+            self._run()
+        except _Terminated:
+            self._end_unstarted()
+        except LASTING_ERRORS:
+            if self._link is not None:
+                self._link.report_lasting_error()
+            raise
+        finally:
+            self._end()
+
+    def _load(self) -> None:
+        found = load(self._path)
+        if isinstance(found, KINDS):
+            self._made = found
+        else:
+            self._made = self._call(Factory(self._path, found))
+            check_made(self._path, self._made)
+        if self._durations is not None:
+            self._made.around(self._durations)
+        if self._link is not None:
+            self._link.report_loaded(self.grace)
+
+    def _run(self) -> None:
+        # Not before: the module may have installed handlers of its own, which are called as well.
+        with stop_on_signals(self.hear):
+            try:
+                self._work()
+            finally:
+                interrupted = self._drain and self.engine is not None and self.engine.interrupted
+                self._ended = True
+                self._ignore_signals()
+                self._close_brokers()
+        if interrupted:
+            logger.warning("%s has stopped before its queues were empty", self._path)
+            raise click.exceptions.Exit(INTERRUPTED)
+
+    # --- the target --------------------------------------------------------------------------------
+
+    def _call(self, factory: Factory) -> Any:
+        broker = () if factory.broker is None else (self._connect(factory.broker),)
+        if factory.asynchronous or factory.broker is AsyncBroker:
+            return self._loop.run(factory.make_async(*broker))
+        made = factory.make(*broker)
+        if inspect.isawaitable(made):  # a plain function, such as a lambda, around a coroutine function
+            return self._loop.run(factory.resolve(made))
+        return made
+
+    def _connect(self, kind: type[Any]) -> Any:
+        """Return the broker of a factory or of a pipeline; one that is there already if it is of this kind."""
+        for broker in self._brokers:
+            if isinstance(broker, kind):
+                return broker
+        arguments = self._find_server()
+        made = mongoq.connect(**arguments) if kind is Broker else self._loop.run(_connect_async(arguments))
+        self._brokers.append(made)
+        return made
+
+    def _work(self) -> None:
+        made = self._made
+        if isinstance(made, Pipeline):
+            self._run_pipeline(made)
+            return
+        if made._broker not in self._brokers:
+            self._brokers.append(made._broker)
+        if isinstance(made, AsyncWorker):
+            self._loop.run(made.run(drain=self._drain, signals=False))
+        else:
+            made.run(drain=self._drain, signals=False)
+
+    def _run_pipeline(self, pipeline: Pipeline) -> None:
+        options = {
+            "grace": timedelta(seconds=DRAIN_GRACE_SECONDS),
+            "heartbeat": timedelta(seconds=HEARTBEAT_SECONDS),
+            "signals": False,
+        }
+        if _has_coroutines(pipeline):
+            self._loop.run(self._run_pipeline_async(pipeline, self._connect(AsyncBroker), options))
+            return
+        # The run of drain() would be out of reach of a signal.
+        run = pipeline._make_run(self._connect(Broker), None, **options)  # type: ignore[arg-type]
+        self._engine = run._engine
+        with run._start(drain=self._drain):
+            run.wait()
+
+    async def _run_pipeline_async(self, pipeline: Pipeline, broker: AsyncBroker, options: dict[str, Any]) -> None:
+        run = await pipeline._make_async_run(broker, None, drain=self._drain, **options)
+        self._engine = run._engine
+        async with run:
+            await run.wait()
+
+    # --- signals -----------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine | AsyncEngine | None:
+        """Engine of the worker or of the pipeline; ``None`` before it runs."""
+        if self._engine is None and self._made is not None and not isinstance(self._made, Pipeline):
+            self._engine = self._made._engine
+        return self._engine
+
+    @property
+    def grace(self) -> float:
+        """Seconds that handlers may go on when the worker is told to stop."""
+        own = getattr(self._made, "_grace", None)  # a pipeline has none, nor has a target that still loads
+        return float(DRAIN_GRACE_SECONDS) if own is None else float(own.total_seconds())
+
+    @property
+    def has_ended(self) -> bool:
+        """True when the worker has ended, and the process is about to."""
+        return self._ended
+
+    def hear(self) -> None:
+        """Stop on a signal, in good order on the first one; called in the main thread.
+
+        A second signal stops at once; below a supervisor its word does, since each signal may come twice.
+        """
+        if self._ended:
+            return
+        engine = self.engine
+        if engine is None:  # the server does not answer yet, so nothing is reserved
+            self._end_unstarted()
+        wanted = self._signals + 1 if self._link is None else self._link.stops_wanted
+        while self._signals < min(wanted, 2):
+            self._signals += 1
+            engine.hear()
+
+    def _end_unstarted(self) -> NoReturn:
+        logger.info("%s stops before it has started: a signal came", self._path)
+        raise SystemExit(INTERRUPTED if self._drain else 0)
+
+    # --- what others ask, from any thread ----------------------------------------------------------
+
+    def describe_unreadiness(self) -> list[str]:
+        """Return the reasons why this process does not consume just now; none if it does."""
+        engine = self.engine
+        if self._ended:
+            return ["the worker has ended"]
+        return ["it has not started"] if engine is None else list(engine.health().reasons)
+
+    def read_broker(self) -> BrokerReading:
+        """Read the state of all queues, by the broker of the worker.
+
+        Raises:
+            ServerUnavailable: the worker has not started yet, or has ended.
+
+        And the errors of the server.
+        """
+        from mongoq.monitoring.prometheus import READ_SECONDS, read_broker
+
+        if self.engine is None or self._ended:
+            raise ServerUnavailable("the worker has not started yet, or has ended")
+        broker = self._brokers[-1]
+        if isinstance(broker, Broker):
+            return broker._run_within(READ_SECONDS, read_broker)
+        work = broker._run_within(READ_SECONDS, read_broker)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop.get_loop())
+        try:
+            # A handler that blocks the event loop blocks the reading too.
+            return future.result(READ_SECONDS + LOOP_SECONDS)
+        finally:
+            future.cancel()
+
+    def take_durations(self) -> list[Any]:
+        """Return the handler calls since the last call, for the report to the supervisor."""
+        return [] if self._durations is None else self._durations.take()
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def _close_brokers(self) -> None:
+        """Close the brokers, that of the user's worker too: the process ends, and counters are written at the close."""
+        for broker in self._brokers:
+            with suppress(Exception):  # the server may be gone; what was settled is settled
+                if isinstance(broker, AsyncBroker):
+                    self._loop.run(broker.close())
+                else:
+                    broker.close()
+
+    def _ignore_signals(self) -> None:
+        """Ignore the second one of two equal signals: it must not kill a process that has ended well."""
+        if self._link is not None:
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._link is not None:
+            self._link.report_durations(self)
+        self._ignore_signals()
+        self._loop.close()
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came while the module of the user was loading.
+
+    Of this class, since other errors of a module are reported as such.
+    """
+
+
+@contextmanager
+def _terminated_while_loading() -> Iterator[None]:
+    """Raise ``_Terminated`` on SIGTERM for the length of a block.
+
+    The first process of a container does not end by SIGTERM unless it has a handler for it.
+    """
+    if not on_main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is _raise_terminated:  # else the module has a handler of its own
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _raise_terminated(number: int, frame: object) -> None:
+    raise _Terminated
+
+
+async def _connect_async(arguments: dict[str, Any]) -> AsyncBroker:
+    return await mongoq.connect_async(**arguments)
+
+
+def _has_coroutines(pipeline: Pipeline) -> bool:
+    graph = pipeline.graph
+    checks = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+    handlers = [stage.handler for stage in graph.stages] + [source.handler for source in graph.sources]
+    return any(is_function(check, handler) for handler in handlers for check in checks)
