@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -10,20 +9,19 @@ from typing import Any
 
 import click
 import pymongo
-from bson import ObjectId, json_util
-from bson.codec_options import DatetimeConversion
-from bson.errors import BSONError
+from bson import ObjectId
 from click.shell_completion import CompletionItem
 
 from mongoq.cli.base.connection import Ago, connect
 from mongoq.cli.base.durations import ParameterType
-from mongoq.cli.base.output import JSON_OPTIONS, printable
+from mongoq.cli.base.output import printable
 from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import moment, queue_name
 from mongoq.model.encoding.codec import Encoding, codec_options
+from mongoq.model.encoding.extended_json import read_json
 from mongoq.model.filters import where_filter
 
-__all__ = ["COUNT", "FILTER", "JSON_VALUE", "MAX_COUNT", "MOMENT", "OBJECT_ID", "QUEUE", "read_json"]
+__all__ = ["COUNT", "FILTER", "JSON_VALUE", "MAX_COUNT", "MOMENT", "OBJECT_ID", "QUEUE"]
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 """Unit of a time ago, by its letter."""
@@ -34,44 +32,6 @@ COMPLETION_SECONDS = 2.0
 """Seconds that a shell waits for names of queues, at most."""
 COMPLETED = re.compile(r"[\w.+@%,=:/][\w.+@%,=:/-]*")
 """Names of queues that a shell completes. It puts the name into the line as it is: ``$(…)`` in it would be executed."""
-PARSE_OPTIONS = JSON_OPTIONS.with_options(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
-JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, BSONError)
-"""Errors that the driver raises for extended JSON that means no value; those of ``decimal`` are arithmetic errors."""
-
-
-def read_json(text: str | bytes) -> Any:
-    """Return the value of a text in JSON; extended JSON such as ``{"$oid": …}`` and ``{"$date": …}`` gives BSON values.
-
-    ``{"$regex": …}`` stays a document: it is an operator of filters. A regular expression as a value is written
-    ``{"$regularExpression": …}``.
-
-    Raises:
-        ValueError: the text is no JSON, a name occurs twice in one document, or extended JSON means no value.
-    """
-    try:
-        return json.loads(text, object_pairs_hook=_read_document, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error}") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def _read_document(pairs: list[tuple[str, Any]]) -> Any:
-    document = dict(pairs)
-    if len(document) < len(pairs):
-        # The last one would win, and a filter would match more than its author thinks.
-        names = [name for name, _ in pairs]
-        raise ValueError(f"name {next(name for name in names if names.count(name) > 1)!r} occurs twice in one document")
-    if "$regex" in document:
-        return document
-    try:
-        return json_util.object_hook(document, PARSE_OPTIONS)
-    except JSON_ERRORS as error:
-        raise ValueError(f"extended JSON that means no value: {error}") from None
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f'{name} is no JSON; write {{"$numberDouble": "{name}"}}')
 
 
 class ObjectIdType(ParameterType):

@@ -18,11 +18,12 @@ from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output, cell
 from mongoq.cli.change.replay import exit_if_incomplete, failures_of, report_failures, target_text
-from mongoq.cli.inspect.item_document import item_document, json_text, plain
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.copies import Replayed
+from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item
+from mongoq.model.item_document import item_document, to_plain
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
@@ -152,7 +153,7 @@ def list_letters(*, queue: str, group: bool, chosen: LetterOptions, broker: Brok
 
 def _rows(rows: Iterable[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
     """Return rows for a table; in JSON, ids and times are strings, so that scripts can pass them on."""
-    return [plain(row) if output.as_json else row for row in rows]
+    return [to_plain(row) if output.as_json else row for row in rows]
 
 
 def _row(letter: Item[Any]) -> dict[str, Any]:

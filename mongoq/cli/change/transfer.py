@@ -18,7 +18,7 @@ from bson.codec_options import DatetimeConversion
 from bson.errors import InvalidBSON
 
 from mongoq.cli.base.amounts import amount
-from mongoq.cli.base.arguments import FILTER, QUEUE, read_json
+from mongoq.cli.base.arguments import FILTER, QUEUE
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.help import examples
@@ -28,6 +28,7 @@ from mongoq.cli.base.progress import Meter
 from mongoq.cli.change.dead import open_letters
 from mongoq.errors import MongoqError
 from mongoq.model.encoding.codec import Encoding
+from mongoq.model.encoding.extended_json import read_json
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.protocol.history.mistaken import is_known, refuse_unknown
 from mongoq.protocol.history.pages import Range, documents_page, history_range

@@ -12,9 +12,10 @@ import click
 from mongoq.cli.base.arguments import FILTER, MAX_COUNT, MOMENT, QUEUE
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output
-from mongoq.cli.inspect.item_document import item_document, item_row
+from mongoq.cli.inspect.item_row import item_row
 from mongoq.cli.inspect.items import OPTIONAL, PROCESSED_COLUMNS
 from mongoq.model.item import Item
+from mongoq.model.item_document import item_document
 from mongoq.protocol.history.pages import Range, history_range
 from mongoq.protocol.insight import refuse_unknown, search_history
 from mongoq.sync import Broker

@@ -12,8 +12,10 @@ from mongoq.cli.base.arguments import OBJECT_ID, QUEUE
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output, make_table, printable
-from mongoq.cli.inspect.item_document import has_payload, item_document, item_row, json_text
+from mongoq.cli.inspect.item_row import item_row
+from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item, State
+from mongoq.model.item_document import has_payload, item_document
 from mongoq.protocol.insight import find_item, refuse_unknown
 from mongoq.sync import Broker
 

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from mongoq.cli.base.connection import with_broker
-from mongoq.cli.base.output import Output, time_text
+from mongoq.cli.base.output import Output
+from mongoq.model.encoding.extended_json import time_text
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.sync import Broker
 
