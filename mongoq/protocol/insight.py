@@ -16,7 +16,8 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import count, object_id, queue_name
+from mongoq.model.arguments import DEAD_SUFFIX, count, object_id, queue_name
+from mongoq.model.encoding.extended_json import time_text
 from mongoq.model.indexes import BEGINNING, HISTORY_ORDER
 from mongoq.model.item import Item
 from mongoq.model.process import EVENTS
@@ -29,7 +30,7 @@ from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings
 from mongoq.protocol.coordination.heartbeats import WorkerRecord, workers
 from mongoq.protocol.flow import Command, Flow
-from mongoq.protocol.history.mistaken import refuse_unknown
+from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount, Page, Range, history_page
 from mongoq.protocol.history.read import find_queues
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -38,6 +39,7 @@ __all__ = [
     "BoundedCount",
     "QueueInsight",
     "StoredSettings",
+    "find_dead_queue",
     "find_item",
     "read_events",
     "read_queues",
@@ -61,6 +63,8 @@ RECENT = timedelta(minutes=1)
 SLICE = 20_000
 """Processed items that one command of a search examines, but for more that were processed in the same millisecond."""
 MILLISECOND = timedelta(milliseconds=1)
+COUNTS = ("ready", "scheduled", "reserved", "expired", "recent", "dead")
+"""Counts of a queue, in the order of its document."""
 
 
 NONE = BoundedCount()
@@ -111,6 +115,22 @@ class QueueInsight:
     def oldest_age(self) -> timedelta | None:
         """Time for which the first due item has waited; ``None`` when no item is due."""
         return None if self.oldest_due is None else self.read_at - self.oldest_due
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the state as values of JSON; ``at_least`` names the counts that ended at a limit."""
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return {
+            "queue": self.name,
+            "at": time_text(self.read_at),
+            **{name: counted.number for name, counted in counts.items()},
+            "at_least": [name for name, counted in counts.items() if not counted.exact],
+            "oldest_due": None if self.oldest_due is None else time_text(self.oldest_due),
+            "oldest_age_seconds": None if self.oldest_age is None else self.oldest_age.total_seconds(),
+            "paused": self.paused,
+            "consumers": self.consumers,
+            "dead_queue": self.dead_queue,
+            "events": dict(self.events),
+        }
 
 
 def read_queues(
@@ -316,6 +336,25 @@ def read_settings(broker: BrokerContext, name: str) -> Flow[StoredSettings]:
     document = (yield from find_one(broker, {"_id": CONTROL_PREFIX + name})) or {}
     stored = from_stored(name, document.get("settings", {}))
     return StoredSettings(resolve_settings(options, stored), frozenset(stored), bool(document.get("paused")))
+
+
+def find_dead_queue(broker: BrokerContext, name: str, *, exact: bool = False) -> Flow[str]:
+    """Return the name of the dead queue of a queue, or of the dead queue that itself has this name (a few ``find``).
+
+    ``exact`` says that it has: the error queue of a pipeline is stored nowhere as a dead queue.
+
+    Raises:
+        QueueUnknown: no queue has this name.
+        ArgumentInvalid: the queue has no dead queue.
+    """
+    is_one = exact or queue_name(name).endswith(DEAD_SUFFIX) or (yield from find_owner(broker, name)) is not None
+    if is_one:
+        yield from refuse_unknown(broker, name)
+        return name
+    read = yield from read_settings(broker, name)
+    if read.settings.dead is None:
+        raise ArgumentInvalid("queue", f"{name!r} has no dead queue; 'exact' says that it is one itself")
+    return read.settings.dead
 
 
 def find_item(broker: BrokerContext, id: ObjectId) -> Flow[Item[Any] | None]:

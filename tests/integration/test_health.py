@@ -11,11 +11,12 @@ from uuid import uuid4
 
 import pytest
 from pymongo import MongoClient
-from pymongo.errors import OperationFailure
+from pymongo.errors import NetworkTimeout, OperationFailure
 
 import mongoq
 from mongoq.drivers.health import describe_trouble
 from mongoq.protocol.base import health
+from mongoq.protocol.flow import Command
 from mongoq.testing import AsyncVirtualBroker, VirtualBroker
 from tests.waiting import until
 
@@ -87,6 +88,17 @@ async def test_so_it_is_with_asyncio(uri: str, name: str, database: str, away: A
         assert not sick.healthy
         away(False)
         assert "no server" in sick.reasons[0]
+
+
+def test_a_read_that_the_driver_retries_too_often_is_an_outage(broker: mongoq.Broker) -> None:
+    """Within a timeout PyMongo 4.20 computes a pause before each retry; before the 1,024th it is too large."""
+
+    def retry_too_often(_broker: Any) -> Any:
+        yield Command("find", {"filter": {}})
+        return 0.1 * 2**1024
+
+    with pytest.raises(NetworkTimeout, match="within 5 s"):
+        broker._run_within(5, retry_too_often)
 
 
 def test_a_closed_broker_is_not_healthy(raw: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -16,18 +16,15 @@ from mongoq.cli.base.connection import Ago, connect
 from mongoq.cli.base.durations import ParameterType
 from mongoq.cli.base.output import printable
 from mongoq.errors import ArgumentInvalid, FilterInvalid
-from mongoq.model.arguments import moment, queue_name
+from mongoq.model.arguments import queue_name
 from mongoq.model.encoding.codec import Encoding, codec_options
-from mongoq.model.encoding.extended_json import read_json
+from mongoq.model.encoding.extended_json import read_json, read_time
 from mongoq.model.filters import where_filter
 
 __all__ = ["COUNT", "FILTER", "JSON_VALUE", "MAX_COUNT", "MOMENT", "OBJECT_ID", "QUEUE"]
 
-UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-"""Unit of a time ago, by its letter."""
 MAX_COUNT = 2**31 - 1
 """Largest number of items, letters or documents that a command takes: what the server counts with."""
-AGO = re.compile(r"(\d{1,9})([smhdw])")
 COMPLETION_SECONDS = 2.0
 """Seconds that a shell waits for names of queues, at most."""
 COMPLETED = re.compile(r"[\w.+@%,=:/][\w.+@%,=:/-]*")
@@ -60,18 +57,11 @@ class MomentType(ParameterType):
         """Return an aware time, or the length of the time ago."""
         if isinstance(value, datetime | Ago):
             return value
-        text = str(value).strip()
-        if ago := AGO.fullmatch(text):
-            try:
-                return Ago(timedelta(**{UNITS[ago[2]]: int(ago[1])}))
-            except OverflowError:
-                self.fail(f"{text!r} is too long ago", param, ctx)
         try:
-            read = datetime.fromisoformat(text)
-            return moment(read if read.tzinfo else read.replace(tzinfo=UTC), "time")
-        except ValueError:
-            hint = "write it as 2026-11-26T14:30:00Z, or as a time ago: 90s, 30m, 2h, 3d, 1w"
-            return self.fail(f"{text!r:.60} is no time; {hint}", param, ctx)
+            read = read_time(str(value).strip())
+        except ValueError as error:
+            return self.fail(str(error), param, ctx)
+        return Ago(read) if isinstance(read, timedelta) else read
 
 
 class JsonType(ParameterType):

@@ -18,15 +18,13 @@ from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output, cell
 from mongoq.cli.change.replay import exit_if_incomplete, failures_of, report_failures, target_text
-from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item
 from mongoq.model.item_document import item_document, to_plain
 from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
+from mongoq.protocol.insight import find_dead_queue
 from mongoq.sync import Broker, DeadQueue
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,17 +87,7 @@ def open_letters(broker: Broker, queue: str, *, exact: bool = False) -> DeadQueu
         QueueUnknown: no queue has this name.
         ArgumentInvalid: the queue has no dead queue.
     """
-    letters = broker.dead_queue(queue)
-    if exact or queue.endswith(DEAD_SUFFIX) or broker._run(find_owner, queue) is not None:
-        broker._run(refuse_unknown, letters.name)
-        return letters
-    handle = broker.queue(queue)
-    broker._run(refuse_unknown, handle.name)
-    # Reads the stored settings.
-    handle.is_paused()
-    if handle.settings.dead is None:
-        raise ArgumentInvalid("queue", f"{queue!r} has no dead queue; --exact says that it is one itself")
-    return broker.dead_queue(handle.settings.dead)
+    return broker.dead_queue(broker._run(find_dead_queue, queue, exact=exact))
 
 
 def with_letters(function: F) -> F:

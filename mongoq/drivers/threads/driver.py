@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import pymongo
+from pymongo.errors import NetworkTimeout
 
 from mongoq.drivers import raw_commands, sleep
 from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary
@@ -132,7 +133,11 @@ class ThreadDriver:
     def run_within(self, seconds: float, flow: Flow[T]) -> T:
         """Run a flow with a limit for all its commands together, waiting for a server included."""
         with pymongo.timeout(seconds):
-            return self.run(flow)
+            try:
+                return self.run(flow)
+            except OverflowError as error:
+                # PyMongo 4.20 retries until the limit; the pause before the 1,024th retry is too large for a float.
+                raise NetworkTimeout(f"no server answered within {seconds:g} s") from error
 
     def run_shielded(self, flow: Flow[T]) -> T:
         """Run a whole flow to its end, even if the caller is cancelled."""

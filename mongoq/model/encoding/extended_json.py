@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bson import json_util
@@ -11,9 +12,14 @@ from bson.binary import UuidRepresentation
 from bson.codec_options import DatetimeConversion
 from bson.errors import BSONError
 
+from mongoq.model.arguments import moment
+
 JSON_OPTIONS = json_util.JSONOptions(
     json_mode=json_util.JSONMode.RELAXED, tz_aware=True, uuid_representation=UuidRepresentation.STANDARD
 )
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+"""Unit of a time ago, by its letter."""
+AGO = re.compile(r"(\d{1,9})([smhdw])")
 PARSE_OPTIONS = JSON_OPTIONS.with_options(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, BSONError)
 """Errors that the driver raises for extended JSON that means no value; those of ``decimal`` are arithmetic errors."""
@@ -62,3 +68,24 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 def time_text(at: datetime, precision: str = "milliseconds") -> str:
     """Return a time in ISO 8601 and UTC; ``--since`` and ``--until`` read it."""
     return at.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def read_time(text: str) -> datetime | timedelta:
+    """Return the time that a text in ISO 8601 names, in UTC unless it says otherwise.
+
+    For a time ago, such as ``30m``, it is the length of that time.
+
+    Raises:
+        ValueError: the text names no time.
+    """
+    if ago := AGO.fullmatch(text):
+        try:
+            return timedelta(**{UNITS[ago[2]]: int(ago[1])})
+        except OverflowError:
+            raise ValueError(f"{text!r} is too long ago") from None
+    try:
+        read = datetime.fromisoformat(text)
+        return moment(read if read.tzinfo else read.replace(tzinfo=UTC), "time")
+    except ValueError:
+        hint = "write it as 2026-11-26T14:30:00Z, or as a time ago: 90s, 30m, 2h, 3d, 1w"
+        raise ValueError(f"{text!r:.60} is no time; {hint}") from None
