@@ -16,6 +16,9 @@ from mongoq.sync import Broker
 from mongoq.web.access import Access, Users, check_access
 from mongoq.web.client import BrokerClient
 from mongoq.web.guard import Guard
+from mongoq.web.pages import changes
+from mongoq.web.pages import routes as pages
+from mongoq.web.pages.render import Renderer
 from mongoq.web.problems import RESPONSES, add_handlers, describe
 from mongoq.web.routes import dead_set, history, items, letters, queues, settings, system
 from mongoq.web.services import Services
@@ -28,11 +31,12 @@ def create_app(
     broker: Broker | AsyncBroker | str,
     *,
     access: Access | Users = "read",
+    database: str | None = None,
     collection: str | None = None,
     max_bulk: int = MAX_BULK,
     origins: Collection[str] = (),
 ) -> FastAPI:
-    """Return an ASGI app with the HTTP API of a broker, to be served by itself or mounted in another app.
+    """Return an ASGI app with dashboard and HTTP API of a broker, to be served by itself or mounted in another app.
 
     ```python
     app.mount("/queues", create_app(broker, access=Users.from_file("users.txt")))
@@ -44,6 +48,7 @@ def create_app(
         access: who may do what. ``"read"`` or ``"act"`` holds for callers on this machine, and nobody else is answered.
             ``Users`` have names and secrets. A function of the application, plain or ``async``, gets the request and
             returns ``"none"``, ``"read"`` or ``"act"``.
+        database: the database, with a connection string; default the one in the string, else ``mongoq``.
         collection: the collection, with a connection string; default ``mongoq``.
         max_bulk: items that one change may concern, at most.
         origins: origins besides the app's own whose pages may send changes, such as ``"https://queues.example.com"``.
@@ -51,7 +56,7 @@ def create_app(
     Raises:
         ArgumentInvalid: an argument cannot be used; it is named.
     """
-    client = BrokerClient(broker, collection=collection)
+    client = BrokerClient(broker, database=database, collection=collection)
     services = Services(client, count(max_bulk, "max_bulk"))
 
     @asynccontextmanager
@@ -74,7 +79,10 @@ def create_app(
     )
     for module in (queues, settings, items, letters, history, system, dead_set):
         app.include_router(module.make_router(services))
-    add_handlers(app)
+    renderer = Renderer()
+    for router in (pages.make_router(services, renderer), changes.make_router(services, renderer)):
+        app.include_router(router)
+    add_handlers(app, partial(pages.show_problem, renderer))
     app.add_exception_handler(dead_set.DeadSetMistake, dead_set.answer_mistake)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the way that FastAPI documents
     options: dict[str, Any] = {"access": check_access(access), "origins": origins}

@@ -27,17 +27,23 @@ class BrokerClient:
     Args:
         broker: the broker, or a connection string: then the first call connects, and so does each one until a server
             has answered.
-        collection: collection of a connection string.
+        database: database, with a connection string.
+        collection: collection, with a connection string.
     """
 
-    def __init__(self, broker: Broker | AsyncBroker | str, *, collection: str | None = None) -> None:
+    def __init__(
+        self, broker: Broker | AsyncBroker | str, *, database: str | None = None, collection: str | None = None
+    ) -> None:
         if not isinstance(broker, Broker | AsyncBroker | str):
             raise ArgumentInvalid(
                 "broker", f"a Broker, an AsyncBroker or a connection string, not {type(broker).__name__}"
             )
         self._uri = broker if isinstance(broker, str) else None
         self._broker = None if isinstance(broker, str) else broker
-        self._options: dict[str, Any] = {} if collection is None else {"collection": collection}
+        places = {"database": database, "collection": collection}
+        self._options: dict[str, Any] = {name: value for name, value in places.items() if value is not None}
+        if self._options and not isinstance(broker, str):
+            raise ArgumentInvalid(next(iter(self._options)), "the broker has its own; give it with a connection string")
         self._connecting = Lock()
         self._limiter: CapacityLimiter | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pymongo.errors import OperationFailure, PyMongoError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from mongoq.drivers.errors import describe_missing_right
 from mongoq.errors import (
@@ -106,13 +107,30 @@ def make_problem(status: int, detail: str, headers: dict[str, str] | None = None
     return ProblemResponse(problem.model_dump(mode="json", exclude_defaults=True), status, headers)
 
 
-def add_handlers(app: FastAPI) -> None:
-    """Let an app answer errors with problem documents."""
-    app.add_exception_handler(RequestValidationError, _answer_validation)
-    app.add_exception_handler(HTTPException, _answer_http)
-    app.add_exception_handler(MongoqError, _answer_mongoq)
-    app.add_exception_handler(PyMongoError, _answer_driver)
-    app.add_exception_handler(OSError, _answer_driver)
+ShowPage = Callable[[Request, dict[str, Any]], Awaitable[Response]]
+"""Function that shows a problem document as a page."""
+DATA_PATHS = ("/api/", "/v1/")
+"""Beginnings of the paths of calls that programs send; all others are pages."""
+
+
+def add_handlers(app: FastAPI, show_page: ShowPage) -> None:
+    """Let an app answer errors with problem documents, and on pages with a page that shows one."""
+
+    def add(kind: type[Exception], answer: Callable[[Request, Exception], Awaitable[ProblemResponse]]) -> None:
+        async def answer_or_show(request: Request, error: Exception) -> Response:
+            problem = await answer(request, error)
+            path = request.url.path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
+            if path.startswith(DATA_PATHS) or "text/html" not in request.headers.get("accept", ""):
+                return problem
+            return await show_page(request, json.loads(bytes(problem.body)))
+
+        app.add_exception_handler(kind, answer_or_show)
+
+    add(RequestValidationError, _answer_validation)
+    add(HTTPException, _answer_http)
+    add(MongoqError, _answer_mongoq)
+    add(PyMongoError, _answer_driver)
+    add(OSError, _answer_driver)
 
 
 async def _answer_validation(_request: Request, error: Exception) -> ProblemResponse:

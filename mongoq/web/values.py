@@ -38,8 +38,8 @@ def _read_queue(text: str) -> str:
 
 def _read_id(text: Any) -> Any:
     """Return the ObjectId of a text; an id in extended JSON is one already."""
-    if isinstance(text, str) and ObjectId.is_valid(text):
-        return ObjectId(text)
+    if isinstance(text, str) and ObjectId.is_valid(text.strip()):
+        return ObjectId(text.strip())
     if isinstance(text, ObjectId):
         return text
     raise ValueError(f"{text!r:.60} is no id of an item: it has 24 hex digits")
@@ -48,6 +48,8 @@ def _read_id(text: Any) -> Any:
 def _read_moment(value: Any) -> Any:
     if isinstance(value, datetime):
         return value
+    if value in (None, ""):  # a field of a form that was left empty
+        return None
     if not isinstance(value, str):
         raise ValueError("a time is a text such as 2026-11-26T14:30:00Z, or 30m for 30 minutes ago")  # noqa: TRY004
     return read_time(value.strip())
@@ -55,7 +57,7 @@ def _read_moment(value: Any) -> Any:
 
 def _read_filter(value: Any) -> Any:
     if isinstance(value, str):
-        value = read_json(value)
+        value = read_json(value) if value else None
     if value is not None and not isinstance(value, Mapping):
         raise ValueError("a filter is a JSON object")
     return value

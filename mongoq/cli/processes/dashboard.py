@@ -1,0 +1,119 @@
+"""Command ``mongoq dashboard``: serves the pages and the HTTP API."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mongoq.cli.base.connection import find_place, with_connection
+from mongoq.cli.base.http_address import DEFAULT_HOST, Address, to_url
+from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
+from mongoq.worker.signals import stop_on_signals
+
+logger = logging.getLogger("mongoq.cli")
+
+DEFAULT_PORT = 9472
+NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[web]'"
+END_SECONDS = 2
+"""Seconds that open connections have when the command ends: an open page never closes its own."""
+
+
+@click.command()
+@with_connection
+@click.option(
+    "--http",
+    type=Address(),
+    default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
+    show_default=True,
+    help="Where to serve the pages. Another host than this machine needs --users.",
+)
+@click.option("--act", is_flag=True, help="Let everybody on this machine make changes; without it all is read-only.")
+@click.option(
+    "--users",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File with a line name:level:secret for each user; or set MONGOQ_WEB_USERS to such lines.",
+)
+@click.option("--origin", "origins", multiple=True, help="Origin of a proxy, such as https://queues.example.com.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
+def dashboard(
+    uri: str | None,
+    database: str | None,
+    collection: str | None,
+    *,
+    http: tuple[str, int],
+    act: bool,
+    users: Path | None,
+    origins: tuple[str, ...],
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Show queues, items, dead letters and history in a browser, and repair them there.
+
+    Without users it is read-only, and for this machine alone. SIGTERM or Ctrl-C ends the command.
+    """
+    try:
+        import uvicorn
+
+        from mongoq.web import Users, create_app
+    except ImportError as error:
+        raise click.ClickException(NEEDED_EXTRA) from error
+    configure_logging(log_level, log_format)
+    place: dict[str, Any] = find_place(uri, database, collection)
+    access: Any = _find_users(Users, users)
+    if access is None:
+        if not _is_local(http[0]):
+            raise click.UsageError(f"{http[0]!r} is reached from other machines: name the users, by --users FILE")
+        access = "act" if act else "read"
+    elif act:
+        raise click.UsageError("--act is for a dashboard without users; each user has a level")
+    app = create_app(place.pop("uri"), access=access, origins=origins, **place)
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=END_SECONDS)
+    server = uvicorn.Server(config)
+    with _listen(*http) as listening:
+        logger.info("the dashboard is served at %s/", to_url(http[0], listening.getsockname()[1]))
+        _serve(lambda: server.run([listening]), lambda: setattr(server, "should_exit", True))
+
+
+def _find_users(kind: Any, path: Path | None) -> Any:
+    """Return the users of a file, else those of the environment; ``None`` without both."""
+    from mongoq.web.access import USERS_VARIABLE
+
+    if path is not None:
+        return kind.from_file(path)
+    return kind.from_environment() if USERS_VARIABLE in os.environ else None
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        problem = f"this process cannot listen on {host}:{port}: {error.strerror or error}"
+        raise click.ClickException(problem) from error
+
+
+def _serve(serve: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Serve in a thread until a signal comes: uvicorn itself would end the process by that signal."""
+    thread = threading.Thread(target=serve, name="mongoq-dashboard", daemon=True)
+    with stop_on_signals(stop):
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.2)
