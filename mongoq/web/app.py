@@ -18,6 +18,7 @@ from mongoq.web.client import BrokerClient
 from mongoq.web.guard import Guard
 from mongoq.web.pages import changes
 from mongoq.web.pages import routes as pages
+from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.problems import RESPONSES, add_handlers, describe
 from mongoq.web.routes import dead_set, history, items, letters, queues, settings, system
@@ -80,7 +81,8 @@ def create_app(
     for module in (queues, settings, items, letters, history, system, dead_set):
         app.include_router(module.make_router(services))
     renderer = Renderer()
-    for router in (pages.make_router(services, renderer), changes.make_router(services, renderer)):
+    app.state.feed = Feed(partial(pages.read_numbers, services))
+    for router in (pages.make_router(services, renderer, app.state.feed), changes.make_router(services, renderer)):
         app.include_router(router)
     add_handlers(app, partial(pages.show_problem, renderer))
     app.add_exception_handler(dead_set.DeadSetMistake, dead_set.answer_mistake)

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 import mongoq
 from mongoq.web import create_app
 from mongoq.web.pages import routes
-from mongoq.web.pages.feed import Feed
+from mongoq.web.pages.feed import CHANGED, RETRY, Feed
 from tests.web.conftest import Api
 from tests.web.test_letters import bury
 
@@ -265,6 +265,7 @@ def test_open_pages_share_one_reading_and_hear_of_changes() -> None:
     async def listen() -> list[str]:
         feed = Feed(read, seconds=0.01)
         listeners = [feed.listen() for _ in range(3)]
+        await asyncio.gather(*(anext(listener) for listener in listeners))  # how soon to ask again
         heard = await asyncio.gather(*(anext(listener) for listener in listeners))
         first = len(reads)
         heard += await asyncio.gather(*(anext(listener) for listener in listeners))
@@ -274,8 +275,21 @@ def test_open_pages_share_one_reading_and_hear_of_changes() -> None:
         assert feed._task is None
         return heard
 
-    heard = asyncio.run(listen())
-    assert [event for event in heard if event.startswith("event")]
+    assert asyncio.run(listen()) == [CHANGED] * 6
+
+
+def test_a_feed_that_was_closed_ends_its_streams() -> None:
+    async def read() -> int:
+        return 1
+
+    async def listen() -> list[str]:
+        feed = Feed(read, seconds=0.01)
+        listener = feed.listen()
+        heard = [await anext(listener)]
+        feed.close()
+        return heard + [event async for event in listener]
+
+    assert asyncio.run(listen()) == [RETRY]
 
 
 def test_a_reading_that_fails_is_a_change_and_goes_on() -> None:

@@ -80,7 +80,12 @@ def dashboard(
     server = uvicorn.Server(config)
     with _listen(*http) as listening:
         logger.info("the dashboard is served at %s/", to_url(http[0], listening.getsockname()[1]))
-        _serve(lambda: server.run([listening]), lambda: setattr(server, "should_exit", True))
+
+        def stop() -> None:
+            app.state.feed.close()
+            server.should_exit = True
+
+        _serve(lambda: server.run([listening]), stop)
 
 
 def _find_users(kind: Any, path: Path | None) -> Any:

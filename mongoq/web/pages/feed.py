@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -10,7 +11,12 @@ from mongoq.errors import MongoqError
 
 READ_SECONDS = 5.0
 """Seconds between two readings, while a page is open."""
-KEEP_ALIVE = ": \n\n"
+STREAM_SECONDS = 20.0
+"""Seconds after which a stream of events ends; the browser then asks for the next one."""
+CLOSING_SECONDS = 0.5
+"""Seconds until an open stream notices that it is to end."""
+RETRY = "retry: 1000\n\n"
+"""First event of a stream: milliseconds after which the browser asks for the next stream."""
 CHANGED = "event: changed\ndata: \n\n"
 
 
@@ -30,22 +36,32 @@ class Feed:
         self._seconds = seconds
         self._listeners: set[asyncio.Event] = set()
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """End all event streams within half a second; from any thread. A server that ends waits for its connections."""
+        self._closed = True
 
     async def listen(self) -> AsyncIterator[str]:
-        """Yield server-sent events: one for each change, and comments that keep the connection open."""
+        """Yield server-sent events: one for each change, and a comment at the end of the stream.
+
+        A stream ends after some seconds, and the browser asks for the next one: a server that is told to end waits for
+        open streams.
+        """
         changed = asyncio.Event()
         self._listeners.add(changed)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._read_on(), name="mongoq-feed")
+        ends = time.monotonic() + STREAM_SECONDS
+        yield RETRY
         try:
-            while True:
+            while not self._closed and time.monotonic() < ends:
                 try:
-                    await asyncio.wait_for(changed.wait(), 3 * self._seconds)
+                    await asyncio.wait_for(changed.wait(), CLOSING_SECONDS)
                 except TimeoutError:
-                    yield KEEP_ALIVE
-                else:
-                    changed.clear()
-                    yield CHANGED
+                    continue
+                changed.clear()
+                yield CHANGED
         finally:
             self._listeners.discard(changed)
             if not self._listeners and self._task is not None:

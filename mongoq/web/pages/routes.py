@@ -33,9 +33,15 @@ STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "im
 """Files that pages load, with their types."""
 
 
-def make_router(services: Services, renderer: Renderer) -> APIRouter:
+async def read_numbers(services: Services) -> Any:
+    """Return what open pages show, as far as a change of it is worth a new look."""
+    read = await services.client.read(read_queues)
+    return [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in read]
+
+
+def make_router(services: Services, renderer: Renderer, feed: Feed) -> APIRouter:
     """Return the pages."""
-    pages = _Pages(services, renderer)
+    pages = _Pages(services, renderer, feed)
     router = APIRouter(include_in_schema=False)
     router.add_api_route("/", pages.show_overview)
     router.add_api_route("/queue", pages.show_queue)
@@ -58,16 +64,11 @@ async def serve_static(name: str) -> Response:
 class _Pages:
     """Reads what each page shows."""
 
-    def __init__(self, services: Services, renderer: Renderer) -> None:
+    def __init__(self, services: Services, renderer: Renderer, feed: Feed) -> None:
         self._services = services
         self._client = services.client
         self._renderer = renderer
-        self._feed = Feed(self._read_numbers)
-
-    async def _read_numbers(self) -> Any:
-        """Return what open pages show, as far as a change of it is worth a new look."""
-        found = await self._client.read(read_queues)
-        return [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in found]
+        self._feed = feed
 
     async def serve_events(self) -> Response:
         """Return server-sent events that say when numbers have changed."""
