@@ -72,7 +72,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def _fill(here: Place, fill: Callable[..., DeepCollection], depth: int) -> DeepCollection:
     filled = fill(here.client[here.database][here.collection], depth)
-    report.progress(f"{', '.join(f'{number:,} {kind}' for kind, number in filled.items.items())}: {filled.seconds:.0f} s")
+    report.progress(
+        f"{', '.join(f'{number:,} {kind}' for kind, number in filled.items.items())}: {filled.seconds:.0f} s"
+    )
     return filled
 
 

@@ -1,4 +1,4 @@
-"""A deep collection: many items of each kind in a few queues, stored as mongoq stores them, without going through it."""
+"""A deep collection: many items of each kind in a few queues, in the form in which mongoq stores them."""
 
 from __future__ import annotations
 
