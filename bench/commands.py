@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -101,19 +102,20 @@ def commands(known: ObjectId) -> Iterator[tuple[str, ...]]:
     yield ("settings", QUEUE)
     yield ("dead", "list", QUEUE)
     yield ("dead", "list", QUEUE, "--group")
+    yield ("dead", "list", QUEUE, "--group", *SELECTIONS[0])
     for option in SELECTIONS:
         yield ("dead", "list", QUEUE, *option)
-        yield ("dead", "list", QUEUE, "--group", *option)
-        yield ("dead", "show", QUEUE, *option)
-    for option in ((), *SELECTIONS):
+    yield ("dead", "show", QUEUE, *SELECTIONS[0])
+    for option in ((), SELECTIONS[0]):
         yield ("dead", "replay", QUEUE, *option, "--dry-run")
         yield ("dead", "move", QUEUE, "--to", "again", *option, "--dry-run")
         yield ("dead", "drop", QUEUE, *option, "--dry-run")
     for name in ("pause", "resume"):
         yield (name, QUEUE, "--dry-run")
     yield ("configure", QUEUE, "--history", "7d", "--existing", "--dry-run")
-    for option in ((), ("--where", WHERE), *(("--state", state) for state in STATES)):
-        yield ("purge", QUEUE, *option, "--dry-run")
+    yield ("purge", QUEUE, "--dry-run")
+    yield ("purge", QUEUE, "--where", WHERE, "--dry-run")
+    yield from (("purge", QUEUE, "--state", state, "--dry-run") for state in STATES)
     yield ("remove", QUEUE, str(known), "--dry-run")
     yield ("drop-queue", QUEUE, "--force", "--dry-run")
     yield ("replay", QUEUE, "--where", WHERE, "--dry-run")
@@ -126,7 +128,7 @@ def commands(known: ObjectId) -> Iterator[tuple[str, ...]]:
     yield ("health",)
 
 
-SELECTIONS = (
+SELECTIONS: tuple[tuple[str, ...], ...] = (
     ("--reason", RARE),
     ("--error", RARE),
     ("--where", WHERE),
@@ -140,7 +142,7 @@ def measure_commands(here: Place, known: ObjectId, only: str | None = None) -> l
     """Run each command in this process."""
     environment = {"MONGOQ_URI": here.uri, "MONGOQ_DATABASE": here.database, "MONGOQ_COLLECTION": here.collection}
     lines = [line for line in commands(known) if only is None or only in " ".join(line)]
-    measured = [_measure(here, _name(line, known), lambda line=line: _run(line, environment)) for line in lines]
+    measured = [_measure(here, _name(line, known), partial(_run, line, environment)) for line in lines]
     return measured + (measure_scrape(here) if only is None else [])
 
 
@@ -163,15 +165,16 @@ def _name(line: Sequence[str], known: ObjectId) -> str:
 
 def _run(line: Sequence[str], environment: Mapping[str, str]) -> Any:
     with TemporaryDirectory() as folder:
-        out = ("--output", str(Path(folder) / "items")) if line[0] == "export" else ()
-        result = CliRunner().invoke(main, [*line, *out], env=environment)
+        more = ["--output", str(Path(folder) / "items")] if line[0] == "export" else []
+        result = CliRunner().invoke(main, [*line, *more], env=environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return {"exit": result.exit_code, "lines": result.stdout.count("\n"), "last": result.output[-200:].strip()}
 
 
 def _measure(here: Place, name: str, call: Call) -> dict[str, Any]:
-    milliseconds, documents, keys, answer = [], [], [], None
+    milliseconds, documents, keys = list[float](), list[int](), list[int]()
+    answer: Any = None
     while len(milliseconds) < RUNS:
         before, started = _examined(here.client), perf_counter()
         answer = call()

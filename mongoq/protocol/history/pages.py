@@ -109,7 +109,7 @@ class Range:
         if self.until is not None:
             bounds["$lt"] = self.until
         filter = in_state(queue, self.state, self.started or BEGINNING)
-        conditions = {name: filter.pop(name) for name in ("reserved", "payload") if name in filter}
+        conditions: dict[str, Any] = {name: filter.pop(name) for name in ("reserved", "payload") if name in filter}
         if self.state == "processed":
             filter["processed"] = bounds
         elif bounds != {"$gte": BEGINNING}:
