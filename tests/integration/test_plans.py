@@ -163,8 +163,7 @@ def test_history_reads_a_page_from_wherever_it_goes_on(deep: Watched) -> None:
     for _ in range(1000):
         next(pages)
     plan = deep.plan("find")
-    assert plan.stages[:2] == ["LIMIT", "FETCH"]
-    assert set(plan.stages[2:]) == {"SORT_MERGE", "IXSCAN"}
+    assert plan.stages == ["LIMIT", "FETCH", "IXSCAN"]
     assert plan.keys <= 52
 
 

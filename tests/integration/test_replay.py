@@ -84,8 +84,7 @@ def test_a_replay_costs_what_it_copies(deep: Watched) -> None:
     result = deep.queue.replay(to="copies", since=datetime.now(UTC) - timedelta(seconds=30), limit=200, page=PAGE)
     assert result.pushed == 200
     plan = deep.plan("find")
-    assert plan.stages[:3] == ["LIMIT", "PROJECTION_SIMPLE", "FETCH"]
-    assert set(plan.stages[3:]) == {"SORT_MERGE", "IXSCAN"}
+    assert plan.stages == ["LIMIT", "PROJECTION_SIMPLE", "FETCH", "IXSCAN"]
     assert plan.keys <= PAGE + 7
 
 

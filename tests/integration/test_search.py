@@ -18,7 +18,7 @@ from mongoq.model.item import Document
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.history.dead_letters import read_letters, selection
-from mongoq.protocol.history.pages import BoundedCount, Range, documents_page, history_range
+from mongoq.protocol.history.pages import BoundedCount, Range, history_range
 from mongoq.protocol.history.search import Search, count_range, read_slice, search
 
 DEPTH = 600
@@ -140,17 +140,6 @@ def test_pages_that_are_full_come_from_small_slices(deep: Queue, examined: Any, 
         found += len(deep._run(lambda _: pages.read()))
     assert found == deep.size(state="ready")
     assert sum(documents for documents, _ in examined()) <= 3 * found
-
-
-def test_pages_do_not_walk_over_the_pages_before(deep: Queue, examined: Any) -> None:
-    for state in ("ready", "scheduled", "processed", None):
-        rest: Range | None = wanted(deep, state, page=50)
-        while rest is not None:
-            _, rest = deep._run(documents_page, rest)
-    documents, keys = (max(numbers) for numbers in zip(*examined(), strict=True))
-    # A few reserved items, and stubs, lie between.
-    assert documents <= 60
-    assert keys <= 2 * 60
 
 
 def test_a_search_reports_its_progress(deep: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ def find_few(
     *,
     projection: Mapping[str, Any] | None = None,
     skip: int = 0,
+    hint: Mapping[str, int] | None = None,
     target: Target = "collection",
     lenient: bool = False,
 ) -> Flow[list[Document]]:
@@ -63,6 +64,8 @@ def find_few(
     fields: dict[str, Any] = {} if projection is None else {"projection": projection}
     if skip:
         fields["skip"] = skip
+    if hint is not None and not broker.serverless:
+        fields["hint"] = hint
     options: dict[str, Any] = {"readConcern": {"level": "majority"}} if target == "history" else {}
     find = {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options}
     try:
@@ -162,21 +165,13 @@ def _send_find(broker: BrokerContext, find: dict[str, Any], *, lenient: bool = F
 
 def find_command(broker: BrokerContext, find: dict[str, Any], *, as_stored: bool = False) -> Command[Any]:
     """Return the command that finds a cursor; with ``as_stored`` its documents stay undecoded bytes."""
-    return _cursor_command(broker, {"find": broker.collection, **find}, as_stored=as_stored)
-
-
-def aggregate_command(broker: BrokerContext, aggregate: dict[str, Any]) -> Command[Any]:
-    """Return the command that finds a cursor of the results of a pipeline."""
-    return _cursor_command(broker, {"aggregate": broker.collection, **aggregate}, as_stored=False)
-
-
-def _cursor_command(broker: BrokerContext, command: dict[str, Any], *, as_stored: bool) -> Command[Any]:
     options = broker.encoding.undecoded if as_stored else broker.encoding.options
-    return Command("command", {"command": command, "codec_options": options}, _read_cursor, target="database")
+    arguments = {"command": {"find": broker.collection, **find}, "codec_options": options}
+    return Command("command", arguments, _read_cursor, target="database")
 
 
 def find_undecoded(broker: BrokerContext, command: Command[Any]) -> Flow[dict[str, Any]]:
-    """Send a command again, after a document of its cursor could not be decoded, and decode each one alone."""
+    """Send a find command again, after a document of its reply could not be decoded, and decode each one alone."""
     arguments = {**command.arguments, "codec_options": broker.encoding.undecoded}
     documents, id = read_stored_batch((yield from retry_once(replace(command, arguments=arguments))))
     return {"firstBatch": [broker.encoding.read(document) for document in documents], "id": id}

@@ -7,24 +7,24 @@ next documents of an index; only its documents are compared with the filter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mongoq.errors import FilterInvalid
 from mongoq.model.arguments import count
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import CLAIM_FIELDS
 from mongoq.model.item import Document
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import aggregate_command, find_few
+from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.history.pages import (
     BoundedCount,
-    PageRequest,
     Range,
-    aggregate_filtered,
     documents_page,
-    read_page,
+    is_refused_filter,
+    refusal,
 )
 from mongoq.protocol.history.read import NOT_RESERVED
 from mongoq.protocol.state.context import QueueContext
@@ -40,7 +40,6 @@ PAGE = 500
 HISTORY_FIELDS = {"processed": 1}
 """Projection of the place of a processed item, its ``_id`` included: the server answers it from the index alone."""
 
-Stages = list[Mapping[str, Any]]
 Progress = Callable[[int], object]
 """Function of the caller that receives the number of items examined so far."""
 
@@ -61,46 +60,41 @@ class Slice:
 
 
 def read_slice(context: QueueContext[Any], wanted: Range, *, examine: int = SLICE) -> Flow[Slice]:
-    """Read the matching documents among the next ``examine`` of a range (``find`` and ``aggregate``).
+    """Read the matching documents among the next ``examine`` of a range (two ``find``).
 
-    A slice may have no documents although there is a ``rest``. Without a filter, it is one page (``find``).
+    A slice may have no documents although there is a ``rest``. Without a filter, it is one page (one ``find``).
     """
-    if context.broker.serverless or not wanted.conditions(context.name):
-        documents, rest = yield from documents_page(context, wanted)
-        return Slice(documents, rest, len(documents))
-    stages, wanted, behind = yield from _next_stages(context, wanted, count(examine, "examine"))
-    pipeline = [*stages, {"$limit": wanted.page}]
-    aggregate = {"pipeline": pipeline, "cursor": {"batchSize": wanted.page}, "readConcern": {"level": "majority"}}
-    asked = PageRequest(wanted, aggregate_command(context.broker, aggregate))
-    documents, rest = yield from read_page(context.broker, asked)
-    return Slice(documents, behind, examine) if rest is None else Slice(documents, rest, len(documents))
+    part, behind = wanted, None
+    if wanted.conditions(context.name):
+        part, behind = yield from _cut_slice(context, wanted, count(examine, "examine"))
+    documents, rest = yield from documents_page(context, part)
+    if rest is None:
+        return Slice(documents, behind, examine)
+    return Slice(documents, replace(rest, last=wanted.last), len(documents))
 
 
-def _next_stages(context: QueueContext[Any], wanted: Range, examine: int) -> Flow[tuple[Stages, Range, Range | None]]:
-    """Return the stages that find the matches in a slice, its range, and the range behind the slice.
+def _cut_slice(context: QueueContext[Any], wanted: Range, examine: int) -> Flow[tuple[Range, Range | None]]:
+    """Return the next slice of a range, and the range behind it.
 
-    The end of the slice is read first, from the index alone (``find``). Items that come or go before the stages are run
-    may shift the slice, so its end is a condition as well: no item is met twice, and none that stays is passed over.
+    The end of the slice is read from the keys of the index alone (``find``). The slice is what lies before it, whatever
+    comes or goes meanwhile: no item is met twice, and none that stays is passed over.
     """
     broker = context.broker
     yield from ensure_broker_ready(broker, write=False)
-    if wanted.started is None:
-        wanted = replace(wanted, started=broker.clock.now())
-    keys, conditions = wanted.key_filter(context.name), wanted.conditions(context.name)
-    fields = HISTORY_FIELDS if wanted.state == "processed" else CLAIM_FIELDS
+    wanted = replace(wanted, hinted=True, started=wanted.started or broker.clock.now())
     ends = yield from find_few(
-        broker, keys, wanted.order, 2, projection=fields, skip=examine - 1, target="history", lenient=True
+        broker,
+        wanted.key_filter(context.name),
+        wanted.order,
+        2,
+        projection=HISTORY_FIELDS if wanted.state == "processed" else CLAIM_FIELDS,
+        skip=examine - 1,
+        hint=wanted.index.pattern,
+        target="history",
     )
-    behind = replace(wanted, after=ends[0]) if len(ends) == 2 else None
-    if behind is not None:
-        conditions = [*conditions, wanted.up_to(ends[0])]
-    stages: Stages = [
-        {"$match": keys},
-        {"$sort": dict(wanted.order)},
-        {"$limit": examine},
-        {"$match": {"$and": conditions}},
-    ]
-    return stages, wanted, behind
+    if len(ends) < 2:
+        return wanted, None
+    return replace(wanted, last=ends[0]), replace(wanted, after=ends[0])
 
 
 class Search:
@@ -124,7 +118,7 @@ class Search:
             return []
         page = int(min(self._page, room))
         part = yield from read_slice(self._context, replace(self.rest, page=page), examine=self._size)
-        # The server examines a slice to its end, also where its first documents fill the page.
+        # A full page leaves most of a slice unread, and the end of each slice is read first.
         self._size = FIRST_SLICE if len(part.documents) >= page else min(SLICE, self._size * SLICE_GROWTH)
         self.rest, self.examined = part.rest, self.examined + part.examined
         return part.documents
@@ -162,9 +156,8 @@ def count_range(
     number, examined, rest = 0, 0, wanted
     while examined < limit:
         size = min(SLICE, limit - examined)
-        stages, _, behind = yield from _next_stages(context, rest, size)
-        groups = yield from aggregate_filtered([*stages, {"$count": "n"}])
-        number += sum(group["n"] for group in groups)
+        part, behind = yield from _cut_slice(context, rest, size)
+        number += yield from _count_slice(context, part)
         examined += size
         if progress is not None:
             progress(examined)
@@ -172,6 +165,18 @@ def count_range(
             return BoundedCount(number)
         rest = behind
     return BoundedCount(number, exact=False)
+
+
+def _count_slice(context: QueueContext[Any], part: Range) -> Flow[int]:
+    arguments: dict[str, Any] = {"filter": part.filter(context.name)}
+    if not context.broker.serverless:
+        arguments["hint"] = part.index.pattern
+    try:
+        return (yield from Command("count_documents", arguments))
+    except Exception as error:
+        if part.where and is_refused_filter(error):
+            raise FilterInvalid("where", f"the server refuses it: {refusal(error)}") from error
+        raise
 
 
 def count_free(
