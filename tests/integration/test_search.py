@@ -198,6 +198,30 @@ def test_a_document_that_cannot_be_decoded_does_not_end_a_search(broker: mongoq.
     assert [item.payload for item in queue._context.items(found, first["when"])] == list(range(10))
 
 
+def test_a_collection_without_its_indexes_is_not_searched(broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders")
+    queue.push(1)
+    raw.drop_indexes()
+    try:
+        for state, index in (("ready", "mongoq1_claim"), ("processed", "mongoq1_history")):
+            with pytest.raises(
+                mongoq.CollectionUnsuitable, match=rf"lacks the index {index}; run broker.ensure_indexes"
+            ):
+                queue._run(search, wanted(queue, state), limit=1)
+            with pytest.raises(mongoq.CollectionUnsuitable, match=index):
+                queue._run(count_range, wanted(queue, state), limit=1)
+    finally:
+        broker.ensure_indexes()
+
+
+def test_a_filter_that_the_server_refuses_is_an_error(deep: Queue) -> None:
+    refused = wanted(deep, "ready", where={"a": {"$regex": "("}})
+    with pytest.raises(mongoq.FilterInvalid, match="the server refuses it"):
+        deep._run(search, refused, limit=1)
+    with pytest.raises(mongoq.FilterInvalid, match="the server refuses it"):
+        deep._run(count_range, refused, limit=1)
+
+
 def test_a_count_examines_no_more_than_its_limit(deep: Queue, examined: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mongoq.protocol.history.search.SLICE", 100)
     progress: list[int] = []

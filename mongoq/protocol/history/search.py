@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mongoq.errors import FilterInvalid
+from mongoq.errors import CollectionUnsuitable, FilterInvalid
 from mongoq.model.arguments import count
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import CLAIM_FIELDS
@@ -82,16 +82,18 @@ def _cut_slice(context: QueueContext[Any], wanted: Range, examine: int) -> Flow[
     broker = context.broker
     yield from ensure_broker_ready(broker, write=False)
     wanted = replace(wanted, hinted=True, started=wanted.started or broker.clock.now())
-    ends = yield from find_few(
-        broker,
-        wanted.key_filter(context.name),
-        wanted.order,
-        2,
-        projection=HISTORY_FIELDS if wanted.state == "processed" else CLAIM_FIELDS,
-        skip=examine - 1,
-        hint=wanted.index.pattern,
-        target="history",
-    )
+    fields = HISTORY_FIELDS if wanted.state == "processed" else CLAIM_FIELDS
+    options: dict[str, Any] = {"projection": fields, "hint": wanted.index.pattern, "target": "history"}
+    try:
+        ends = yield from find_few(
+            broker, wanted.key_filter(context.name), wanted.order, 2, skip=examine - 1, **options
+        )
+    except Exception as error:
+        # No filter of the user is in this command, so the server can only refuse the hint.
+        if is_refused_filter(error):
+            problem = f"lacks the index {wanted.index.name}; run broker.ensure_indexes(), see 'mongoq doctor'"
+            raise CollectionUnsuitable(broker.namespace, problem) from error
+        raise
     if len(ends) < 2:
         return wanted, None
     return replace(wanted, last=ends[0]), replace(wanted, after=ends[0])
