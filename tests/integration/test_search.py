@@ -86,12 +86,10 @@ def slices(queue: Queue, whole: Range, examine: int) -> Iterator[list[Document]]
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("where", [None, {"$mod": [7, 3]}, {"$eq": -1}], ids=["all", "some", "none"])
 def test_slices_together_are_the_whole(deep: Queue, state: Any, where: Any) -> None:
-    by_one_find = deep._run(search, wanted(deep, state, where=where), limit=10 * DEPTH)
     found = [document for part in slices(deep, wanted(deep, state, where=where), 61) for document in part]
     ids = [document["_id"] for document in found]
-    assert ids == [document["_id"] for document in by_one_find]
-    if where is None:
-        assert ids == [item.id for item in deep.peek(10 * DEPTH, state=state)]
+    assert ids == [item.id for item in deep.history(state=state, where=where)]
+    assert [each["_id"] for each in deep._run(search, wanted(deep, state, where=where), limit=10 * DEPTH)] == ids
     assert len(set(ids)) == len(ids)
     assert bool(ids) == (where != {"$eq": -1})
 
