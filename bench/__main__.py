@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench import (
     churn,
+    commands,
     contention,
     core,
     exactly_once,
@@ -31,6 +32,7 @@ BENCHMARKS = {
     "workers": workers.BENCHMARK,
     "pipelines": pipelines.BENCHMARK,
     "exactly-once": exactly_once.BENCHMARK,
+    "commands": commands.BENCHMARK,
     "spark": spark.BENCHMARK,
     "spark-frames": spark_frames.BENCHMARK,
     "spark-memory": spark_memory.BENCHMARK,

@@ -18,7 +18,7 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, count, object_id, queue_name
 from mongoq.model.encoding.extended_json import time_text
-from mongoq.model.indexes import BEGINNING, HISTORY_ORDER
+from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item
 from mongoq.model.process import EVENTS
 from mongoq.model.settings import QueueSettings, from_stored, queue_options, resolve_settings
@@ -31,9 +31,9 @@ from mongoq.protocol.base.topics import read_bindings
 from mongoq.protocol.coordination.heartbeats import WorkerRecord, workers
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
-from mongoq.protocol.history.pages import BoundedCount, Page, Range, history_page
+from mongoq.protocol.history.pages import BoundedCount
 from mongoq.protocol.history.read import find_queues
-from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol.state.context import BrokerContext
 
 __all__ = [
     "BoundedCount",
@@ -45,7 +45,6 @@ __all__ = [
     "read_queues",
     "read_settings",
     "refuse_unknown",
-    "search_history",
 ]
 
 BUDGET = 100_000
@@ -60,9 +59,6 @@ KEYS_PER_DOCUMENT = 10
 """Keys of an index that may be examined in place of one document, which takes that much longer."""
 RECENT = timedelta(minutes=1)
 """Time before a read in which processed items are counted."""
-SLICE = 20_000
-"""Processed items that one command of a search examines, but for more that were processed in the same millisecond."""
-MILLISECOND = timedelta(milliseconds=1)
 COUNTS = ("ready", "scheduled", "reserved", "expired", "recent", "dead")
 """Counts of a queue, in the order of its document."""
 
@@ -367,27 +363,3 @@ def find_item(broker: BrokerContext, id: ObjectId) -> Flow[Item[Any] | None]:
     if document is None:
         return None
     return Item(document, document.get("payload"), broker.clock.now(), broker.namespace)
-
-
-def search_history(context: QueueContext[Any], wanted: Range, *, examine: int = SLICE) -> Flow[Page[Any]]:
-    """Read the next page of a range of processed items, examining a limited number of them (``find``, twice).
-
-    A filter that matches few items would otherwise keep one command busy with the whole history. So a page may be
-    empty although ``rest`` says that there is more.
-    """
-    if not wanted.where or wanted.state != "processed":
-        return (yield from history_page(context, wanted))
-    yield from ensure_broker_ready(context.broker, write=False)
-    first = wanted.since if wanted.after is None else wanted.after["processed"]
-    until = {} if wanted.until is None else {"$lt": wanted.until}
-    filter = {"q": context.name, "processed": {"$gte": first, **until}}
-    fields = {"processed": 1, "_id": 0}
-    found = yield from find_few(
-        context.broker, filter, HISTORY_ORDER, 1, projection=fields, skip=count(examine, "examine"), target="history"
-    )
-    last = found[0]["processed"] + MILLISECOND if found and isinstance(found[0]["processed"], datetime) else None
-    if last is None or (wanted.until is not None and last >= wanted.until):
-        return (yield from history_page(context, wanted))
-    page = yield from history_page(context, replace(wanted, until=last))
-    rest = replace(wanted, since=last, after=None) if page.rest is None else replace(page.rest, until=wanted.until)
-    return Page(page.items, rest)

@@ -10,8 +10,8 @@ from mongoq.model.item import Item
 from mongoq.model.item_document import item_document
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.history.mistaken import refuse_unknown
-from mongoq.protocol.history.pages import Page, Range
-from mongoq.protocol.insight import search_history
+from mongoq.protocol.history.pages import Range
+from mongoq.protocol.history.search import Slice, read_slice
 from mongoq.web.client import BrokerClient
 from mongoq.web.values import make_cursor, read_cursor, to_time
 
@@ -46,9 +46,10 @@ class Services:
         return [to_time(time, now) for time in times]
 
     async def list_items(self, handle: Any, wanted: Range, cursor: str | None) -> dict[str, Any]:
-        """Return the items of one page of a range, and the cursor of the next page."""
-        page: Page[Any] = await self.client.read(search_history, read_cursor(cursor, wanted), handle=handle)
-        return {"items": [to_document(item) for item in page.items], "next": make_cursor(page.rest)}
+        """Return the items of the next slice of a range, a page of them at most, and the cursor of what is behind."""
+        part: Slice = await self.client.read(read_slice, read_cursor(cursor, wanted), handle=handle)
+        items = handle._context.items(part.documents, handle._context.broker.clock.now())
+        return {"items": [to_document(item) for item in items], "next": make_cursor(part.rest)}
 
     def check_limit(self, limit: int | None) -> int:
         """Return the limit of a change.

@@ -17,6 +17,7 @@ from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output, cell
+from mongoq.cli.base.progress import Meter
 from mongoq.cli.change.replay import exit_if_incomplete, failures_of, report_failures, target_text
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import json_text
@@ -73,9 +74,16 @@ class LetterOptions:
         """Return the selection, checked."""
         return dead_letters.selection(letters._context, **self.filters)
 
-    def count(self, letters: DeadQueue, output: Output) -> BoundedCount:
+    def read(self, letters: DeadQueue, limit: int) -> list[Item[Any]]:
+        """Return the first selected letters; a search for them shows its progress."""
+        with Meter() as meter:
+            return letters._run(
+                dead_letters.read_letters, self.select(letters), limit=limit, progress=meter.count("searched")
+            )
+
+    def count(self, letters: DeadQueue) -> BoundedCount:
         """Count the selected letters that no caller holds."""
-        return count_items(output, letters, dead_letters.count_letters, self.select(letters), at_most=self.limit)
+        return count_items(letters, dead_letters.count_letters, self.select(letters), at_most=self.limit)
 
 
 def open_letters(broker: Broker, queue: str, *, exact: bool = False) -> DeadQueue:
@@ -132,7 +140,7 @@ def list_letters(*, queue: str, group: bool, chosen: LetterOptions, broker: Brok
         _print_groups(letters, chosen, output)
         return
     limit = chosen.limit or LISTED
-    found = letters._run(dead_letters.read_letters, chosen.select(letters), limit=limit)
+    found = chosen.read(letters, limit)
     columns = ("id", "died", "queue", "stage", "reason", "error", "message")
     output.table(columns, _rows(map(_row, found), output), empty=_nothing(letters, chosen), shortened="message")
     if len(found) == limit and chosen.limit is None and not output.as_json:
@@ -184,7 +192,7 @@ def show(*, queue: str, chosen: LetterOptions, broker: Broker, output: Output) -
     """Show dead letters of QUEUE with payload and traceback, the first one unless --limit says otherwise."""
     letters = chosen.open(broker, queue)
     limit = chosen.limit or max(len(chosen.ids), 1)
-    found = letters._run(dead_letters.read_letters, chosen.select(letters), limit=limit)
+    found = chosen.read(letters, limit)
     for place, letter in enumerate(found):
         if output.as_json:
             output.document(item_document(letter, whole=True))
@@ -259,7 +267,7 @@ def move(
 def _send(
     letters: DeadQueue, chosen: LetterOptions, confirmation: Confirmation, output: Output, *, to: str | None, where: str
 ) -> None:
-    counted = chosen.count(letters, output)
+    counted = chosen.count(letters)
     change = f"send {amount(counted, 'letter')} of {letters.name} {where}"
     if not may_change(confirmation, output, change, counted):
         return
@@ -288,7 +296,7 @@ def _report(output: Output, name: str, done: Replayed, where: str) -> None:
 def drop(*, queue: str, chosen: LetterOptions, confirmation: Confirmation, broker: Broker, output: Output) -> None:
     """Delete dead letters of QUEUE for good; letters that a caller has reserved stay."""
     letters = chosen.open(broker, queue)
-    counted = chosen.count(letters, output)
+    counted = chosen.count(letters)
     change = f"delete {amount(counted, 'letter')} of {letters.name}"
     if not may_change(confirmation, output, change, counted):
         return

@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.protocol.history.pages import count_range, history_range
+from mongoq.protocol.history.pages import history_range
+from mongoq.protocol.history.search import count_range
 from mongoq.protocol.insight import BUDGET, read_queues, read_settings
 from mongoq.web import audit
 from mongoq.web.models import Action, Changed, DropQueue, QueueList, SettingsDocument
