@@ -152,7 +152,8 @@ class Coordinator:
             return None
         with self._lock:
             outage = self._outages.setdefault(what, _Outage(time.monotonic()))
-            if type(error) not in outage.kinds:
+            # A loop that is left behind at the end does not try again.
+            if type(error) not in outage.kinds and not self.halted:
                 outage.kinds.add(type(error))
                 text = _error_text(error) if self.log_errors == "message" else type(error).__name__
                 logger.warning(

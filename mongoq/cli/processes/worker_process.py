@@ -36,6 +36,8 @@ logger = logging.getLogger("mongoq.cli")
 
 LASTING_ERRORS = (TargetUnusable, ArgumentInvalid, GraphInvalid, StageStopped)
 """Errors that a restart would meet again: the code or the item has to change first."""
+CLOSE_SECONDS = 4.0
+"""Seconds for the last commands of an asynchronous broker: a supervisor kills a process that takes long to end."""
 LOOP_SECONDS = 1.0
 """Seconds beyond the limit of a reading after which the event loop counts as blocked."""
 
@@ -261,7 +263,7 @@ class WorkerProcess:
         for broker in self._brokers:
             with suppress(Exception):  # the server may be gone; what was settled is settled
                 if isinstance(broker, AsyncBroker):
-                    self._loop.run(broker.close())
+                    self._loop.run(asyncio.wait_for(broker.close(), CLOSE_SECONDS))
                 else:
                     broker.close()
 
