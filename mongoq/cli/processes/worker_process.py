@@ -12,14 +12,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from pymongo.errors import OperationFailure
 
 import mongoq
 from mongoq.aio import AsyncBroker
 from mongoq.cli.base.errors import INTERRUPTED
 from mongoq.cli.processes.supervisor_link import SupervisorLink
-from mongoq.cli.processes.target import KINDS, Factory, TargetUnusable, check_made, load
+from mongoq.cli.processes.target import KINDS, Factory, TargetUnusable, UserRefused, check_made, load
+from mongoq.drivers.errors import is_refused_user
 from mongoq.drivers.signals import on_main_thread
-from mongoq.errors import ArgumentInvalid, GraphInvalid, ServerUnavailable, StageStopped
+from mongoq.errors import ArgumentInvalid, AuthenticationFailed, GraphInvalid, ServerUnavailable, StageStopped
 from mongoq.monitoring.durations import RunDurations
 from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS, HEARTBEAT_SECONDS, Pipeline
 from mongoq.sync import Broker
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mongoq.cli")
 
-LASTING_ERRORS = (TargetUnusable, ArgumentInvalid, GraphInvalid, StageStopped)
-"""Errors that a restart would meet again: the code or the item has to change first."""
+LASTING_ERRORS = (TargetUnusable, UserRefused, ArgumentInvalid, AuthenticationFailed, GraphInvalid, StageStopped)
+"""Errors that a restart would meet again: the code, the item or the user's rights have to change first."""
 CLOSE_SECONDS = 4.0
 """Seconds for the last commands of an asynchronous broker: a supervisor kills a process that takes long to end."""
 LOOP_SECONDS = 1.0
@@ -94,8 +96,8 @@ class WorkerProcess:
             self._run()
         except _Terminated:
             self._end_unstarted()
-        except LASTING_ERRORS:
-            if self._link is not None:
+        except (*LASTING_ERRORS, OperationFailure) as error:
+            if self._link is not None and (isinstance(error, LASTING_ERRORS) or is_refused_user(error)):
                 self._link.report_lasting_error()
             raise
         finally:
