@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, count_items, may_change
+from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change
 from mongoq.cli.base.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
@@ -77,6 +77,14 @@ class LetterOptions:
     def count(self, letters: DeadQueue, output: Output) -> BoundedCount:
         """Count the selected letters that no caller holds."""
         return count_items(output, letters, dead_letters.count_letters, self.select(letters), at_most=self.limit)
+
+    def explain_nothing(self, letters: DeadQueue) -> Replayed:
+        """Return the result of a replay that sends nothing, with what has become of the letters with these ids."""
+        if not self.ids:
+            return Replayed()
+        ids = dict.fromkeys(self.ids)
+        there = {letter.id for letter in letters._run(dead_letters.read_letters, self.select(letters), limit=len(ids))}
+        return Replayed(found=len(there), skipped=len(there), missing=tuple(id for id in ids if id not in there))
 
 
 def open_letters(broker: Broker, queue: str, *, exact: bool = False) -> DeadQueue:
@@ -275,7 +283,10 @@ def _send(
     if not may_change(confirmation, output, change, counted):
         return
     with output.progress("sending …"):
-        done = letters.replay(**chosen.filters, limit=chosen.limit, to=to)
+        if changes_nothing(confirmation, counted):
+            done = chosen.explain_nothing(letters)
+        else:
+            done = letters.replay(**chosen.filters, limit=chosen.limit, to=to)
     _report(output, letters.name, done, where)
 
 
@@ -304,7 +315,8 @@ def drop(*, queue: str, chosen: LetterOptions, confirmation: Confirmation, broke
     if not may_change(confirmation, output, change, counted):
         return
     with output.progress("deleting …"):
-        deleted = letters.purge(**chosen.filters, limit=chosen.limit)
+        nothing = changes_nothing(confirmation, counted)
+        deleted = 0 if nothing else letters.purge(**chosen.filters, limit=chosen.limit)
     if output.as_json:
         output.document({"queue": letters.name, "deleted": deleted})
     else:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, count_items, may_change
+from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change
 from mongoq.cli.base.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
@@ -49,7 +49,8 @@ def purge(
     if not may_change(confirmation, output, change, counted):
         return
     with output.progress("deleting …"):
-        deleted = handle.purge(state=state, where=where, limit=limit)
+        nothing = changes_nothing(confirmation, counted)
+        deleted = 0 if nothing else handle.purge(state=state, where=where, limit=limit)
     if output.as_json:
         output.document({"queue": queue, "state": state, "deleted": deleted})
     else:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, count_items, may_change
+from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change
 from mongoq.cli.base.arguments import COUNT, FILTER, MOMENT, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
@@ -67,6 +67,9 @@ def replay(
         counted = _count(output, handle, limit, **chosen)
         change = f"push copies of {amount(counted)} of {queue} {where_to}"
         if not may_change(confirmation, output, change, counted):
+            return
+        if changes_nothing(confirmation, counted):
+            report(output, Replayed(), source=queue, target=to or queue, is_dry=False)
             return
     with Meter() as meter:
         done = handle.replay(
