@@ -83,8 +83,13 @@ def check_collection(broker: BrokerContext) -> Flow[bool]:
                 raise
             refusal = error
     schema = yield from find_one(broker, {"_id": SCHEMA_ID})
-    if schema is not None and schema["oldest_reader"] > SCHEMA_VERSION:
-        raise SchemaTooNew(broker.namespace, schema["version"], schema["oldest_reader"], SCHEMA_VERSION)
+    if schema is not None:
+        version, oldest_reader = schema.get("version"), schema.get("oldest_reader")
+        if not isinstance(version, int) or not isinstance(oldest_reader, int):
+            problem = f"has no version; mend {SCHEMA_ID!r} in it, as a version {SCHEMA_VERSION} of mongoq writes it"
+            raise CollectionUnsuitable(broker.namespace, problem)
+        if oldest_reader > SCHEMA_VERSION:
+            raise SchemaTooNew(broker.namespace, version, oldest_reader, SCHEMA_VERSION)
     if schema is None and refusal is not None:
         raise refusal
     broker.checked = True

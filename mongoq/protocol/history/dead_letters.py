@@ -120,6 +120,7 @@ def _stored_text(value: Any, argument: str, limit: int) -> str:
 
 def count_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) -> Flow[BoundedCount]:
     """Count the selected letters that no caller holds, among the first ``limit`` letters of the queue."""
+    yield from ensure_broker_ready(context.broker, write=False)
     now = context.broker.clock.now()
     free = {"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]}
     if isinstance(chosen, Range):
