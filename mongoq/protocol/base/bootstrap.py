@@ -79,7 +79,7 @@ def check_collection(broker: BrokerContext) -> Flow[bool]:
         try:
             yield from _check_options(broker)
         except Exception as error:
-            if not _is_unauthorized(error):
+            if not is_unauthorized(error):
                 raise
             refusal = error
     schema = yield from find_one(broker, {"_id": SCHEMA_ID})
@@ -96,7 +96,8 @@ def check_collection(broker: BrokerContext) -> Flow[bool]:
     return schema is not None
 
 
-def _is_unauthorized(error: Exception) -> bool:
+def is_unauthorized(error: Exception) -> bool:
+    """Return whether the server refuses a command for want of a right."""
     return getattr(error, "code", None) == UNAUTHORIZED_CODE
 
 
@@ -147,7 +148,7 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
         try:
             yield from retry_until_reply(Command("command", {"command": command}, target="database"))
         except Exception as error:
-            if not (exists and _is_unauthorized(error) and (yield from _has_indexes(broker))):
+            if not (exists and is_unauthorized(error) and (yield from _has_indexes(broker))):
                 raise
     if not exists:
         schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
@@ -164,7 +165,7 @@ def _has_indexes(broker: BrokerContext) -> Flow[bool]:
     try:
         reply: Any = yield from retry_until_reply(Command("command", {"command": command}, target="database"))
     except Exception as error:
-        if _is_unauthorized(error):
+        if is_unauthorized(error):
             return True  # the schema document is written only after the indexes exist
         raise
     there = {index["name"] for index in reply["cursor"]["firstBatch"]}
