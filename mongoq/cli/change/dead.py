@@ -17,6 +17,7 @@ from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output, cell
+from mongoq.cli.base.progress import DELETION_INTERRUPTED, Meter, explain_interruption
 from mongoq.cli.change.replay import exit_if_incomplete, failures_of, report_failures, target_text
 from mongoq.cli.inspect.item_document import item_document, json_text, plain
 from mongoq.errors import ArgumentInvalid
@@ -282,12 +283,29 @@ def _send(
     change = f"send {amount(counted, 'letter')} of {letters.name} {where}"
     if not may_change(confirmation, output, change, counted):
         return
-    with output.progress("sending …"):
-        if changes_nothing(confirmation, counted):
-            done = chosen.explain_nothing(letters)
-        else:
-            done = letters.replay(**chosen.filters, limit=chosen.limit, to=to)
+    if changes_nothing(confirmation, counted):
+        done = chosen.explain_nothing(letters)
+    else:
+        done = _replay(letters, chosen, output, to=to)
     _report(output, letters.name, done, where)
+
+
+def _replay(letters: DeadQueue, chosen: LetterOptions, output: Output, *, to: str | None) -> Replayed:
+    """Send letters, and say after Ctrl-C how many were sent."""
+    so_far = Replayed()
+
+    def show(result: Replayed) -> None:
+        nonlocal so_far
+        so_far = result
+        meter.show(f"{amount(result.pushed, 'letter')} sent")
+
+    def explain() -> str:
+        sent = f"{amount(so_far.pushed, 'letter')} sent, and maybe up to {dead_letters.LETTERS_PER_PAGE:,} more"
+        return f"{sent}; the others are still in {letters.name}"
+
+    with Meter() as meter, explain_interruption(output, explain):
+        selected = chosen.select(letters)
+        return letters._run(dead_letters.revive, selected, to=to, hop=None, limit=chosen.limit, progress=show)
 
 
 def _report(output: Output, name: str, done: Replayed, where: str) -> None:
@@ -314,7 +332,7 @@ def drop(*, queue: str, chosen: LetterOptions, confirmation: Confirmation, broke
     change = f"delete {amount(counted, 'letter')} of {letters.name}"
     if not may_change(confirmation, output, change, counted):
         return
-    with output.progress("deleting …"):
+    with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
         nothing = changes_nothing(confirmation, counted)
         deleted = 0 if nothing else letters.purge(**chosen.filters, limit=chosen.limit)
     if output.as_json:

@@ -13,6 +13,7 @@ from mongoq.cli.base.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output
+from mongoq.cli.base.progress import DELETION_INTERRUPTED, explain_interruption
 from mongoq.errors import MongoqError, PayloadInvalid
 from mongoq.model.item import State
 from mongoq.protocol import admin
@@ -48,7 +49,7 @@ def purge(
     change = f"delete {amount(counted, f'{state} item' if state else 'item')} of {queue}"
     if not may_change(confirmation, output, change, counted):
         return
-    with output.progress("deleting …"):
+    with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
         nothing = changes_nothing(confirmation, counted)
         deleted = 0 if nothing else handle.purge(state=state, where=where, limit=limit)
     if output.as_json:
@@ -121,7 +122,7 @@ def drop_queue(*, queue: str, force: bool, confirmation: Confirmation, broker: B
     change = f"delete {queue} with {amount(live, 'live item')} and {amount(kept, 'item')} of its history"
     if not confirmation.allows(output, change, count=(live + kept).number, exact=live.exact and kept.exact):
         return
-    with output.progress("deleting …"):
+    with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
         deleted = broker.drop_queue(queue, force=force)
     if output.as_json:
         output.document({"queue": queue, "deleted": deleted})
