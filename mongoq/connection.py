@@ -13,6 +13,7 @@ from pymongo.driver_info import DriverInfo
 from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidName, OperationFailure, PyMongoError
 
 from mongoq.aio import AsyncBroker
+from mongoq.drivers.backend import find_primary
 from mongoq.drivers.connection_string import (
     advise_escaping,
     explain_refusal,
@@ -174,13 +175,18 @@ class connect_async:  # noqa: N801  # reads as the function it is to its caller
 
 def _close(client: MongoClient[Any]) -> None:
     """Close a client; it ends its sessions on the server, with a short timeout in case the server is gone."""
-    with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
+    with pymongo.timeout(_close_seconds(client)):
         client.close()
 
 
 async def _close_async(client: AsyncMongoClient[Any]) -> None:
-    with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
+    with pymongo.timeout(_close_seconds(client)):
         await client.close()
+
+
+def _close_seconds(client: Any) -> float:
+    # The sessions of a server that is gone end there by themselves.
+    return FLUSH_TIMEOUT_SECONDS if find_primary(client) is not None else MIN_TIMEOUT_SECONDS
 
 
 def _client(kind: Callable[..., Any], uri: Any, timeout: Duration | None) -> Any:

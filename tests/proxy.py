@@ -44,6 +44,8 @@ class Proxy:
         self._lock = threading.Lock()
         self._losses: list[_Loss] = []
         self._lost = 0
+        self._passes = threading.Event()
+        self._passes.set()
         self._selector = selectors.DefaultSelector()
         self._listener = socket.create_server((HOST, 0))
         self._ending, self._end = socket.socketpair()
@@ -58,8 +60,21 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close all connections; nothing is left behind."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Close all connections, and accept no more, as a server does that was killed. Idempotent."""
+        self.pass_on()
         self._end.close()
         self._thread.join()
+
+    def hold(self) -> None:
+        """Pass nothing on and keep all connections, as a network does that drops all packets; until ``pass_on``."""
+        self._passes.clear()
+
+    def pass_on(self) -> None:
+        """End what ``hold`` has begun."""
+        self._passes.set()
 
     @property
     def uri(self) -> str:
@@ -131,6 +146,7 @@ class Proxy:
 
     def _serving(self, link: _Link, serve: Callable[[_Link], bool]) -> Callable[[], None]:
         def served() -> None:
+            self._passes.wait()
             try:
                 goes_on = serve(link)
             except (OSError, EOFError):

@@ -17,7 +17,6 @@ from mongoq.aio import AsyncBroker, AsyncQueue
 from mongoq.cli.checks.role import create_role_command
 from mongoq.drivers.backend import Backend, open_backend
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol.history.stats import flush
 from mongoq.sync import Broker, Queue
 
 OPERATIONS: dict[str, frozenset[str]] = {
@@ -113,8 +112,6 @@ def _marked(method: Callable[..., Any]) -> Callable[..., Any]:
 
         @functools.wraps(method)
         async def call_async(*args: Any, **options: Any) -> Any:
-            if method.__name__ == "stats":
-                await args[0]._run(flush)  # what other operations have counted is not the viewer's to write
             with _marking():
                 return await method(*args, **options)
 
@@ -122,8 +119,6 @@ def _marked(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(*args: Any, **options: Any) -> Any:
-        if method.__name__ == "stats":
-            args[0]._run(flush)
         with _marking():
             result = method(*args, **options)
         if isinstance(result, AsyncIterator):

@@ -14,7 +14,14 @@ from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.base.bootstrap import UNAUTHORIZED_CODE
 from mongoq.protocol.flow import ReplyLost
 
-__all__ = ["LOGIN_REFUSED_CODES", "UNAUTHORIZED_CODE", "FailoverNotice", "describe_missing_right"]
+__all__ = [
+    "LOGIN_REFUSED_CODES",
+    "UNAUTHORIZED_CODE",
+    "FailoverNotice",
+    "describe_missing_right",
+    "describe_refused_user",
+    "is_refused_user",
+]
 
 LOGIN_REFUSED_CODES = frozenset({11, 17, 18, 334, 8000})
 """What a server answers to credentials that it does not take, or to a mechanism that it does not have."""
@@ -39,6 +46,18 @@ ACTIONS = {
 """The server's names of the actions that commands need, where they differ from those of the commands."""
 ADVICE_SEPARATOR = "; mongoq: "
 NOT_AUTHORIZED_PATTERN = re.compile(r'not authorized on (\S+) to execute command \{ (\w+): (?:"([^"]*)")?')
+
+
+def is_refused_user(error: BaseException) -> bool:
+    """Return whether the server refuses the user, or what the user wants to do."""
+    return isinstance(error, OperationFailure) and error.code in LOGIN_REFUSED_CODES | {UNAUTHORIZED_CODE}
+
+
+def describe_refused_user(error: Exception) -> str:
+    """Return what a server refuses, in a sentence that goes on from its name, and what to do."""
+    if getattr(error, "code", None) in LOGIN_REFUSED_CODES:
+        return "refused the user: check user, password, authSource and authMechanism in the URI"
+    return describe_missing_right(error)
 
 
 def describe_missing_right(error: Exception) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from pymongo.errors import PyMongoError
 
 from mongoq.drivers.backend import is_outage
-from mongoq.drivers.errors import LOGIN_REFUSED_CODES, UNAUTHORIZED_CODE, describe_missing_right
+from mongoq.drivers.errors import describe_refused_user, is_refused_user
 from mongoq.errors import BrokerClosed, MongoqError
 from mongoq.model.health import Health
 
@@ -29,10 +29,8 @@ def describe_trouble(error: Exception, seconds: float) -> str:
     if isinstance(error, MongoqError):
         return str(error)
     kind, code = type(error).__name__, getattr(error, "code", None)
-    if code == UNAUTHORIZED_CODE:
-        return f"the server {describe_missing_right(error)}"
-    if code in LOGIN_REFUSED_CODES:
-        return "the server refused the user: check user, password, authSource and authMechanism in the URI"
+    if is_refused_user(error):
+        return f"the server {describe_refused_user(error)}"
     if is_outage(error) or getattr(error, "timeout", False):
         return f"no server that takes writes answered within {seconds:g} s ({kind})"
     return f"the server answers with an error: {kind}" + ("" if code is None else f", code {code}")

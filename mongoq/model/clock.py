@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol
 
+from mongoq.errors import ServerUnavailable
 from mongoq.model.arguments import Duration, duration, moment
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -161,7 +162,7 @@ class ServerClock:
         self._disturbed = False
 
     def now(self) -> datetime:
-        """Return the server's time; raises ``RuntimeError`` when it was never measured."""
+        """Return the server's time; raises ``ServerUnavailable`` when it was never measured."""
         self._last = max(self._last, self._reckoned().milliseconds(self.local()))
         return time_of(int(self._last))
 
@@ -178,7 +179,7 @@ class ServerClock:
 
     def _reckoned(self) -> _Reckoning:
         if self._reckoning is None:
-            raise RuntimeError("the server's clock was never measured")
+            raise ServerUnavailable("the server's clock was never measured: no server has answered this broker yet")
         return self._reckoning
 
 

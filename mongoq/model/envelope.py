@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
-from pathlib import Path
 from struct import Struct
 from typing import Any
 
@@ -16,7 +14,15 @@ from bson.raw_bson import RawBSONDocument
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import REASON_BYTES
 from mongoq.model.encoding.codec import Encoding
-from mongoq.model.encoding.error_text import name_of, plain, shorten_trace, text_of, trace_of, type_name
+from mongoq.model.encoding.error_text import (
+    OWN_FOLDER,
+    name_of,
+    plain,
+    shorten_trace,
+    text_of,
+    trace_of,
+    type_name,
+)
 from mongoq.model.encoding.ids import bytes_of
 from mongoq.model.item import Document, Item, delivery_hash
 
@@ -38,8 +44,6 @@ ERROR_BYTES = 4096
 """Bytes of an error's message, and of its traceback, at most."""
 TYPE_BYTES = 256
 """Bytes of an error's type, at most."""
-WORKER_FOLDER = str(Path(__file__).resolve().parent.parent / "worker") + os.sep
-"""Folder of the files that call handlers: their frames say nothing about an error in a handler."""
 ID_PREFIX = b"\x07_id\0"
 """Bytes before the 12 bytes of an ``_id`` that is an ObjectId, in BSON."""
 WHEN, PRIORITY = b"\x09when\0", b"\x10priority\0"
@@ -176,7 +180,7 @@ def error_document(error: Any, at: datetime) -> dict[str, Any] | None:
 
 def _trace(error: BaseException) -> str:
     try:
-        return shorten_trace(trace_of(error), ERROR_BYTES, hidden=WORKER_FOLDER)
+        return shorten_trace(trace_of(error), ERROR_BYTES, hidden=OWN_FOLDER)
     except BaseException:
         # Python reads a module's source lines by its loader, which may be the user's and raise anything.
         return ""

@@ -7,6 +7,7 @@ take 0.4 s of the server's processor.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.arguments import DEAD_SUFFIX, count, object_id, queue_name
 from mongoq.model.encoding.extended_json import time_text
 from mongoq.model.indexes import BEGINNING
@@ -26,8 +27,8 @@ from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.first_due import first_due_pipeline
-from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
-from mongoq.protocol.base.topics import read_bindings
+from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, unusable_settings
+from mongoq.protocol.base.topics import Bound, read_bindings
 from mongoq.protocol.coordination.heartbeats import WorkerRecord, workers
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
@@ -41,11 +42,14 @@ __all__ = [
     "StoredSettings",
     "find_dead_queue",
     "find_item",
+    "find_unusable",
     "read_events",
     "read_queues",
     "read_settings",
     "refuse_unknown",
 ]
+
+logger = logging.getLogger("mongoq.stats")
 
 BUDGET = 100_000
 """Documents that one read of all queues may examine, by default."""
@@ -149,7 +153,7 @@ def read_queues(
     controls = yield from _read_controls(broker, CONTROL_PREFIX, ("settings", "paused"), wanted)
     counters = yield from _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
     if wanted is None:
-        bound = yield from read_bindings(broker)
+        bound = yield from _read_bound(broker)
         wanted = sorted(held.union(controls, counters, *bound.values()))
     settings = {name: _settings_of(name, controls.get(name)) for name in wanted}
     dead = {each.dead for each in settings.values() if each.dead is not None}
@@ -170,6 +174,32 @@ def read_queues(
         )
         for name in wanted
     ]
+
+
+def _read_bound(broker: BrokerContext) -> Flow[Bound]:
+    """Read the bindings; those that cannot be used must not hide the queues, and are an error of each push."""
+    try:
+        return (yield from read_bindings(broker))
+    except CollectionUnsuitable as error:
+        logger.warning("%s", error)
+        return {}
+
+
+def find_unusable(broker: BrokerContext) -> Flow[list[str]]:
+    """Return what other programs have stored that calls of queues refuse, a sentence each (two ``find``)."""
+    yield from ensure_broker_ready(broker, write=False)
+    controls = yield from _read_controls(broker, CONTROL_PREFIX, ("settings",), None)
+    problems: list[str] = []
+    for name, control in controls.items():
+        try:
+            from_stored(name, control.get("settings", {}))
+        except ArgumentInvalid as error:
+            problems.append(str(unusable_settings(broker, name, error)))
+    try:
+        yield from read_bindings(broker)
+    except CollectionUnsuitable as error:
+        problems.append(str(error))
+    return problems
 
 
 def _live(queue: QueueInsight | None) -> BoundedCount:
@@ -324,13 +354,16 @@ def read_settings(broker: BrokerContext, name: str) -> Flow[StoredSettings]:
 
     Raises:
         QueueUnknown: no caller has used the queue.
-        ArgumentInvalid: another program has stored settings that cannot be used.
+        CollectionUnsuitable: another program has stored settings that cannot be used.
     """
     options = queue_options(name)
     yield from ensure_broker_ready(broker, write=False)
     yield from refuse_unknown(broker, options.name)
     document = (yield from find_one(broker, {"_id": CONTROL_PREFIX + name})) or {}
-    stored = from_stored(name, document.get("settings", {}))
+    try:
+        stored = from_stored(name, document.get("settings", {}))
+    except ArgumentInvalid as error:
+        raise unusable_settings(broker, name, error) from error
     return StoredSettings(resolve_settings(options, stored), frozenset(stored), bool(document.get("paused")))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
 
-from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
+from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right, is_refused_user
 from mongoq.errors import BrokerClosed, CollectionUnsuitable
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item
@@ -78,6 +78,7 @@ class Coordinator:
         self._exclusive_since = self._others_until = float("-inf")
         self.quiet_wait = QUIET_WAIT_SECONDS
         self._outages: dict[str, _Outage] = {}
+        self._succeeded: set[str] = set()
 
     def holds_anything(self) -> bool:
         """Return whether any consumer holds an item, or still runs a lost one."""
@@ -145,14 +146,17 @@ class Coordinator:
         """Record a server error; returns the seconds to rest, or ``None`` if another try is useless.
 
         Until ``report_recovery``, each error type is logged once per ``what``: a driver that keeps looking for a
-        server raises two or three types by turns.
+        server raises two or three types by turns. A refused user is an error to end with if no such command has ever
+        succeeded; else the right may come back, as after a change of password.
         """
-        if isinstance(error, BrokerClosed | CollectionUnsuitable):
+        never_allowed = is_refused_user(error) and what not in self._succeeded
+        if never_allowed or isinstance(error, BrokerClosed | CollectionUnsuitable):
             self.fail(error)
             return None
         with self._lock:
             outage = self._outages.setdefault(what, _Outage(time.monotonic()))
-            if type(error) not in outage.kinds:
+            # A loop that is left behind at the end does not try again.
+            if type(error) not in outage.kinds and not self.halted:
                 outage.kinds.add(type(error))
                 text = _error_text(error) if self.log_errors == "message" else type(error).__name__
                 logger.warning(
@@ -166,8 +170,9 @@ class Coordinator:
 
     @property
     def is_cut_off(self) -> bool:
-        """True after the broker was closed: nothing can be settled any more."""
-        return isinstance(self.failure, BrokerClosed)
+        """True after the broker was closed or its user refused: nothing can be settled any more."""
+        failure = self.failure
+        return isinstance(failure, BrokerClosed) or (failure is not None and is_refused_user(failure))
 
     def fail(self, error: BaseException) -> None:
         """Record an error with which the worker cannot go on; the first one is kept."""
@@ -184,7 +189,8 @@ class Coordinator:
         ]
 
     def report_recovery(self, what: str) -> None:
-        """Record that commands of this kind succeed again."""
+        """Record that commands of this kind succeed, or do so again."""
+        self._succeeded.add(what)
         if not self._outages:
             return
         with self._lock:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mongoq.model.arguments import duration
-from mongoq.model.encoding.error_text import printable, text_of, trace_of
+from mongoq.model.encoding.error_text import printable, text_of, trace_of, user_trace_of
 from mongoq.model.envelope import error_document, shorten
 from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
@@ -132,13 +132,13 @@ def _place_of(error: BaseException) -> str:
 def exc_info_of(error: BaseException | str | None, log_errors: LogErrors = "message") -> ExcInfo | None:
     """Return ``exc_info`` for a logger; ``None`` for no exception.
 
-    A formatter prints the whole text of an error. If the text quotes a payload or a credential, a stand-in with the
+    The traceback begins with the first frame of the handler. A formatter prints the whole text of an error. If the text quotes a payload or a credential, a stand-in with the
     same type name and the cleaned line replaces the error, without the errors that led to it. With ``"type"`` the
     stand-in has no text.
     """
     if not isinstance(error, BaseException):
         return None
-    trace = trace_of(error)
+    trace = user_trace_of(error)
     if log_errors == "message" and _may_be_printed(error):
         return type(error), error, trace
     kind, text = _type_and_text(error)

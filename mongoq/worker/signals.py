@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,10 +35,17 @@ class _Listener:
         self.before = before
         self.ended = False
         self.raised: BaseException | None = None
+        self._process = os.getpid()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         stops, below = self._stops(), self._base_handler()
-        if not stops:  # the program has installed this listener again after the end of its block
+        if self._process != os.getpid():
+            # A child that a handler has forked. Ctrl-C reaches it as well, while the handler may go on; SIGTERM is
+            # meant for the child, as by ``Process.terminate()``.
+            if number == signal.SIGINT:
+                return
+            stops = []
+        if not stops:  # or the program has installed this listener again after the end of its block
             signal.signal(number, below)
             signal.raise_signal(number)
             return

@@ -15,7 +15,9 @@ from click.testing import Result
 
 import mongoq
 from mongoq.cli.base import amounts
+from mongoq.cli.base.progress import Meter
 from mongoq.errors import QueueUnknown
+from mongoq.protocol.history import dead_letters
 
 Run = Callable[..., Result]
 Read = Callable[..., list[Any]]
@@ -271,3 +273,57 @@ def test_two_operators_send_each_letter_back_once(
     assert len(items) == 3_001
     assert {item.attempts for item in items} == {0}
     assert orders.dead.size() == 0
+
+
+def interrupt_in_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, number: int) -> None:
+    """Let Ctrl-C come after the call of a function with this number."""
+    function, calls = getattr(owner, name), []
+
+    def call(*args: Any, **options: Any) -> Any:
+        calls.append(function(*args, **options))
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return calls[-1]
+
+    monkeypatch.setattr(owner, name, call)
+
+
+@pytest.mark.parametrize("options", [["replay"], ["move", "--to=repair"], ["replay", "--json"]], ids=str)
+def test_ctrl_c_says_how_many_letters_were_sent(
+    run: Run, orders: Queue, letters: list[ObjectId], monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.setattr(dead_letters, "LETTERS_PER_PAGE", 1)
+    interrupt_in_call(monkeypatch, Meter, "show", number=3)
+    command, *more = options
+    result = run("dead", command, "orders", *more, "--yes")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert "stopped; 3 letters sent, and maybe up to 1 more; the others are still in orders.dead" in result.stderr
+    assert orders.dead.size() == 1
+    assert run("dead", command, "orders", *more, "--yes").exit_code == 0
+    assert orders.dead.size() == 0
+
+
+@pytest.mark.parametrize("command", [["dead", "drop"], ["purge"]], ids=str)
+def test_ctrl_c_during_a_deletion_says_how_to_go_on(
+    run: Run, orders: Queue, letters: list[ObjectId], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    orders.push("waits")
+    for kind in (mongoq.Queue, type(orders.dead)):
+        interrupt_in_call(monkeypatch, kind, "purge", number=1)
+    result = run(*command, "orders", "--yes")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert "stopped; what was deleted by now is gone, and the rest is still there" in result.stderr
+
+
+def test_ctrl_c_says_how_many_copies_were_pushed(
+    run: Run, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = broker.queue("done", history=3600)
+    queue.push_many(range(3))
+    while queue.pop() is not None:
+        pass
+    interrupt_in_call(monkeypatch, Meter, "show", number=1)
+    result = run("replay", "done", "--yes")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert "stopped; 3 items pushed, and maybe a batch under way; the same command goes on" in result.stderr
+    assert "pushed 0 of 3" in run("replay", "done", "--yes").stdout

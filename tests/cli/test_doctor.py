@@ -68,6 +68,7 @@ def test_each_check_is_a_line(examine: Examine, broker: mongoq.Broker) -> None:
         "clock",
         "history window",
         "cache",
+        "stored settings",
         "workers",
         "consumers",
         "oldest item",
@@ -126,6 +127,27 @@ def test_old_items_and_queues_without_workers_are_named(examine: Examine, broker
     assert findings["consumers"]["detail"].startswith("no worker takes the due items of orders (2:00:")
     assert findings["oldest item"]["detail"].startswith("due items wait in orders (2:00:")
     _, findings = examine("--max-age=10000")
+    assert findings["oldest item"]["state"] == "ok"
+
+
+def test_a_standalone_server_is_no_problem(examine: Examine, memory: Path) -> None:
+    with EmbeddedServer(memory / "standalone", replica_set=None) as alone:
+        code, findings = examine(MONGOQ_URI=alone.uri)
+    assert findings["replica set"]["state"] == "warning"
+    assert "no transactions" in findings["replica set"]["detail"]
+    assert {finding["state"] for finding in findings.values()} == {"ok", "warning", "unknown"}
+    assert code == 0
+
+
+def test_settings_that_cannot_be_used_are_a_problem(examine: Examine, broker: mongoq.Broker, raw: Any) -> None:
+    broker.queue("orders").push(1)
+    raw.insert_many([{"_id": "queue:mails", "settings": {"lease": "long"}}, {"_id": "topics:mongoq", "bound": [1]}])
+    code, findings = examine()
+    assert code == 1
+    stored = findings["stored settings"]
+    assert stored["state"] == "problem"
+    assert "mend 'queue:mails' in it" in stored["detail"]
+    assert "mend 'topics:mongoq' in it" in stored["detail"]
     assert findings["oldest item"]["state"] == "ok"
 
 
@@ -208,9 +230,9 @@ def test_old_servers_are_a_problem(version: str, state: str) -> None:
 
 @pytest.mark.parametrize(
     ("hello", "state"),
-    [({}, "problem"), ({"msg": "isdbgrid"}, "ok"), ({"setName": "rs0", "hosts": ["a", "b", "c"]}, "ok")],
+    [({}, "warning"), ({"msg": "isdbgrid"}, "ok"), ({"setName": "rs0", "hosts": ["a", "b", "c"]}, "ok")],
 )
-def test_a_server_alone_is_a_problem(hello: Any, state: str) -> None:
+def test_a_server_alone_is_a_warning(hello: Any, state: str) -> None:
     assert checks.check_replica_set(server(hello=hello)).state == state
 
 
@@ -249,7 +271,7 @@ def test_indexes_beyond_half_of_the_cache_are_a_problem(indexes: int, state: str
     assert checks.check_cache(server(collStats=stats, serverStatus=status)).state == state
 
 
-@pytest.mark.parametrize(("version", "state"), [(1, "ok"), (2, "problem")])
+@pytest.mark.parametrize(("version", "state"), [(1, "ok"), (2, "problem"), ("1", "problem"), (None, "problem")])
 def test_a_later_schema_is_a_problem(version: int, state: str) -> None:
     assert checks.check_schema(server(found={"version": version})).state == state
 

@@ -254,8 +254,33 @@ def test_an_interrupted_file_is_not_taken_for_a_whole_one(
     path = tmp_path / "orders.jsonl"
     result = run("export", "orders", "--output", str(path))
     assert result.exit_code == 130
-    assert f"stopped after 4 items of orders; {path}.part is not complete" in result.stderr
-    assert not path.exists()
+    assert f"stopped after 4 items of orders; {path} was not written" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+@pytest.mark.parametrize("name", ["orders.jsonl", "ö" * 127])
+def test_of_two_exports_to_one_file_the_later_one_fails(
+    run: Run, orders: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, links: bool, name: str
+) -> None:
+    orders.push_many(range(2))
+    path, make_line, inner = tmp_path / name, transfer.make_line, []
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(OSError("no links")))
+
+    def export_meanwhile(*arguments: Any) -> str:
+        if not inner:
+            inner.append(None)
+            inner[0] = run("export", "orders", "--output", str(path), "--state", "ready")
+            orders.push_many(range(3))
+        return make_line(*arguments)
+
+    monkeypatch.setattr(transfer, "make_line", export_meanwhile)
+    result = run("export", "orders", "--output", str(path))
+    assert (result.exit_code, inner[0].exit_code) == (1, 0)
+    assert "was made by another program meanwhile, and stays as it is" in result.stderr
+    assert list(tmp_path.iterdir()) == [path]
+    assert len(path.read_text().splitlines()) == 2
 
 
 def line(**fields: Any) -> str:

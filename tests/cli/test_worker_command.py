@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import mongoq
 from mongoq.cli.main import main
-from tests.cli.programs import Ended, Program, begun, fields_of
+from tests.cli.programs import Ended, Program, begun, fields_of, is_alive
 from tests.waiting import until
 
 Start = Callable[..., Program]
@@ -430,3 +430,39 @@ def test_the_address_of_health_may_leave_out_the_host() -> None:
     assert convert(":8080", None, None) == ("127.0.0.1", 8080)
     assert convert("0.0.0.0:8080", None, None) == ("0.0.0.0", 8080)
     assert convert("[::1]:8080", None, None) == ("::1", 8080)
+
+
+IN_A_POOL = """
+import multiprocessing
+pool = multiprocessing.get_context("fork").Pool(1)
+say("pool", pool.apply(os.getpid))
+"""
+IN_A_CHILD = """
+if os.fork() == 0:
+    say("child", os.getpid())
+"""
+IN_A_THREAD = """
+import threading
+threading.Thread(target=lambda: os.path.exists("gate") or time.sleep(3600), name="mine").start()
+"""
+
+
+def test_a_module_that_forks_or_has_a_pool_gets_one_worker_that_ends(program: Start, broker: mongoq.Broker) -> None:
+    command = program("worker", "app:make", "--processes=2", more=IN_A_POOL + IN_A_CHILD)
+    until(lambda: len(command.logged(" starts: ")) == 2 or command.process.poll() is not None)
+    workers = set(command.workers())
+    command.process.terminate()
+    assert command.end() == 0, command.log
+    assert {int(line.split("[")[1].split("]")[0]) for line in command.logged(" starts: ")} == workers
+    assert len(command.logged("a process that the module has forked comes back from it, and ends")) == 2
+    assert not command.logged("Traceback")
+    until(lambda: not any(is_alive(int(pid)) for pid in command.said("pool") + command.said("child")))
+
+
+def test_a_thread_that_keeps_the_process_from_ending_is_named(program: Start) -> None:
+    command = program("worker", "app:make", more=IN_A_THREAD)
+    until(lambda: command.logged(" starts: "))
+    command.process.terminate()
+    until(lambda: command.logged("its process waits for threads that the program has started: mine"))
+    command.process.terminate()
+    assert command.end() == -signal.SIGTERM

@@ -10,6 +10,7 @@ import asyncio
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,11 @@ def end_child(way: str) -> Any:
     return mongoq.Dead("a child's") if way == "return" else None
 
 
+def linger(begun: Any) -> None:
+    begun.set()
+    time.sleep(3600)
+
+
 def wait_for(child: int) -> None:
     _, status = os.waitpid(child, 0)
     say("child", os.waitstatus_to_exitcode(status))
@@ -45,10 +51,16 @@ def wait_for(child: int) -> None:
 
 def main(uri: str, database: str, kind: str, way: str) -> None:
     def plain(payload: Any) -> Any:
-        if way == "process":
+        if way in ("process", "terminate"):
             say("began", payload, os.getpid())
-            process = multiprocessing.get_context("fork").Process(target=sys.exit, args=(CODE,))
+            context = multiprocessing.get_context("fork")
+            begun = context.Event()
+            work = (sys.exit, CODE) if way == "process" else (linger, begun)
+            process = context.Process(target=work[0], args=work[1:])
             process.start()
+            if way == "terminate":
+                begun.wait()  # Python forgets a signal that comes in the middle of a fork
+                process.terminate()
             process.join()
             say("child", process.exitcode)
             return None

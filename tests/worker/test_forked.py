@@ -15,7 +15,7 @@ from tests.worker.forking import CODE
 ROOT = Path(__file__).parents[2]
 NUMBER = 4
 PATIENCE = 60
-CODES = {"exit": CODE, "exit with a text": 1, "raise": 1, "return": 0, "process": CODE, "wait": 1}
+CODES = {"exit": CODE, "exit with a text": 1, "raise": 1, "return": 0, "process": CODE, "wait": 1, "terminate": -15}
 
 
 def run(uri: str, database: str, kind: str, way: str) -> tuple[list[list[str]], str]:
@@ -31,7 +31,7 @@ def run(uri: str, database: str, kind: str, way: str) -> tuple[list[list[str]], 
     [
         *((kind, way) for kind in ("threads", "plain") for way in ("exit", "exit with a text", "raise", "return")),
         *(("tasks", way) for way in ("exit", "raise", "return", "wait")),
-        ("threads", "process"),
+        *(("threads", way) for way in ("process", "terminate")),
     ],
 )
 def test_a_child_that_a_handler_forked_ends_and_settles_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,6 +59,45 @@ def test_a_failed_run_is_logged_with_its_error_and_what_comes_next(
     records = [record for record in caplog.records if "has failed" in record.getMessage()]
     assert all(record.name == "mongoq.worker" for record in records)
     assert all('raise LookupError("no such\\nthing")' in printed(record) for record in records)
+
+
+def test_a_traceback_begins_in_the_handler(
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push("bad")
+    desk.consumers.append(("orders", fail_in_task if desk.kind == "tasks" else fail_in_thread, {"max_retries": 0}))
+    desk.run()
+    (record,) = [record for record in caplog.records if "has failed" in record.getMessage()]
+    assert record.exc_info is not None
+    frames = [frame.name for frame in traceback.extract_tb(record.exc_info[2])]
+    assert frames == ["fail_in_task" if desk.kind == "tasks" else "fail_in_thread", "fail_inside"]
+    assert printed(record).count("  File ") == 2
+    (letter,) = queue.dead.peek()
+    assert letter.error is not None
+    assert str(letter.error.traceback).count("  File ") == 2
+
+
+def fail_inside(payload: str) -> None:
+    raise LookupError(payload)
+
+
+def fail_in_thread(payload: str) -> None:
+    fail_inside(payload)
+
+
+async def fail_in_task(payload: str) -> None:
+    fail_inside(payload)
+
+
+def test_an_error_of_mongoq_itself_keeps_the_place_where_it_was_raised(broker: mongoq.Broker) -> None:
+    try:
+        broker.queue("")
+    except mongoq.QueueNameInvalid as error:
+        info = exc_info_of(error)
+    assert info is not None
+    assert traceback.extract_tb(info[2])[0].name == "test_an_error_of_mongoq_itself_keeps_the_place_where_it_was_raised"
+    error = info[1].with_traceback(info[2].tb_next if info[2] is not None else None)
+    assert len(traceback.extract_tb(exc_info_of(error)[2])) == 1  # type: ignore[index]
 
 
 def test_what_a_handler_declares_is_logged(

@@ -34,10 +34,18 @@ def count_items(
 
 
 def may_change(confirmation: Confirmation, output: Output, change: str, counted: BoundedCount) -> bool:
-    """Return whether to carry out a change of these items; a change of no items needs no confirmation."""
+    """Return whether to go on with a change of these items; nobody is asked about no items."""
     if counted == NOTHING and not confirmation.dry_run:
         return True
     return confirmation.allows(output, change, count=counted.number, exact=counted.exact)
+
+
+def changes_nothing(confirmation: Confirmation, counted: BoundedCount) -> bool:
+    """Return whether a change that may go on has to leave everything as it is.
+
+    Nobody has agreed to a change of the items that have come since they were counted.
+    """
+    return counted == NOTHING and not confirmation.yes
 
 
 def amount(counted: BoundedCount | int, noun: str = "item") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pymongo.errors import OperationFailure, PyMongoError
 
-from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
+from mongoq.drivers.errors import describe_refused_user, is_refused_user
 
 OPERATION_FAILED = 1
 """Exit code when mongoq refused or failed: an unknown queue, an item that does not exist, an unhealthy check."""
@@ -19,7 +19,7 @@ INTERRUPTED = 130
 def describe_driver_error(error: PyMongoError) -> str:
     """Return an error of the driver in one line, without its topology dump and without values of documents."""
     if isinstance(error, OperationFailure):
-        if error.code == UNAUTHORIZED_CODE:
-            return f"MongoDB {describe_missing_right(error)}"
+        if is_refused_user(error):
+            return f"MongoDB {describe_refused_user(error)}"
         return f"MongoDB refused the command: code {error.code}"
     return f"{type(error).__name__}: {str(error).partition(', Timeout:')[0]}"

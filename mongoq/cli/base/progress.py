@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 import click
 
-from mongoq.cli.base.output import printable
+from mongoq.cli.base.output import Output, printable
 
 REDRAW_SECONDS = 0.1
 """Seconds from one drawing of a progress line to the next, at least."""
+
+DELETION_INTERRUPTED = "what was deleted by now is gone, and the rest is still there; run the command again to go on"
+"""Sentence after Ctrl-C during a deletion: one command of the server deletes all, and may go on."""
+
+
+@contextmanager
+def explain_interruption(output: Output, explain: Callable[[], str]) -> Iterator[None]:
+    """Say after Ctrl-C in the block how far the command came; the exit code follows from the error, which goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.note(f"stopped; {explain()}")
+        raise
 
 
 class Meter:

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, count_items, may_change
+from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change
 from mongoq.cli.base.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output, cell
-from mongoq.cli.base.progress import Meter
+from mongoq.cli.base.progress import DELETION_INTERRUPTED, Meter, explain_interruption
 from mongoq.cli.change.replay import exit_if_incomplete, failures_of, report_failures, target_text
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import json_text
@@ -84,6 +84,14 @@ class LetterOptions:
     def count(self, letters: DeadQueue) -> BoundedCount:
         """Count the selected letters that no caller holds."""
         return count_items(letters, dead_letters.count_letters, self.select(letters), at_most=self.limit)
+
+    def explain_nothing(self, letters: DeadQueue) -> Replayed:
+        """Return the result of a replay that sends nothing, with what has become of the letters with these ids."""
+        if not self.ids:
+            return Replayed()
+        ids = dict.fromkeys(self.ids)
+        there = {letter.id for letter in letters._run(dead_letters.read_letters, self.select(letters), limit=len(ids))}
+        return Replayed(found=len(there), skipped=len(there), missing=tuple(id for id in ids if id not in there))
 
 
 def open_letters(broker: Broker, queue: str, *, exact: bool = False) -> DeadQueue:
@@ -271,9 +279,29 @@ def _send(
     change = f"send {amount(counted, 'letter')} of {letters.name} {where}"
     if not may_change(confirmation, output, change, counted):
         return
-    with output.progress("sending …"):
-        done = letters.replay(**chosen.filters, limit=chosen.limit, to=to)
+    if changes_nothing(confirmation, counted):
+        done = chosen.explain_nothing(letters)
+    else:
+        done = _replay(letters, chosen, output, to=to)
     _report(output, letters.name, done, where)
+
+
+def _replay(letters: DeadQueue, chosen: LetterOptions, output: Output, *, to: str | None) -> Replayed:
+    """Send letters, and say after Ctrl-C how many were sent."""
+    so_far = Replayed()
+
+    def show(result: Replayed) -> None:
+        nonlocal so_far
+        so_far = result
+        meter.show(f"{amount(result.pushed, 'letter')} sent")
+
+    def explain() -> str:
+        sent = f"{amount(so_far.pushed, 'letter')} sent, and maybe up to {dead_letters.LETTERS_PER_PAGE:,} more"
+        return f"{sent}; the others are still in {letters.name}"
+
+    with Meter() as meter, explain_interruption(output, explain):
+        selected = chosen.select(letters)
+        return letters._run(dead_letters.revive, selected, to=to, hop=None, limit=chosen.limit, progress=show)
 
 
 def _report(output: Output, name: str, done: Replayed, where: str) -> None:
@@ -300,8 +328,9 @@ def drop(*, queue: str, chosen: LetterOptions, confirmation: Confirmation, broke
     change = f"delete {amount(counted, 'letter')} of {letters.name}"
     if not may_change(confirmation, output, change, counted):
         return
-    with output.progress("deleting …"):
-        deleted = letters.purge(**chosen.filters, limit=chosen.limit)
+    with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
+        nothing = changes_nothing(confirmation, counted)
+        deleted = 0 if nothing else letters.purge(**chosen.filters, limit=chosen.limit)
     if output.as_json:
         output.document({"queue": letters.name, "deleted": deleted})
     else:

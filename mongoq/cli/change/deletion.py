@@ -8,11 +8,12 @@ from typing import Any, get_args
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, count_items, may_change
+from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change
 from mongoq.cli.base.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output
+from mongoq.cli.base.progress import DELETION_INTERRUPTED, explain_interruption
 from mongoq.errors import MongoqError, PayloadInvalid
 from mongoq.model.item import State
 from mongoq.protocol import admin
@@ -49,8 +50,9 @@ def purge(
     change = f"delete {amount(counted, f'{state} item' if state else 'item')} of {queue}"
     if not may_change(confirmation, output, change, counted):
         return
-    with output.progress("deleting …"):
-        deleted = handle.purge(state=state, where=where, limit=limit)
+    with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
+        nothing = changes_nothing(confirmation, counted)
+        deleted = 0 if nothing else handle.purge(state=state, where=where, limit=limit)
     if output.as_json:
         output.document({"queue": queue, "state": state, "deleted": deleted})
     else:
@@ -121,7 +123,7 @@ def drop_queue(*, queue: str, force: bool, confirmation: Confirmation, broker: B
     change = f"delete {queue} with {amount(live, 'live item')} and {amount(kept, 'item')} of its history"
     if not confirmation.allows(output, change, count=(live + kept).number, exact=live.exact and kept.exact):
         return
-    with output.progress("deleting …"):
+    with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
         deleted = broker.drop_queue(queue, force=force)
     if output.as_json:
         output.document({"queue": queue, "deleted": deleted})

@@ -9,14 +9,14 @@ from typing import Any
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, count_items, may_change
+from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change
 from mongoq.cli.base.arguments import COUNT, FILTER, MOMENT, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
-from mongoq.cli.base.progress import Meter
+from mongoq.cli.base.progress import Meter, explain_interruption
 from mongoq.model.copies import Replayed
 from mongoq.protocol.history.mistaken import is_known, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount, history_range
@@ -69,16 +69,24 @@ def replay(
         change = f"push copies of {amount(counted)} of {queue} {where_to}"
         if not may_change(confirmation, output, change, counted):
             return
-    with Meter() as meter:
+        if changes_nothing(confirmation, counted):
+            report(output, Replayed(), source=queue, target=to or queue, is_dry=False)
+            return
+    so_far = Replayed()
+
+    def show(far: Replayed) -> None:
+        nonlocal so_far
+        so_far = far
+        meter.show(f"{amount(far.found)} read, {far.pushed:,} to push")
+
+    def explain() -> str:
+        if confirmation.dry_run:
+            return "nothing was pushed"
+        return f"{amount(so_far.pushed)} pushed, and maybe a batch under way; the same command goes on"
+
+    with Meter() as meter, explain_interruption(output, explain):
         meter.show("reading the history …")
-        done = handle.replay(
-            **chosen,
-            to=to,
-            limit=limit,
-            label=label,
-            dry_run=confirmation.dry_run,
-            progress=lambda far: meter.show(f"{amount(far.found)} read, {far.pushed:,} to push"),
-        )
+        done = handle.replay(**chosen, to=to, limit=limit, label=label, dry_run=confirmation.dry_run, progress=show)
     report(output, done, source=queue, target=to or queue, is_dry=confirmation.dry_run)
 
 

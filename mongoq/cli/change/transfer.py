@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, Any
 from uuid import UUID
 
@@ -58,6 +59,8 @@ PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, ObjectId, 
 LIVE_STATES = ("ready", "scheduled", "reserved", "expired")
 PART_SUFFIX = ".part"
 """End of the name of a file that is not complete."""
+PART_NAME_LENGTH = 48
+"""Characters of a file's name that the name of the incomplete file begins with; systems allow 255 bytes in all."""
 
 
 @click.command(
@@ -100,7 +103,7 @@ def export(
         with _open_output(path) as stream:
             exporter.write_all(stream)
     except KeyboardInterrupt:
-        hint = f"; {path}{PART_SUFFIX} is not complete" if path else ""
+        hint = f"; {path} was not written" if path else ""
         output.note(f"stopped after {amount(exporter.written)} of {handle.name}{hint}")
         # The reader may not read on, and Python would wait for it while it flushes at exit.
         discard_stdout()
@@ -117,19 +120,45 @@ def export(
 
 @contextmanager
 def _open_output(path: Path | None) -> Iterator[IO[str]]:
-    """Open a file that gets its name only when it is complete and on disk; stdout without a path."""
+    """Open a file that gets its name only when it is complete and on disk; stdout without a path.
+
+    Until then it has a name that no other export uses. After any error nothing is left of it.
+    """
     if path is None:
         yield sys.stdout
         return
-    part = path.with_name(path.name + PART_SUFFIX)
+    part = path.with_name(f"{path.name[:PART_NAME_LENGTH]}.{token_hex(4)}{PART_SUFFIX}")
     try:
-        with part.open("w", encoding="ascii") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(path)
+        with part.open("x", encoding="ascii") as stream:
+            try:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+                _give_name(part, path)
+            finally:
+                part.unlink(missing_ok=True)
+    except FileExistsError:
+        raise MongoqError(
+            f"{path} was made by another program meanwhile, and stays as it is; name a new file"
+        ) from None
     except OSError as error:
         raise MongoqError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _give_name(part: Path, path: Path) -> None:
+    """Rename a file, but over no other one.
+
+    Raises:
+        FileExistsError: there is a file with the new name.
+    """
+    try:
+        path.hardlink_to(part)  # the one way to rename that replaces nothing
+    except FileExistsError:
+        raise
+    except OSError:  # the file system has no links
+        if path.exists():
+            raise FileExistsError(str(path)) from None
+        part.replace(path)
 
 
 class Exporter:

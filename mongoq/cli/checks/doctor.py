@@ -13,7 +13,7 @@ from mongoq.cli.base.arguments import COUNT
 from mongoq.cli.base.connection import connect, with_connection, with_json
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output
-from mongoq.cli.checks.queue_checks import check_consumers, check_oldest, check_workers
+from mongoq.cli.checks.queue_checks import check_consumers, check_oldest, check_stored, check_workers
 from mongoq.cli.checks.role import ROLES
 from mongoq.cli.checks.server_checks import (
     Finding,
@@ -32,7 +32,7 @@ from mongoq.cli.checks.server_checks import (
 )
 from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import CollectionUnsuitable, MongoqError
-from mongoq.protocol.insight import read_queues
+from mongoq.protocol.insight import find_unusable, read_queues
 from mongoq.sync import Broker
 
 MAX_AGE_SECONDS = 3600
@@ -84,8 +84,8 @@ def doctor(
 ) -> None:
     """Check server, collection and queues, and say what to do.
 
-    Each line begins with ok, with problem, or with unknown where the user may not read what the check needs. Exits with
-    1 if there is a problem. It changes nothing.
+    Each line begins with ok, with problem, with warning for what works with limits, or with unknown where the user may
+    not read what the check needs. Exits with 1 if there is a problem. It changes nothing.
     """
     output = Output(as_json=as_json)
     found = 0
@@ -112,6 +112,7 @@ def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[Finding]
     checks: dict[str, Callable[[Server], Finding]] = {**SERVER_CHECKS, "rights": partial(check_rights, role=role)}
     for name, check in checks.items():
         yield _run(partial(check, server)).named(name)
+    yield _run(lambda: check_stored(broker._run(find_unusable))).named("stored settings")
     yield _run(lambda: check_workers(broker.workers())).named("workers")
     try:
         queues = broker._run(read_queues)
@@ -127,6 +128,9 @@ def _run(check: Callable[[], Finding]) -> Finding:
         return check()
     except OperationFailure as error:
         return _describe_refusal(error)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        # A program that stands in for MongoDB answers in a form of its own.
+        return Finding.unknown(f"the reply of the server cannot be read: {type(error).__name__}")
 
 
 def _describe_refusal(error: OperationFailure) -> Finding:

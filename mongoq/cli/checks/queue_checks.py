@@ -15,6 +15,11 @@ UNATTENDED = timedelta(minutes=1)
 """Time after which a due item of a queue without consumer counts as forgotten."""
 
 
+def check_stored(problems: Sequence[str]) -> Finding:
+    """Check that settings of queues and bindings of topics can be used, as other programs may have stored them."""
+    return Finding.problem("; ".join(problems)) if problems else Finding.fine("all can be used")
+
+
 def check_workers(workers: Sequence[WorkerRecord]) -> Finding:
     """Check that the workers that have not ended send heartbeats."""
     gone = [worker for worker in workers if not worker.alive]

@@ -33,7 +33,7 @@ class Finding:
     """Result of a check.
 
     Attributes:
-        state: ``ok``, ``problem``, or ``unknown`` if the check could not be made.
+        state: ``ok``, ``problem``, ``warning`` for what works with limits, or ``unknown`` if the check could not be made.
         detail: what was found.
         advice: what to do; empty if there is nothing to do.
         check: name of the check.
@@ -53,6 +53,11 @@ class Finding:
     def problem(cls, detail: str, advice: str = "") -> Self:
         """Return a problem, and what to do."""
         return cls("problem", detail, advice)
+
+    @classmethod
+    def warning(cls, detail: str, advice: str = "") -> Self:
+        """Return what works with limits, and how to be rid of them."""
+        return cls("warning", detail, advice)
 
     @classmethod
     def unknown(cls, detail: str) -> Self:
@@ -147,8 +152,9 @@ def check_replica_set(server: Server) -> Finding:
     if hello.get("msg") == "isdbgrid":
         return Finding.fine("a router of a sharded cluster")
     if "setName" not in hello:
-        return Finding.problem(
-            "a server without replica set has no transactions, and no wake-ups for callers that wait",
+        return Finding.warning(
+            "a server without replica set: operations on single items work, but it has no transactions (forks, joins, "
+            "topics, sources), no wake-ups for callers that wait, and no retried writes",
             "start it with --replSet NAME, and run rs.initiate() once; one node is enough",
         )
     members = len(hello.get("hosts", ()))
@@ -248,6 +254,8 @@ def check_schema(server: Server) -> Finding:
     schema = server.find_one({"_id": SCHEMA_ID}, "version")
     if schema is None:
         return Finding.fine(f"{server.place} is new; its first write makes it one of version {SCHEMA_VERSION}")
+    if not isinstance(schema.get("version"), int):
+        return Finding.problem(f"{SCHEMA_ID!r} in {server.place} has no version", "set it to that of the mongoq in use")
     if schema["version"] > SCHEMA_VERSION:
         return Finding.problem(
             f"{server.place} was written by a later mongoq: version {schema['version']}, and this one is "

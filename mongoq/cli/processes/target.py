@@ -20,7 +20,8 @@ import mongoq
 from mongoq.aio import AsyncBroker
 from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, WRONG_USAGE
 from mongoq.cli.base.output import printable
-from mongoq.errors import ServerUnavailable
+from mongoq.drivers.errors import is_refused_user
+from mongoq.errors import AuthenticationFailed, ServerUnavailable
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
 from mongoq.worker.aio.worker import AsyncWorker
@@ -61,8 +62,14 @@ class ServerMissing(TargetFailed):
     exit_code = UNAVAILABLE
 
 
+class UserRefused(ServerMissing):
+    """The server refused the user, while the module or the factory of the user connected."""
+
+
 def target_failure(what: str, error: BaseException) -> TargetFailed:
     """Return the error of the command line for an error that the user's code has raised."""
+    if isinstance(error, AuthenticationFailed) or is_refused_user(error):
+        return UserRefused(what, error)
     return (ServerMissing if isinstance(error, ServerUnavailable) else TargetFailed)(what, error)
 
 

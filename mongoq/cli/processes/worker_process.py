@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from pymongo.errors import OperationFailure
 
 import mongoq
 from mongoq.aio import AsyncBroker
-from mongoq.cli.base.errors import INTERRUPTED
+from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.processes.supervisor_link import SupervisorLink
-from mongoq.cli.processes.target import KINDS, Factory, TargetUnusable, check_made, load
+from mongoq.cli.processes.target import KINDS, Factory, TargetUnusable, UserRefused, check_made, load
+from mongoq.drivers.errors import is_refused_user
 from mongoq.drivers.signals import on_main_thread
-from mongoq.errors import ArgumentInvalid, GraphInvalid, ServerUnavailable, StageStopped
+from mongoq.errors import ArgumentInvalid, AuthenticationFailed, GraphInvalid, ServerUnavailable, StageStopped
 from mongoq.monitoring.durations import RunDurations
 from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS, HEARTBEAT_SECONDS, Pipeline
 from mongoq.sync import Broker
@@ -34,8 +38,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mongoq.cli")
 
-LASTING_ERRORS = (TargetUnusable, ArgumentInvalid, GraphInvalid, StageStopped)
-"""Errors that a restart would meet again: the code or the item has to change first."""
+LASTING_ERRORS = (TargetUnusable, UserRefused, ArgumentInvalid, AuthenticationFailed, GraphInvalid, StageStopped)
+"""Errors that a restart would meet again: the code, the item or the user's rights have to change first."""
+CLOSE_SECONDS = 4.0
+"""Seconds for the last commands of an asynchronous broker: a supervisor kills a process that takes long to end."""
+POOL_THREADS = "ThreadPoolExecutor"
+"""Beginning of the names of threads that Python ends by itself."""
 LOOP_SECONDS = 1.0
 """Seconds beyond the limit of a reading after which the event loop counts as blocked."""
 
@@ -86,14 +94,18 @@ class WorkerProcess:
         """
         if self._link is not None:
             self._link.start(self)
+        process = os.getpid()
         try:
             with _terminated_while_loading():
-                self._load()
+                try:
+                    self._load()
+                finally:
+                    _end_forked_child(process)
             self._run()
         except _Terminated:
             self._end_unstarted()
-        except LASTING_ERRORS:
-            if self._link is not None:
+        except (*LASTING_ERRORS, OperationFailure) as error:
+            if self._link is not None and (isinstance(error, LASTING_ERRORS) or is_refused_user(error)):
                 self._link.report_lasting_error()
             raise
         finally:
@@ -261,7 +273,7 @@ class WorkerProcess:
         for broker in self._brokers:
             with suppress(Exception):  # the server may be gone; what was settled is settled
                 if isinstance(broker, AsyncBroker):
-                    self._loop.run(broker.close())
+                    self._loop.run(asyncio.wait_for(broker.close(), CLOSE_SECONDS))
                 else:
                     broker.close()
 
@@ -277,6 +289,7 @@ class WorkerProcess:
             self._link.report_durations(self)
         self._ignore_signals()
         self._loop.close()
+        _warn_of_threads()
 
 
 class _Terminated(KeyboardInterrupt):
@@ -295,16 +308,40 @@ def _terminated_while_loading() -> Iterator[None]:
     if not on_main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _raise_terminated)
+    process = os.getpid()
+
+    def raise_terminated(number: int, frame: object) -> None:
+        if os.getpid() == process:
+            raise _Terminated
+        # A child that the module has forked, such as one of a pool.
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    signal.signal(signal.SIGTERM, raise_terminated)
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) is _raise_terminated:  # else the module has a handler of its own
+        if signal.getsignal(signal.SIGTERM) is raise_terminated:  # else the module has a handler of its own
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _raise_terminated(number: int, frame: object) -> None:
-    raise _Terminated
+def _end_forked_child(process: int) -> None:
+    """End this process if it is a child that the module has forked: the worker belongs to its parent."""
+    if os.getpid() != process:
+        logger.error("a process that the module has forked comes back from it, and ends; the worker is its parent's")
+        os._exit(OPERATION_FAILED)
+
+
+def _warn_of_threads() -> None:
+    """Log the threads that keep the process from ending: a supervisor kills it after a while."""
+    names = [
+        thread.name
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread() and not thread.name.startswith(POOL_THREADS)
+    ]
+    if names:
+        text = "the worker has ended, and its process waits for threads that the program has started: %s"
+        logger.warning(text, ", ".join(sorted(names)))
 
 
 async def _connect_async(arguments: dict[str, Any]) -> AsyncBroker:

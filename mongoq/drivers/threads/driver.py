@@ -154,6 +154,11 @@ class ThreadDriver:
         return None if client is None else find_primary(client)
 
     @property
+    def is_cut_off(self) -> bool:
+        """True while the client knows no server that takes writes; its monitor finds that out, without a command."""
+        return self._backend.is_cut_off()
+
+    @property
     def last_outage(self) -> tuple[float, str] | None:
         """Monotonic time and type of the latest error by which no server answered."""
         return self._failover.last_outage
@@ -172,13 +177,17 @@ class ThreadDriver:
     def close(self) -> None:
         """Write the counters, and refuse further commands, of waiting calls as well. Idempotent.
 
-        On asyncio, wait for running commands.
+        Without a server that takes writes, the counts since the last write are lost. On asyncio, wait for running
+        commands.
         """
-        if self._counter_flush is not None and not self._performer.closed:
-            self._counter_flush.stop()
-            self._counter_flush.write()
-        if not self._performer.closed:
-            self._close_change_stream()
+        # One limit for both: a supervisor kills a process that takes long to end.
+        with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
+            if self._counter_flush is not None and not self._performer.closed:
+                self._counter_flush.stop()
+                if not self._backend.is_cut_off():
+                    self._counter_flush.write()
+            if not self._performer.closed:
+                self._close_change_stream()
         self._performer.close()
         # Only now: the next command of a caller that wakes up is refused, which ends its wait with ``BrokerClosed``.
         self._registry.wake()
@@ -186,11 +195,10 @@ class ThreadDriver:
     def _close_change_stream(self) -> None:
         """Close the change stream: its reader would wait for the next answer of the server."""
         cursor = self._registry.close()
-        if cursor is None:
+        if cursor is None or self._backend.is_cut_off():
             return
         try:
-            with pymongo.timeout(FLUSH_TIMEOUT_SECONDS):
-                self._sender.send(self._backend.kill_command(cursor))
+            self._sender.send(self._backend.kill_command(cursor))
         except Exception as error:
             logger.debug("the change stream could not be closed: %r", error)
 

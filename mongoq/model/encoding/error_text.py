@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import traceback
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+OWN_FOLDER = str(Path(__file__).parents[2]) + os.sep
+"""Folder of the files that call handlers: their frames say nothing about an error in a handler.
+
+As it was imported, and not resolved: so do the frames name their files.
+"""
 MAX_TEXT_LENGTH = 64 * 1024
 """Characters of a text that is logged, or sent from an executor, at most."""
 # The descriptors of the classes themselves: a metaclass, or the exception's class, may have others of these names.
@@ -50,6 +57,16 @@ def spoken(error: BaseException) -> str:
 def trace_of(error: BaseException) -> TracebackType | None:
     """Return the traceback of an exception."""
     return _TRACE.__get__(error)  # type: ignore[no-any-return]
+
+
+def user_trace_of(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an exception from the first frame on that is not mongoq's; at least the last frame."""
+    trace = trace_of(error)
+    while trace is not None and trace.tb_next is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(OWN_FOLDER):
+            break
+        trace = trace.tb_next
+    return trace
 
 
 def print_exception(error: BaseException) -> str:

@@ -79,19 +79,25 @@ def check_collection(broker: BrokerContext) -> Flow[bool]:
         try:
             yield from _check_options(broker)
         except Exception as error:
-            if not _is_unauthorized(error):
+            if not is_unauthorized(error):
                 raise
             refusal = error
     schema = yield from find_one(broker, {"_id": SCHEMA_ID})
-    if schema is not None and schema["oldest_reader"] > SCHEMA_VERSION:
-        raise SchemaTooNew(broker.namespace, schema["version"], schema["oldest_reader"], SCHEMA_VERSION)
+    if schema is not None:
+        version, oldest_reader = schema.get("version"), schema.get("oldest_reader")
+        if not isinstance(version, int) or not isinstance(oldest_reader, int):
+            problem = f"has no version; mend {SCHEMA_ID!r} in it, as a version {SCHEMA_VERSION} of mongoq writes it"
+            raise CollectionUnsuitable(broker.namespace, problem)
+        if oldest_reader > SCHEMA_VERSION:
+            raise SchemaTooNew(broker.namespace, version, oldest_reader, SCHEMA_VERSION)
     if schema is None and refusal is not None:
         raise refusal
     broker.checked = True
     return schema is not None
 
 
-def _is_unauthorized(error: Exception) -> bool:
+def is_unauthorized(error: Exception) -> bool:
+    """Return whether the server refuses a command for want of a right."""
     return getattr(error, "code", None) == UNAUTHORIZED_CODE
 
 
@@ -142,7 +148,7 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
         try:
             yield from retry_until_reply(Command("command", {"command": command}, target="database"))
         except Exception as error:
-            if not (exists and _is_unauthorized(error) and (yield from _has_indexes(broker))):
+            if not (exists and is_unauthorized(error) and (yield from _has_indexes(broker))):
                 raise
     if not exists:
         schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
@@ -159,7 +165,7 @@ def _has_indexes(broker: BrokerContext) -> Flow[bool]:
     try:
         reply: Any = yield from retry_until_reply(Command("command", {"command": command}, target="database"))
     except Exception as error:
-        if _is_unauthorized(error):
+        if is_unauthorized(error):
             return True  # the schema document is written only after the indexes exist
         raise
     there = {index["name"] for index in reply["cursor"]["firstBatch"]}

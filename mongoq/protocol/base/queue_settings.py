@@ -102,10 +102,16 @@ def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
     try:
         settings = from_stored(context.name, control.get("settings", {}))
     except ArgumentInvalid as error:
-        problem = f"holds settings of queue {context.name!r} that cannot be used ({error}); mend {_id(context)!r} in it"
-        raise CollectionUnsuitable(context.broker.namespace, problem) from error
+        raise unusable_settings(context.broker, context.name, error) from error
     context.state.store(paused=bool(control.get("paused")), settings=settings, asked_at=asked_at)
     return document
+
+
+def unusable_settings(broker: BrokerContext, queue: str, error: ArgumentInvalid) -> CollectionUnsuitable:
+    """Return the error for stored settings of a queue that cannot be used."""
+    id = CONTROL_PREFIX + queue
+    problem = f"holds settings of queue {queue!r} that cannot be used ({error}); mend {id!r} in it"
+    return CollectionUnsuitable(broker.namespace, problem)
 
 
 def _id(context: QueueContext[Any]) -> str:

@@ -5,7 +5,8 @@ Correctness does not depend on these records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,11 +20,15 @@ from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow
 from mongoq.protocol.state.context import BrokerContext
 
+logger = logging.getLogger("mongoq.worker")
+
 WORKER_PREFIX = "worker:"
 """Prefix of the ``_id`` of a worker's record."""
 HOUSEKEEPING_ID = "lease:housekeeping"
 HEARTBEATS_MISSED = 4
 """Heartbeats that a worker may miss before it counts as gone."""
+MAX_EVERY_SECONDS = 10**9
+"""Seconds between two heartbeats, at most: the time of four of them is a ``timedelta``."""
 RECORD_EXPIRY = timedelta(hours=1)
 """Time after the last heartbeat at which the TTL index removes a record."""
 DEAD_WORKER_RETENTION = timedelta(minutes=10)
@@ -38,8 +43,8 @@ class WorkerRecord:
 
     Attributes:
         name: ``host:pid:random`` of its process, as in ``Item.by``, and the number of the worker in that process.
-        host: name of the host.
-        pid: process id on that host.
+        host: name of the host; empty if another version has stored none.
+        pid: process id on that host; 0 if another version has stored none.
         started: start of the worker, on the server's clock.
         seen: last heartbeat, on the server's clock.
         alive: True while it has missed fewer than four heartbeats.
@@ -113,8 +118,7 @@ def workers(broker: BrokerContext) -> Flow[list[WorkerRecord]]:
     """Read all records (``find`` by the prefix of ``_id``)."""
     yield from ensure_broker_ready(broker, write=False)
     documents = yield from find_few(broker, prefix_filter(WORKER_PREFIX), [("_id", 1)], MAX_WORKER_RECORDS)
-    now = broker.clock.now()
-    return [_record(document, now) for document in documents]
+    return _read_records(documents, broker.clock.now())
 
 
 def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
@@ -123,20 +127,47 @@ def workers_of(broker: BrokerContext, run: ObjectId) -> Flow[int]:
     documents = yield from find_few(
         broker, {**prefix_filter(WORKER_PREFIX), "run": run}, [("_id", 1)], MAX_WORKER_RECORDS
     )
-    now = broker.clock.now()
-    return sum(_record(document, now).alive for document in documents)
+    return sum(record.alive for record in _read_records(documents, broker.clock.now()))
 
 
-def _record(document: Mapping[str, Any], now: datetime) -> WorkerRecord:
+def _read_records(documents: Iterable[Mapping[str, Any]], now: datetime) -> list[WorkerRecord]:
+    """Return the records that can be read; one of another version or of another program must not hide the others."""
+    read = [(document["_id"], _read_record(document, now)) for document in documents]
+    for id in [id for id, record in read if record is None and id not in _warned]:
+        _warned.add(id)
+        logger.warning("the record %r of a worker cannot be read, and is left out: another mongoq has written it", id)
+    return [record for _, record in read if record is not None]
+
+
+_warned: set[str] = set()
+"""Ids of the records that this process has warned of."""
+
+
+def _read_record(document: Mapping[str, Any], now: datetime) -> WorkerRecord | None:
+    """Return a record, or ``None`` if it does not say when the worker was seen; other fields may be missing."""
+    name, seen, every = document["_id"].removeprefix(WORKER_PREFIX), document.get("seen"), document.get("every")
+    if not isinstance(seen, datetime) or not isinstance(every, int | float) or not 0 < every < MAX_EVERY_SECONDS:
+        return None
+    host, started, queues = document.get("host"), document.get("started"), document.get("queues")
     return WorkerRecord(
-        name=document["_id"].removeprefix(WORKER_PREFIX),
-        host=document["host"],
-        pid=document["pid"],
-        started=document["started"],
-        seen=document["seen"],
-        alive=now - document["seen"] < timedelta(seconds=document["every"]) * HEARTBEATS_MISSED,
-        queues={entry["queue"]: entry["held"] for entry in document["queues"]},
+        name=name,
+        host=host if isinstance(host, str) else "",
+        pid=_number(document.get("pid")),
+        started=started if isinstance(started, datetime) else seen,
+        seen=seen,
+        alive=now - seen < timedelta(seconds=every) * HEARTBEATS_MISSED,
+        queues=dict(_read_queues(queues)),
     )
+
+
+def _read_queues(entries: Any) -> Iterator[tuple[str, int]]:
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, Mapping) and isinstance(queue := entry.get("queue"), str):
+            yield queue, _number(entry.get("held"))
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def swept(broker: BrokerContext, *, every: timedelta) -> Flow[list[WorkerRecord] | None]:

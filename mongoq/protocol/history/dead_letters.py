@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -57,10 +57,11 @@ def revive(
     to: str | QueueContext[Any] | None,
     hop: str | None,
     limit: int | None,
+    progress: Callable[[Replayed], object] | None = None,
 ) -> Flow[Replayed]:
     """Hand back the selected dead letters that no caller holds, in the order of claims, page by page.
 
-    With a ``hop`` each goes to that queue, with the payload that it had there. A crash between two pages leaves the
+    ``progress`` is called with the result so far after each page. With a ``hop`` each goes to that queue, with the payload that it had there. A crash between two pages leaves the
     rest in the dead queue.
     """
     where_to = hop_destination(context, hop, to)
@@ -77,6 +78,8 @@ def revive(
     result = Replayed()
     while room > result.pushed and (documents := (yield from pages.read(room - result.pushed))):
         result += yield from _hand_back(context, documents, target, by_hop=hop is not None)
+        if progress is not None:
+            progress(result)
     if not result.found and letters != []:
         yield from refuse_mistake(context, letters=True)
     return replace(result, missing=pages.missing)
@@ -122,6 +125,7 @@ def count_letters(
     context: QueueContext[Any], chosen: Selection, *, limit: int, progress: Progress | None = None
 ) -> Flow[BoundedCount]:
     """Count the selected letters that no caller holds, among the first ``limit`` letters of the queue."""
+    yield from ensure_broker_ready(context.broker, write=False)
     if isinstance(chosen, Range):
         return (yield from count_free(context, chosen, limit=limit, progress=progress))
     free = {"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,7 +13,7 @@ from typing import Any
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.log_fields import log_fields
 from mongoq.model.process import EVENTS
-from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_unauthorized
 from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, mark_used
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, Refused
@@ -152,19 +153,35 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
     if broker.stats is not None and time.monotonic() - broker.stats[0] < STATS_CACHE_SECONDS:
         return dict(broker.stats[1])
     yield from ensure_broker_ready(broker, write=False)
-    yield from flush(broker)
+    unwritten = yield from _flush_if_allowed(broker)
     documents = yield from find_few(broker, prefix_filter(COUNTERS_PREFIX), [("_id", 1)], MAX_CONTROL_DOCUMENTS)
     counted = {document["_id"].removeprefix(COUNTERS_PREFIX): document for document in documents}
     depths = yield from _depths(broker)
-    answer = {name: _read(counted.get(name, {}), name, depths) for name in sorted(counted.keys() | depths.keys())}
+    answer = {
+        name: _read(counted.get(name, {}), unwritten.get(name, {}), depths.get(name, Counts()))
+        for name in sorted(counted.keys() | depths.keys() | unwritten.keys())
+    }
     broker.stats = time.monotonic(), answer
     return dict(answer)
 
 
-def _read(document: Mapping[str, Any], name: str, depths: Mapping[str, Counts]) -> QueueStats:
+def _flush_if_allowed(broker: BrokerContext) -> Flow[Mapping[str, Mapping[str, int]]]:
+    """Write the counts of this process; return those that a user who may only read cannot write."""
+    try:
+        yield from flush(broker)
+    except Exception as error:
+        if not is_unauthorized(error):
+            raise
+        sums = broker.counters.take()
+        broker.counters.restore(sums)
+        return sums
+    return {}
+
+
+def _read(document: Mapping[str, Any], unwritten: Mapping[str, int], counts: Counts) -> QueueStats:
     numbers = {event: document.get(event) for event in EVENTS}
-    events = {event: number for event, number in numbers.items() if isinstance(number, int)}
-    return QueueStats(**events, counts=depths.get(name, Counts()))
+    stored = {event: number for event, number in numbers.items() if isinstance(number, int)}
+    return QueueStats(**Counter(stored) + Counter(unwritten), counts=counts)
 
 
 def _depths(broker: BrokerContext) -> Flow[dict[str, Counts]]:

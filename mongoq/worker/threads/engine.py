@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -54,6 +55,8 @@ SWEEP_INTERVAL = timedelta(minutes=1)
 """Time between two sweeps of the records of dead workers, by any worker."""
 SERVER_WAIT_SECONDS = 5.0
 """Seconds of one try to reach a server before the first command; short, so that the worker can be stopped meanwhile."""
+HEARTBEAT_WAIT_SECONDS = 5.0
+"""Seconds beyond two heartbeats without one that the server has taken, after which a worker is not healthy."""
 EMPTY_POLL_SECONDS = 0.02, 0.5
 """Seconds between two checks for empty queues, at first and at most."""
 
@@ -99,6 +102,7 @@ class Engine:
         self.source_runners = [SourceRunner(source, broker, self._coordinator, self._executor) for source in sources]
         self._signals = 0
         self._prepared = self._consuming = False
+        self._heard_at = 0.0
         # True after a signal: the next call of stop comes from the program's own handler of that signal.
         self._expects_repeated_stop = False
         self.interrupted = self._ended = False
@@ -127,7 +131,7 @@ class Engine:
 
     def health(self) -> Health:
         """Return whether the worker consumes, without asking the server; from any thread."""
-        reasons = self._coordinator.describe_outages()
+        reasons = [*self._describe_silence(), *self._coordinator.describe_outages()]
         failure = self._coordinator.failure
         if failure is not None:
             reasons.insert(0, f"the worker cannot go on: {error_kind(failure)}")
@@ -146,6 +150,18 @@ class Engine:
             if runner.failure is not None:
                 reasons.append(f"source {runner.plan.name!r} has stopped: {error_kind(runner.failure)}")
         return Health.of(reasons)
+
+    def _describe_silence(self) -> list[str]:
+        """Return why no command can succeed at present, before the driver has given up the first one."""
+        if not self._consuming or self._ended:
+            return []
+        if self._broker._driver.is_cut_off:
+            return ["the client knows no server that takes writes"]
+        # A server that is cut off without a word answers nothing, and the driver waits for it.
+        silent = time.monotonic() - self._heard_at
+        if silent > 2 * self._heartbeat.total_seconds() + HEARTBEAT_WAIT_SECONDS:
+            return [f"no heartbeat of this worker has reached the server for {silent:.0f} s"]
+        return []
 
     def stop(self, why: str = "it was told to") -> None:
         """Stop in good order; at once on the second call."""
@@ -217,6 +233,7 @@ class Engine:
         titles = [loop.consumer.title for loop in self.loops]
         titles += [f"source {runner.plan.name!r}" for runner in self.source_runners]
         self._log("worker %s starts: %s", ", ".join(dict.fromkeys(titles)))
+        self._heard_at = time.monotonic()
         self._consuming = True  # before the loops: a handler may ask for the health at once
         for loop in self.loops:
             loop.start()
@@ -270,7 +287,7 @@ class Engine:
             self._watch.stop()
         for event in self._end_events:
             event.set()
-        self._executor.close(LAST_SETTLE_SECONDS)
+        self._executor.close(self._last_seconds())
         self._log(SETTLED_LINES[self.settled == 1], self.settled)
 
     # --- the end ---------------------------------------------------------------------------------
@@ -294,12 +311,16 @@ class Engine:
             self._abandon(loop)
         for runner in self.source_runners:
             runner.abandon()
-        deadline = self._now() + timedelta(seconds=LAST_SETTLE_SECONDS)
+        deadline = self._now() + timedelta(seconds=self._last_seconds())
         while self._is_at_work() and self._now() < deadline:
             self._executor.rest(self._coordinator.emptied, TICK_SECONDS / 20)
         if self._coordinator.is_at_work():
             fields = log_fields(worker=self._name)
             logger.warning("some items could not be given back; they come back when their leases end", extra=fields)
+
+    def _last_seconds(self) -> float:
+        """Return the seconds for the last commands after the grace: none without a server that could take them."""
+        return 0.0 if self._broker._driver.is_cut_off else LAST_SETTLE_SECONDS
 
     def _abandon(self, loop: ConsumerLoop) -> None:
         """Release the running items of a consumer; a call that has timed out has nothing left to release."""
@@ -378,6 +399,7 @@ class Engine:
             try:
                 options = {"started": started, "every": self._heartbeat, "queues": numbers, "run": self._run_id}
                 self._broker._run(heartbeats.beat, self._name, **options)
+                self._heard_at = time.monotonic()
                 if self._now() >= sweep:
                     for record in self._broker._run(heartbeats.swept, every=SWEEP_INTERVAL) or []:
                         logger.warning(

@@ -261,7 +261,8 @@ class Worker(Local):
             BrokerClosed: the broker was closed meanwhile.
             CollectionUnsuitable: the collection cannot be used, or was written by a later mongoq.
 
-        What else the server refuses at the start is raised, such as a user who may not do it.
+        What else the server refuses at the start is raised, such as a user who may not do it; also later, if no command
+        of this kind has succeeded before.
         """
         if not self._consumers:
             raise ArgumentInvalid("worker", "it has no consumers; register one with @worker.consumer(queue)")
