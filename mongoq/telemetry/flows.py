@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mongoq.model.encoding.codec import Encoding
 from mongoq.model.item import Item
 from mongoq.protocol import group_commit
 from mongoq.protocol.claim import pop, reserve_many
@@ -90,14 +91,10 @@ def _push(
 
 
 def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, batch: Sequence[Yielded]) -> Flow[int]:
-    """Push records of a source; those without headers of their own begin a trace, by one span for all of them."""
+    """Push records of a source: they begin a trace, by one span for all of them."""
     recording = recorder.begin(conventions.PUSH, context.name)
     try:
-        encoding = context.broker.encoding
-        written = recorder.propagation.write(None, recording.span, encoding)
-        if written:
-            headers = check_headers(written, encoding)
-            batch = [one._replace(headers=headers) if one.headers is None else one for one in batch]
+        batch = _add_headers(recorder, recording, context.broker.encoding, batch)
         pushed: int = yield from sources.push_records(context, lease, batch)
         recording.set_attributes({conventions.BATCH_COUNT: pushed})
     except BaseException as error:
@@ -106,6 +103,25 @@ def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, ba
     finally:
         recording.end()
     return pushed
+
+
+def _add_headers(
+    recorder: Recorder, recording: Recording, encoding: Encoding, batch: Sequence[Yielded]
+) -> Sequence[Yielded]:
+    """Return records with the trace context in their headers; most have no headers of their own, and share them."""
+    written = recorder.propagation.write(None, recording.span, encoding)
+    if not written:
+        return batch
+    shared = check_headers(written, encoding)
+
+    def added(one: Yielded) -> Yielded:
+        if one.headers is None:
+            return one._replace(headers=shared)
+        own = encoding.decode_sendable(one.headers)
+        headers = recorder.propagation.write(own, recording.span, encoding)
+        return one if headers is own else one._replace(headers=check_headers(headers, encoding))
+
+    return list(map(added, batch))
 
 
 # --- claims --------------------------------------------------------------------------------------
