@@ -15,6 +15,7 @@ from mongoq.telemetry import conventions
 from mongoq.telemetry.context_variables import ContextVariables
 from mongoq.telemetry.propagation import Propagation
 from mongoq.telemetry.recorder import Recorder, Recording
+from mongoq.worker.consumer import LogErrors
 
 _JOB_KEY = create_key("mongoq-job")
 """Key of the job whose span is the current one."""
@@ -31,17 +32,18 @@ class ProcessHook:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the maker of another hook: providers, with threads and connections, and variables are not pickled."""
-        return make_global_hook, ()
+        return make_global_hook, (self._recorder.record_errors,)
 
     def __call__(self, job: Any) -> AbstractContextManager[None]:
         """Return the context manager for one call of a handler."""
         return _Process(self._recorder, job)
 
 
-def make_global_hook() -> ProcessHook:
+def make_global_hook(record_errors: LogErrors = "message") -> ProcessHook:
     """Return a hook with the global providers of this process, and without context variables."""
     propagation = Propagation(ContextVariables((), 0))
-    return ProcessHook(Recorder(propagation, None, tracer_provider=None, meter_provider=None))
+    providers: dict[str, Any] = {"tracer_provider": None, "meter_provider": None}
+    return ProcessHook(Recorder(propagation, None, **providers, record_errors=record_errors))
 
 
 class _Process(AbstractContextManager[None]):

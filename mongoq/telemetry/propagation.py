@@ -82,12 +82,15 @@ class Propagation:
 
     def span_contexts(self, items: Iterable[Any]) -> list[SpanContext]:
         """Return the contexts in which items were pushed, each once; those of the inputs of joins as well."""
-        found = {(one.trace_id, one.span_id): one for one in islice(self._find_contexts(items), MAX_LINKS)}
+        return self.linked_contexts(item.headers for item in items if isinstance(item, Item))
+
+    def linked_contexts(self, all_headers: Iterable[Mapping[str, Any]]) -> list[SpanContext]:
+        """Return the contexts in the headers of items, each once."""
+        found = {(one.trace_id, one.span_id): one for one in islice(self._find_contexts(all_headers), MAX_LINKS)}
         return list(found.values())
 
-    def _find_contexts(self, items: Iterable[Any]) -> Iterator[SpanContext]:
-        for item in items:
-            headers = item.headers if isinstance(item, Item) else None
+    def _find_contexts(self, all_headers: Iterable[Mapping[str, Any]]) -> Iterator[SpanContext]:
+        for headers in all_headers:
             if not headers:
                 continue
             for part in (headers, *({TRACEPARENT: link} for link in trace_links(headers))):
