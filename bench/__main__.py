@@ -19,6 +19,7 @@ from bench import (
     spark,
     spark_frames,
     spark_memory,
+    telemetry,
     workers,
 )
 
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "churn": churn.BENCHMARK,
     "latency": latency.BENCHMARK,
     "workers": workers.BENCHMARK,
+    "telemetry": telemetry.BENCHMARK,
     "pipelines": pipelines.BENCHMARK,
     "exactly-once": exactly_once.BENCHMARK,
     "spark": spark.BENCHMARK,

@@ -53,8 +53,9 @@ def instrument(
     mongoq.telemetry.instrument(broker)
     ```
 
-    It holds for all handles of the broker, those made before as well, and for the workers and the runs of pipelines
-    that begin on it afterwards. Nothing else is sent to the server. A second call takes the place of the first.
+    It holds for all handles of the broker, for its workers and for runs of pipelines, those made before as well; for
+    what runs already from the next claim on. Nothing else is sent to the server. A second call takes the place of the
+    first.
 
     - A push has a span ``push {queue}``. It writes ``traceparent``, and ``tracestate`` and ``baggage`` if there are
       any, into the headers, by the global propagator. Headers that the caller gives are never changed.
@@ -64,8 +65,8 @@ def instrument(
       A batch has no such parent; it links to the push of each of its items.
     - An error of a sampler or a processor is logged once, and fails no operation.
 
-    Without an SDK nothing is recorded. So set the providers before the workers begin: without an SDK and without
-    context variables, a worker calls its handlers as if nothing was instrumented, since the calls would take longer.
+    Without an SDK nothing is recorded. Then, and without context variables, a worker calls its handlers as if nothing
+    was instrumented. Providers that are set later count from its next claim on.
 
     Args:
         target: a ``Broker`` or ``AsyncBroker``, virtual ones included; or a worker, which stands for its broker. Or a
@@ -84,7 +85,7 @@ def instrument(
             broker with them.
 
     Raises:
-        ArgumentInvalid: an argument cannot be used; or the worker runs already.
+        ArgumentInvalid: an argument cannot be used.
     """
     propagation = Propagation(ContextVariables(context_variables, max_context_bytes))
     providers: dict[str, Any] = {"tracer_provider": tracer_provider, "meter_provider": meter_provider}
@@ -97,11 +98,10 @@ def instrument(
         return
     if setup is not None:
         raise ArgumentInvalid("setup", "it is for the executors of a pipeline; here, do what it does before this call")
-    if isinstance(target, Worker | AsyncWorker) and target._engine is not None:
-        raise ArgumentInvalid("target", "this comes too late: the worker runs already")
     driver = _driver_of(target)
     recorder = make(lambda: driver.primary)
-    driver.observer = Observer(observe_flows(recorder), partial(_make_hooks, recorder), recorder.flush)
+    hooks = (ProcessHook(recorder),)
+    driver.observer = Observer(observe_flows(recorder), partial(_find_hooks, recorder, hooks), recorder.flush)
 
 
 def instrument_types(broker: Broker) -> None:
@@ -111,8 +111,6 @@ def instrument_types(broker: Broker) -> None:
 
 def uninstrument(target: Target) -> None:
     """Record nothing more of a broker, or of the handlers of a pipeline. Idempotent.
-
-    Handlers of workers that run already have spans until their worker ends.
 
     Raises:
         ArgumentInvalid: ``target`` is none of the objects that ``instrument`` takes.
@@ -147,9 +145,9 @@ def _find(path: str) -> Any:
         return None
 
 
-def _make_hooks(recorder: Recorder) -> Sequence[ProcessHook]:
-    """Return the hook of a worker that begins; none if there is nothing to record and to set."""
-    return [ProcessHook(recorder)] if recorder.is_recording() or recorder.propagation.variables else []
+def _find_hooks(recorder: Recorder, hooks: Sequence[ProcessHook]) -> Sequence[ProcessHook]:
+    """Return the hooks; none while there is nothing to record and to set, since global providers may come later."""
+    return hooks if recorder.is_recording() or recorder.propagation.variables else ()
 
 
 def _driver_of(target: Any) -> Any:

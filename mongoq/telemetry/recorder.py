@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import Histogram, MeterProvider, get_meter, get_meter_provider
 from opentelemetry.trace import (
     INVALID_SPAN,
+    Link,
     Span,
     SpanContext,
     Status,
@@ -33,6 +35,7 @@ logger = logging.getLogger("mongoq.telemetry")
 
 FLUSH_SECONDS = 2
 """Seconds that an exporter may take at the end of a task of Spark."""
+NO_DETAILS: Mapping[str, Any] = MappingProxyType({})
 SCOPE = "mongoq"
 """Name of the instrumentation scope."""
 API_MODULES = ("opentelemetry.trace", "opentelemetry.metrics")
@@ -85,8 +88,20 @@ class Recorder:
         providers = tracers or get_tracer_provider(), meters or get_meter_provider()
         return any(not type(one).__module__.startswith(API_MODULES) for one in providers)
 
-    def begin(self, operation: Operation, queue: str, context: Context | None = None, began: float = 0) -> Recording:
-        """Start the span of an operation, now or ``began`` seconds ago; a span that fails to start is left out."""
+    def begin(
+        self,
+        operation: Operation,
+        queue: str,
+        context: Context | None = None,
+        began: float = 0,
+        *,
+        details: Mapping[str, Any] = NO_DETAILS,
+        links: Sequence[SpanContext] = (),
+    ) -> Recording:
+        """Start the span of an operation, now or ``began`` seconds ago; a span that fails to start is left out.
+
+        ``details`` are attributes of the span alone. Given here, they cost half of what ``set_attributes`` does.
+        """
         attributes = {
             conventions.SYSTEM: conventions.MONGOQ,
             conventions.OPERATION_NAME: operation.name,
@@ -98,7 +113,8 @@ class Recorder:
                 f"{operation.name} {queue}".rstrip(),
                 context,
                 operation.kind,
-                {**attributes, conventions.OPERATION_TYPE: operation.type},
+                {**attributes, conventions.OPERATION_TYPE: operation.type, **details},
+                links=[Link(context) for context in links],
                 # The clock of dates: spans of several processes are shown together.
                 start_time=time.time_ns() - int(began * 1e9) if began else None,
                 record_exception=False,
