@@ -88,18 +88,21 @@ def instrument(
         ArgumentInvalid: an argument cannot be used.
     """
     propagation = Propagation(ContextVariables(context_variables, max_context_bytes))
-    providers: dict[str, Any] = {"tracer_provider": tracer_provider, "meter_provider": meter_provider}
-    make = partial(Recorder, propagation, **providers, record_errors=_check_record_errors(record_errors))
+    options: dict[str, Any] = {
+        "tracer_provider": tracer_provider,
+        "meter_provider": meter_provider,
+        "record_errors": _check_record_errors(record_errors),
+    }
     if isinstance(target, Pipeline):
         path = SETUPS[record_errors] if setup is None else _setup_path(setup)
         uninstrument(target)
-        target.around(ProcessHook(make(None)))
+        target.around(ProcessHook(Recorder(propagation, None, **options)))
         target._spark_setup = path
         return
     if setup is not None:
         raise ArgumentInvalid("setup", "it is for the executors of a pipeline; here, do what it does before this call")
     driver = _driver_of(target)
-    recorder = make(lambda: driver.primary)
+    recorder = Recorder(propagation, lambda: driver.primary, **options)
     hooks = (ProcessHook(recorder),)
     driver.observer = Observer(observe_flows(recorder), partial(_find_hooks, recorder, hooks), recorder.flush)
 
