@@ -166,11 +166,14 @@ def test_without_new_headers_all_of_them_stay(way: Callable[[mongoq.Broker], Non
     assert item.headers == {"old": True, **TRACE}
 
 
-def test_each_item_of_a_batch_keeps_its_own_trace(broker: mongoq.Broker) -> None:
+@pytest.mark.parametrize("way", [moved_in_a_batch, moved_alike, filtered_out], ids=lambda way: way.__name__)
+def test_each_item_of_a_batch_keeps_its_own_trace(
+    way: Callable[[mongoq.Broker, Any], None], broker: mongoq.Broker
+) -> None:
     queue = broker.queue("orders")
     for number in range(4):
         queue.push({"n": number}, headers={"tracestate": f"n={number // 2}"})
-    filtered_out(broker, {"h": 1})
+    way(broker, {"h": 1})
     found = {item.payload["n"]: item.headers for item in broker.queue("next").peek(9)}
     assert found == {number: {"h": 1, "tracestate": f"n={number // 2}"} for number in range(4)}
 
