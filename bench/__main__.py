@@ -20,6 +20,7 @@ from bench import (
     spark,
     spark_frames,
     spark_memory,
+    telemetry,
     workers,
 )
 
@@ -30,6 +31,7 @@ BENCHMARKS = {
     "churn": churn.BENCHMARK,
     "latency": latency.BENCHMARK,
     "workers": workers.BENCHMARK,
+    "telemetry": telemetry.BENCHMARK,
     "pipelines": pipelines.BENCHMARK,
     "exactly-once": exactly_once.BENCHMARK,
     "commands": commands.BENCHMARK,
