@@ -182,7 +182,7 @@ async def test_a_worker_that_has_ended_by_an_error_needs_a_restart(
     own_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: Any, **__: Any) -> None:
-        raise mongoq.BrokerClosed("the worker cannot go on")
+        raise mongoq.BrokerClosed
 
     monkeypatch.setattr(mongoq.AsyncWorker, "run", fail)
     app = create_app(Settings(uri=own_uri, worker_in_app=True))
