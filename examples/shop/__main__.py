@@ -1,7 +1,7 @@
 """``python -m examples.shop``: the app on uvicorn, which ends on the first SIGTERM with exit code 0.
 
-``uvicorn --factory examples.shop.app:create_app`` drains the worker too. Two things differ: uvicorn ends itself by the
-signal that it has heard, so that the exit code is 143; and it closes its port before the worker has ended.
+``uvicorn --factory examples.shop.app:create_app`` drains the worker too. Two things differ: uvicorn kills itself by the
+signal that it has heard, which a shell shows as 143; and it closes its port before the worker has ended.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def seconds(text: str) -> int:
     return int(text.removesuffix("s"))
 
 
-class Recorded(dict[str, str]):
+class RecordingEnvironment(dict[str, str]):
     """Environment that notes which variables are read."""
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class Recorded(dict[str, str]):
         return super().get(name, default)
 
 
-def known_variables() -> set[str]:
-    environment = Recorded()
+def find_variables() -> set[str]:
+    environment = RecordingEnvironment()
     Settings.from_environment(environment)
     return environment.names
 
@@ -99,7 +99,7 @@ def test_every_variable_is_one_that_the_shop_reads() -> None:
     for unit in ("shop-app.service", "shop-worker.service"):
         named += [pair.split("=")[0] for pair in read_unit(unit)["Environment"][0].split()]
     assert len(named) > 10
-    assert set(named) <= known_variables()
+    assert set(named) <= find_variables()
 
 
 def test_no_file_holds_a_password() -> None:
@@ -319,8 +319,10 @@ def test_the_kustomization_lists_the_workloads_and_no_example_of_a_secret() -> N
 def test_kubectl_reads_the_kustomization() -> None:
     done = subprocess.run(["kubectl", "kustomize", str(KUBERNETES)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    kinds = {document["kind"] for document in yaml.safe_load_all(done.stdout)}
-    assert kinds == {"Deployment", "Service", "PodDisruptionBudget"}
+    documents = list(yaml.safe_load_all(done.stdout))
+    assert {document["kind"] for document in documents} == {"Deployment", "Service", "PodDisruptionBudget"}
+    images = {container_of(document)["image"] for document in documents if document["kind"] == "Deployment"}
+    assert images == {"registry.example.com/shop:1"}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on PATH")

@@ -20,7 +20,7 @@ ORDER_ACTIONS = ["find", "insert", "update"]
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[EmbeddedServer]:
+def auth_server() -> Iterator[EmbeddedServer]:
     with EmbeddedServer(auth=("root", "root")) as server, MongoClient[Any](server.uri) as admin:
         orders = {"resource": {"db": DATABASE, "collection": "orders"}, "actions": ORDER_ACTIONS}
         admin[DATABASE].command("createRole", "orders", privileges=[orders], roles=[])
@@ -31,11 +31,11 @@ def guarded() -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def start(guarded: EmbeddedServer) -> Iterator[Any]:
+def start(auth_server: EmbeddedServer) -> Iterator[Any]:
     started: list[ShopProcess] = []
 
     def start(command: list[str], user: str, **environment: str) -> ShopProcess:
-        uri = uri_of(guarded, DATABASE, user)
+        uri = uri_of(auth_server, DATABASE, user)
         started.append(ShopProcess(command, {"MONGOQ_URI": uri, "MONGOQ_DATABASE": DATABASE, **environment}))
         return started[-1]
 
