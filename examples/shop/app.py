@@ -25,6 +25,7 @@ class NewOrder(BaseModel):
 
     customer: str = Field(min_length=1, max_length=200)
     quantity: int = Field(ge=1, le=1000)
+    id: str | None = Field(default=None, pattern="^[0-9a-f]{24}$", description="To send the same order again.")
 
 
 class Order(BaseModel):
@@ -42,7 +43,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @app.post("/orders", status_code=201)
     async def place(order: NewOrder) -> Order:
-        id = await service.shop.orders.place(order.customer, order.quantity)
+        own = None if order.id is None else ObjectId(order.id)
+        id = await service.shop.orders.place(order.customer, order.quantity, id=own)
         return Order(id=str(id), state="ordered")
 
     @app.get("/orders/{id}")

@@ -22,17 +22,24 @@ class Orders:
         self._broker = broker
         self._jobs = broker.queue(QUEUE)
 
-    async def place(self, customer: str, quantity: int) -> ObjectId:
-        """Store an order and push its job: both are there afterwards, or neither is. Returns the id of the order."""
-        id = ObjectId()  # not in the transaction, which may run several times
+    async def place(self, customer: str, quantity: int, *, id: ObjectId | None = None) -> ObjectId:
+        """Store an order and push its job: both are there afterwards, or neither is. Returns the id of the order.
+
+        The same id twice is one order, so that a customer without an answer can send it again.
+        """
+        own = id or ObjectId()  # not in the transaction, which may run several times
+        order = {"customer": customer, "quantity": quantity, "state": "ordered"}
 
         async def write(tx: mongoq.AsyncTransaction) -> None:
-            order = {"_id": id, "customer": customer, "quantity": quantity, "state": "ordered"}
-            await self._collection.insert_one(order, session=tx.session)
-            await self._jobs.push({"order": id}, session=tx.session)
+            # An upsert: a duplicate key would be an error of the server, which aborts the transaction.
+            stored = await self._collection.update_one(
+                {"_id": own}, {"$setOnInsert": order}, upsert=True, session=tx.session
+            )
+            if stored.upserted_id is not None:
+                await self._jobs.push({"order": own}, session=tx.session)
 
         await self._broker.run_transaction(write)
-        return id
+        return own
 
     async def find(self, id: ObjectId) -> dict[str, Any] | None:
         """Return an order, or ``None``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -110,6 +111,14 @@ async def test_order_and_job_are_stored_together(mongoq_async_broker: mongoq.Asy
     assert await collection.find_one() == {"_id": id, "customer": "Ada", "quantity": 2, "state": "ordered"}
 
 
+async def test_an_order_that_is_sent_several_times_is_one_order(
+    mongoq_async_broker: mongoq.AsyncBroker, collection: Any
+) -> None:
+    orders, id = Orders(collection, mongoq_async_broker), ObjectId()
+    assert await asyncio.gather(*(orders.place("Ada", 2, id=id) for _ in range(5))) == [id] * 5
+    assert await collection.count_documents({}) == await mongoq_async_broker.queue(QUEUE).size() == 1
+
+
 async def test_an_order_that_the_server_refuses_has_no_job(
     mongoq_async_broker: mongoq.AsyncBroker, collection: Any
 ) -> None:
@@ -154,5 +163,8 @@ async def test_an_order_is_taken_by_http(settings: Settings) -> None:
         assert answer.status_code == 201
         assert (await client.get(f"/orders/{answer.json()['id']}")).json() == answer.json()
         assert (await client.get(f"/orders/{ObjectId()}")).status_code == 404
-        assert (await client.post("/orders", json={"customer": "", "quantity": 0})).status_code == 422
+        again = await client.post("/orders", json={"customer": "Ada", "quantity": 2, "id": answer.json()["id"]})
+        assert again.json() == answer.json()
+        for wrong in ({"customer": "", "quantity": 2}, {"customer": "Ada", "quantity": 2, "id": "x"}):
+            assert (await client.post("/orders", json=wrong)).status_code == 422
         assert (await client.get("/readyz")).json()["healthy"]

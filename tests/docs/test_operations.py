@@ -30,7 +30,7 @@ COMMANDS = sorted({*commands_in(DEPLOYMENT), *commands_in(TROUBLESHOOTING)})
 # --- commands ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: re.sub(r"\d[\d.:]*", "N", command))
 def test_a_command_of_the_pages_exists_with_its_options(command: str) -> None:
     check_command(command)
 
