@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
+import pymongo
 import pytest
 from pymongo import MongoClient
 from pymongo.errors import NetworkTimeout, OperationFailure
@@ -219,6 +220,26 @@ def test_a_watch_that_was_ended_calls_nothing_more(named: mongoq.Broker, away: A
     away(True)
     until(lambda: others)
     assert changes == []
+
+
+async def test_a_watch_outlasts_the_deadline_of_its_caller(
+    uri: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: list[bool] = []
+    check = mongoq.AsyncBroker.health
+
+    async def record(broker: mongoq.AsyncBroker, **options: Any) -> mongoq.Health:
+        result = await check(broker, **options)
+        results.append(result.healthy)
+        return result
+
+    monkeypatch.setattr(mongoq.AsyncBroker, "health", record)
+    async with mongoq.connect_async(uri, database=database) as broker:
+        with pymongo.timeout(0.001):
+            broker.watch_health(print, every=0.01, within=60)
+        while len(results) < 3:
+            await asyncio.sleep(0.01)
+    assert results[:3] == [True] * 3
 
 
 def test_a_closed_broker_checks_no_more(raw: Any) -> None:
