@@ -16,6 +16,9 @@ import click
 from mongoq.cli.base.connection import find_place, with_connection
 from mongoq.cli.base.http_address import DEFAULT_HOST, Address, to_url
 from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
+from mongoq.cli.processes.pipeline import read_recipe
+from mongoq.cli.processes.target import load
+from mongoq.pipeline.pipeline import Pipeline
 from mongoq.worker.signals import stop_on_signals
 
 logger = logging.getLogger("mongoq.cli")
@@ -41,6 +44,13 @@ END_SECONDS = 2
     type=click.Path(dir_okay=False, path_type=Path),
     help="File with a line name:level:secret for each user; or set MONGOQ_WEB_USERS to such lines.",
 )
+@click.option(
+    "--pipeline",
+    "pipelines",
+    multiple=True,
+    metavar="TARGET",
+    help="Pipeline to draw: module:object, or the file of a recipe; repeatable.",
+)
 @click.option("--origin", "origins", multiple=True, help="Origin of a proxy, such as https://queues.example.com.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
@@ -52,6 +62,7 @@ def dashboard(
     http: tuple[str, int],
     act: bool,
     users: Path | None,
+    pipelines: tuple[str, ...],
     origins: tuple[str, ...],
     log_level: str,
     log_format: str,
@@ -75,7 +86,9 @@ def dashboard(
         access = "act" if act else "read"
     elif act:
         raise click.UsageError("--act is for a dashboard without users; each user has a level")
-    app = create_app(place.pop("uri"), access=access, origins=origins, **place)
+    app = create_app(
+        place.pop("uri"), access=access, origins=origins, pipelines=map(_load_pipeline, pipelines), **place
+    )
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=END_SECONDS)
     server = uvicorn.Server(config)
     with _listen(*http) as listening:
@@ -86,6 +99,16 @@ def dashboard(
             server.should_exit = True
 
         _serve(lambda: server.run([listening]), stop)
+
+
+def _load_pipeline(target: str) -> Pipeline:
+    """Import the pipeline that ``module:object`` names, or read that of a recipe."""
+    if ":" not in target:
+        return read_recipe(Path(target))
+    made = load(target)
+    if not isinstance(made, Pipeline):
+        raise click.UsageError(f"{target!r} is a {type(made).__name__}, and no Pipeline")
+    return made
 
 
 def _find_users(kind: Any, path: Path | None) -> Any:
