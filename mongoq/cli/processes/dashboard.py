@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
-import threading
-from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -19,14 +16,11 @@ from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
 from mongoq.cli.processes.pipeline import read_recipe
 from mongoq.cli.processes.target import load
 from mongoq.pipeline.pipeline import Pipeline
-from mongoq.worker.signals import stop_on_signals
 
 logger = logging.getLogger("mongoq.cli")
 
 DEFAULT_PORT = 9472
 NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[web]'"
-END_SECONDS = 2
-"""Seconds that open connections have when the command ends: an open page never closes its own."""
 
 
 @click.command()
@@ -72,9 +66,8 @@ def dashboard(
     Without users it is read-only, and for this machine alone. SIGTERM or Ctrl-C ends the command.
     """
     try:
-        import uvicorn
-
         from mongoq.web import Users, create_app
+        from mongoq.web.server import serve
     except ImportError as error:
         raise click.ClickException(NEEDED_EXTRA) from error
     configure_logging(log_level, log_format)
@@ -89,16 +82,7 @@ def dashboard(
     app = create_app(
         place.pop("uri"), access=access, origins=origins, pipelines=map(_load_pipeline, pipelines), **place
     )
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=END_SECONDS)
-    server = uvicorn.Server(config)
-    with _listen(*http) as listening:
-        logger.info("the dashboard is served at %s/", to_url(http[0], listening.getsockname()[1]))
-
-        def stop() -> None:
-            app.state.feed.close()
-            server.should_exit = True
-
-        _serve(lambda: server.run([listening]), stop)
+    serve(app, *http, lambda port: logger.info("the dashboard is served at %s/", to_url(http[0], port)))
 
 
 def _load_pipeline(target: str) -> Pipeline:
@@ -127,21 +111,3 @@ def _is_local(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        problem = f"this process cannot listen on {host}:{port}: {error.strerror or error}"
-        raise click.ClickException(problem) from error
-
-
-def _serve(serve: Callable[[], None], stop: Callable[[], None]) -> None:
-    """Serve in a thread until a signal comes: uvicorn itself would end the process by that signal."""
-    thread = threading.Thread(target=serve, name="mongoq-dashboard", daemon=True)
-    with stop_on_signals(stop):
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.2)
