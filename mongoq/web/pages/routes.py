@@ -14,9 +14,11 @@ from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.insight import find_item, read_queues, read_settings
 from mongoq.web.models import ListedState
+from mongoq.web.pages.drawing import draw
 from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.pages.troubles import find_troubles, sort_by_trouble
+from mongoq.web.pipelines import read_drawing
 from mongoq.web.routes.letters import MAX_GROUPS, open_letters, select, with_page
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services, to_document
@@ -47,6 +49,8 @@ def make_router(services: Services, renderer: Renderer, feed: Feed) -> APIRouter
     router.add_api_route("/queue", pages.show_queue)
     router.add_api_route("/item", pages.show_item)
     router.add_api_route("/letters", pages.show_letters)
+    router.add_api_route("/pipelines", pages.show_pipelines)
+    router.add_api_route("/pipeline", pages.show_pipeline)
     router.add_api_route("/workers", pages.show_workers)
     router.add_api_route("/events", pages.serve_events)
     router.add_api_route("/static/{name}", serve_static)
@@ -155,6 +159,17 @@ class _Pages:
             error=error,
             where=request.query_params.get("where"),
         )
+
+    async def show_pipelines(self, request: Request) -> Response:
+        """Show the names of the pipelines."""
+        return self._renderer.page(request, "pipelines", names=list(self._services.pipelines))
+
+    async def show_pipeline(self, request: Request, name: str) -> Response:
+        """Show the graph of a pipeline, with the numbers of items on its edges."""
+        if name not in self._services.pipelines:
+            return self._renderer.message(request, "No such pipeline", f"There is no pipeline {name!r:.120}.", 404)
+        drawing = await read_drawing(self._client, self._services.pipelines[name])
+        return self._renderer.page(request, "pipeline", drawing=drawing, picture=draw(drawing))
 
     async def show_workers(self, request: Request) -> Response:
         """Show the workers."""
