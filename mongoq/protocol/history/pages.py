@@ -165,18 +165,33 @@ def _places_between(fields: Sequence[str], after: Document | None, last: Documen
 
 def _values_between(name: str, first: Document | None, final: Document | None) -> list[Any]:
     """Return conditions of the values between those of two documents."""
-    ends = [None if end is None else end[name] for end in (first, final)]
-    # Another program may have left the priority out, or stored NaN; these sort before all numbers, in this order.
-    low, high = (other if end is None else _rank(end[name]) for end, other in ((first, -1), (final, 3)))
-    bounds: dict[str, Any] = {"$gt": ends[0]} if low == 2 else {"$gte": -math.inf} if name == "priority" else {}
-    if high == 2:
-        bounds["$lt"] = ends[1]
-    odd = [value for rank, value in enumerate((None, math.nan)) if low < rank < high and name == "priority"]
-    return [*odd, *([bounds] if high >= 2 else [])]
+    lower = {} if first is None else {"$gt": first[name]}
+    upper = {} if final is None else {"$lt": final[name]}
+    if name != "priority":
+        return [{**lower, **upper}]
+    # Another program may have left the priority out, or stored anything; a comparison finds values of one type only.
+    low = -1 if first is None else _rank(first[name])
+    high = len(PRIORITY_KINDS) if final is None else _rank(final[name])
+    between: list[Any] = [kind for rank, kind in enumerate(PRIORITY_KINDS) if low < rank < high]
+    if low == high:
+        return [{**lower, **upper}]
+    ends = [end for end, rank in ((lower, low), (upper, high)) if NUMBER <= rank < len(PRIORITY_KINDS)]
+    return [*between, *ends]
 
 
-def _rank(value: Any) -> int:
-    return 0 if value is None else 1 if value != value else 2  # noqa: PLR0124  # only NaN is not equal to itself
+PRIORITY_KINDS: tuple[Any, ...] = (None, math.nan, {"$gte": -math.inf}, {"$gte": ""})
+"""Conditions of the kinds of priorities, as they sort: missing, not a number, numbers, texts."""
+NUMBER = 2
+"""Place of numbers among the kinds of priorities."""
+
+
+def _rank(priority: Any) -> int:
+    """Return the place of a priority among the kinds."""
+    if priority is None:
+        return 0
+    if not isinstance(priority, int | float | Decimal128):
+        return NUMBER + 1
+    return NUMBER if priority == priority else 1  # noqa: PLR0124  # only NaN is not equal to itself
 
 
 def _ids_between(after: Document | None, last: Document | None) -> list[Parts]:
