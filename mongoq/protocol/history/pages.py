@@ -45,8 +45,8 @@ class Range:
         started: time that counts as "now" for all pages; set by the first page.
         after: document that was read last; ``None`` before the first page.
         last: document that ends the range; ``None`` for no such end.
-        hinted: True if the range is read by its index, one scan for each part of it. Otherwise the server chooses, and
-            it may scan a priority from the beginning if few items match, or all later ids (seen on 6.0).
+        has_hint: True if the server must read the range by its index, one scan for each part of it. Otherwise it chooses;
+            then it may scan a priority from the beginning if few items match, or all later ids (seen on 6.0).
     """
 
     state: Selection
@@ -57,7 +57,7 @@ class Range:
     started: datetime | None = None
     after: Document | None = None
     last: Document | None = None
-    hinted: bool = False
+    has_hint: bool = False
 
     @property
     def order(self) -> list[tuple[str, int]]:
@@ -95,7 +95,7 @@ class Range:
     def key_filter(self, queue: str) -> dict[str, Any]:
         """Return the part of ``filter`` that the keys of one index answer."""
         filter, _ = self._divide(queue)
-        if self.hinted and (self.after is not None or self.last is not None):
+        if self.has_hint and (self.after is not None or self.last is not None):
             places = _places_between([name for name, _ in self.order], self.after, self.last)
             return {"$or": [{"$and": [filter, *place]} for place in places]}
         rest = self._rest()
@@ -345,7 +345,7 @@ def _make_request(context: QueueContext[Any], wanted: Range, *, as_stored: bool,
     if wanted.started is None:
         wanted = replace(wanted, started=broker.clock.now())
     find: dict[str, Any] = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
-    if wanted.hinted and not broker.serverless:
+    if wanted.has_hint and not broker.serverless:
         find["hint"] = wanted.index.pattern
     if as_stored:
         find["projection"] = {**COPIED_FIELDS, "trail": 1} if trails else COPIED_FIELDS
