@@ -45,8 +45,8 @@ class Range:
         started: time that counts as "now" for all pages; set by the first page.
         after: document that was read last; ``None`` before the first page.
         last: document that ends the range; ``None`` for no such end.
-        has_hint: True if the server must read the range by its index, one scan for each part of it. Otherwise it chooses;
-            then it may scan a priority from the beginning if few items match, or all later ids (seen on 6.0).
+        has_hint: True if the server must read the range by its index, one scan for each part. Otherwise it chooses, and
+            it may scan a priority from the beginning if few items match, or all later ids (seen on 6.0).
     """
 
     state: Selection
