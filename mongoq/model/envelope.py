@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
-from pathlib import Path
 from struct import Struct
 from typing import Any
 

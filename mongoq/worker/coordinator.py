@@ -32,6 +32,7 @@ MAX_EXCLUSIVE_SECONDS = 10.0
 QUIET_WAIT_SECONDS = 2.0
 """Seconds for which a consumer waits at first for the running calls of the others to end."""
 
+
 @dataclass(slots=True)
 class _Outage:
     """Failure of one kind of command, from the first error to the next success."""

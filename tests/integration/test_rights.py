@@ -19,7 +19,6 @@ from mongoq.drivers.errors import describe_missing_right
 from mongoq.embedded import EmbeddedServer
 from tests.servers import spare_the_journal
 from tests.shells import Awaited
-from tests.waiting import until
 from tests.worker.conftest import Desk
 
 READER, WRITER, NOBODY, WATCHER = "reader", "writer", "nobody", "watcher"

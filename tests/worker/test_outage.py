@@ -63,7 +63,11 @@ def test_the_health_notices_a_server_that_answers_nothing(
 
 
 def test_the_end_of_a_worker_waits_for_no_server_beyond_its_grace(
-    desk: Desk, queue: mongoq.Queue[Any], proxy: Proxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    desk: Desk,
+    queue: mongoq.Queue[Any],
+    proxy: Proxy,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in (engine_aio, engine_threads):
         monkeypatch.setattr(module, "LAST_SETTLE_SECONDS", 3600.0)

@@ -84,9 +84,7 @@ def replay(
         return f"{amount(so_far.pushed)} pushed, and maybe a batch under way; the same command goes on"
 
     with Meter() as meter, explain_interruption(output, explain):
-        done = handle.replay(
-            **chosen, to=to, limit=limit, label=label, dry_run=confirmation.dry_run, progress=show
-        )
+        done = handle.replay(**chosen, to=to, limit=limit, label=label, dry_run=confirmation.dry_run, progress=show)
     report(output, done, source=queue, target=to or queue, is_dry=confirmation.dry_run)
 
 

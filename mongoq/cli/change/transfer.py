@@ -136,7 +136,9 @@ def _open_output(path: Path | None) -> Iterator[IO[str]]:
             finally:
                 part.unlink(missing_ok=True)
     except FileExistsError:
-        raise MongoqError(f"{path} was made by another program meanwhile, and stays as it is; name a new file") from None
+        raise MongoqError(
+            f"{path} was made by another program meanwhile, and stays as it is; name a new file"
+        ) from None
     except OSError as error:
         raise MongoqError(f"{path} cannot be written: {error.strerror}") from error
 
