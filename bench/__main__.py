@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench import (
     churn,
+    commands,
     contention,
     core,
     exactly_once,
@@ -19,6 +20,7 @@ from bench import (
     spark,
     spark_frames,
     spark_memory,
+    telemetry,
     workers,
 )
 
@@ -29,8 +31,10 @@ BENCHMARKS = {
     "churn": churn.BENCHMARK,
     "latency": latency.BENCHMARK,
     "workers": workers.BENCHMARK,
+    "telemetry": telemetry.BENCHMARK,
     "pipelines": pipelines.BENCHMARK,
     "exactly-once": exactly_once.BENCHMARK,
+    "commands": commands.BENCHMARK,
     "spark": spark.BENCHMARK,
     "spark-frames": spark_frames.BENCHMARK,
     "spark-memory": spark_memory.BENCHMARK,

@@ -44,14 +44,16 @@ class Place:
 
 
 @contextmanager
-def place(uri: str | None, database: str, name: str, *, window: int = 0, memory: bool = False) -> Iterator[Place]:
+def place(
+    uri: str | None, database: str, name: str, *, window: int = 0, memory: bool = False, cache_mb: int = CACHE_MB
+) -> Iterator[Place]:
     """Make a place on the server of the URI, else on a private one; drop the collection at the end.
 
     A private server has a history window of so many seconds, and with ``memory`` no disk behind it, where the machine
     has room: then the server is as fast as it can be, and what is measured is not the disk.
     """
     with ExitStack() as opened:
-        where = uri or opened.enter_context(_private(window, memory=memory)).uri
+        where = uri or opened.enter_context(_private(window, memory=memory, cache_mb=cache_mb)).uri
         client: MongoClient[Any] = opened.enter_context(MongoClient(where))
         collection = client[database][f"{name}_{secrets.token_hex(4)}"]
         opened.callback(collection.drop)
@@ -61,14 +63,14 @@ def place(uri: str | None, database: str, name: str, *, window: int = 0, memory:
 
 
 @contextmanager
-def _private(window: int, *, memory: bool) -> Iterator[EmbeddedServer]:
+def _private(window: int, *, memory: bool, cache_mb: int) -> Iterator[EmbeddedServer]:
     shared = Path("/dev/shm")  # noqa: S108  # a file system in memory
     if not memory or not shared.is_dir() or disk_usage(shared).free < SPACE:
-        with EmbeddedServer(cache_mb=CACHE_MB, history_window_seconds=window) as server:
+        with EmbeddedServer(cache_mb=cache_mb, history_window_seconds=window) as server:
             yield server
         return
     with (
         TemporaryDirectory(prefix="mongoq-bench-", dir=shared) as path,
-        EmbeddedServer(path, cache_mb=CACHE_MB, history_window_seconds=window) as server,
+        EmbeddedServer(path, cache_mb=cache_mb, history_window_seconds=window) as server,
     ):
         yield server

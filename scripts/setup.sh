@@ -61,11 +61,15 @@ java_major() {
 
 has_java() { [[ "$(java_major)" -ge 17 ]]; }
 
+# The tests of the dashboard drive a browser.
+has_browser() { command -v chromium >/dev/null && command -v chromedriver >/dev/null; }
+
 missing_packages() {
     has_venv || venv_package
     has_libcurl || echo libcurl4
     # A JAVA_HOME that names an old Java wins over whatever apt installs.
     has_java || [[ -n "${JAVA_HOME:-}" ]] || echo default-jre-headless
+    has_browser || printf '%s\n' chromium chromium-driver
 }
 
 # One by one: a package that is not to be had keeps no other from being installed.
@@ -104,6 +108,10 @@ check_system() {
         say "missing: ${missing[*]}. Run this line, then again what you ran:" >&2
         how_to_install "${missing[@]}" >&2
         exit 1
+    fi
+    if ! has_browser; then
+        say "the tests of the dashboard need a browser; the rest works without."
+        how_to_install chromium chromium-driver
     fi
     if ! has_java; then
         say "Spark needs Java 17 or later, and there is none; the rest works without."

@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, str] = {
     "import": "change.transfer",
     "doctor": "checks.doctor",
     "health": "checks.health",
+    "dashboard": "processes.dashboard",
     "exporter": "processes.exporter",
     "role": "checks.role",
 }

@@ -15,9 +15,11 @@ class Observer:
 
     Attributes:
         flows: flow functions, by the flow functions that they replace and call; both take the same arguments.
-        make_hooks: called at the start of each worker; returns context managers around each call of a handler, the
-            outermost first.
+        find_hooks: called after each claim of a worker; returns context managers around each call of a handler, the
+            outermost first. As long as they do not change, they are equal.
+        flush: called at the end of each task of Spark, whose process may be killed after it; sends what was observed.
     """
 
     flows: Mapping[Callable[..., Any], Callable[..., Any]]
-    make_hooks: Callable[[], Sequence[Callable[..., Any]]]
+    find_hooks: Callable[[], Sequence[Callable[..., Any]]]
+    flush: Callable[[], None]

@@ -175,13 +175,17 @@ class AioPerformer:
     def start_later(
         self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]], on_done: Callable[[], None]
     ) -> Callable[[], None]:
-        """Start work in a task after some seconds, then call ``on_done``; return what cancels it."""
+        """Start work in a task after some seconds, then call ``on_done``; return what cancels it.
+
+        It runs without the deadlines and settings of the caller's context: a deadline of ``pymongo.timeout`` would be
+        over by then, also for all that ``on_done`` starts.
+        """
 
         def start() -> None:
             # A callback, not a part of the task: that may be cancelled before its first step.
             self.start_task(work()).add_done_callback(lambda _: on_done())
 
-        return asyncio.get_running_loop().call_later(seconds, start).cancel
+        return asyncio.get_running_loop().call_later(seconds, start, context=Context()).cancel
 
     def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> asyncio.Task[None]:
         """Undo a command in a task of the driver."""

@@ -32,11 +32,16 @@ class Index:
         """Sort order of the documents of one queue in this index."""
         return [(name, 1) for name in self.keys if name != "q"]
 
+    @property
+    def pattern(self) -> dict[str, int]:
+        """Keys as the server names the index in a hint, whatever its name."""
+        return dict.fromkeys(self.keys, 1)
+
     def document(self) -> dict[str, Any]:
         """Return the specification for the ``createIndexes`` command."""
         return {
             "name": self.name,
-            "key": dict.fromkeys(self.keys, 1),
+            "key": self.pattern,
             "partialFilterExpression": {name: {"$exists": True} for name in self.present},
             **self.options,
         }

@@ -118,7 +118,7 @@ class Move(Outcome):
         delay: time until it may be claimed there, a ``timedelta`` or seconds.
         when: time before which it is not claimed there (aware).
         priority: the new priority.
-        headers: the new headers; ``None`` removes them.
+        headers: the new headers; ``None`` removes them. The trace of the item goes on in them, unless they have one.
     """
 
     to: Any

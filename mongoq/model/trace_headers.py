@@ -9,6 +9,10 @@ TRACEPARENT = "traceparent"
 """Header with the span that pushed the item: 55 characters in version 0 of the standard."""
 LINKS = "mongoq-links"
 """Header of a joined item: a list of the ``traceparent`` headers of its other inputs."""
+TRACE_CONTEXT = (TRACEPARENT, "tracestate", "baggage")
+"""Headers of one trace context by the standards of W3C."""
+CONTEXT_PREFIX = "mongoq-context-"
+"""Prefix of the headers with context variables; the name of the variable follows."""
 
 MAX_TRACEPARENT = 128
 """Characters of a ``traceparent``, at most: a longer one is no trace context."""
@@ -29,6 +33,20 @@ def join_headers(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if links:
         headers[LINKS] = links[:MAX_LINKS]
     return headers
+
+
+def trace_to_keep(headers: Mapping[str, Any], new_headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the trace headers of an item that stay when its headers are replaced by new ones.
+
+    New headers with a trace context of their own, or a part of one, end the trace: two halves would be no context.
+    """
+    kept: dict[str, Any] = {}
+    if all(name not in new_headers for name in (*TRACE_CONTEXT, LINKS)):
+        kept = {name: value for name in TRACE_CONTEXT if isinstance(value := headers.get(name), str)}
+        if links := trace_links(headers):
+            kept[LINKS] = links
+    variables = (name for name in headers if name.startswith(CONTEXT_PREFIX) and name not in new_headers)
+    return kept | {name: headers[name] for name in variables if isinstance(headers[name], str)}
 
 
 def trace_links(headers: Mapping[str, Any]) -> list[str]:

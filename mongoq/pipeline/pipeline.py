@@ -89,6 +89,7 @@ class Pipeline(Declarations):
         )
         self._sources: list[Source] = []
         self._hooks: list[Hook] = []
+        self._spark_setup: str | None = None
 
     def __repr__(self) -> str:
         """Return the pipeline's name and its stages, as text."""
@@ -352,7 +353,7 @@ class Pipeline(Declarations):
         return SparkRun(
             self.graph.only(stages),
             spark,
-            Location(uri, database, collection),
+            Location(uri, database, collection, self._spark_setup),
             checkpoint=checkpoint,
             available_now=available_now,
             trigger=trigger,

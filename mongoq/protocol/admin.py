@@ -33,12 +33,12 @@ from mongoq.protocol.history.dead_letters import IDS_ALONE, failure_filter
 from mongoq.protocol.history.pages import (
     BoundedCount,
     Range,
-    count_range,
     history_range,
     is_refused_filter,
     refusal,
 )
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
+from mongoq.protocol.history.search import Progress, count_free, count_range
 from mongoq.protocol.history.stats import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -88,13 +88,18 @@ def purge(
     return deleted
 
 
-def count_purge(context: QueueContext[Any], state: Selection, *, where: Any = None, limit: int) -> Flow[BoundedCount]:
+def count_purge(
+    context: QueueContext[Any],
+    state: Selection,
+    *,
+    where: Any = None,
+    limit: int,
+    progress: Progress | None = None,
+) -> Flow[BoundedCount]:
     """Count the items that a purge would delete, among the first ``limit`` items of the state."""
     wanted = history_range(context, since=None, until=None, where=where, state=state, page=MAX_DELETED_ITEMS)
-    if state is None:
-        free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
-        wanted = wanted.narrow({"$or": free})
-    return (yield from count_range(context, wanted, limit=limit))
+    counter = count_free if state is None else count_range
+    return (yield from counter(context, wanted, limit=limit, progress=progress))
 
 
 def _groups(ids: Any, *, is_filtered: bool) -> list[Mapping[str, Any]]:

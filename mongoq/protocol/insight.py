@@ -17,8 +17,9 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
-from mongoq.model.arguments import count, object_id, queue_name
-from mongoq.model.indexes import BEGINNING, HISTORY_ORDER
+from mongoq.model.arguments import DEAD_SUFFIX, count, object_id, queue_name
+from mongoq.model.encoding.extended_json import time_text
+from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item
 from mongoq.model.process import EVENTS
 from mongoq.model.settings import QueueSettings, from_stored, queue_options, resolve_settings
@@ -30,22 +31,22 @@ from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX,
 from mongoq.protocol.base.topics import Bound, read_bindings
 from mongoq.protocol.coordination.heartbeats import WorkerRecord, workers
 from mongoq.protocol.flow import Command, Flow
-from mongoq.protocol.history.mistaken import refuse_unknown
-from mongoq.protocol.history.pages import BoundedCount, Page, Range, history_page
+from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
+from mongoq.protocol.history.pages import BoundedCount
 from mongoq.protocol.history.read import find_queues
-from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol.state.context import BrokerContext
 
 __all__ = [
     "BoundedCount",
     "QueueInsight",
     "StoredSettings",
+    "find_dead_queue",
     "find_item",
     "find_unusable",
     "read_events",
     "read_queues",
     "read_settings",
     "refuse_unknown",
-    "search_history",
 ]
 
 logger = logging.getLogger("mongoq.stats")
@@ -62,9 +63,8 @@ KEYS_PER_DOCUMENT = 10
 """Keys of an index that may be examined in place of one document, which takes that much longer."""
 RECENT = timedelta(minutes=1)
 """Time before a read in which processed items are counted."""
-SLICE = 20_000
-"""Processed items that one command of a search examines, but for more that were processed in the same millisecond."""
-MILLISECOND = timedelta(milliseconds=1)
+COUNTS = ("ready", "scheduled", "reserved", "expired", "recent", "dead")
+"""Counts of a queue, in the order of its document."""
 
 
 NONE = BoundedCount()
@@ -115,6 +115,22 @@ class QueueInsight:
     def oldest_age(self) -> timedelta | None:
         """Time for which the first due item has waited; ``None`` when no item is due."""
         return None if self.oldest_due is None else self.read_at - self.oldest_due
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the state as values of JSON; ``at_least`` names the counts that ended at a limit."""
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return {
+            "queue": self.name,
+            "at": time_text(self.read_at),
+            **{name: counted.number for name, counted in counts.items()},
+            "at_least": [name for name, counted in counts.items() if not counted.exact],
+            "oldest_due": None if self.oldest_due is None else time_text(self.oldest_due),
+            "oldest_age_seconds": None if self.oldest_age is None else self.oldest_age.total_seconds(),
+            "paused": self.paused,
+            "consumers": self.consumers,
+            "dead_queue": self.dead_queue,
+            "events": dict(self.events),
+        }
 
 
 def read_queues(
@@ -351,6 +367,25 @@ def read_settings(broker: BrokerContext, name: str) -> Flow[StoredSettings]:
     return StoredSettings(resolve_settings(options, stored), frozenset(stored), bool(document.get("paused")))
 
 
+def find_dead_queue(broker: BrokerContext, name: str, *, exact: bool = False) -> Flow[str]:
+    """Return the name of the dead queue of a queue, or of the dead queue that itself has this name (a few ``find``).
+
+    ``exact`` says that it has: the error queue of a pipeline is stored nowhere as a dead queue.
+
+    Raises:
+        QueueUnknown: no queue has this name.
+        ArgumentInvalid: the queue has no dead queue.
+    """
+    is_one = exact or queue_name(name).endswith(DEAD_SUFFIX) or (yield from find_owner(broker, name)) is not None
+    if is_one:
+        yield from refuse_unknown(broker, name)
+        return name
+    read = yield from read_settings(broker, name)
+    if read.settings.dead is None:
+        raise ArgumentInvalid("queue", f"{name!r} has no dead queue; 'exact' says that it is one itself")
+    return read.settings.dead
+
+
 def find_item(broker: BrokerContext, id: ObjectId) -> Flow[Item[Any] | None]:
     """Find an item in any queue, live, in history or with only its id remembered (``find`` by ``_id``).
 
@@ -361,27 +396,3 @@ def find_item(broker: BrokerContext, id: ObjectId) -> Flow[Item[Any] | None]:
     if document is None:
         return None
     return Item(document, document.get("payload"), broker.clock.now(), broker.namespace)
-
-
-def search_history(context: QueueContext[Any], wanted: Range, *, examine: int = SLICE) -> Flow[Page[Any]]:
-    """Read the next page of a range of processed items, examining a limited number of them (``find``, twice).
-
-    A filter that matches few items would otherwise keep one command busy with the whole history. So a page may be
-    empty although ``rest`` says that there is more.
-    """
-    if not wanted.where or wanted.state != "processed":
-        return (yield from history_page(context, wanted))
-    yield from ensure_broker_ready(context.broker, write=False)
-    first = wanted.since if wanted.after is None else wanted.after["processed"]
-    until = {} if wanted.until is None else {"$lt": wanted.until}
-    filter = {"q": context.name, "processed": {"$gte": first, **until}}
-    fields = {"processed": 1, "_id": 0}
-    found = yield from find_few(
-        context.broker, filter, HISTORY_ORDER, 1, projection=fields, skip=count(examine, "examine"), target="history"
-    )
-    last = found[0]["processed"] + MILLISECOND if found and isinstance(found[0]["processed"], datetime) else None
-    if last is None or (wanted.until is not None and last >= wanted.until):
-        return (yield from history_page(context, wanted))
-    page = yield from history_page(context, replace(wanted, until=last))
-    rest = replace(wanted, since=last, after=None) if page.rest is None else replace(page.rest, until=wanted.until)
-    return Page(page.items, rest)

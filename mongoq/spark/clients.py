@@ -8,12 +8,15 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any, TypeVar
 
 from mongoq.connection import connect
-from mongoq.spark.raw_options import Location
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.encoding.error_text import spoken
+from mongoq.spark.raw_options import SETUP, Location
 from mongoq.spark.scan import Scan
 from mongoq.sync import Broker
 
@@ -32,14 +35,46 @@ def broker_at(place: Location, *, patience: float = TASK_TIMEOUT_SECONDS) -> Bro
     """Return this process's broker for a location, connected and checked; it lasts as long as the process.
 
     A forked process makes its own broker. ``patience`` in seconds counts for the first call only. Raises the errors of
-    ``mongoq.connect``.
+    ``mongoq.connect`` and of the location's ``setup``.
     """
     # The pid is part of the key: a forked process inherits this table, but must not use the parent's connections.
     key = os.getpid(), place
     with _lock:
         if key not in _brokers:
-            _brokers[key] = connect(place.uri, database=place.database, collection=place.collection, timeout=patience)
+            with ExitStack() as undo:
+                broker = connect(place.uri, database=place.database, collection=place.collection, timeout=patience)
+                undo.callback(broker.close)
+                if place.setup is not None:
+                    find_setup(place.setup)(broker)
+                undo.pop_all()
+            _brokers[key] = broker
         return _brokers[key]
+
+
+def find_setup(path: str) -> Callable[[Broker], object]:
+    """Return the function of an import path.
+
+    Raises:
+        ArgumentInvalid: it cannot be imported in this process.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        problem = f"this process cannot import {path!r}: {spoken(error)}; put it where Spark's Python processes find it"
+        raise ArgumentInvalid(SETUP, problem) from error
+    if not callable(found):
+        raise ArgumentInvalid(SETUP, f"{path!r} is to be a function of the broker, not {type(found).__name__}")
+    return found  # type: ignore[no-any-return]
+
+
+def flush_observer(broker: Broker) -> None:
+    """Send what an instrumentation has observed: Spark may kill this process once its task has ended."""
+    observer = broker._driver.observer
+    if observer is not None:
+        observer.flush()
 
 
 def scan_at(place: Location, *, patience: float = PLAN_TIMEOUT_SECONDS, preference: str | None = None) -> Scan:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -19,8 +20,11 @@ LOCATION_OPTIONS = ("uri", "database", "collection")
 """Options with the location of the queues; every reader and writer has them."""
 VARIABLES = ("MONGOQ_URI", "MONGOQ_DATABASE", "MONGOQ_COLLECTION")
 """Environment variables of the driver that are used when no option has a URI."""
+SETUP = "setup"
+"""Option with the function that Spark's Python processes call with their broker."""
 PATH = "path"
 """Name under which Spark passes the argument of ``load``, ``save`` and ``start``."""
+IMPORT_PATH = re.compile(r"[\w.]+:[\w.]+")
 TRUTHS = {"true": True, "false": False}
 DIGITS = 18
 LATEST_TIME = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
@@ -29,11 +33,24 @@ LATEST_TIME = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Location of the queues. The URI holds credentials and is never shown."""
+    """Location of the queues. The URI holds credentials and is never shown.
+
+    Attributes:
+        uri: a MongoDB connection string.
+        database: the database; default the one in the URI.
+        collection: the collection that holds the queues.
+        setup: import path of a function that a Python process of Spark calls with its broker, before it uses it.
+    """
 
     uri: str = field(repr=False)
     database: str | None
     collection: str
+    setup: str | None = None
+
+    @property
+    def of_driver(self) -> Location:
+        """The location for the user's own program, which has set itself up."""
+        return self if self.setup is None else replace(self, setup=None)
 
 
 class RawOptions:
@@ -63,7 +80,13 @@ class RawOptions:
         if uri is None:
             problem = f"this option is missing: such as mongodb://localhost:27017; or set the variable {VARIABLES[0]}"
             raise ArgumentInvalid("uri", f"{problem} in the environment of the driver, before Spark is started")
-        return Location(uri, database, collection or DEFAULT_COLLECTION)
+        return Location(uri, database, collection or DEFAULT_COLLECTION, self._setup())
+
+    def _setup(self) -> str | None:
+        setup = self.text(SETUP)
+        if setup is not None and not IMPORT_PATH.fullmatch(setup):
+            raise ArgumentInvalid(SETUP, f"an import path such as shop.telemetry:configure, not {setup[:60]!r}")
+        return setup
 
     def take_path(self, meaning: str) -> None:
         """Use the path of ``load``, ``save`` or ``start`` as the option that names the queue."""

@@ -310,7 +310,8 @@ class Queue(Batches[M], Contents[M], Local):
             when: time before which it is not claimed there (aware).
             priority: the new priority.
             key: its key there; its key here becomes free in any case.
-            headers: the new headers; ``None`` removes them.
+            headers: the new headers; ``None`` removes them. The item keeps the headers of its trace, such as
+                ``traceparent``, unless the new ones have any of them.
             session: a session of the client with a transaction in it, such as ``tx.session``; then the move happens
                 when the transaction is committed, or not at all.
 

@@ -11,11 +11,10 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count
 from mongoq.model.item import Item
+from mongoq.model.trace_headers import CONTEXT_PREFIX
 
 logger = logging.getLogger("mongoq.telemetry")
 
-HEADER_PREFIX = "mongoq-context-"
-"""Prefix of the headers; the name of the variable follows."""
 ABSENT = object()
 """Stands for a variable without a value."""
 
@@ -32,7 +31,7 @@ class ContextVariables:
         for variable in given:
             if not isinstance(variable, ContextVar):
                 raise ArgumentInvalid("context_variables", f"ContextVar objects, not {type(variable).__name__}")
-            header = HEADER_PREFIX + variable.name
+            header = CONTEXT_PREFIX + variable.name
             if header in self._by_header:
                 raise ArgumentInvalid("context_variables", f"two variables have the name {variable.name!r}")
             self._by_header[header] = variable

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from mongoq.model.encoding.codec import Encoding
 from mongoq.model.item import Item
 from mongoq.protocol import group_commit
 from mongoq.protocol.claim import pop, reserve_many
 from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch, claim_exclusive
-from mongoq.protocol.coordination import sources
+from mongoq.protocol.coordination import sources, streams
 from mongoq.protocol.coordination.records import Yielded
 from mongoq.protocol.flow import Flow, Interruption
 from mongoq.protocol.push import push_many
 from mongoq.protocol.push.push import check_headers
-from mongoq.protocol.settle import bury, move, settle
+from mongoq.protocol.settle import bury, by_token, move, settle
 from mongoq.protocol.settle.apply_outcomes import (
     apply_outcomes,
     apply_outcomes_at_most_once,
@@ -60,7 +62,11 @@ def observe_flows(recorder: Recorder) -> Mapping[AnyFlow, AnyFlow]:
     return {
         group_commit.push: partial(_push, recorder, group_commit.push),
         push_many.push_many: partial(_push, recorder, push_many.push_many),
+        push_many.push_each: partial(_push_each, recorder),
         sources.push_records: partial(_push_records, recorder),
+        streams.next_claim: partial(_next_claim, recorder),
+        streams.settle_claim: partial(_settle_claim, recorder),
+        by_token.settle_held: partial(_settle_held, recorder),
         apply_outcomes: partial(_apply_outcomes, recorder, apply_outcomes),
         apply_outcomes_at_most_once: partial(_apply_outcomes, recorder, apply_outcomes_at_most_once),
         apply_outcomes_of_queues: partial(_apply_outcomes_of_queues, recorder),
@@ -90,14 +96,11 @@ def _push(
 
 
 def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, batch: Sequence[Yielded]) -> Flow[int]:
-    """Push records of a source; those without headers of their own begin a trace, by one span for all of them."""
+    """Push records of a source: they begin a trace, by one span for all of them."""
     recording = recorder.begin(conventions.PUSH, context.name)
     try:
-        encoding = context.broker.encoding
-        written = recorder.propagation.write(None, recording.span, encoding)
-        if written:
-            headers = check_headers(written, encoding)
-            batch = [one._replace(headers=headers) if one.headers is None else one for one in batch]
+        add = _add_headers(recorder, recording, context.broker.encoding)
+        batch = [one._replace(headers=add(one.headers)) for one in batch]
         pushed: int = yield from sources.push_records(context, lease, batch)
         recording.set_attributes({conventions.BATCH_COUNT: pushed})
     except BaseException as error:
@@ -106,6 +109,47 @@ def _push_records(recorder: Recorder, context: QueueContext[Any], lease: Any, ba
     finally:
         recording.end()
     return pushed
+
+
+def _push_each(
+    recorder: Recorder,
+    context: QueueContext[Any],
+    options: Sequence[push_many.PushOptions],
+    pushes: Sequence[push_many.Push],
+    **remember: Any,
+) -> Flow[None]:
+    """Push rows of Spark; those that were made of items keep the trace of their headers, and are linked to it."""
+    recording = recorder.begin(conventions.PUSH, context.name)
+    try:
+        encoding = context.broker.encoding
+        if recording.span.is_recording():
+            recording.set_attributes({conventions.BATCH_COUNT: len(pushes)})
+            own = (encoding.decode_sendable(one.headers) for one in options if one.headers is not None)
+            recording.add_links(recorder.propagation.linked_contexts(own))
+        add = _add_headers(recorder, recording, encoding)
+        options = [replace(one, headers=add(one.headers)) for one in options]
+        yield from push_many.push_each(context, options, pushes, **remember)
+    except BaseException as error:
+        _fail(recording, error)
+        raise
+    finally:
+        recording.end()
+
+
+def _add_headers(recorder: Recorder, recording: Recording, encoding: Encoding) -> Callable[[Any], Any]:
+    """Return a function that adds the trace context to headers in the form to send; ``None`` stands for no headers."""
+    written = recorder.propagation.write(None, recording.span, encoding)
+    # Most items have no headers of their own, and share these.
+    shared = check_headers(written, encoding) if written else None
+
+    def add(headers: Any) -> Any:
+        if headers is None or shared is None:
+            return headers or shared
+        own = encoding.decode_sendable(headers)
+        added = recorder.propagation.write(own, recording.span, encoding)
+        return headers if added is own else check_headers(added, encoding)
+
+    return add
 
 
 # --- claims --------------------------------------------------------------------------------------
@@ -134,6 +178,17 @@ def _claim(
         _describe_items(recorder, recording, items, is_batch=isinstance(claimed, list | ClaimedBatch))
         recording.end()
     return claimed
+
+
+def _next_claim(recorder: Recorder, context: QueueContext[Any], *args: Any, **options: Any) -> Flow[Any]:
+    """Claim the next batch of a stream, which knows the ids of its items and not their headers: no links."""
+    began = time.perf_counter()
+    claim = yield from streams.next_claim(context, *args, **options)
+    if claim is not None:
+        recording = recorder.begin(conventions.RESERVE, context.name, began=time.perf_counter() - began)
+        recording.set_attributes({conventions.BATCH_COUNT: len(claim.ids or ())})
+        recording.end()
+    return claim
 
 
 def _claimed_items(claimed: Any) -> Sequence[Item[Any]]:
@@ -221,6 +276,35 @@ def _observe_settlement(
         raise
     finally:
         recording.end()
+    return result
+
+
+def _settle_claim(recorder: Recorder, context: QueueContext[Any], *args: Any) -> Flow[int]:
+    """Settle what is left of the batch of a stream; one that a sink has settled is not worth a span."""
+    began = time.perf_counter()
+    settled = yield from streams.settle_claim(context, *args)
+    if settled:
+        recording = recorder.begin(conventions.COMMIT, context.name, began=time.perf_counter() - began)
+        recording.set_attributes({conventions.BATCH_COUNT: settled})
+        recording.end()
+    return settled
+
+
+def _settle_held(recorder: Recorder, broker: Any, fenced_items: Sequence[Any]) -> Flow[by_token.SettledByToken]:
+    """Settle items of rows of Spark; only the flow finds out which queues they are in."""
+    began = time.perf_counter()
+    try:
+        result = yield from by_token.settle_held(broker, fenced_items)
+    except BaseException as error:
+        recording = recorder.begin(conventions.SETTLE, "", began=time.perf_counter() - began)
+        _fail(recording, error)
+        recording.end()
+        raise
+    recording = recorder.begin(conventions.SETTLE, min(result.queues, default=""), began=time.perf_counter() - began)
+    recording.set_attributes({conventions.BATCH_COUNT: result.done})
+    if result.failed:
+        recording.fail(next(iter(result.failed.values())))
+    recording.end()
     return result
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
@@ -14,6 +14,8 @@ from mongoq.aio import AsyncBroker
 from mongoq.drivers.observer import Observer
 from mongoq.errors import ArgumentInvalid
 from mongoq.pipeline import Pipeline
+from mongoq.pipeline.graph.handlers import ImportFailed, import_object, import_path
+from mongoq.spark.raw_options import IMPORT_PATH
 from mongoq.sync import Broker
 from mongoq.telemetry.context_variables import ContextVariables
 from mongoq.telemetry.flows import observe_flows
@@ -21,9 +23,15 @@ from mongoq.telemetry.process_hook import ProcessHook
 from mongoq.telemetry.propagation import Propagation
 from mongoq.telemetry.recorder import Recorder
 from mongoq.worker import AsyncWorker, Worker
+from mongoq.worker.consumer import LogErrors
 
 Target = Broker | AsyncBroker | Worker | AsyncWorker | Pipeline
 
+SETUPS: dict[Any, str] = {
+    "message": "mongoq.telemetry.instrument:instrument",
+    "type": "mongoq.telemetry.instrument:instrument_types",
+}
+"""Import paths of the setups of executors, by what their spans say of errors."""
 MAX_CONTEXT_BYTES = 1024
 """Bytes of context variables in the headers of an item, by default."""
 
@@ -35,6 +43,8 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     context_variables: Iterable[ContextVar[Any]] = (),
     max_context_bytes: int = MAX_CONTEXT_BYTES,
+    record_errors: LogErrors = "message",
+    setup: str | Callable[[Broker], object] | None = None,
 ) -> None:
     """Record spans and metrics of a broker, and let the trace context travel in the headers of its items.
 
@@ -43,8 +53,9 @@ def instrument(
     mongoq.telemetry.instrument(broker)
     ```
 
-    It holds for all handles of the broker, those made before as well, and for the workers and the runs of pipelines
-    that begin on it afterwards. Nothing else is sent to the server. A second call takes the place of the first.
+    It holds for all handles of the broker, for its workers and for runs of pipelines, those made before as well; for
+    what runs already from the next claim on. Nothing else is sent to the server. A second call takes the place of the
+    first.
 
     - A push has a span ``push {queue}``. It writes ``traceparent``, and ``tracestate`` and ``baggage`` if there are
       any, into the headers, by the global propagator. Headers that the caller gives are never changed.
@@ -54,53 +65,92 @@ def instrument(
       A batch has no such parent; it links to the push of each of its items.
     - An error of a sampler or a processor is logged once, and fails no operation.
 
-    Without an SDK nothing is recorded. So set the providers before the workers begin: without an SDK and without
-    context variables, a worker calls its handlers as if nothing was instrumented, since the calls would take longer.
+    Without an SDK nothing is recorded. Then, and without context variables, a worker calls its handlers as if nothing
+    was instrumented. Providers that are set later count from its next claim on.
 
     Args:
         target: a ``Broker`` or ``AsyncBroker``, virtual ones included; or a worker, which stands for its broker. Or a
-            ``Pipeline``, for its runs on Spark: the executors have no broker of yours, so their handlers get spans by
-            the providers that are global there, and no context variables.
+            ``Pipeline``, for its runs on Spark: the executors have no broker of yours, so each of their processes
+            instruments its own, by the providers that are global there and without context variables, or by ``setup``.
         tracer_provider: provider of spans; by default the global one.
         meter_provider: provider of metrics; by default the global one.
         context_variables: context variables that travel with the items, as JSON in the headers
             ``mongoq-context-{name}``, and are set around the handler. In a batch, those that all its items agree on.
         max_context_bytes: bytes of these headers of one push, at most. A variable beyond it, or whose value is no JSON,
             is left out, with one warning.
+        record_errors: what spans say of an error: its type and ``"message"``; or the ``"type"`` and the places in the
+            code alone, as ``log_errors`` of a worker.
+        setup: of a pipeline: a function, or its import path such as ``"shop.telemetry:configure"``, that each process
+            of the executors calls with its broker before it uses it. It makes the providers there, and instruments the
+            broker with them.
 
     Raises:
-        ArgumentInvalid: an argument cannot be used; or the worker runs already.
+        ArgumentInvalid: an argument cannot be used.
     """
     propagation = Propagation(ContextVariables(context_variables, max_context_bytes))
-    make = partial(Recorder, propagation, tracer_provider=tracer_provider, meter_provider=meter_provider)
+    options: dict[str, Any] = {
+        "tracer_provider": tracer_provider,
+        "meter_provider": meter_provider,
+        "record_errors": _check_record_errors(record_errors),
+    }
     if isinstance(target, Pipeline):
+        path = SETUPS[record_errors] if setup is None else _setup_path(setup)
         uninstrument(target)
-        target.around(ProcessHook(make(None)))
+        target.around(ProcessHook(Recorder(propagation, None, **options)))
+        target._spark_setup = path
         return
-    if isinstance(target, Worker | AsyncWorker) and target._engine is not None:
-        raise ArgumentInvalid("target", "this comes too late: the worker runs already")
+    if setup is not None:
+        raise ArgumentInvalid("setup", "it is for the executors of a pipeline; here, do what it does before this call")
     driver = _driver_of(target)
-    recorder = make(lambda: driver.primary)
-    driver.observer = Observer(observe_flows(recorder), partial(_make_hooks, recorder))
+    recorder = Recorder(propagation, lambda: driver.primary, **options)
+    hooks = (ProcessHook(recorder),)
+    driver.observer = Observer(observe_flows(recorder), partial(_find_hooks, recorder, hooks), recorder.flush)
+
+
+def instrument_types(broker: Broker) -> None:
+    """Instrument a broker, and keep the texts of errors out of its spans: the setup of executors."""
+    instrument(broker, record_errors="type")
 
 
 def uninstrument(target: Target) -> None:
     """Record nothing more of a broker, or of the handlers of a pipeline. Idempotent.
-
-    Handlers of workers that run already have spans until their worker ends.
 
     Raises:
         ArgumentInvalid: ``target`` is none of the objects that ``instrument`` takes.
     """
     if isinstance(target, Pipeline):
         target._hooks[:] = [hook for hook in target._hooks if not isinstance(hook, ProcessHook)]
+        target._spark_setup = None
     else:
         _driver_of(target).observer = None
 
 
-def _make_hooks(recorder: Recorder) -> Sequence[ProcessHook]:
-    """Return the hook of a worker that begins; none if there is nothing to record and to set."""
-    return [ProcessHook(recorder)] if recorder.is_recording() or recorder.propagation.variables else []
+def _check_record_errors(value: Any) -> LogErrors:
+    if value not in get_args(LogErrors):
+        raise ArgumentInvalid("record_errors", f"'message' or 'type', not {value!r:.60}")
+    return value  # type: ignore[no-any-return]
+
+
+def _setup_path(setup: Any) -> str:
+    """Return the import path of a setup; a function must be found by it, since it is sent to executors by name."""
+    path = setup if isinstance(setup, str) else import_path(setup)
+    if not IMPORT_PATH.fullmatch(path):
+        raise ArgumentInvalid("setup", f"a function of a module, or its import path, not {setup!r:.60}")
+    if setup is not path and (path.startswith("__main__:") or _find(path) is not setup):
+        raise ArgumentInvalid("setup", f"executors cannot import {path!r}; put the function into a module of its own")
+    return path
+
+
+def _find(path: str) -> Any:
+    try:
+        return import_object(path)
+    except ImportFailed:
+        return None
+
+
+def _find_hooks(recorder: Recorder, hooks: Sequence[ProcessHook]) -> Sequence[ProcessHook]:
+    """Return the hooks; none while there is nothing to record and to set, since global providers may come later."""
+    return hooks if recorder.is_recording() or recorder.propagation.variables else ()
 
 
 def _driver_of(target: Any) -> Any:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from opentelemetry.context import attach, create_key, detach, get_current, get_value, set_value
+from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
 from opentelemetry.trace import set_span_in_context
 
 from mongoq.model.outcomes import Dead, Outcome, Retry
@@ -15,6 +14,7 @@ from mongoq.telemetry import conventions
 from mongoq.telemetry.context_variables import ContextVariables
 from mongoq.telemetry.propagation import Propagation
 from mongoq.telemetry.recorder import Recorder, Recording
+from mongoq.worker.consumer import LogErrors
 
 _JOB_KEY = create_key("mongoq-job")
 """Key of the job whose span is the current one."""
@@ -31,17 +31,18 @@ class ProcessHook:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the maker of another hook: providers, with threads and connections, and variables are not pickled."""
-        return make_global_hook, ()
+        return make_global_hook, (self._recorder.record_errors,)
 
     def __call__(self, job: Any) -> AbstractContextManager[None]:
         """Return the context manager for one call of a handler."""
         return _Process(self._recorder, job)
 
 
-def make_global_hook() -> ProcessHook:
+def make_global_hook(record_errors: LogErrors = "message") -> ProcessHook:
     """Return a hook with the global providers of this process, and without context variables."""
     propagation = Propagation(ContextVariables((), 0))
-    return ProcessHook(Recorder(propagation, None, tracer_provider=None, meter_provider=None))
+    providers: dict[str, Any] = {"tracer_provider": None, "meter_provider": None}
+    return ProcessHook(Recorder(propagation, None, **providers, record_errors=record_errors))
 
 
 class _Process(AbstractContextManager[None]):
@@ -58,39 +59,46 @@ class _Process(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         """Start the span, make it the current one, and set the context variables."""
-        job, propagation = self._job, self._recorder.propagation
+        job, variables = self._job, self._recorder.propagation.variables
         if get_value(_JOB_KEY) is job:
             return  # the broker and the pipeline are both instrumented
-        items = job.items
-        context = get_current()
-        if len(items) == 1:
-            context = propagation.read(items[0].headers, context)
-        self._recording = recording = self._recorder.begin(conventions.PROCESS, items[0].queue, context)
-        if recording.span.is_recording():
-            self._describe(recording, items)
-        self._token = attach(set_value(_JOB_KEY, job, set_span_in_context(recording.span, context)))
-        if propagation.variables:
-            self._tokens = propagation.variables.restore(items)
+        # Without variables, a worker enters this hook only if there is something to record.
+        if not variables or self._recorder.is_recording():
+            self._begin(job)
+        if variables:
+            self._tokens = variables.restore(job.items)
 
-    def _describe(self, recording: Recording, items: Sequence[Any]) -> None:
-        recording.set_attributes({conventions.CONSUMER: self._job.consumer})
+    def _begin(self, job: Any) -> None:
+        items, context = job.items, get_current()
         if len(items) == 1:
-            item = items[0]
-            recording.set_attributes({conventions.MESSAGE_ID: str(item.id), conventions.ATTEMPT: item.attempts})
+            context, recording = self._begin_single(items[0], context)
         else:
-            recording.set_attributes({conventions.BATCH_COUNT: len(items)})
-        # The conventions ask for the link also where the same context is the parent.
-        recording.add_links(self._recorder.propagation.span_contexts(items))
+            details = {conventions.CONSUMER: job.consumer, conventions.BATCH_COUNT: len(items)}
+            recording = self._recorder.begin(conventions.PROCESS, items[0].queue, context, details=details)
+            if recording.span.is_recording():
+                recording.add_links(self._recorder.propagation.span_contexts(items))
+        self._recording = recording
+        self._token = attach(set_value(_JOB_KEY, job, set_span_in_context(recording.span, context)))
+
+    def _begin_single(self, item: Any, current: Context) -> tuple[Context, Recording]:
+        """Start the span of one item below its push; the conventions ask for a link to it as well."""
+        context, links = self._recorder.propagation.read_with_links(item.headers, current)
+        details = {
+            conventions.CONSUMER: self._job.consumer,
+            conventions.MESSAGE_ID: str(item.id),
+            conventions.ATTEMPT: item.attempts,
+        }
+        return context, self._recorder.begin(conventions.PROCESS, item.queue, context, details=details, links=links)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Set everything back, and end the span with the error or the kind of outcome."""
+        if self._tokens:
+            self._recorder.propagation.variables.reset(self._tokens)
         recording = self._recording
         if recording is None:
             return
-        if self._tokens:
-            self._recorder.propagation.variables.reset(self._tokens)
         detach(self._token)
         if error is not None:
             recording.fail(error, traced=True)

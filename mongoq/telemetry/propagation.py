@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, SpanContext, get_current_span, set_span_in
 from mongoq.errors import PayloadTooLarge
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
 from mongoq.model.item import Item
-from mongoq.model.trace_headers import TRACEPARENT, trace_links
+from mongoq.model.trace_headers import LINKS, TRACEPARENT, trace_links
 from mongoq.telemetry.context_variables import ContextVariables
 
 logger = logging.getLogger("mongoq.telemetry")
@@ -80,14 +80,25 @@ class Propagation:
             logger.debug("the trace context of an item cannot be read: %r", error)
             return context
 
+    def read_with_links(self, headers: Mapping[str, Any], context: Context) -> tuple[Context, Sequence[SpanContext]]:
+        """Return the context with the trace context of an item, and the contexts that its span links to."""
+        read = self.read(headers, context)
+        if LINKS in headers:
+            return read, self.linked_contexts([headers])
+        span = get_current_span(read)
+        return read, () if span is get_current_span(context) else (span.get_span_context(),)
+
     def span_contexts(self, items: Iterable[Any]) -> list[SpanContext]:
         """Return the contexts in which items were pushed, each once; those of the inputs of joins as well."""
-        found = {(one.trace_id, one.span_id): one for one in islice(self._find_contexts(items), MAX_LINKS)}
+        return self.linked_contexts(item.headers for item in items if isinstance(item, Item))
+
+    def linked_contexts(self, all_headers: Iterable[Mapping[str, Any]]) -> list[SpanContext]:
+        """Return the contexts in the headers of items, each once."""
+        found = {(one.trace_id, one.span_id): one for one in islice(self._find_contexts(all_headers), MAX_LINKS)}
         return list(found.values())
 
-    def _find_contexts(self, items: Iterable[Any]) -> Iterator[SpanContext]:
-        for item in items:
-            headers = item.headers if isinstance(item, Item) else None
+    def _find_contexts(self, all_headers: Iterable[Mapping[str, Any]]) -> Iterator[SpanContext]:
+        for headers in all_headers:
             if not headers:
                 continue
             for part in (headers, *({TRACEPARENT: link} for link in trace_links(headers))):

@@ -53,7 +53,7 @@ class VirtualWorker(VirtualTime, Worker):
         """Return the consumers, with the context managers of ``around``."""
         consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
         observer = self._server._driver.observer
-        hooks = () if observer is None else observer.make_hooks()
+        hooks = () if observer is None else observer.find_hooks()
         return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
@@ -124,7 +124,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         """Return the consumers, with the context managers of ``around``."""
         consumers = {key: add_hooks(consumer, self._hooks) for key, consumer in self._consumers.items()}
         observer = self._server._driver.observer
-        hooks = () if observer is None else observer.make_hooks()
+        hooks = () if observer is None else observer.find_hooks()
         return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
 
     def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:

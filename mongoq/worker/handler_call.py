@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ class HandlerCall:
         context: context that the handler runs in; set right before the call.
         where: thread id or task that runs the handler; set by the executor.
         job: job passed to the handler; ``None`` if the handler takes none.
+        keys: reservation keys of the items, while their settlements are tracked.
         lost: ids (``id_key``) of items that another worker has by now; set by the backlog.
         pops: True once the item leaves its queue for good: its absence from the queue is no loss then.
         abandoned: True after the worker has released the items and no longer waits for the call.
@@ -32,6 +33,7 @@ class HandlerCall:
     context: Any = None
     where: Any = None
     job: Any = None
+    keys: Sequence[Any] = ()
     lost: set[Any] = field(default_factory=set)
     pops: bool = False
     abandoned: bool = False
@@ -57,13 +59,14 @@ class HandlerSettlements:
     def watch(self, run: HandlerCall) -> None:
         """Begin to track the items of a call that is about to start."""
         if not run.pops:
-            self._unsettled.update(map(reservation_key, run.items))
+            run.keys = list(map(reservation_key, run.items))
+            self._unsettled.update(run.keys)
 
     def record(self, run: HandlerCall) -> None:
         """Record the items that the handler of a call that has ended has settled."""
         if run.pops:
             return
-        for key in map(reservation_key, run.items):
+        for key in run.keys:
             tentative = self._sessions.take_tentative(key)
             if key not in self._unsettled or (tentative is not None and tentative.committed is not False):
                 self._settled.add(key)

@@ -11,10 +11,10 @@ import pytest
 from bson import Decimal128, Int64, ObjectId, json_util
 
 import mongoq
-from mongoq.cli.base.arguments import FILTER, JSON_VALUE, MOMENT, OBJECT_ID, QUEUE, read_json
+from mongoq.cli.base.arguments import FILTER, JSON_VALUE, MOMENT, OBJECT_ID, QUEUE
 from mongoq.cli.base.connection import Ago, _at
-from mongoq.cli.base.output import JSON_OPTIONS
 from mongoq.model.clock import VirtualClock
+from mongoq.model.encoding.extended_json import JSON_OPTIONS, read_json
 
 ID = "65a1b2c3d4e5f60718293a4b"
 

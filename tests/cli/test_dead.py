@@ -206,9 +206,9 @@ def test_the_count_before_a_change_is_bounded(
 ) -> None:
     monkeypatch.setattr(amounts, "COUNT_LIMIT", 2)
     (would,) = read("dead", "drop", "orders", "--dry-run")
-    assert would == {"would": "delete at least 2 letters of orders.dead", "count": 2, "exact": False}
+    assert would == {"would": "delete more than 2 letters of orders.dead", "count": 3, "exact": False}
     assert read("purge", "orders.dead", "--state", "ready", "--dry-run") == [
-        {"would": "delete more than 2 ready items of orders.dead", "count": 3, "exact": False}
+        {"would": "delete at least 2 ready items of orders.dead", "count": 2, "exact": False}
     ]
 
 

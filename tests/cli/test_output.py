@@ -9,7 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from mongoq.cli.base.output import cell, duration_text, make_table, printable, time_text
+from mongoq.cli.base.output import cell, duration_text, make_table, printable
+from mongoq.model.encoding.extended_json import time_text
 
 
 @pytest.mark.parametrize(

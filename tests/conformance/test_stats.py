@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import Any
 
+import pymongo
 import pytest
 from bson import ObjectId
+from pymongo.errors import PyMongoError
 
 import mongoq
 from mongoq.drivers import counter_flush
@@ -125,6 +128,16 @@ async def test_counters_are_written_by_and_by(shell: Shell, monkeypatch: pytest.
     for n in range(2):
         await shell.queue().push(n)
         await _written(shell, "put", n + 1)
+
+
+async def test_counters_are_written_although_the_deadline_of_the_first_caller_is_over(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counter_flush, "FLUSH_INTERVAL_SECONDS", 0.3)
+    with suppress(PyMongoError), pymongo.timeout(0.001):
+        await shell.queue().size()
+    await shell.queue().push(1)
+    await _written(shell, "put", 1)
 
 
 async def _written(shell: Shell, event: str, number: int) -> None:

@@ -12,7 +12,8 @@ from pymongo import MongoClient
 import mongoq
 from mongoq.protocol import admin
 from mongoq.protocol.history.dead_letters import count_letters, group_letters, selection
-from mongoq.protocol.history.pages import BoundedCount, count_range, history_range
+from mongoq.protocol.history.pages import BoundedCount, history_range
+from mongoq.protocol.history.search import count_range
 
 LETTERS = 1_000
 

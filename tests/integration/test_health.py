@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
+import pymongo
 import pytest
 from pymongo import MongoClient
-from pymongo.errors import OperationFailure
+from pymongo.errors import NetworkTimeout, OperationFailure
 
 import mongoq
 from mongoq.drivers.health import describe_trouble
 from mongoq.protocol.base import health
+from mongoq.protocol.flow import Command
 from mongoq.testing import AsyncVirtualBroker, VirtualBroker
 from tests.waiting import until
 
@@ -87,6 +89,17 @@ async def test_so_it_is_with_asyncio(uri: str, name: str, database: str, away: A
         assert not sick.healthy
         away(False)
         assert "no server" in sick.reasons[0]
+
+
+def test_a_read_that_the_driver_retries_too_often_is_an_outage(broker: mongoq.Broker) -> None:
+    """Within a timeout PyMongo 4.20 computes a pause before each retry; before the 1,024th it is too large."""
+
+    def retry_too_often(_broker: Any) -> Any:
+        yield Command("find", {"filter": {}})
+        return 0.1 * 2**1024
+
+    with pytest.raises(NetworkTimeout, match="within 5 s"):
+        broker._run_within(5, retry_too_often)
 
 
 def test_a_closed_broker_is_not_healthy(raw: Any) -> None:
@@ -207,6 +220,26 @@ def test_a_watch_that_was_ended_calls_nothing_more(named: mongoq.Broker, away: A
     away(True)
     until(lambda: others)
     assert changes == []
+
+
+async def test_a_watch_outlasts_the_deadline_of_its_caller(
+    uri: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: list[bool] = []
+    check = mongoq.AsyncBroker.health
+
+    async def record(broker: mongoq.AsyncBroker, **options: Any) -> mongoq.Health:
+        result = await check(broker, **options)
+        results.append(result.healthy)
+        return result
+
+    monkeypatch.setattr(mongoq.AsyncBroker, "health", record)
+    async with mongoq.connect_async(uri, database=database) as broker:
+        with pymongo.timeout(0.001):
+            broker.watch_health(print, every=0.01, within=60)
+        while len(results) < 3:
+            await asyncio.sleep(0.01)
+    assert results[:3] == [True] * 3
 
 
 def test_a_closed_broker_checks_no_more(raw: Any) -> None:

@@ -16,7 +16,8 @@ import mongoq
 from mongoq.protocol import insight
 from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.history.pages import history_range
-from mongoq.protocol.insight import BoundedCount, QueueInsight, read_queues, search_history
+from mongoq.protocol.history.search import read_slice
+from mongoq.protocol.insight import BoundedCount, QueueInsight, read_queues
 
 DEPTH = 3_000
 PRIORITIES = (-1, 0, 1)
@@ -101,7 +102,7 @@ def test_a_read_works_under_the_strict_stable_api(uri: str, database: str) -> No
         assert broker._run(insight.read_events)["orders"]["get"] == 1
         assert broker._run(insight.read_settings, "orders").settings.history is not None
         wanted = history_range(queue._context, since=None, until=None, where={"n": 1}, state="processed", page=9)
-        assert len(broker._run_flow(search_history(queue._context, wanted)).items) == 1
+        assert len(broker._run_flow(read_slice(queue._context, wanted)).documents) == 1
 
 
 def test_pauses_consumers_dead_letters_and_events_are_told(broker: mongoq.Broker, raw: Any) -> None:
@@ -253,37 +254,3 @@ def test_each_part_is_read_from_an_index_up_to_its_limit(
     assert stats["totalDocsExamined"] <= items
     assert stats["totalKeysExamined"] <= items + 2 * len(PRIORITIES) + 1
     assert ("DISTINCT_SCAN" if part == "first" else "IXSCAN") in plan
-
-
-def test_a_search_in_history_examines_a_slice_at_a_time(deep: mongoq.Broker, profile: Any) -> None:
-    context = deep.queue(QUEUES[0])._context
-    rest = history_range(context, since=None, until=None, where={"$eq": "nowhere"}, state="processed", page=10)
-    pages = 0
-    while rest is not None:
-        page = deep._run_flow(search_history(context, rest, examine=100))
-        assert page.items == []
-        rest, pages = page.rest, pages + 1
-    # The three batches were committed at three times, and items of one time are not divided.
-    assert pages == 4
-    documents, _ = profile()
-    assert documents <= 3_000
-
-
-def test_a_search_in_history_finds_each_item_once_and_in_order(broker: mongoq.Broker) -> None:
-    queue = broker.queue("orders", history=3600)
-    queue.push_many(range(60))
-    for _ in range(20):
-        queue.commit_many(queue.reserve_many(3))
-    whole = [item.payload for item in queue.history() if item.payload % 2]
-    times = [item.processed for item in queue.history()]
-    for since, until in ((None, None), (times[10], times[40])):
-        rest = history_range(
-            queue._context, since=since, until=until, where={"$mod": [2, 1]}, state="processed", page=4
-        )
-        found: list[Any] = []
-        while rest is not None:
-            page = broker._run_flow(search_history(queue._context, rest, examine=7))
-            found += page.items
-            rest = page.rest
-        inside = [n for n in whole if since is None or until is None or since <= times[n] < until]  # type: ignore[operator]
-        assert [item.payload for item in found] == inside

@@ -7,14 +7,18 @@ import os
 import threading
 import traceback
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
+import pymongo
 import pytest
 from pydantic import BaseModel
+from pymongo.errors import PyMongoError
 
 import mongoq
 from mongoq.drivers.aio.driver import AioSender
 from mongoq.drivers.performer_threads import ThreadPerformer
+from mongoq.drivers.threads.driver import ThreadSender
 from mongoq.protocol.flow import Command
 from tests.proxy import Proxy
 
@@ -65,6 +69,66 @@ async def test_a_batch_whose_caller_is_cancelled_and_whose_reply_is_lost_is_give
         while raw.count_documents({"reserved": True}) or not proxy.lost:
             await asyncio.sleep(0.02)
     assert sorted(document["attempts"] for document in raw.find({"q": "orders"})) == [0] * 5
+
+
+SECONDS = 1.0
+"""Deadline of a caller; on a machine that is too busy for it, nothing is taken at all."""
+
+
+@pytest.fixture
+def block_finds(client: Any, database: str) -> Iterator[Any]:
+    """Let the server hold back the answers to finds, beyond the deadline of a caller with this application name."""
+    data = {"failCommands": ["find"], "blockConnection": True, "blockTimeMS": 2000 * SECONDS, "appName": database}
+
+    def switch(mode: str = "alwaysOn") -> None:
+        client.admin.command("configureFailPoint", "failCommand", mode=mode, data=data)
+
+    yield switch
+    switch("off")
+
+
+def test_a_batch_whose_caller_has_no_time_left_is_given_back(
+    uri: str, database: str, raw: Any, block_finds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mongoq.connect(f"{uri}&appName={database}", database=database) as broker:
+        queue = broker.queue("orders")
+        queue.push_many(range(5))
+        queue.release_many(queue.reserve_many(5))  # a claim of items that are not new reads them after it
+        send = ThreadSender.send
+
+        def block_after_claim(sender: ThreadSender, command: Command[Any]) -> Any:
+            reply = send(sender, command)
+            if command.method == "update_many":
+                block_finds()
+            return reply
+
+        monkeypatch.setattr(ThreadSender, "send", block_after_claim)
+        with pytest.raises(PyMongoError), pymongo.timeout(SECONDS):
+            queue.reserve_many(5, lease=600)
+        block_finds("off")
+    assert raw.count_documents({"reserved": True}) == 0
+
+
+async def test_so_it_is_with_asyncio(
+    uri: str, database: str, raw: Any, block_finds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mongoq.connect_async(f"{uri}&appName={database}", database=database) as broker:
+        queue = broker.queue("orders")
+        await queue.push_many(range(5))
+        await queue.release_many(await queue.reserve_many(5))
+        send = AioSender.send
+
+        async def block_after_claim(sender: AioSender, command: Command[Any]) -> Any:
+            reply = await send(sender, command)
+            if command.method == "update_many":
+                block_finds()
+            return reply
+
+        monkeypatch.setattr(AioSender, "send", block_after_claim)
+        with pytest.raises(PyMongoError), pymongo.timeout(SECONDS):
+            await queue.reserve_many(5, lease=600)
+        block_finds("off")
+    assert raw.count_documents({"reserved": True}) == 0
 
 
 def in_a_child(work: Any) -> None:

@@ -20,7 +20,7 @@ from pymongo import AsyncMongoClient
 import mongoq
 import mongoq.telemetry
 from mongoq.telemetry.process_hook import ProcessHook
-from tests.telemetry.conftest import Telemetry
+from tests.telemetry.conftest import Telemetry, drain, fitting
 
 ROOT = Path(__file__).parents[2]
 PARENT = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
@@ -84,6 +84,53 @@ def test_a_worker_of_providers_that_record_nothing_has_no_hook(
         worker.run(drain=True)
         assert len(calls) == len(variables)
     assert broker.queue("orders").size() == 0
+
+
+def test_a_provider_that_is_set_while_a_worker_runs_counts_from_the_next_claim_on(uri: str, database: str) -> None:
+    code = f"""
+import mongoq, mongoq.telemetry
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+memory = InMemorySpanExporter()
+with mongoq.connect({uri!r}, database={database!r}) as broker:
+    mongoq.telemetry.instrument(broker)
+    worker = mongoq.Worker(broker)
+    def handle(payload):
+        if payload:
+            provider = TracerProvider()
+            provider.add_span_processor(SimpleSpanProcessor(memory))
+            trace.set_tracer_provider(provider)
+            broker.queue("orders").push(0)
+    worker.consumer("orders")(handle)
+    broker.queue("orders").push(1)
+    worker.run(drain=True)
+print(sorted(span.name for span in memory.get_finished_spans() if span.name[:4] in ("push", "proc")))
+"""
+    assert run(code) == str(["process orders", "push orders"])
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_a_worker_that_runs_already_is_instrumented_from_its_next_claim_on(
+    kind: str, uri: str, database: str, broker: mongoq.Broker, telemetry: Telemetry
+) -> None:
+    """And uninstrumented."""
+    queue, own = broker.queue("orders"), []
+
+    def handle(payload: int) -> None:
+        if payload == 1:
+            telemetry.instrument(own[0])
+        elif payload == 2:
+            mongoq.telemetry.uninstrument(own[0])
+        if payload < 3:
+            queue.push(payload + 1)
+
+    queue.push(1)
+    drain(kind, uri, database, own.append, lambda worker: worker.consumer("orders")(fitting(kind, handle)))
+    [process] = telemetry.spans("process orders")
+    assert (process.attributes or {})["mongoq.attempt"] == 1
+    assert queue.size() == 0
 
 
 def test_a_provider_without_spans_passes_the_trace_context_on(broker: mongoq.Broker, telemetry: Telemetry) -> None:

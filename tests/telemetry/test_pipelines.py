@@ -15,7 +15,7 @@ import mongoq
 import mongoq.telemetry
 from mongoq.model.trace_headers import LINKS, MAX_LINKS, join_headers
 from mongoq.testing import VirtualBroker
-from tests.telemetry.conftest import Telemetry, link_ids, parent_id, span_id, trace_id
+from tests.telemetry.conftest import Telemetry, link_ids, parent_id, span_id, trace_id, traceparent
 
 
 def make_shop(broken: list[Exception]) -> mongoq.Pipeline:
@@ -125,14 +125,17 @@ def test_records_of_a_source_begin_a_trace(broker: mongoq.Broker, telemetry: Tel
     def read(position: Any) -> Iterator[mongoq.Record]:
         if position is None:
             yield mongoq.Record("a", position=1)
-            yield mongoq.Record("b", position=2, headers={"mine": True})
+            yield mongoq.Record("b", position=2, headers={"mine": {"deep": [1]}})
+            yield mongoq.Record("c", position=3, headers={"traceparent": "mine"})
 
     seen: list[Any] = []
     shop.sink("orders")(lambda payload, job: seen.append((payload, dict(job.item.headers))))
     shop.drain(broker)
     push = telemetry.spans("push orders")[0]
-    assert [parent_id(span) for span in telemetry.spans("process orders")] == [span_id(push), None]
-    assert seen[1] == ("b", {"mine": True})
+    parents = [parent_id(span) for span in telemetry.spans("process orders")]
+    assert parents == [span_id(push), span_id(push), None]
+    assert seen[1] == ("b", {"mine": {"deep": [1]}, "traceparent": traceparent(push)})
+    assert seen[2] == ("c", {"traceparent": "mine"})
 
 
 def test_an_item_that_is_run_at_most_once_keeps_its_trace(broker: mongoq.Broker, telemetry: Telemetry) -> None:

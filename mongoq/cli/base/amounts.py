@@ -6,22 +6,28 @@ from typing import Any
 
 from mongoq.cli.base.confirmation import Confirmation
 from mongoq.cli.base.output import Output
+from mongoq.cli.base.progress import Meter
 from mongoq.protocol.history.pages import BoundedCount
 
 COUNT_LIMIT = 1_000_000
 """Items that a command examines, at most, to say how many it would change."""
+ROUGH_LIMIT = 10_000
+"""Items that a command examines, at most, to say how many items a change concerns that changes none of them."""
 NOTHING = BoundedCount()
 
 
 def count_items(
-    output: Output, runner: Any, flow: Any, *args: Any, at_most: int | None = None, **options: Any
+    runner: Any, flow: Any, *args: Any, at_most: int | None = None, limit: int | None = None, **options: Any
 ) -> BoundedCount:
-    """Count items by a flow, shown as progress; ``at_most`` is the limit that the user gave to the command.
+    """Count items by a flow, and show the progress; ``at_most`` is the limit that the user gave to the command.
 
-    ``runner`` is a broker or a handle of a queue.
+    ``runner`` is a broker or a handle of a queue; ``limit`` is the number of items that are examined, at most, a
+    million by default.
     """
-    with output.progress("counting …"):
-        counted: BoundedCount = runner._run(flow, *args, limit=COUNT_LIMIT, **options)
+    limit = COUNT_LIMIT if limit is None else limit
+    with Meter() as meter:
+        meter.show("counting …")
+        counted: BoundedCount = runner._run(flow, *args, limit=limit, progress=meter.count("examined"), **options)
     if at_most is not None and counted.number >= at_most:
         return BoundedCount(at_most)
     return counted

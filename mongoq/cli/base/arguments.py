@@ -2,86 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 import pymongo
-from bson import ObjectId, json_util
-from bson.codec_options import DatetimeConversion
-from bson.errors import BSONError
+from bson import ObjectId
 from click.shell_completion import CompletionItem
 
 from mongoq.cli.base.connection import Ago, connect
 from mongoq.cli.base.durations import ParameterType
-from mongoq.cli.base.output import JSON_OPTIONS, printable
+from mongoq.cli.base.output import printable
 from mongoq.errors import ArgumentInvalid, FilterInvalid
-from mongoq.model.arguments import moment, queue_name
+from mongoq.model.arguments import queue_name
 from mongoq.model.encoding.codec import Encoding, codec_options
+from mongoq.model.encoding.extended_json import read_json, read_time
 from mongoq.model.filters import where_filter
 
-__all__ = ["COUNT", "FILTER", "JSON_VALUE", "MAX_COUNT", "MOMENT", "OBJECT_ID", "QUEUE", "read_json"]
+__all__ = ["COUNT", "FILTER", "JSON_VALUE", "MAX_COUNT", "MOMENT", "OBJECT_ID", "QUEUE"]
 
-UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-"""Unit of a time ago, by its letter."""
 MAX_COUNT = 2**31 - 1
 """Largest number of items, letters or documents that a command takes: what the server counts with."""
-AGO = re.compile(r"(\d{1,9})([smhdw])")
 COMPLETION_SECONDS = 2.0
 """Seconds that a shell waits for names of queues, at most."""
 COMPLETED = re.compile(r"[\w.+@%,=:/][\w.+@%,=:/-]*")
 """Names of queues that a shell completes. It puts the name into the line as it is: ``$(…)`` in it would be executed."""
-PARSE_OPTIONS = JSON_OPTIONS.with_options(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
-JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, BSONError)
-"""Errors that the driver raises for extended JSON that means no value; those of ``decimal`` are arithmetic errors."""
-
-
-def read_json(text: str | bytes) -> Any:
-    """Return the value of a text in JSON; extended JSON such as ``{"$oid": …}`` and ``{"$date": …}`` gives BSON values.
-
-    ``{"$regex": …}`` stays a document: it is an operator of filters. A regular expression as a value is written
-    ``{"$regularExpression": …}``.
-
-    Raises:
-        ValueError: the text is no JSON, a name occurs twice in one document, or extended JSON means no value.
-    """
-    try:
-        return json.loads(
-            text, object_pairs_hook=_read_document, parse_constant=_refuse_constant, parse_float=_read_float
-        )
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error}") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def _read_document(pairs: list[tuple[str, Any]]) -> Any:
-    document = dict(pairs)
-    if len(document) < len(pairs):
-        # The last one would win, and a filter would match more than its author thinks.
-        names = [name for name, _ in pairs]
-        raise ValueError(f"name {next(name for name in names if names.count(name) > 1)!r} occurs twice in one document")
-    if "$regex" in document:
-        return document
-    try:
-        return json_util.object_hook(document, PARSE_OPTIONS)
-    except JSON_ERRORS as error:
-        raise ValueError(f"extended JSON that means no value: {error}") from None
-
-
-def _read_float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f'{text:.40} is too large for a number; write {{"$numberDecimal": "…"}}')
-    return number
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f'{name} is no JSON; write {{"$numberDouble": "{name}"}}')
 
 
 class ObjectIdType(ParameterType):
@@ -110,18 +57,11 @@ class MomentType(ParameterType):
         """Return an aware time, or the length of the time ago."""
         if isinstance(value, datetime | Ago):
             return value
-        text = str(value).strip()
-        if ago := AGO.fullmatch(text):
-            try:
-                return Ago(timedelta(**{UNITS[ago[2]]: int(ago[1])}))
-            except OverflowError:
-                self.fail(f"{text!r} is too long ago", param, ctx)
         try:
-            read = datetime.fromisoformat(text)
-            return moment(read if read.tzinfo else read.replace(tzinfo=UTC), "time")
-        except ValueError:
-            hint = "write it as 2026-11-26T14:30:00Z, or as a time ago: 90s, 30m, 2h, 3d, 1w"
-            return self.fail(f"{text!r:.60} is no time; {hint}", param, ctx)
+            read = read_time(str(value).strip())
+        except ValueError as error:
+            return self.fail(str(error), param, ctx)
+        return Ago(read) if isinstance(read, timedelta) else read
 
 
 class JsonType(ParameterType):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mongoq.cli.base.arguments import read_json
 from mongoq.errors import MongoqError
+from mongoq.model.encoding.extended_json import read_json
 
 CHUNK_BYTES = 1024 * 1024
 """Bytes that are read at a time, at most."""

@@ -6,21 +6,19 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 from bson import json_util
-from bson.binary import UuidRepresentation
 from rich import box
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-JSON_OPTIONS = json_util.JSONOptions(
-    json_mode=json_util.JSONMode.RELAXED, tz_aware=True, uuid_representation=UuidRepresentation.STANDARD
-)
+from mongoq.model.encoding.extended_json import JSON_OPTIONS, time_text
+
 PIPE_WIDTH = 1_000
 """Characters in a line of a table that goes to a file or to another program, at most."""
 COLUMN_GAP = 2
@@ -174,11 +172,6 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
 def _code(character: str) -> str:
     number = ord(character)
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-
-def time_text(at: datetime, precision: str = "milliseconds") -> str:
-    """Return a time in ISO 8601 and UTC; ``--since`` and ``--until`` read it."""
-    return at.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))

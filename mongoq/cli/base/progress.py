@@ -50,8 +50,17 @@ class Meter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Erase the line."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Erase the line: the command is about to print."""
         if self._width:
             click.echo("\r" + " " * self._width + "\r", nl=False, err=True)
+            self._width = 0
+
+    def count(self, what: str) -> Callable[[int], None]:
+        """Return a function that shows a number of items with what was done to them, such as ``searched``."""
+        return lambda number: self.show(f"{number:,} items {what}")
 
     def show(self, text: str) -> None:
         """Draw the line anew, unless it was drawn a moment ago."""

@@ -19,14 +19,13 @@ from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output, cell
 from mongoq.cli.base.progress import DELETION_INTERRUPTED, Meter, explain_interruption
 from mongoq.cli.change.replay import exit_if_incomplete, failures_of, report_failures, target_text
-from mongoq.cli.inspect.item_document import item_document, json_text, plain
-from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.copies import Replayed
+from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item
+from mongoq.model.item_document import item_document, to_plain
 from mongoq.protocol.history import dead_letters
-from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
+from mongoq.protocol.insight import find_dead_queue
 from mongoq.sync import Broker, DeadQueue
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,9 +74,16 @@ class LetterOptions:
         """Return the selection, checked."""
         return dead_letters.selection(letters._context, **self.filters)
 
-    def count(self, letters: DeadQueue, output: Output) -> BoundedCount:
+    def read(self, letters: DeadQueue, limit: int) -> list[Item[Any]]:
+        """Return the first selected letters; a search for them shows its progress."""
+        with Meter() as meter:
+            return letters._run(
+                dead_letters.read_letters, self.select(letters), limit=limit, progress=meter.count("searched")
+            )
+
+    def count(self, letters: DeadQueue) -> BoundedCount:
         """Count the selected letters that no caller holds."""
-        return count_items(output, letters, dead_letters.count_letters, self.select(letters), at_most=self.limit)
+        return count_items(letters, dead_letters.count_letters, self.select(letters), at_most=self.limit)
 
     def explain_nothing(self, letters: DeadQueue) -> Replayed:
         """Return the result of a replay that sends nothing, with what has become of the letters with these ids."""
@@ -97,17 +103,7 @@ def open_letters(broker: Broker, queue: str, *, exact: bool = False) -> DeadQueu
         QueueUnknown: no queue has this name.
         ArgumentInvalid: the queue has no dead queue.
     """
-    letters = broker.dead_queue(queue)
-    if exact or queue.endswith(DEAD_SUFFIX) or broker._run(find_owner, queue) is not None:
-        broker._run(refuse_unknown, letters.name)
-        return letters
-    handle = broker.queue(queue)
-    broker._run(refuse_unknown, handle.name)
-    # Reads the stored settings.
-    handle.is_paused()
-    if handle.settings.dead is None:
-        raise ArgumentInvalid("queue", f"{queue!r} has no dead queue; --exact says that it is one itself")
-    return broker.dead_queue(handle.settings.dead)
+    return broker.dead_queue(broker._run(find_dead_queue, queue, exact=exact))
 
 
 def with_letters(function: F) -> F:
@@ -152,7 +148,7 @@ def list_letters(*, queue: str, group: bool, chosen: LetterOptions, broker: Brok
         _print_groups(letters, chosen, output)
         return
     limit = chosen.limit or LISTED
-    found = letters._run(dead_letters.read_letters, chosen.select(letters), limit=limit)
+    found = chosen.read(letters, limit)
     columns = ("id", "died", "queue", "stage", "reason", "error", "message")
     output.table(columns, _rows(map(_row, found), output), empty=_nothing(letters, chosen), shortened="message")
     if len(found) == limit and chosen.limit is None and not output.as_json:
@@ -161,7 +157,7 @@ def list_letters(*, queue: str, group: bool, chosen: LetterOptions, broker: Brok
 
 def _rows(rows: Iterable[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
     """Return rows for a table; in JSON, ids and times are strings, so that scripts can pass them on."""
-    return [plain(row) if output.as_json else row for row in rows]
+    return [to_plain(row) if output.as_json else row for row in rows]
 
 
 def _row(letter: Item[Any]) -> dict[str, Any]:
@@ -204,7 +200,7 @@ def show(*, queue: str, chosen: LetterOptions, broker: Broker, output: Output) -
     """Show dead letters of QUEUE with payload and traceback, the first one unless --limit says otherwise."""
     letters = chosen.open(broker, queue)
     limit = chosen.limit or max(len(chosen.ids), 1)
-    found = letters._run(dead_letters.read_letters, chosen.select(letters), limit=limit)
+    found = chosen.read(letters, limit)
     for place, letter in enumerate(found):
         if output.as_json:
             output.document(item_document(letter, whole=True))
@@ -279,7 +275,7 @@ def move(
 def _send(
     letters: DeadQueue, chosen: LetterOptions, confirmation: Confirmation, output: Output, *, to: str | None, where: str
 ) -> None:
-    counted = chosen.count(letters, output)
+    counted = chosen.count(letters)
     change = f"send {amount(counted, 'letter')} of {letters.name} {where}"
     if not may_change(confirmation, output, change, counted):
         return
@@ -328,7 +324,7 @@ def _report(output: Output, name: str, done: Replayed, where: str) -> None:
 def drop(*, queue: str, chosen: LetterOptions, confirmation: Confirmation, broker: Broker, output: Output) -> None:
     """Delete dead letters of QUEUE for good; letters that a caller has reserved stay."""
     letters = chosen.open(broker, queue)
-    counted = chosen.count(letters, output)
+    counted = chosen.count(letters)
     change = f"delete {amount(counted, 'letter')} of {letters.name}"
     if not may_change(confirmation, output, change, counted):
         return

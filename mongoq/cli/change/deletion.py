@@ -18,7 +18,8 @@ from mongoq.errors import MongoqError, PayloadInvalid
 from mongoq.model.item import State
 from mongoq.protocol import admin
 from mongoq.protocol.history.mistaken import refuse_unknown
-from mongoq.protocol.history.pages import count_range, history_range
+from mongoq.protocol.history.pages import history_range
+from mongoq.protocol.history.search import count_range
 from mongoq.sync import Broker, Queue
 
 
@@ -45,7 +46,7 @@ def purge(
     """
     handle = broker.queue(queue)
     broker._run(refuse_unknown, handle.name)
-    counted = count_items(output, handle, admin.count_purge, state, where=where, at_most=limit)
+    counted = count_items(handle, admin.count_purge, state, where=where, at_most=limit)
     change = f"delete {amount(counted, f'{state} item' if state else 'item')} of {queue}"
     if not may_change(confirmation, output, change, counted):
         return
@@ -116,7 +117,7 @@ def drop_queue(*, queue: str, force: bool, confirmation: Confirmation, broker: B
         history_range(handle._context, since=None, until=None, where=None, state=state, page=1)
         for state in (None, "processed")
     ]
-    live, kept = (count_items(output, handle, count_range, wanted) for wanted in ranges)
+    live, kept = (count_items(handle, count_range, wanted) for wanted in ranges)
     if live.number and not force:
         raise MongoqError(f"queue {queue!r} holds {amount(live, 'live item')}; --force deletes them as well")
     change = f"delete {queue} with {amount(live, 'live item')} and {amount(kept, 'item')} of its history"

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from mongoq.cli.base.amounts import amount
-from mongoq.cli.base.arguments import MOMENT, QUEUE, read_json
+from mongoq.cli.base.arguments import MOMENT, QUEUE
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.durations import DURATION
 from mongoq.cli.base.help import examples
@@ -19,6 +19,7 @@ from mongoq.cli.base.output import Output, discard_stdout, printable
 from mongoq.cli.base.progress import Meter
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.encoding.extended_json import read_json
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.history.mistaken import is_known
 from mongoq.protocol.push.insert import check_key, live_filter

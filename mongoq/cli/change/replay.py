@@ -19,7 +19,8 @@ from mongoq.cli.base.output import Output
 from mongoq.cli.base.progress import Meter, explain_interruption
 from mongoq.model.copies import Replayed
 from mongoq.protocol.history.mistaken import is_known, refuse_unknown
-from mongoq.protocol.history.pages import BoundedCount, count_range, history_range
+from mongoq.protocol.history.pages import BoundedCount, history_range
+from mongoq.protocol.history.search import count_range
 from mongoq.sync import Broker, Queue
 
 
@@ -64,7 +65,7 @@ def replay(
     chosen: dict[str, Any] = {"ids": list(ids) or None, "since": since, "until": until, "where": where}
     where_to = target_text(broker, to or queue)
     if not confirmation.dry_run:
-        counted = _count(output, handle, limit, **chosen)
+        counted = _count(handle, limit, **chosen)
         change = f"push copies of {amount(counted)} of {queue} {where_to}"
         if not may_change(confirmation, output, change, counted):
             return
@@ -84,18 +85,17 @@ def replay(
         return f"{amount(so_far.pushed)} pushed, and maybe a batch under way; the same command goes on"
 
     with Meter() as meter, explain_interruption(output, explain):
+        meter.show("reading the history …")
         done = handle.replay(**chosen, to=to, limit=limit, label=label, dry_run=confirmation.dry_run, progress=show)
     report(output, done, source=queue, target=to or queue, is_dry=confirmation.dry_run)
 
 
-def _count(
-    output: Output, handle: Queue[Any], limit: int | None, *, ids: Any, since: Any, until: Any, where: Any
-) -> BoundedCount:
+def _count(handle: Queue[Any], limit: int | None, *, ids: Any, since: Any, until: Any, where: Any) -> BoundedCount:
     """Count the items that a replay would read."""
     if ids is not None:
         return BoundedCount(len(set(ids)))
     wanted = history_range(handle._context, since=since, until=until, where=where, state="processed", page=500)
-    return count_items(output, handle, count_range, wanted, at_most=limit)
+    return count_items(handle, count_range, wanted, at_most=limit)
 
 
 def report(output: Output, done: Replayed, *, source: str, target: str, is_dry: bool) -> None:

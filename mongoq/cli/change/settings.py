@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mongoq.cli.base.amounts import amount, count_items
+from mongoq.cli.base.amounts import ROUGH_LIMIT, amount, count_items
 from mongoq.cli.base.arguments import QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
@@ -73,7 +73,7 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
     verb, state = ("pause", "paused") if paused else ("resume", "not paused")
     was_paused = handle.is_paused()
     if was_paused != paused:
-        counted = count_items(output, handle, admin.count_purge, None)
+        counted = count_items(handle, admin.count_purge, None, limit=ROUGH_LIMIT)
         change = f"{verb} {handle.name}, where {amount(counted)} wait"
         if not confirmation.allows(output, change, count=counted.number, exact=counted.exact):
             return
@@ -131,7 +131,7 @@ def configure(
     before = handle.settings
     after = _expected_settings(handle, given)
     changes = ", ".join(_changes(before, after)) or "store the same settings"
-    kept = count_items(output, handle, admin.count_purge, "processed") if existing else None
+    kept = count_items(handle, admin.count_purge, "processed") if existing else None
     suffix = "" if kept is None else f", and the history of {amount(kept)} with it"
     count, exact = (len(given), True) if kept is None else (kept.number, kept.exact)
     if not confirmation.allows(output, f"change {queue}: {changes}{suffix}", count=count, exact=exact):

@@ -19,7 +19,7 @@ from bson.codec_options import DatetimeConversion
 from bson.errors import InvalidBSON
 
 from mongoq.cli.base.amounts import amount
-from mongoq.cli.base.arguments import FILTER, QUEUE, read_json
+from mongoq.cli.base.arguments import FILTER, QUEUE
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.help import examples
@@ -29,9 +29,11 @@ from mongoq.cli.base.progress import Meter
 from mongoq.cli.change.dead import open_letters
 from mongoq.errors import MongoqError
 from mongoq.model.encoding.codec import Encoding
+from mongoq.model.encoding.extended_json import read_json
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.protocol.history.mistaken import is_known, refuse_unknown
-from mongoq.protocol.history.pages import Range, documents_page, history_range
+from mongoq.protocol.history.pages import history_range
+from mongoq.protocol.history.search import Search
 from mongoq.protocol.history.transfer import (
     MAX_BATCH,
     ImportResult,
@@ -176,16 +178,18 @@ class Exporter:
     def write_all(self, stream: IO[str]) -> None:
         """Write all items, page by page: no cursor stays open, and a page takes the memory of one reply."""
         encoding = self._handle._context.broker.encoding
-        rest: Range | None = self._range
+        is_filtered = bool(self._range.conditions(self._handle.name))
+        search = Search(self._handle._context, self._range)
         with Meter(prints=stream is sys.stdout) as meter:
-            while rest is not None:
-                documents, rest = self._handle._run(documents_page, rest)
+            while search.rest is not None:
+                documents = self._handle._run(lambda _: search.read())
                 readable = [document for document in documents if not isinstance(document, UnreadableDocument)]
                 self.unreadable += [each["_id"] for each in documents if isinstance(each, UnreadableDocument)]
                 stream.writelines(f"{make_line(document, encoding)}\n" for document in readable)
                 stream.flush()
                 self.written += len(readable)
-                meter.show(f"{amount(self.written)} written")
+                searched = f", {search.examined:,} searched" if is_filtered else ""
+                meter.show(f"{amount(self.written)} written{searched}")
 
 
 def make_line(document: Mapping[str, Any], encoding: Encoding) -> str:

@@ -1,4 +1,4 @@
 """Commands that only read: queues, items, history and workers.
 
-Start reading in ``queues``; ``item_document`` says how an item looks as JSON and as a row of a table.
+Start reading in ``queues``; ``item_row`` says how an item looks in a table.
 """

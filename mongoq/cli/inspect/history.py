@@ -12,11 +12,14 @@ import click
 from mongoq.cli.base.arguments import FILTER, MAX_COUNT, MOMENT, QUEUE
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output
-from mongoq.cli.inspect.item_document import item_document, item_row
+from mongoq.cli.base.progress import Meter
+from mongoq.cli.inspect.item_row import item_row
 from mongoq.cli.inspect.items import OPTIONAL, PROCESSED_COLUMNS
 from mongoq.model.item import Item
+from mongoq.model.item_document import item_document
 from mongoq.protocol.history.pages import Range, history_range
-from mongoq.protocol.insight import refuse_unknown, search_history
+from mongoq.protocol.history.search import Search
+from mongoq.protocol.insight import refuse_unknown
 from mongoq.sync import Broker
 
 DEFAULT_LIMIT = 100
@@ -58,7 +61,7 @@ def history(
     context = broker.queue(queue)._context
     page = min(PAGE, limit) if limit else PAGE
     wanted = history_range(context, since=since, until=until, where=where, state="processed", page=page)
-    found = _find(broker, context, wanted, output)
+    found = _find(broker, context, wanted)
     shown = 0
     for items in _chunks(found, 1 if output.as_json else PAGE, limit):
         columns, rows = PROCESSED_COLUMNS, map(item_document if output.as_json else item_row, items)
@@ -72,13 +75,15 @@ def history(
         output.note(f"these are the first {shown:,}, and there may be more: --limit 0 shows all, --since later ones")
 
 
-def _find(broker: Broker, context: Any, wanted: Range, output: Output) -> Iterator[Item[Any]]:
-    rest: Range | None = wanted
-    while rest is not None:
-        with output.progress(f"searching the history of {context.name!r}"):
-            page = broker._run_flow(search_history(context, rest))
-        yield from page.items
-        rest = page.rest
+def _find(broker: Broker, context: Any, wanted: Range) -> Iterator[Item[Any]]:
+    search = Search(context, wanted)
+    with Meter() as meter:
+        while search.rest is not None:
+            documents = broker._run_flow(search.read())
+            if documents:
+                meter.clear()
+            yield from context.items(documents, broker._context.clock.now())
+            meter.show(f"{search.examined:,} items searched")
 
 
 def _chunks(found: Iterator[Item[Any]], size: int, limit: int) -> Iterator[list[Item[Any]]]:

@@ -9,7 +9,7 @@ import click
 
 from mongoq.cli.base.arguments import COUNT, QUEUE
 from mongoq.cli.base.connection import with_broker
-from mongoq.cli.base.output import Output, cell, duration_text, time_text
+from mongoq.cli.base.output import Output, cell, duration_text
 from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings, read_queues, read_settings
 from mongoq.protocol.insight import read_events as read_events_of
 from mongoq.sync import Broker
@@ -35,7 +35,7 @@ def queues(names: tuple[str, ...], budget: int, broker: Broker, output: Output) 
     minute; it is empty for a queue without history.
     """
     found = broker._run(read_queues, names or None, budget=budget)
-    rows = map(queue_document if output.as_json else queue_row, found)
+    rows = [queue.to_document() if output.as_json else queue_row(queue) for queue in found]
     output.table(COLUMNS, rows, empty=NO_QUEUES, right=RIGHT, optional=OPTIONAL)
 
 
@@ -51,23 +51,6 @@ def queue_row(queue: QueueInsight, *, rate: str | None = None) -> dict[str, Any]
         "paused": "paused" if queue.paused else None,
         "consumers": str(queue.consumers),
         "dead": None if queue.dead_queue is None else str(queue.dead),
-    }
-
-
-def queue_document(queue: QueueInsight) -> dict[str, Any]:
-    """Return a queue as a document; ``at_least`` names the counts that ended at a limit."""
-    counts = {state: getattr(queue, state) for state in COUNTED} | {"recent": queue.recent, "dead": queue.dead}
-    return {
-        "queue": queue.name,
-        "at": time_text(queue.read_at),
-        **{name: counted.number for name, counted in counts.items()},
-        "at_least": [name for name, counted in counts.items() if not counted.exact],
-        "oldest_due": None if queue.oldest_due is None else time_text(queue.oldest_due),
-        "oldest_age_seconds": None if queue.oldest_age is None else queue.oldest_age.total_seconds(),
-        "paused": queue.paused,
-        "consumers": queue.consumers,
-        "dead_queue": queue.dead_queue,
-        "events": dict(queue.events),
     }
 
 

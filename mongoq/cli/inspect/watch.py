@@ -21,9 +21,10 @@ from rich.text import Text
 from mongoq.cli.base.arguments import COUNT, QUEUE
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, with_broker
 from mongoq.cli.base.errors import describe_driver_error
-from mongoq.cli.base.output import Output, make_table, printable, time_text
-from mongoq.cli.inspect.queues import COLUMNS, NO_QUEUES, OPTIONAL, RIGHT, queue_document, queue_row
+from mongoq.cli.base.output import Output, make_table, printable
+from mongoq.cli.inspect.queues import COLUMNS, NO_QUEUES, OPTIONAL, RIGHT, queue_row
 from mongoq.drivers.errors import UNAUTHORIZED_CODE
+from mongoq.model.encoding.extended_json import time_text
 from mongoq.protocol.insight import QueueInsight, read_queues
 from mongoq.sync import Broker
 
@@ -85,7 +86,7 @@ def _print_snapshots(read: Callable[[], list[QueueInsight]], interval: float, ou
         else:
             at = max((queue.read_at for queue in queues), default=None)
             as_json.document(
-                {"at": None if at is None else time_text(at), "queues": [queue_document(queue) for queue in queues]}
+                {"at": None if at is None else time_text(at), "queues": [queue.to_document() for queue in queues]}
             )
         time.sleep(interval)
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from mongoq.cli.base.connection import with_broker
-from mongoq.cli.base.output import Output, time_text
+from mongoq.cli.base.output import Output
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.sync import Broker
 
@@ -21,7 +21,7 @@ def workers(broker: Broker, output: Output) -> None:
 
     A worker that ended regularly is not listed. One that was killed is listed for some minutes, as not alive.
     """
-    rows = map(_document if output.as_json else _row, broker.workers())
+    rows = [record.to_document() if output.as_json else _row(record) for record in broker.workers()]
     output.table(COLUMNS, rows, empty="there are no workers")
 
 
@@ -33,16 +33,4 @@ def _row(record: WorkerRecord) -> dict[str, Any]:
         "seen": record.seen,
         "held": sum(record.queues.values()),
         "queues": ", ".join(f"{queue} ({held:,})" for queue, held in record.queues.items()),
-    }
-
-
-def _document(record: WorkerRecord) -> dict[str, Any]:
-    return {
-        "worker": record.name,
-        "host": record.host,
-        "pid": record.pid,
-        "alive": record.alive,
-        "started": time_text(record.started),
-        "seen": time_text(record.seen),
-        "queues": dict(record.queues),
     }

@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import pymongo
+from pymongo.errors import NetworkTimeout, PyMongoError
 
 from mongoq.drivers import raw_commands, sleep
 from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary
@@ -33,6 +35,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 logger = logging.getLogger("mongoq.drive")
 
+UNDO_SECONDS = 2.0
+"""Seconds to give items back when the deadline of the caller is over: the caller waits for it."""
+
 
 class ThreadSender:
     """Sends commands to a backend, raw or by the driver's method."""
@@ -52,14 +57,32 @@ class ThreadSender:
     def undo(self, command: Command[Any] | Shared[Any], reply: Any) -> None:
         """Give back the items that a command took for a failed call; the fence makes a resend safe."""
         back = command.undo(reply) if command.undo is not None else None
-        for sends in range(MAX_SENDS if back is not None else 0):
-            try:
-                self.send(back)  # type: ignore[arg-type]  # it is one
-            except Exception as error:
-                if isinstance(classify_error(error), ReplyLost) and sends < MAX_SENDS - 1:
-                    continue
-                logger.warning("an item that a failed call had taken could not be given back: %r", error)
+        if back is None:
             return
+        error = self._try_to_send(back)
+        if isinstance(error, PyMongoError) and error.timeout:
+            # The deadline of the caller (``pymongo.timeout``) may be what the call has failed by: this one has its own.
+            error = Context().run(self._try_within, UNDO_SECONDS, back)
+        if error is not None:
+            logger.warning("an item that a failed call had taken could not be given back: %r", error)
+
+    def _try_within(self, seconds: float, command: Command[Any]) -> Exception | None:
+        with pymongo.timeout(seconds):
+            return self._try_to_send(command)
+
+    def _try_to_send(self, command: Command[Any]) -> Exception | None:
+        """Send a command, again if its reply is lost; returns the last error, or ``None``."""
+        last: Exception | None = None
+        for _ in range(MAX_SENDS):
+            try:
+                self.send(command)
+            except Exception as error:
+                last = error
+                if not isinstance(classify_error(error), ReplyLost):
+                    break
+            else:
+                return None
+        return last
 
 
 class ThreadDriver:
@@ -132,7 +155,11 @@ class ThreadDriver:
     def run_within(self, seconds: float, flow: Flow[T]) -> T:
         """Run a flow with a limit for all its commands together, waiting for a server included."""
         with pymongo.timeout(seconds):
-            return self.run(flow)
+            try:
+                return self.run(flow)
+            except OverflowError as error:
+                # PyMongo 4.20 retries until the limit; the pause before the 1,024th retry is too large for a float.
+                raise NetworkTimeout(f"no server answered within {seconds:g} s") from error
 
     def run_shielded(self, flow: Flow[T]) -> T:
         """Run a whole flow to its end, even if the caller is cancelled."""

@@ -78,12 +78,12 @@ class FrameBatches:
             if first is None:
                 return  # all items were settled, but the checkpoint of the batch was not written
             token = ObjectId(first[0])
-            claim = broker_at(part.place)._run(read_notes, part.consumer, token)
+            claim = broker_at(part.place.of_driver)._run(read_notes, part.consumer, token)
             # The same claim with written outcomes means that the driver died after the mark: do not call the function
             # again, its result may differ.
             if claim.note != part.path or not self._is_there(spark):
                 self._writing.write(frame, StageSettings(part).most)
-                broker_at(part.place)._run(write_note, part.consumer, token, part.path)
+                broker_at(part.place.of_driver)._run(write_note, part.consumer, token, part.path)
         finally:
             frame.unpersist()
         self._settle(spark, token, {id_shown(id): id for id in claim.other_ids})

@@ -91,7 +91,7 @@ def in_plain_words(error: BaseException | None, place: Location, consumer: str) 
 
 def _busy(place: Location, consumer: str) -> ConsumerBusy:
     """Return the error with the owner and the end of the lease, from the control document of the consumer."""
-    broker = broker_at(place)
+    broker = broker_at(place.of_driver)
     document = broker._run(find_one, {"_id": stream_id(consumer)}, {"by": 1, "until": 1}) or {}
     return ConsumerBusy(consumer, document.get("by"), document.get("until"))
 
@@ -248,7 +248,7 @@ class FrameQuery:
                 self._end(grace)
         finally:
             if self._worked:  # otherwise the claim belongs to another query, or there is none
-                broker_at(self._part.place).release_claims(self.consumer)
+                broker_at(self._part.place.of_driver).release_claims(self.consumer)
 
     def _end(self, grace: float) -> None:
         with self._starting:
@@ -286,7 +286,7 @@ class FrameQuery:
 
     def _options(self) -> dict[str, str]:
         part, frame = self._part, self._frame
-        handle = make_stage_handle(part.graph, part.stage, broker_at(part.place).queue(part.source))
+        handle = make_stage_handle(part.graph, part.stage, broker_at(part.place.of_driver).queue(part.source))
         lease = part.stage.options.get("lease")
         options = {
             "uri": part.place.uri,
@@ -299,6 +299,7 @@ class FrameQuery:
             "mode": PERMISSIVE,
             "missing": "empty",
             "lease": None if lease is None else duration(lease, "lease").total_seconds(),
+            "setup": part.place.setup,
             "stage": StageOption.of(handle._context.stage, handle._context.overriding).text(),
         }
         return {name: str(value) for name, value in options.items() if value is not None}

@@ -33,7 +33,7 @@ from mongoq.protocol.settle.apply_outcomes import ItemOutcome, apply_outcomes
 from mongoq.protocol.settle.by_token import read_held_documents
 from mongoq.protocol.settle.exchange import PutOff
 from mongoq.protocol.state.context import QueueContext, context_of
-from mongoq.spark.clients import broker_at
+from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
 from mongoq.spark.types.envelope_columns import id_shown
 from mongoq.worker.consumer import LogErrors
@@ -296,14 +296,18 @@ class Settler:
         """Yield the counts of the task, as ``COUNTS``."""
         settling: StageSettings | None = None
         counts: list[tuple[Any, ...]] = []
-        for fates, items_left in self._split(batches):
-            counts += [("left", items_left, None, None)] if items_left else []
-            if not fates:
-                continue
-            settling = settling or StageSettings(self._part)
-            endings, halted = settling.settle(self._token, fates, self._others)
-            counts += [(ending, number, None, None) for ending, number in endings.items()]
-            counts += [("halted", 1, id, text) for id, text in halted]
+        try:
+            for fates, items_left in self._split(batches):
+                counts += [("left", items_left, None, None)] if items_left else []
+                if not fates:
+                    continue
+                settling = settling or StageSettings(self._part)
+                endings, halted = settling.settle(self._token, fates, self._others)
+                counts += [(ending, number, None, None) for ending, number in endings.items()]
+                counts += [("halted", 1, id, text) for id, text in halted]
+        finally:
+            if settling is not None:
+                flush_observer(settling.broker)
         yield make_batch(counts, COUNT_SCHEMA)
 
     def _split(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[list[dict[str, Any]], int]]:

@@ -26,7 +26,7 @@ from mongoq.pipeline.run.consumers import machinery
 from mongoq.pipeline.run.progress import PipelineCounts
 from mongoq.protocol.coordination.document_lease import is_halted
 from mongoq.protocol.history.stats import flush
-from mongoq.spark.clients import broker_at
+from mongoq.spark.clients import broker_at, flush_observer
 from mongoq.spark.raw_options import Location
 from mongoq.sync import Broker
 from mongoq.worker.consumer import LogErrors
@@ -128,6 +128,7 @@ def run_task(order: TaskOrder) -> Report:
             pass  # reported below, with all others
         finally:
             ended.set()
+            flush_observer(broker)
         broker._run(flush)
     return Report(PipelineCounts.of(engine, ahead=time.time() - time.monotonic()), tuple(_find_stops(engine)))
 

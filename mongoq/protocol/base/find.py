@@ -52,6 +52,7 @@ def find_few(
     *,
     projection: Mapping[str, Any] | None = None,
     skip: int = 0,
+    hint: Mapping[str, int] | None = None,
     target: Target = "collection",
     lenient: bool = False,
 ) -> Flow[list[Document]]:
@@ -63,6 +64,8 @@ def find_few(
     fields: dict[str, Any] = {} if projection is None else {"projection": projection}
     if skip:
         fields["skip"] = skip
+    if hint is not None and not broker.serverless:
+        fields["hint"] = hint
     options: dict[str, Any] = {"readConcern": {"level": "majority"}} if target == "history" else {}
     find = {"filter": filter, "sort": dict(order), "limit": limit, **fields, **options}
     try:

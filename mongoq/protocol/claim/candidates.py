@@ -14,7 +14,7 @@ that reserve and commit come to 0.8 to 0.9 of the rate.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
@@ -31,8 +31,8 @@ from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.prefetch import PendingRead
 
-FILTER_FIELDS = {**CLAIM_FIELDS, "once": 1}
-"""Projection of candidates that a filter of a consumer may settle."""
+Fields = Mapping[str, int]
+"""Projection of a find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Candidates:
 
 
 def read_candidates(
-    context: QueueContext[Any], n: int, *, shared: bool = False, unreserved: bool = False, filtered: bool = False
+    context: QueueContext[Any], n: int, *, shared: bool = False, unreserved: bool = False, fields: Fields | None = None
 ) -> Flow[Candidates | None]:
     """Read the first ``n`` items; ``None`` when nothing is eligible; empty when the caller must claim singly.
 
@@ -63,14 +63,14 @@ def read_candidates(
         shared: the claim is made for several callers of this process: it uses what was read ahead, and leaves out items
             that other claims of this process are about to take.
         unreserved: leave out items with expired leases, which may fill the head.
-        filtered: a filter of a consumer may settle some of the items.
+        fields: projection, if a filter of a consumer may settle some of the items.
     """
     claimed: Collection[Any] = context.state.prefetch.claimed_keys if shared else ()
-    if not (unreserved or filtered) and _can_read_whole(context):
+    if not (unreserved or fields) and _can_read_whole(context):
         head = yield from _read_whole(context, n, shared=shared)
         if head is None or head:
             return head
-    ids = yield from read_ids(context, n + len(claimed), unreserved=unreserved, filtered=filtered)
+    ids = yield from read_ids(context, n + len(claimed), unreserved=unreserved, fields=fields)
     if ids is None:
         return None
     return Candidates([document for document in ids if id_key(document["_id"]) not in claimed][:n])
@@ -81,7 +81,7 @@ def read_ids(
     n: int,
     *,
     unreserved: bool = False,
-    filtered: bool = False,
+    fields: Fields | None = None,
     due: datetime | None = None,
 ) -> Flow[list[Document] | None]:
     """Read the ids of the first ``n`` ordinary items (``find``), or of later ones when other processes claim as well.
@@ -89,7 +89,7 @@ def read_ids(
     ``None`` when nothing is eligible, or nothing was at a time ``due``.
     """
     hints, contention = context.state.claim_hints, context.state.contention
-    fields = FILTER_FIELDS if filtered else CLAIM_FIELDS
+    fields = fields or CLAIM_FIELDS
     if unreserved:
         filter = {**eligible(context.name, context.broker.clock.now()), "reserved": {"$ne": True}}
         read = yield from find_few(context.broker, filter, CLAIM_ORDER, n, projection=fields)

@@ -14,8 +14,10 @@ from bson import ObjectId
 
 from mongoq.errors import FilterInvalid, ReservationLost
 from mongoq.model.filters import where_filter
-from mongoq.model.item import Item, id_key
+from mongoq.model.indexes import CLAIM_FIELDS
+from mongoq.model.item import Document, Item, id_key
 from mongoq.model.outcomes import Drop, Move, make_unknown_error
+from mongoq.model.trace_headers import trace_to_keep
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim
@@ -28,6 +30,9 @@ from mongoq.protocol.settle.move import Handover, Moves, Resolve, make_move
 from mongoq.protocol.settle.settle import make_commit
 from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import QueueContext
+
+FILTER_FIELDS = {**CLAIM_FIELDS, "once": 1}
+"""Projection of items that a filter may settle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +50,12 @@ class ItemFilter:
     rest: Drop | Move
     handover: Handover | None
     resolve: Resolve
+
+    @property
+    def fields(self) -> Mapping[str, int]:
+        """Projection of the items that it may settle; a move that replaces their headers keeps the trace in them."""
+        replaces_headers = self.handover is not None and self.handover.sets_headers
+        return FILTER_FIELDS | {"headers": 1} if replaces_headers else FILTER_FIELDS
 
 
 def make_filter(context: QueueContext[Any], where: Any, rest: Drop | Move, resolve: Resolve) -> ItemFilter:
@@ -109,27 +120,38 @@ def _record_settled(claim: BatchClaim, wanted: ItemFilter, total: int) -> None:
 
 
 def _make_statements(context: QueueContext[Any], claim: BatchClaim, wanted: ItemFilter) -> Iterator[Statement]:
-    """Make one statement for all items with the same update; an item with a remembered id is kept as long as the id."""
+    """Make one statement for all items with the same update.
+
+    An item with a remembered id is kept as long as the id, and a move that replaces headers keeps the trace of each.
+    """
     batch = Batch(context.broker.clock)
-    groups: dict[Any, list[Any]] = {}
+    groups: dict[str, tuple[Document, list[Any]]] = {}
     for document in claim.candidates.documents:
-        once = document.get("once")
-        is_remembered = wanted.handover is None and isinstance(once, datetime)
-        groups.setdefault(once if is_remembered else None, []).append(document["_id"])
-    for once, ids in groups.items():
+        facts = _settled_by(document, wanted)
+        groups.setdefault(repr(facts), (facts, []))[1].append(document["_id"])
+    for facts, ids in groups.values():
         filter = {**claim.eligible_filter(ids), "$nor": [wanted.where]}
-        update = _make_update(context, claim, wanted, once, batch)
+        update = _make_update(context, claim, wanted, facts, batch)
         if update is None:
             yield "DeleteMany", {"filter": filter}
         else:
             yield "UpdateMany", {"filter": filter, "update": update}
 
 
+def _settled_by(document: Document, wanted: ItemFilter) -> Document:
+    """Return the fields of a document that its settlement depends on."""
+    if wanted.handover is None:
+        once = document.get("once")
+        return {"once": once} if isinstance(once, datetime) else {}
+    headers = document.get("headers") if wanted.handover.sets_headers else None
+    return {"headers": trace_to_keep(headers, {})} if isinstance(headers, Mapping) else {}
+
+
 def _make_update(
-    context: QueueContext[Any], claim: BatchClaim, wanted: ItemFilter, once: Any, batch: Batch
+    context: QueueContext[Any], claim: BatchClaim, wanted: ItemFilter, facts: Document, batch: Batch
 ) -> Mapping[str, Any] | None:
     """Return the update of an item that is taken and settled at once; ``None`` to delete it."""
-    document = {"q": context.name, "token": claim.token, "by": claim.mine["by"], "once": once}
+    document = {"q": context.name, "token": claim.token, "by": claim.mine["by"], **facts}
     item: Item[Any] = context.raw_item(document, claim.now)
     if wanted.handover is None:
         return make_commit(context, item, batch).update

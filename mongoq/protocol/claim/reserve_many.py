@@ -132,10 +132,10 @@ def _try_claim(
 
     A claim that is ``shared`` by several callers lets their next claims know which items it is about to take.
     """
-    prefetch, filtered = context.state.prefetch, screen is not None
+    prefetch, fields = context.state.prefetch, None if screen is None else screen.fields
     prefetch.here()
     held_up = skips_lapsed and time.monotonic() < context.state.held_up
-    candidates = yield from read_candidates(context, n, shared=shared, unreserved=held_up, filtered=filtered)
+    candidates = yield from read_candidates(context, n, shared=shared, unreserved=held_up, fields=fields)
     if candidates is None:
         return ClaimedBatch([], lapsed=True) if held_up else None
     if not candidates:
@@ -175,7 +175,7 @@ def _claim_single(
 
 def _settle_unmatched_head(context: QueueContext[Any], screen: ItemFilter) -> Flow[int]:
     """Settle unmatched items among many candidates, without a claim: a small claim would meet few of them."""
-    first = yield from read_ids(context, MAX_CLAIM, filtered=True)
+    first = yield from read_ids(context, MAX_CLAIM, fields=screen.fields)
     if not first:
         return 0
     now = context.broker.clock.now()

@@ -13,6 +13,7 @@ from typing import Any
 
 from bson import ObjectId
 
+from mongoq.model.encoding.extended_json import time_text
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.retry import retry_until_reply
@@ -57,6 +58,18 @@ class WorkerRecord:
     seen: datetime
     alive: bool
     queues: Mapping[str, int]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the record as values of JSON."""
+        return {
+            "worker": self.name,
+            "host": self.host,
+            "pid": self.pid,
+            "alive": self.alive,
+            "started": time_text(self.started),
+            "seen": time_text(self.seen),
+            "queues": dict(self.queues),
+        }
 
 
 def begin(broker: BrokerContext) -> Flow[None]:

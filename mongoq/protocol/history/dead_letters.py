@@ -30,12 +30,12 @@ from mongoq.protocol.history.pages import (
     Chosen,
     Range,
     aggregate_filtered,
-    count_range,
     documents_page,
     history_range,
 )
 from mongoq.protocol.history.read import NOT_RESERVED
 from mongoq.protocol.history.replay import hop_destination
+from mongoq.protocol.history.search import Progress, count_free, search
 from mongoq.protocol.settle.bulk import count_found
 from mongoq.protocol.state.context import QueueContext
 
@@ -121,13 +121,14 @@ def _stored_text(value: Any, argument: str, limit: int) -> str:
     return str(value)
 
 
-def count_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) -> Flow[BoundedCount]:
+def count_letters(
+    context: QueueContext[Any], chosen: Selection, *, limit: int, progress: Progress | None = None
+) -> Flow[BoundedCount]:
     """Count the selected letters that no caller holds, among the first ``limit`` letters of the queue."""
     yield from ensure_broker_ready(context.broker, write=False)
-    now = context.broker.clock.now()
-    free = {"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]}
     if isinstance(chosen, Range):
-        return (yield from count_range(context, chosen.narrow(free), limit=limit))
+        return (yield from count_free(context, chosen, limit=limit, progress=progress))
+    free = {"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]}
     number, ids = 0, list(dict.fromkeys(chosen))
     for start in range(0, len(ids), LETTERS_PER_PAGE):
         filter = {**_ids_filter(context, ids[start : start + LETTERS_PER_PAGE]), **free}
@@ -135,23 +136,22 @@ def count_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) 
     return BoundedCount(number)
 
 
-def read_letters(context: QueueContext[Any], chosen: Selection, *, limit: int) -> Flow[list[Item[Any]]]:
-    """Read the first ``limit`` selected letters, reserved ones included, in the order of claims (``find``)."""
+def read_letters(
+    context: QueueContext[Any], chosen: Selection, *, limit: int, progress: Progress | None = None
+) -> Flow[list[Item[Any]]]:
+    """Read the first ``limit`` selected letters, reserved ones included, in the order of claims.
+
+    Letters of a filter are searched slice by slice; ``progress`` is called after each of them.
+    """
     yield from ensure_broker_ready(context.broker, write=False)
     documents: list[Document] = []
     if isinstance(chosen, Range):
-        rest: Range | None = chosen
-        # A page is no larger than one reply of the server.
-        while rest is not None and len(documents) < limit:
-            page, rest = yield from documents_page(
-                context, replace(rest, page=min(limit - len(documents), LETTERS_PER_PAGE))
-            )
-            documents += page
+        documents = yield from search(context, chosen, limit=limit, progress=progress)
     else:
         ids = list(dict.fromkeys(chosen))
         for start in range(0, len(ids), LETTERS_PER_PAGE):
             documents += yield from _find_letters(context, ids[start : start + LETTERS_PER_PAGE])
-    return context.items(documents[:limit], context.broker.clock.now())
+    return context.items(documents, context.broker.clock.now())[:limit]
 
 
 @dataclass(frozen=True, slots=True)

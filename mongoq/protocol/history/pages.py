@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import NoneType
@@ -18,7 +18,7 @@ from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, moment
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.filters import where_filter
-from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER
+from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY, Index
 from mongoq.model.item import Document, Item
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import close_cursor, find_command, find_undecoded, read_stored_batch
@@ -44,6 +44,9 @@ class Range:
         page: documents in one page, at most.
         started: time that counts as "now" for all pages; set by the first page.
         after: document that was read last; ``None`` before the first page.
+        last: document that ends the range; ``None`` for no such end.
+        hinted: True if the range is read by its index, one scan for each part of it. Otherwise the server chooses, and
+            it may scan a priority from the beginning if few items match, or all later ids (seen on 6.0).
     """
 
     state: Selection
@@ -53,11 +56,13 @@ class Range:
     page: int
     started: datetime | None = None
     after: Document | None = None
+    last: Document | None = None
+    hinted: bool = False
 
     @property
     def order(self) -> list[tuple[str, int]]:
         """Sort order: processed items oldest first, live items as they would be claimed."""
-        return HISTORY_ORDER if self.state == "processed" else CLAIM_ORDER
+        return self.index.order
 
     def behind(self, position: Any, encoding: Encoding) -> Range:
         """Return the range after a position, as ``Replayed.position`` gives it."""
@@ -79,27 +84,51 @@ class Range:
 
     def filter(self, queue: str) -> dict[str, Any]:
         """Return the filter of the remaining items, without stubs, which have no payload."""
-        date = "processed" if self.state == "processed" else "when"
+        filter, conditions = self.key_filter(queue), self.conditions(queue)
+        return {**filter, "$and": [*filter.get("$and", ()), *conditions]} if conditions else filter
+
+    @property
+    def index(self) -> Index:
+        """Index that has the items of the range in its order."""
+        return HISTORY if self.state == "processed" else CLAIM
+
+    def key_filter(self, queue: str) -> dict[str, Any]:
+        """Return the part of ``filter`` that the keys of one index answer."""
+        filter, _ = self._divide(queue)
+        if self.hinted and (self.after is not None or self.last is not None):
+            places = _places_between([name for name, _ in self.order], self.after, self.last)
+            return {"$or": [{"$and": [filter, *place]} for place in places]}
+        rest = self._rest()
+        if "processed" in rest:
+            rest["processed"] = filter["processed"] | rest["processed"]
+        return filter | rest
+
+    def conditions(self, queue: str) -> list[Mapping[str, Any]]:
+        """Return the other part of ``filter``, which only the documents can answer; empty if there is none."""
+        _, conditions = self._divide(queue)
+        return [part for part in (conditions, self.where) if part]
+
+    def _divide(self, queue: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the filter of the keys, and that of the fields of the envelope which are in no index."""
         bounds: dict[str, Any] = {"$gte": self.since}
         if self.until is not None:
             bounds["$lt"] = self.until
-        parts: list[Mapping[str, Any]] = [{date: bounds}] if date == "when" and bounds != {"$gte": BEGINNING} else []
         filter = in_state(queue, self.state, self.started or BEGINNING)
-        if date == "processed":
+        conditions: dict[str, Any] = {name: filter.pop(name) for name in ("reserved", "payload") if name in filter}
+        if self.state == "processed":
             filter["processed"] = bounds
-        if self.where:
-            parts.append(self.where)
-        filter |= self._rest(bounds)
-        return {**filter, "$and": parts} if parts else filter
+        elif bounds != {"$gte": BEGINNING}:
+            filter["$and"] = [{"when": bounds}]
+        return filter, conditions
 
-    def _rest(self, bounds: dict[str, Any]) -> dict[str, Any]:
+    def _rest(self) -> dict[str, Any]:
         """Return a filter of the documents after the last one, in a form that one scan of the index answers."""
         last = self.after
         if last is None:
             return {}
         if self.state == "processed":
-            bounds["$gte"] = last["processed"]
-            return {"$or": [{"processed": {"$gt": last["processed"]}}, *_later_ids(last["_id"])]}
+            behind = [{"processed": {"$gt": last["processed"]}}, *_later_ids(last["_id"])]
+            return {"processed": {"$gte": last["processed"]}, "$or": behind}
         # Another program may have left the priority out; a missing one sorts first, and NaN next.
         priority = last.get("priority")
         if priority != priority:  # noqa: PLR0124  # NaN, which comes next
@@ -110,6 +139,57 @@ class Range:
             *({"when": last["when"], **later} for later in _later_ids(last["_id"])),
         ]
         return {"$or": behind} | ({} if priority is None else {"priority": {"$gte": priority}})
+
+
+Parts = list[dict[str, Any]]
+"""Filters that must all match."""
+
+
+def _places_between(fields: Sequence[str], after: Document | None, last: Document | None) -> list[Parts]:
+    """Return filters of the places after one document, up to another one, each of them one part of the index.
+
+    ``fields`` are the fields of the order. Without ``after`` the places begin with the first one, and without ``last``
+    they end with the last one.
+    """
+    name, *others = fields
+    if not others:
+        return _ids_between(after, last)
+    first, final = (None if end is None else {name: end.get(name)} for end in (after, last))
+    # ``repr``, because NaN is not equal to itself.
+    if first is not None and final is not None and (first == final or repr(first) == repr(final)):
+        return [[first, *place] for place in _places_between(others, after, last)]
+    begin = [] if first is None else [[first, *place] for place in _places_between(others, after, None)]
+    end = [] if final is None else [[final, *place] for place in _places_between(others, None, last)]
+    return [*begin, *([{name: values}] for values in _values_between(name, first, final)), *end]
+
+
+def _values_between(name: str, first: Document | None, final: Document | None) -> list[Any]:
+    """Return conditions of the values between those of two documents."""
+    ends = [None if end is None else end[name] for end in (first, final)]
+    # Another program may have left the priority out, or stored NaN; these sort before all numbers, in this order.
+    low, high = (other if end is None else _rank(end[name]) for end, other in ((first, -1), (final, 3)))
+    bounds: dict[str, Any] = {"$gt": ends[0]} if low == 2 else {"$gte": -math.inf} if name == "priority" else {}
+    if high == 2:
+        bounds["$lt"] = ends[1]
+    odd = [value for rank, value in enumerate((None, math.nan)) if low < rank < high and name == "priority"]
+    return [*odd, *([bounds] if high >= 2 else [])]
+
+
+def _rank(value: Any) -> int:
+    return 0 if value is None else 1 if value != value else 2  # noqa: PLR0124  # only NaN is not equal to itself
+
+
+def _ids_between(after: Document | None, last: Document | None) -> list[Parts]:
+    """Return filters of the ids after that of one document, up to that of another one."""
+    lowers = [{}] if after is None else _later_ids(after["_id"])
+    if last is None:
+        return [[lower] for lower in lowers]
+    if not isinstance(last["_id"], ObjectId):
+        return [[lower, {"$nor": _later_ids(last["_id"])}] for lower in lowers]
+    if after is not None and isinstance(after["_id"], ObjectId):
+        return [[{"_id": {"$gt": after["_id"], "$lte": last["_id"]}}]]
+    # Ids of other types may come before an ObjectId; unlike ``$nor``, this is a bound of the scan.
+    return [[lower, {"_id": {"$not": {"$gt": last["_id"]}}}] for lower in lowers]
 
 
 COPIED_FIELDS = dict.fromkeys(("q", "processed", "payload", "priority", "headers", "attempts", "key"), 1)
@@ -203,26 +283,6 @@ class BoundedCount:
         return BoundedCount(self.number + other.number, self.exact and other.exact)
 
 
-def count_range(context: QueueContext[Any], wanted: Range, *, limit: int) -> Flow[BoundedCount]:
-    """Count the items of a range among its first ``limit`` items (two ``aggregate`` at most).
-
-    Only the filter on payloads needs the documents; without it, the server counts keys of the index.
-    """
-    yield from ensure_broker_ready(context.broker, write=False)
-    whole = replace(wanted, where={}, started=context.broker.clock.now()).filter(context.name)
-    examined: int = yield from Command("count_documents", {"filter": whole, "limit": limit + 1})
-    if not wanted.where or not examined:
-        return BoundedCount(examined, exact=examined <= limit)
-    pipeline: list[Mapping[str, Any]] = [
-        {"$match": whole},
-        {"$limit": limit},
-        {"$match": wanted.where},
-        {"$count": "n"},
-    ]
-    groups = yield from aggregate_filtered(pipeline)
-    return BoundedCount(sum(group["n"] for group in groups), exact=examined <= limit)
-
-
 def aggregate_filtered(pipeline: list[Mapping[str, Any]]) -> Flow[list[Any]]:
     """Run a pipeline that has a filter of the user in it (``aggregate``)."""
     try:
@@ -270,6 +330,8 @@ def _make_request(context: QueueContext[Any], wanted: Range, *, as_stored: bool,
     if wanted.started is None:
         wanted = replace(wanted, started=broker.clock.now())
     find: dict[str, Any] = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
+    if wanted.hinted and not broker.serverless:
+        find["hint"] = wanted.index.pattern
     if as_stored:
         find["projection"] = {**COPIED_FIELDS, "trail": 1} if trails else COPIED_FIELDS
     if broker.serverless:

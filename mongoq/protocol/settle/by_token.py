@@ -248,7 +248,10 @@ def settle_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> Fl
 def _find_held(broker: BrokerContext, fenced_items: Sequence[FencedItem]) -> Flow[Mapping[bytes, Document]]:
     ids = [item.id for item in fenced_items]
     filter = {"_id": {"$in": ids}, "token": {"$exists": True}}
-    documents = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=dict.fromkeys(UNREAD_FIELDS, 0))
+    # A move that replaces the headers keeps the trace in them.
+    reads_headers = any(item.handover is not None and item.handover.sets_headers for item in fenced_items)
+    unread = {name: 0 for name in UNREAD_FIELDS if not (reads_headers and name == "headers")}
+    documents = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=unread)
     return {document["_id"].binary: document for document in documents}
 
 

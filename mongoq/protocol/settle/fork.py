@@ -20,7 +20,7 @@ from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.bulk import BulkResult, count_found, group_by_statement, make_statements, mark_done
 from mongoq.protocol.settle.exchange import Exchange, FenceMiss, run_exchange
-from mongoq.protocol.settle.move import Moves
+from mongoq.protocol.settle.move import Moves, new_headers
 from mongoq.protocol.settle.settle import make_commit
 from mongoq.protocol.settle.settlement import Batch, Settlement
 from mongoq.protocol.state.context import QueueContext
@@ -39,7 +39,7 @@ def make_output(
         id=id,
         when=due_time(context.broker.clock, checked.delay, checked.when),
         priority=checked.changes.get("priority", item.priority),
-        headers=checked.changes.get("headers") if move.headers is not KEEP else dict(item.headers) or None,
+        headers=new_headers(context, item, checked) if move.headers is not KEEP else dict(item.headers) or None,
         once=None,
     )
 

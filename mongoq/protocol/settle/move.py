@@ -10,14 +10,15 @@ from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any
 
-from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid
+from mongoq.errors import ArgumentInvalid, MongoqError, OutcomeInvalid, PayloadTooLarge
 from mongoq.model.arguments import Duration, moment, queue_name, read_list
 from mongoq.model.arguments import priority as checked_priority
-from mongoq.model.encoding.codec import Codec
+from mongoq.model.encoding.codec import HEADERS_LIMIT, Codec
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
+from mongoq.model.trace_headers import trace_to_keep
 from mongoq.protocol.base.fence import begin_settle, is_gone
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Duplicate, Flow, with_place
@@ -88,6 +89,11 @@ class Handover:
         """Return the update, without payload and patch."""
         return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.unset_fields, "")}
 
+    @property
+    def sets_headers(self) -> bool:
+        """True if the move replaces the headers; then each item may have a trace of its own to keep."""
+        return "headers" in self.changes
+
 
 def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: str | None = None) -> CheckedMove:
     """Check the options of a move."""
@@ -136,19 +142,36 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
     when = batch.due(handover.delay, handover.when and moment(handover.when, "when"))
     added = max_growth(context, handover.patch)
     marks = batch.marker(context, "moved", handover.queue).marks(item, payload=payload, added=added)
-    key = handover if handover.patch else handover.raw, when, payload, marks
+    headers = new_headers(context, item, handover) if handover.sets_headers else None
+    key = handover if handover.patch else handover.raw, when, payload, marks, headers and headers.raw
     if key not in batch.alike:
         update = handover.update(when)
+        if headers is not None:
+            update["$set"]["headers"] = headers
         if payload is not None:
             update["$set"]["payload"] = context.broker.encoding.unwrap("payload", payload)
         new_key, fixed = handover.changes.get("key"), handover.when is not None
         happened = partial(is_gone, queue=handover.queue, when=when, key=new_key, fixed=fixed)
         put = Put(handover.queue, when, handover.changes.get("priority"))
-        size = len(handover.raw) + len(payload or b"") + marks.size
+        size = len(handover.raw) + len(payload or b"") + marks.size + (len(headers.raw) if headers else 0)
         settlement = Settlement(marks.on(update), happened, "move", size=size, put=put)
         merge_patch(context, settlement, handover.patch)
         batch.alike[key] = settlement
     return batch.alike[key]
+
+
+def new_headers(context: QueueContext[Any], item: Item[Any], handover: Handover) -> Any:
+    """Return the headers that a move gives to an item, in the form to send; ``None`` if it gives none.
+
+    The trace of the item goes on, unless the new headers leave it no room.
+    """
+    headers, encoding = handover.changes.get("headers"), context.broker.encoding
+    if headers is None or not (kept := trace_to_keep(item.headers, headers)):
+        return headers
+    try:
+        return encoding.encode("headers", {**encoding.decode_sendable(headers), **kept}, limit=HEADERS_LIMIT)
+    except PayloadTooLarge:
+        return headers
 
 
 def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]], resolve: Resolve) -> Flow[None]:
@@ -161,7 +184,7 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
         return
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    if alike and raw_batch is not None and context.stage is None:
+    if alike and raw_batch is not None and context.stage is None and not checked[0][0].sets_headers:
         yield from settle_alike(context, items, make_move(context, items[0], batch, checked[0]), raw_batch)
         return
     each = zip(items, checked * len(items) if alike else checked, strict=True)

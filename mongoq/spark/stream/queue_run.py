@@ -28,7 +28,7 @@ from mongoq.protocol.flow import Flow
 from mongoq.protocol.settle.by_token import cut_ids, extend_and_list_held, extend_held
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.wait.wait import wait_for_item
-from mongoq.spark.clients import broker_at, scan_at
+from mongoq.spark.clients import broker_at, flush_observer, scan_at
 from mongoq.spark.read.views import QueueSelection, refuse_unknown
 from mongoq.spark.stream.stream_options import QueueStreamOptions
 from mongoq.sync import Broker
@@ -133,8 +133,10 @@ class QueueRun:
         return start if claim is None else claim.number
 
     def _next(self, run: StreamRun, start: int, most: int) -> StreamClaim | None:
+        next_claim = self._queue._observed(streams.next_claim)
+
         def attempt(context: QueueContext[Any]) -> Flow[list[Any] | None]:
-            claim = yield from streams.next_claim(context, run, most, self._options.lease, after=start, due=self._due)
+            claim = yield from next_claim(context, run, most, self._options.lease, after=start, due=self._due)
             return None if claim is None else []
 
         if self._due is not None:
@@ -189,6 +191,7 @@ class QueueRun:
         """End the run, and store the counters; several threads may call it."""
         with self._closing:
             self.end()
+            flush_observer(self._broker)
             self._broker.close()
 
     def _open_run(self) -> StreamRun:

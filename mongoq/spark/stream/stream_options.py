@@ -12,7 +12,7 @@ from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, duration, queue_name
 from mongoq.model.stream_claim import MAX_STREAM_CLAIM_ITEMS, consumer_name
 from mongoq.model.trail import StageMark
-from mongoq.spark.raw_options import LOCATION_OPTIONS, PATH, Location, RawOptions
+from mongoq.spark.raw_options import LOCATION_OPTIONS, PATH, SETUP, Location, RawOptions
 from mongoq.spark.read.read_options import EMPTY, MISSING_VALUES, READ_OPTIONS, ReadOptions
 from mongoq.spark.read.views import QUEUE_OPTIONS
 from mongoq.spark.types.convert import DROP, FAIL, MODES, PERMISSIVE
@@ -87,6 +87,7 @@ STREAM_OPTIONS = (
     "mode",
     "missing",
     "stage",
+    SETUP,
     PATH,
 )
 CONSUMER = "a name for this query, which it keeps over restarts, such as etl"

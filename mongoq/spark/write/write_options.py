@@ -11,14 +11,14 @@ from typing import Self
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, queue_name, text
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
-from mongoq.spark.raw_options import LOCATION_OPTIONS, PATH, Location, RawOptions
+from mongoq.spark.raw_options import LOCATION_OPTIONS, PATH, SETUP, Location, RawOptions
 
 CARRIED = ("when", "key", "priority", "headers")
 """Values of an item that was read, which ``carry`` may take over."""
 LOST_VALUES = ("ignore", "fail")
 WRITE_OPTIONS = (
     *LOCATION_OPTIONS, "to", "delay", "when", "priority", "fields", "idColumn", "label", "once", "carry", "settle",
-    "lost", "batchSize", PATH,
+    "lost", "batchSize", SETUP, PATH,
 )  # fmt: skip
 SPARK_OPTIONS = ("checkpointLocation", "queryName")
 """Options that Spark adds to the options of a stream."""
@@ -49,6 +49,8 @@ there is one, else all that do not belong to the envelope |
 others; default: `true` in a stream, and in a batch an error that asks |
     | `lost` | rows whose reservation is lost: `ignore` (default), with a warning in the log, or `fail` |
     | `batchSize` | rows of one command, from 1 to 10,000, the default; also limited to 16 MiB |
+    | `setup` | the import path of a function that each Python process of Spark calls with its broker, such as \
+`shop.telemetry:configure` |
     """
 
     place: Location

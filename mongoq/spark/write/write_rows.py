@@ -20,7 +20,7 @@ from mongoq.model.settings import KEEP
 from mongoq.protocol.push.push_many import Push, PushOptions, push_each
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
 from mongoq.protocol.settle.move import Destination, Handover, check_move
-from mongoq.spark.clients import broker_at, pause_gc
+from mongoq.spark.clients import broker_at, flush_observer, pause_gc
 from mongoq.spark.errors import RowRefused, RowsLost
 from mongoq.spark.write.column_roles import ID, TOKEN, ColumnRoles, RowOrder
 from mongoq.spark.write.payloads import Refusal, convert_column
@@ -238,17 +238,21 @@ def write(
         BatchIncomplete, RowsLost: as ``RowSettler.settle``.
     """
     place, writer = 0, None
-    for batch in _slices(batches, options.batch_size):
-        # Only at the first row: an empty task needs no connection.
-        if writer is None:
-            writer = _TaskWriter(layout, options, task.partition, job)
-        try:
-            with pause_gc():
-                writer.write(batch)
-        except Refusal as refusal:
-            row = place + refusal.row
-            raise RowRefused(task.partition, row, refusal.column, refusal.problem) from None
-        place += batch.num_rows
+    try:
+        for batch in _slices(batches, options.batch_size):
+            # Only at the first row: an empty task needs no connection.
+            if writer is None:
+                writer = _TaskWriter(layout, options, task.partition, job)
+            try:
+                with pause_gc():
+                    writer.write(batch)
+            except Refusal as refusal:
+                row = place + refusal.row
+                raise RowRefused(task.partition, row, refusal.column, refusal.problem) from None
+            place += batch.num_rows
+    finally:
+        if writer is not None:
+            flush_observer(writer.broker)
     return WrittenRows() if writer is None else writer.written
 
 
@@ -266,9 +270,9 @@ class _TaskWriter:
         self._options = options
         self._partition = partition
         self._job = job
-        self._broker = broker_at(options.place)
+        self.broker = broker_at(options.place)
         self._pusher: RowPusher | None = None
-        self._settler = RowSettler(self._broker, options)
+        self._settler = RowSettler(self.broker, options)
         self.written = WrittenRows()
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -278,7 +282,7 @@ class _TaskWriter:
         new = [place for place in range(batch.num_rows) if place not in fences]
         if new:
             # Only now, because ids need a label or an idColumn, and a write that only settles has neither.
-            self._pusher = self._pusher or RowPusher(self._broker, self._options, self._ids())
+            self._pusher = self._pusher or RowPusher(self.broker, self._options, self._ids())
             self._pusher.push(rows, new)
         settled = self._settler.settle(rows, fences)
         self.written += WrittenRows(len(new), settled.done, len(settled.lost))

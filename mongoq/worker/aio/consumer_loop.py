@@ -185,6 +185,7 @@ class AsyncFetcher:
         if not items:
             return
         self._measure_sizes(items)
+        self.runner.update_hooks()
         back = self.coordinator.is_paused(self.consumer)
         enough = self.backlog.add(items, self.consumer.lease_length, asked=asked, seconds=seconds, back=back)
         # Checked again: the pause may have begun meanwhile, and the exclusive consumer waits for running calls.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +22,7 @@ from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import FailureReporter, hide_text
 from mongoq.worker.handler_call import HandlerCall, HandlerSettlements
+from mongoq.worker.hooks import Hook, add_hooks
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -39,6 +41,19 @@ class AsyncItemRunner:
     coordinator: Coordinator
     executor: AioExecutor
     _started: int = field(default=0, init=False)
+    _hooks: Sequence[Hook] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        # The consumer with the hooks of an instrumentation; without one it is the same object.
+        self._hooked = self.consumer
+
+    def update_hooks(self) -> None:
+        """Enter the hooks of an instrumentation in later calls; it may begin, change and end while the worker runs."""
+        observer = self.consumer.queue._driver.observer
+        hooks = () if observer is None else observer.find_hooks()
+        if hooks != self._hooks:
+            self._hooks = hooks
+            self._hooked = add_hooks(self.consumer, hooks)
 
     def wake(self, number: int) -> None:
         """Wake this many idle runners; missing ones are started, within the concurrency of the consumer."""
@@ -86,7 +101,7 @@ class AsyncItemRunner:
 
     async def _call_handler(self, run: HandlerCall) -> list[ResolvedOutcome]:
         """Call the handler, and return the outcomes of the items."""
-        consumer, items = self.consumer, run.items
+        consumer, items = self._hooked, run.items
         if consumer.takes_job:
             self.settlements.watch(run)
             extended, gone = self.backlog.split_leases, consumer.pops

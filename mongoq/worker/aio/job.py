@@ -42,9 +42,17 @@ class AsyncJob(Local):
         self._name: str = name or queue.name
         self._extended = extended
         self.items = tuple(items)
-        self.lost = asyncio.Event()
         self.worker = worker
         self.returned: Any = None
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """The event of a lost reservation."""
+        # Most handlers never look at it, and an event with its lock takes most of the time of making a job.
+        event = self.__dict__.get("_lost")
+        if event is None:
+            event = self.__dict__.setdefault("_lost", asyncio.Event())  # atomic: another thread may set the event
+        return event  # type: ignore[no-any-return]
 
     @property
     def item(self) -> Item[Any]:

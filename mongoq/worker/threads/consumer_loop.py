@@ -186,6 +186,7 @@ class Fetcher:
         if not items:
             return
         self._measure_sizes(items)
+        self.runner.update_hooks()
         back = self.coordinator.is_paused(self.consumer)
         enough = self.backlog.add(items, self.consumer.lease_length, asked=asked, seconds=seconds, back=back)
         # Checked again: the pause may have begun meanwhile, and the exclusive consumer waits for running calls.

@@ -27,7 +27,6 @@ from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.failure_log import error_line, hide_text
 from mongoq.worker.handler_call import HandlerCall
-from mongoq.worker.hooks import add_hooks
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
 from mongoq.worker.threads.consumer_loop import ConsumerLoop
@@ -87,10 +86,6 @@ class Engine:
     ) -> None:
         self._broker = broker
         self._context = broker._context
-        observer = broker._driver.observer
-        if observer is not None:
-            hooks = observer.make_hooks()
-            consumers = [add_hooks(one, hooks) for one in consumers]
         self._grace = grace
         self._heartbeat = heartbeat
         self._run_id = run

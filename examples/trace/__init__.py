@@ -1,0 +1,1 @@
+"""One trace of a flight through threads, asyncio and Spark, as a picture: ``python -m examples.trace``."""

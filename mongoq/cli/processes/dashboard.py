@@ -1,0 +1,113 @@
+"""Command ``mongoq dashboard``: serves the pages and the HTTP API."""
+
+from __future__ import annotations
+
+import logging
+import os
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mongoq.cli.base.connection import find_place, with_connection
+from mongoq.cli.base.http_address import DEFAULT_HOST, Address, to_url
+from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
+from mongoq.cli.processes.pipeline import read_recipe
+from mongoq.cli.processes.target import load
+from mongoq.pipeline.pipeline import Pipeline
+
+logger = logging.getLogger("mongoq.cli")
+
+DEFAULT_PORT = 9472
+NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[web]'"
+
+
+@click.command()
+@with_connection
+@click.option(
+    "--http",
+    type=Address(),
+    default=f"{DEFAULT_HOST}:{DEFAULT_PORT}",
+    show_default=True,
+    help="Where to serve the pages. Another host than this machine needs --users.",
+)
+@click.option("--act", is_flag=True, help="Let everybody on this machine make changes; without it all is read-only.")
+@click.option(
+    "--users",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File with a line name:level:secret for each user; or set MONGOQ_WEB_USERS to such lines.",
+)
+@click.option(
+    "--pipeline",
+    "pipelines",
+    multiple=True,
+    metavar="TARGET",
+    help="Pipeline to draw: module:object, or the file of a recipe; repeatable.",
+)
+@click.option("--origin", "origins", multiple=True, help="Origin of a proxy, such as https://queues.example.com.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
+def dashboard(
+    uri: str | None,
+    database: str | None,
+    collection: str | None,
+    *,
+    http: tuple[str, int],
+    act: bool,
+    users: Path | None,
+    pipelines: tuple[str, ...],
+    origins: tuple[str, ...],
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Show queues, items, dead letters and history in a browser, and repair them there.
+
+    Without users it is read-only, and for this machine alone. SIGTERM or Ctrl-C ends the command.
+    """
+    try:
+        from mongoq.web import Users, create_app
+        from mongoq.web.server import serve
+    except ImportError as error:
+        raise click.ClickException(NEEDED_EXTRA) from error
+    configure_logging(log_level, log_format)
+    place: dict[str, Any] = find_place(uri, database, collection)
+    access: Any = _find_users(Users, users)
+    if access is None:
+        if not _is_local(http[0]):
+            raise click.UsageError(f"{http[0]!r} is reached from other machines: name the users, by --users FILE")
+        access = "act" if act else "read"
+    elif act:
+        raise click.UsageError("--act is for a dashboard without users; each user has a level")
+    app = create_app(
+        place.pop("uri"), access=access, origins=origins, pipelines=map(_load_pipeline, pipelines), **place
+    )
+    serve(app, *http, lambda port: logger.info("the dashboard is served at %s/", to_url(http[0], port)))
+
+
+def _load_pipeline(target: str) -> Pipeline:
+    """Import the pipeline that ``module:object`` names, or read that of a recipe."""
+    if ":" not in target:
+        return read_recipe(Path(target))
+    made = load(target)
+    if not isinstance(made, Pipeline):
+        raise click.UsageError(f"{target!r} is a {type(made).__name__}, and no Pipeline")
+    return made
+
+
+def _find_users(kind: Any, path: Path | None) -> Any:
+    """Return the users of a file, else those of the environment; ``None`` without both."""
+    from mongoq.web.access import USERS_VARIABLE
+
+    if path is not None:
+        return kind.from_file(path)
+    return kind.from_environment() if USERS_VARIABLE in os.environ else None
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,226 @@
+"""Access: who may read, and who may change something."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from anyio import to_thread
+from starlette.requests import Request
+
+from mongoq.errors import ArgumentInvalid
+
+Level = Literal["none", "read", "act"]
+"""What a caller may do: nothing, read, or also change something."""
+Access = Level | Callable[[Request], Level | Awaitable[Level]]
+"""Access of an app: a level for every caller on this machine, ``Users``, or a function of the application."""
+
+USERS_VARIABLE = "MONGOQ_WEB_USERS"
+"""Variable of the environment that ``Users.from_environment`` reads by default."""
+MIN_SECRET_CHARACTERS = 12
+"""Characters of a secret, at least."""
+HASH_PREFIX = "sha256:"
+HASH_CHARACTERS = 64
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""Names by which a browser on this machine calls an app on the loopback interface."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one request may do.
+
+    Attributes:
+        level: level of its caller.
+        user: name of the caller, for the audit log.
+        problem: why the level is ``"none"``, in a sentence; empty otherwise.
+        asks_for_login: True if the caller may try again with a name and a secret.
+    """
+
+    level: Level
+    user: str
+    problem: str = ""
+    asks_for_login: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _User:
+    name: str
+    level: Level
+    digest: bytes
+
+
+class Users:
+    """Users with a secret each, which is a bearer token, or the password of basic authentication.
+
+    ```python
+    app = create_app(broker, access=Users.from_file("users.txt"))
+    ```
+
+    Each line of the text is ``name:level:secret``. The level is ``read`` or ``act``. The secret has at least 12
+    characters, or is ``sha256:`` with the SHA-256 of the secret in hex digits. Use random secrets: the hash of
+    a guessable one is guessed as well. Empty lines and lines that begin with ``#`` are left out.
+
+    Args:
+        text: the lines.
+
+    Raises:
+        ArgumentInvalid: a line cannot be used; the error names its number, and nothing of its content.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._users = tuple(_read_users(text))
+        if not self._users:
+            raise ArgumentInvalid("users", "there is no user; write a line name:level:secret for each")
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Read the users from a file.
+
+        Raises:
+            ArgumentInvalid: the file cannot be read, or a line of it cannot be used.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentInvalid("path", f"{path} cannot be read: {type(error).__name__}") from error
+        return cls(text)
+
+    @classmethod
+    def from_environment(cls, variable: str = USERS_VARIABLE) -> Self:
+        """Read the users from a variable of the environment, a line each.
+
+        Raises:
+            ArgumentInvalid: the variable is not set, or a line of it cannot be used.
+        """
+        text = os.environ.get(variable)
+        if text is None:
+            raise ArgumentInvalid("variable", f"{variable} is not set; write a line name:level:secret for each user")
+        return cls(text)
+
+    def check(self, header: str | None) -> Grant:
+        """Return what the header ``Authorization`` of a request grants."""
+        name, secret = _read_header(header or "")
+        if secret is None:
+            return Grant("none", "", "send a token, or a name with a password", asks_for_login=True)
+        digest = sha256(secret.encode()).digest()
+        # All users are compared, so that the time of an answer says nothing about names.
+        fits = [user for user in self._users if hmac.compare_digest(user.digest, digest) & (name in (None, user.name))]
+        if not fits:
+            return Grant("none", "", "the token or the password is wrong", asks_for_login=True)
+        return Grant(fits[0].level, fits[0].name)
+
+
+def _read_users(text: str) -> Iterator[_User]:
+    names: set[str] = set()
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        where = f"line {number}"
+        parts = line.strip().split(":", 2)
+        if len(parts) < len(_User.__slots__) or not parts[0]:
+            raise ArgumentInvalid("users", f"{where} is to be name:level:secret")
+        name, level, secret = parts
+        if level not in get_args(Level) or level == "none":
+            raise ArgumentInvalid("users", f"the level in {where} is to be read or act")
+        if name in names:
+            raise ArgumentInvalid("users", f"the name in {where} occurs twice")
+        names.add(name)
+        yield _User(name, level, _read_secret(secret, where))  # type: ignore[arg-type]  # it is one of the levels
+
+
+def _read_secret(secret: str, where: str) -> bytes:
+    if secret.startswith(HASH_PREFIX):
+        try:
+            digest = bytes.fromhex(secret.removeprefix(HASH_PREFIX))
+        except ValueError:
+            digest = b""
+        if len(digest) * 2 != HASH_CHARACTERS:
+            raise ArgumentInvalid("users", f"the hash in {where} is to have {HASH_CHARACTERS} hex digits")
+        return digest
+    if len(secret) < MIN_SECRET_CHARACTERS:
+        raise ArgumentInvalid("users", f"the secret in {where} has fewer than {MIN_SECRET_CHARACTERS} characters")
+    return sha256(secret.encode()).digest()
+
+
+def _read_header(header: str) -> tuple[str | None, str | None]:
+    """Return name and secret of a header ``Authorization``; a token has no name, and a bad header no secret."""
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer" and value.strip():
+        return None, value.strip()
+    if scheme.lower() == "basic":
+        try:
+            name, colon, secret = base64.b64decode(value.strip(), validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            return None, None
+        return (name, secret) if colon else (None, None)
+    return None, None
+
+
+def check_access(access: Any) -> Access | Users:
+    """Return the access of an app, checked.
+
+    Raises:
+        ArgumentInvalid: it is no level, no ``Users`` and no function.
+    """
+    if isinstance(access, Users) or callable(access) or (isinstance(access, str) and access in ("read", "act")):
+        checked: Access | Users = access
+        return checked
+    problem = f"'read', 'act', Users, or a function of the request, not {access!r:.60}"
+    raise ArgumentInvalid("access", problem)
+
+
+async def decide(access: Access | Users, request: Request) -> Grant:
+    """Return what a request may do."""
+    if isinstance(access, Users):
+        return access.check(request.headers.get("authorization"))
+    if isinstance(access, str):
+        problem = _find_remote(request)
+        return Grant("none", _address(request), problem) if problem else Grant(access, _address(request))
+    if inspect.iscoroutinefunction(access):
+        level = await access(request)
+    else:
+        level = await to_thread.run_sync(access, request)  # it may read a database
+        if inspect.isawaitable(level):
+            level = await level
+    if level not in get_args(Level):
+        raise ArgumentInvalid("access", f"the function is to return 'none', 'read' or 'act', not {level!r:.60}")
+    return Grant(level, _name_of(request), "" if level != "none" else "this user may not look into the queues")
+
+
+def _find_remote(request: Request) -> str:
+    """Return why a request does not come from this machine, in a sentence; empty if it does.
+
+    The name in the header ``Host`` counts too: a page of another site can give its own name the address of this
+    machine (DNS rebinding), and a proxy on this machine passes on requests of others.
+    """
+    name = request.headers.get("host", "").lower()
+    name = name if name.endswith("]") else name.rsplit(":", 1)[0]
+    if _is_loopback(_address(request)) and name in LOCAL_NAMES:
+        return ""
+    return "without authentication only this machine is answered, by the name localhost or 127.0.0.1"
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _address(request: Request) -> str:
+    return "" if request.client is None else request.client.host
+
+
+def _name_of(request: Request) -> str:
+    """Return the name that the application's authentication has put into the request, else the caller's address."""
+    user = request.scope.get("user")
+    return str(getattr(user, "display_name", "") or _address(request))

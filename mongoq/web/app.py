@@ -1,0 +1,98 @@
+"""App: puts client, calls and guard together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI
+
+from mongoq import __version__
+from mongoq.aio import AsyncBroker
+from mongoq.model.arguments import count
+from mongoq.pipeline.pipeline import Pipeline
+from mongoq.sync import Broker
+from mongoq.web.access import Access, Users, check_access
+from mongoq.web.client import BrokerClient
+from mongoq.web.guard import Guard
+from mongoq.web.pages import changes
+from mongoq.web.pages import routes as pages
+from mongoq.web.pages.feed import Feed
+from mongoq.web.pages.render import Renderer
+from mongoq.web.pipelines import check_pipelines
+from mongoq.web.problems import RESPONSES, add_handlers, describe
+from mongoq.web.routes import dead_set, history, items, letters, queues, settings, system
+from mongoq.web.routes import pipelines as pipeline_calls
+from mongoq.web.services import Services
+
+MAX_BULK = 10_000
+"""Items that one change may concern, at most, by default."""
+
+
+def create_app(
+    broker: Broker | AsyncBroker | str,
+    *,
+    access: Access | Users = "read",
+    database: str | None = None,
+    collection: str | None = None,
+    max_bulk: int = MAX_BULK,
+    pipelines: Iterable[Pipeline] = (),
+    origins: Collection[str] = (),
+) -> FastAPI:
+    """Return an ASGI app with dashboard and HTTP API of a broker, to be served by itself or mounted in another app.
+
+    ```python
+    app.mount("/queues", create_app(broker, access=Users.from_file("users.txt")))
+    ```
+
+    Args:
+        broker: the broker, or a connection string: then the app connects when it is first called. An ``AsyncBroker``
+            belongs to the event loop that serves the app.
+        access: who may do what. ``"read"`` or ``"act"`` holds for callers on this machine, and nobody else is answered.
+            ``Users`` have names and secrets. A function of the application, plain or ``async``, gets the request and
+            returns ``"none"``, ``"read"`` or ``"act"``.
+        database: the database, with a connection string; default the one in the string, else ``mongoq``.
+        collection: the collection, with a connection string; default ``mongoq``.
+        max_bulk: items that one change may concern, at most.
+        pipelines: pipelines that the dashboard draws, with the numbers of their queues.
+        origins: origins besides the app's own whose pages may send changes, such as ``"https://queues.example.com"``.
+
+    Raises:
+        ArgumentInvalid: an argument cannot be used; it is named.
+        GraphInvalid: a pipeline has faults.
+    """
+    client = BrokerClient(broker, database=database, collection=collection)
+    services = Services(client, count(max_bulk, "max_bulk"), check_pipelines(pipelines))
+
+    @asynccontextmanager
+    async def close_at_end(_app: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await client.close()
+
+    # The pages for people that FastAPI offers load scripts from another host.
+    app = FastAPI(
+        title="mongoq",
+        version=__version__,
+        description="Queues on MongoDB: look into them, and repair them.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        lifespan=close_at_end,
+        responses=RESPONSES,
+    )
+    for module in (queues, settings, items, letters, history, pipeline_calls, system, dead_set):
+        app.include_router(module.make_router(services))
+    renderer = Renderer()
+    app.state.feed = Feed(partial(pages.read_numbers, services))
+    for router in (pages.make_router(services, renderer, app.state.feed), changes.make_router(services, renderer)):
+        app.include_router(router)
+    add_handlers(app, partial(pages.show_problem, renderer))
+    app.add_exception_handler(dead_set.DeadSetMistake, dead_set.answer_mistake)
+    app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the way that FastAPI documents
+    options: dict[str, Any] = {"access": check_access(access), "origins": origins}
+    app.add_middleware(Guard, **options)
+    return app

@@ -1,0 +1,81 @@
+"""Calls of a broker, sync or asyncio, from the asyncio code of the app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from anyio import CapacityLimiter, Lock, to_thread
+
+import mongoq
+from mongoq.aio import AsyncBroker
+from mongoq.errors import ArgumentInvalid
+from mongoq.sync import Broker
+
+READ_SECONDS = 10.0
+"""Seconds that one read may take; after them it is a problem, and the server has stopped it."""
+CONNECT_SECONDS = 5.0
+"""Seconds that the search for a server may take."""
+MAX_THREADS = 16
+"""Calls of a sync broker at the same time."""
+
+
+class BrokerClient:
+    """Calls a broker: an ``AsyncBroker`` on its event loop, a ``Broker`` in threads.
+
+    Args:
+        broker: the broker, or a connection string: then the first call connects, and so does each one until a server
+            has answered.
+        database: database, with a connection string.
+        collection: collection, with a connection string.
+    """
+
+    def __init__(
+        self, broker: Broker | AsyncBroker | str, *, database: str | None = None, collection: str | None = None
+    ) -> None:
+        if not isinstance(broker, Broker | AsyncBroker | str):
+            raise ArgumentInvalid(
+                "broker", f"a Broker, an AsyncBroker or a connection string, not {type(broker).__name__}"
+            )
+        self._uri = broker if isinstance(broker, str) else None
+        self._broker = None if isinstance(broker, str) else broker
+        places = {"database": database, "collection": collection}
+        self._options: dict[str, Any] = {name: value for name, value in places.items() if value is not None}
+        if self._options and not isinstance(broker, str):
+            raise ArgumentInvalid(next(iter(self._options)), "the broker has its own; give it with a connection string")
+        self._connecting = Lock()
+        self._limiter: CapacityLimiter | None = None
+
+    async def open(self) -> Any:
+        """Return the broker; connect if that has not been done.
+
+        Raises:
+            ServerUnavailable: no server answered.
+        """
+        if self._broker is None:
+            async with self._connecting:
+                if self._broker is None:
+                    assert self._uri is not None
+                    connect = partial(mongoq.connect, self._uri, timeout=CONNECT_SECONDS, **self._options)
+                    self._broker = await to_thread.run_sync(connect)
+        return self._broker
+
+    async def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call a method of the broker, or of a queue of it, and return its result."""
+        if isinstance(self._broker, AsyncBroker):
+            return await function(*args, **options)
+        if self._limiter is None:
+            self._limiter = CapacityLimiter(MAX_THREADS)
+        return await to_thread.run_sync(partial(function, *args, **options), limiter=self._limiter)
+
+    async def read(self, flow: Callable[..., Any], *args: Any, handle: Any = None, **options: Any) -> Any:
+        """Run a flow of the broker, or of a queue's ``handle``, within the limit of a read; return its result."""
+        runner = await self.open() if handle is None else handle
+        return await self.call(runner._run_within, READ_SECONDS, flow, *args, **options)
+
+    async def close(self) -> None:
+        """Close the broker if it was made from a connection string."""
+        if self._uri is not None and self._broker is not None:
+            broker, self._broker = self._broker, None
+            await to_thread.run_sync(broker.close)

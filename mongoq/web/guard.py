@@ -1,0 +1,151 @@
+"""Guard: decides about each request before the app sees it, and adds the headers of security to each answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, MutableMapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mongoq.model.encoding.error_text import name_of
+from mongoq.web.access import Access, Grant, Users, decide
+from mongoq.web.problems import ProblemResponse, make_problem
+
+logger = logging.getLogger("mongoq.audit")
+
+MAX_BODY_BYTES = 17 * 1024 * 1024
+"""Bytes of a request's body, at most: a payload of 16 MiB in JSON of about this length."""
+TOO_LONG = f"a body has {MAX_BODY_BYTES:,} bytes at most"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+GRANT = "mongoq.grant"
+"""Key of the grant in the scope of a request."""
+HEADERS = {
+    # Nothing but what this app itself serves; no script, style or picture of another host, and no frame around it.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Guard:
+    """Middleware that lets a request through if its caller may do what it asks for.
+
+    GET and HEAD need the level ``"read"``, everything else ``"act"``, so no call can be added without a check. A change
+    that a page of another site has made the browser send is refused.
+
+    Args:
+        app: the app behind the guard.
+        access: who may do what.
+        origins: origins besides the app's own that may send changes, such as ``"https://queues.example.com"``: needed
+            behind a proxy that replaces the header ``Host``.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access | Users, origins: Collection[str] = ()) -> None:
+        self._app = app
+        self._access = access
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request, and let it through or answer it with a problem document."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        request = Request(scope)
+        refusal = await self._refuse(request)
+        if refusal is not None:
+            await refusal(scope, receive, send_with_headers)
+            return
+        await self._app(scope, _limit_body(scope, receive), send_with_headers)
+
+    async def _refuse(self, request: Request) -> ProblemResponse | None:
+        """Return the answer to a request that may not go on; ``None`` for one that may."""
+        try:
+            grant = await decide(self._access, request)
+        except Exception as error:  # of the application's function; its text may hold private data
+            logger.exception("the access of a request could not be decided")
+            detail = f"the access could not be decided: {name_of(error)}"
+            return make_problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
+        request.scope[GRANT] = grant
+        if grant.level == "none":
+            return self._refuse_caller(request, grant)
+        if request.method in SAFE_METHODS:
+            return None
+        if grant.level != "act":
+            return self._refuse_caller(request, grant)
+        if not self._is_same_origin(request):
+            logger.warning("a page of another site has sent a change: %s", request.url.path, extra=_fields(grant))
+            return make_problem(HTTPStatus.FORBIDDEN, "a page of another site may not change anything here")
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > MAX_BODY_BYTES:
+            return make_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TOO_LONG)
+        return None
+
+    @staticmethod
+    def _refuse_caller(request: Request, grant: Grant) -> ProblemResponse:
+        if grant.asks_for_login:
+            headers = {"WWW-Authenticate": 'Basic realm="mongoq", charset="UTF-8"'}
+            return make_problem(HTTPStatus.UNAUTHORIZED, grant.problem, headers)
+        if request.method not in SAFE_METHODS:
+            logger.warning("a change was refused: %s %s", request.method, request.url.path, extra=_fields(grant))
+        problem = grant.problem or "this access is read-only: nothing can be changed"
+        return make_problem(HTTPStatus.FORBIDDEN, problem)
+
+    def _is_same_origin(self, request: Request) -> bool:
+        """Return whether a request comes from a page of this app, or from a program that is no browser."""
+        origin = request.headers.get("origin")
+        if origin in self._origins:
+            return True
+        site = request.headers.get("sec-fetch-site")
+        if site is not None:
+            return site in ("same-origin", "none")
+        return origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+
+
+def _fields(grant: Grant) -> dict[str, Any]:
+    return {"mongoq_user": grant.user}
+
+
+def grant_of(scope: MutableMapping[str, Any]) -> Grant:
+    """Return the grant that the guard has put into a request."""
+    grant: Grant = scope[GRANT]
+    return grant
+
+
+def _limit_body(scope: Scope, receive: Receive) -> Receive:
+    """Return a ``receive`` that refuses a body which turns out to be longer than it may be."""
+    if scope["method"] in SAFE_METHODS:
+        return receive
+    left = MAX_BODY_BYTES
+
+    async def receive_limited() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TOO_LONG)
+        return message
+
+    return receive_limited

@@ -1,0 +1,292 @@
+"""Bodies of requests and answers, as OpenAPI describes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mongoq.model.item import State
+from mongoq.web.values import MAX_LISTED, Filter, ItemId, Moment, QueueName
+
+ListedState = Literal[State, "live"]
+"""State of listed items; ``live`` stands for all that are not processed."""
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, description="Duration in seconds.")]
+Reason = Annotated[str | None, Field(description="Reason of their burial, the whole text.")]
+ErrorType = Annotated[str | None, Field(description="Type of their errors, such as app.errors.NoCity.")]
+Stage = Annotated[str | None, Field(description="Stage of a pipeline that buried them.")]
+
+
+class Answer(BaseModel):
+    """An answer; fields that other programs have stored in an envelope are in it as well."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class QueueState(Answer):
+    """State of a queue: its items by state, and who consumes it."""
+
+    queue: str
+    at: str = Field(description="Time of the read, by the server's clock.")
+    ready: int = Field(description="Items that are due and not reserved.")
+    scheduled: int = Field(description="Items that are due later.")
+    reserved: int = Field(description="Items under a lease.")
+    expired: int = Field(description="Items whose lease has run out; they are due again.")
+    recent: int = Field(description="Items processed in the last minute, of a queue with history.")
+    dead: int = Field(description="Live items in its dead queue.")
+    at_least: list[str] = Field(description="Names of the counts that ended at a limit: there are at least so many.")
+    oldest_due: str | None = Field(description="Time since which the first due item waits.")
+    oldest_age_seconds: float | None
+    paused: bool
+    consumers: int = Field(description="Live workers and running queries of Spark that consume it.")
+    dead_queue: str | None
+    events: dict[str, int] = Field(description="Numbers of pushes, commits and other events since it was made.")
+
+
+class QueueList(Answer):
+    """State of all queues, or of the named ones."""
+
+    queues: list[QueueState]
+
+
+class ItemDocument(Answer):
+    """An item: its envelope, and its payload in relaxed extended JSON."""
+
+    id: Any
+    queue: str
+    state: str
+    payload: Any = Field(None, description="Payload in relaxed extended JSON; absent if only the id is remembered.")
+
+
+class ItemList(Answer):
+    """Items of a queue, and where the list goes on."""
+
+    items: list[ItemDocument]
+    next: str | None = Field(description="Cursor of the next answer; null at the end of the list.")
+
+
+class LetterGroup(Answer):
+    """Dead letters that died for the same reason, with an error of the same type."""
+
+    number: int
+    reason: str | None
+    error: str | None
+    example: Any = Field(description="Id of the first letter.")
+    first: str | None = Field(description="Time of the first burial.")
+    last: str | None
+
+
+class LetterGroups(Answer):
+    """Dead letters by reason and type of error, the largest groups first."""
+
+    queue: str = Field(description="Name of the dead queue.")
+    groups: list[LetterGroup]
+    more: bool = Field(description="True if the dead queue holds more letters than were grouped.")
+
+
+class WorkerDocument(Answer):
+    """A worker at its last heartbeat."""
+
+    worker: str
+    alive: bool
+    queues: dict[str, int] = Field(description="Queues it consumes, with the numbers of items that it holds.")
+
+
+class WorkerList(Answer):
+    """Workers that are alive, and those that ended lately without saying so."""
+
+    workers: list[WorkerDocument]
+
+
+class BindingList(Answer):
+    """Queues that get a copy of each item that is pushed to a topic, by topic."""
+
+    bindings: dict[str, list[str]]
+
+
+class PipelineList(Answer):
+    """Names of the pipelines that the app knows."""
+
+    pipelines: list[str]
+
+
+class PipelineNode(Answer):
+    """A source, a queue or a stage of a pipeline."""
+
+    id: str
+    kind: Literal["source", "queue", "stage"]
+    name: str
+    queue: QueueState | None = Field(description="State of a queue; null if no caller has used it, and for others.")
+
+
+class PipelineEdge(Answer):
+    """A way of items between two nodes."""
+
+    kind: Literal["from", "to", "otherwise", "errors"]
+    start: str = Field(description="Id of the node that items come from.")
+    end: str
+    items: int | None = Field(None, description="Items that wait for the stage or are with it.")
+    exact: bool = Field(True, description="False if the count of items ended at a limit.")
+    passed: int | None = Field(None, description="Items that have gone through since the queue was made.")
+
+
+class PipelineDocument(Answer):
+    """The graph of a pipeline, with the numbers of items on each edge."""
+
+    name: str
+    nodes: list[PipelineNode]
+    edges: list[PipelineEdge]
+
+
+class HealthDocument(Answer):
+    """Whether the server takes writes, and the collection can be used."""
+
+    healthy: bool
+    reasons: list[str]
+    notes: list[str]
+
+
+class SettingsDocument(Answer):
+    """Settings of a queue; durations are in seconds."""
+
+    queue: str
+    lease: float
+    history: float | None = Field(description="Time for which processed items are kept; null if they are deleted.")
+    max_retries: int | None = Field(description="Further runs of an item after the first; null for no limit.")
+    dead: str | None = Field(description="Queue of the dead letters.")
+    paused: bool
+    stored: list[str] = Field(description="Settings that are stored; the others are defaults.")
+
+
+class Pushed(Answer):
+    """An item that was pushed."""
+
+    id: str
+    queue: str
+    new_queue: bool = Field(description="True if no caller had used the queue before.")
+
+
+class Changed(Answer):
+    """Result of a change, or of its dry run."""
+
+    queue: str
+    dry_run: bool
+    number: int = Field(description="Items that were changed; in a dry run, items that would be.")
+    exact: bool = Field(True, description="False if a dry run ended at its limit: there are at least so many.")
+
+
+class Sent(Changed):
+    """Result of a replay."""
+
+    to: str | None = Field(description="Target; null for the queues that the letters died in.")
+    already: int = Field(0, description="Copies that an earlier replay has pushed.")
+    skipped: int = Field(0, description="Letters that a caller holds, or that have gone meanwhile.")
+    refused: int = 0
+    refusals: list[Refusal] = Field([], description="The first items that could not go.")
+    missing: list[str] = Field([], description="Ids that are not there.")
+
+
+class Refusal(Answer):
+    """An item that could not go, and why."""
+
+    id: str
+    reason: str
+
+
+class Action(BaseModel):
+    """A request that changes something."""
+
+    # A number or a word in place of true would be a mistake that deletes.
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    queue: QueueName
+
+
+class BulkAction(Action):
+    """A request that changes several items."""
+
+    limit: Annotated[int | None, Field(ge=1, description="Items, at most, the first ones.")] = None
+    dry_run: bool = Field(False, description="Count the items, and change nothing.")
+
+
+class Push(Action):
+    """An item to push."""
+
+    payload: Any = Field(description="Any value of JSON or extended JSON.")
+    delay: Seconds | None = Field(None, description="Seconds until it may be claimed.")
+    when: Moment | None = None
+    priority: Annotated[int, Field(ge=-100, le=100, description="From -100, first, to 100, last.")] = 0
+    key: str | None = Field(None, description="At most one live item of the queue has this key.")
+    on_duplicate: Literal["raise", "keep", "replace"] = Field("raise", description="What to do if one has it.")
+    headers: dict[str, Any] | None = None
+
+
+class Remove(Action):
+    """An item to delete."""
+
+    id: ItemId
+
+
+class Purge(BulkAction):
+    """Items to delete."""
+
+    state: State | None = Field(None, description="State of the items; null for all live ones that no caller holds.")
+    where: Filter | None = None
+
+
+class DropQueue(Action):
+    """A queue to delete, with its history, counters and settings."""
+
+    force: bool = Field(False, description="Delete its live items as well.")
+    dry_run: bool = False
+
+
+class Configure(Action):
+    """Settings to change; those that are left out stay."""
+
+    lease: Seconds = 0.0
+    history: Seconds | None = None
+    max_retries: Annotated[int, Field(ge=0)] | None = None
+    dead: str | None = None
+    existing: bool = Field(False, description="Apply history to the items in the history as well.")
+
+
+class LetterChoice(BulkAction):
+    """Dead letters: those with the ids, or those that match all of the other fields."""
+
+    queue: QueueName = Field(description="Queue that they died in, or the dead queue itself.")
+    ids: Annotated[list[ItemId], Field(max_length=MAX_LISTED)] | None = None
+    where: Filter | None = None
+    stage: Stage = None
+    reason: Reason = None
+    error: ErrorType = None
+    exact: bool = Field(False, description="The queue itself holds the letters: the error queue of a pipeline.")
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """Arguments of ``replay`` and ``purge`` that select the letters."""
+        return {name: getattr(self, name) for name in ("ids", "where", "stage", "reason", "error")}
+
+
+class ReplayLetters(LetterChoice):
+    """Letters to send back to the queues that they died in, or to another one."""
+
+    to: QueueName | None = None
+
+
+class MoveLetters(LetterChoice):
+    """Letters to move to another queue."""
+
+    to: QueueName
+
+
+class ReplayHistory(BulkAction):
+    """Processed items to push copies of: those with the ids, or those of a time that match the filter."""
+
+    ids: Annotated[list[ItemId], Field(max_length=MAX_LISTED)] | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    where: Filter | None = None
+    to: QueueName | None = Field(None, description="Queue of the copies; null for the same queue.")
+    label: str = Field("", description="Name of this replay: with another one, the same items are copied again.")
+    payload: Any = Field(None, description="Payload of the copy, instead of the original's; for one id only.")

@@ -1,0 +1,221 @@
+"""Changes that forms of pages ask for: a question with the number of items first, then the change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+from bson import ObjectId
+from fastapi import APIRouter, HTTPException, Request, Response
+
+from mongoq.errors import MongoqError
+from mongoq.model.arguments import queue_name
+from mongoq.model.copies import Replayed
+from mongoq.model.encoding.extended_json import read_json, read_time, time_text
+from mongoq.protocol.history import dead_letters
+from mongoq.protocol.history.pages import BoundedCount
+from mongoq.web import audit
+from mongoq.web.pages.render import Renderer, show_count
+from mongoq.web.routes.letters import open_letters, select
+from mongoq.web.routes.queues import COUNT_LIMIT
+from mongoq.web.services import Services
+
+FORM_TYPE = "application/x-www-form-urlencoded"
+MAX_FIELDS = 1_000
+"""Fields of one form, at most."""
+LETTER_VERBS = {"replay": "Send {} {}", "drop": "Delete {} for good"}
+QUEUE_VERBS = {"pause": "Stop claims of this queue", "resume": "Let workers claim from this queue"}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Fields of a form.
+
+    Attributes:
+        action: name of the change.
+        queue: name of the queue.
+        ids: selected items.
+        reason: reason of the selected letters.
+        error: type of error of the selected letters.
+        where: filter on the payloads of processed items.
+        since: first time of processed items, as text.
+        until: end of their time, as text.
+        to: queue that copies go to; the same queue if it is empty.
+        confirmed: True if the reader has seen the number of items.
+        fields: all fields, to send them again.
+    """
+
+    action: str
+    queue: str
+    ids: list[ObjectId]
+    reason: str | None
+    error: str | None
+    where: str
+    since: str
+    until: str
+    to: str
+    confirmed: bool
+    fields: list[tuple[str, str]]
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """Arguments that select letters."""
+        return {"ids": self.ids or None, "where": None, "stage": None, "reason": self.reason, "error": self.error}
+
+
+async def read_form(request: Request) -> Form:
+    """Return the fields of a form, checked.
+
+    Raises:
+        HTTPException: it is no form, or a field of it cannot be used.
+        QueueNameInvalid: no queue can have this name.
+    """
+    if request.headers.get("content-type", "").partition(";")[0] != FORM_TYPE:
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form")
+    try:
+        text = (await request.body()).decode()
+        values = parse_qs(text, keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS)
+        ids = [ObjectId(id) for id in values.get("id", ())]
+        action, queue = values["action"][0], values["queue"][0]
+    except Exception as error:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "this is no form of a page") from error
+    first = {name: many[0] for name, many in values.items()}
+    return Form(
+        action=action,
+        queue=queue_name(queue),
+        ids=ids,
+        reason=first.get("reason"),
+        error=first.get("error"),
+        where=first.get("where", "").strip(),
+        since=first.get("since", "").strip(),
+        until=first.get("until", "").strip(),
+        to=first.get("to", "").strip(),
+        confirmed="confirmed" in first,
+        fields=[(name, value) for name, many in values.items() for value in many],
+    )
+
+
+def make_router(services: Services, renderer: Renderer) -> APIRouter:
+    """Return the call that forms are sent to."""
+    router = APIRouter(include_in_schema=False)
+    router.add_api_route("/change", _Changes(services, renderer).change, methods=["POST"])
+    return router
+
+
+class _Changes:
+    """Asks before a change, carries it out, and reports what it did."""
+
+    def __init__(self, services: Services, renderer: Renderer) -> None:
+        self._services = services
+        self._client = services.client
+        self._renderer = renderer
+
+    async def change(self, request: Request) -> Response:
+        """Carry out what a form asks for, or ask first."""
+        form = await read_form(request)
+        try:
+            return await self._carry_out(request, form)
+        except ValueError as error:
+            if isinstance(error, MongoqError):
+                raise
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error  # a time or a filter
+
+    async def _carry_out(self, request: Request, form: Form) -> Response:
+        if form.action in QUEUE_VERBS:
+            return await self._change_queue(request, form)
+        if form.action in LETTER_VERBS:
+            return await self._change_letters(request, form)
+        if form.action == "replay_history":
+            return await self._replay_history(request, form)
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"there is no change {form.action!r:.40}")
+
+    async def _change_queue(self, request: Request, form: Form) -> Response:
+        """Stop or resume claims of a queue."""
+        handle = await self._services.open_queue(form.queue)
+        if not form.confirmed:
+            return self._ask(
+                request, form, f"{QUEUE_VERBS[form.action]}, {form.queue}?", form.action.capitalize(), "/queue"
+            )
+        await self._client.call(handle.pause if form.action == "pause" else handle.resume)
+        audit.record(request, form.action, form.queue)
+        return _go_to(request, "/queue", name=form.queue)
+
+    async def _change_letters(self, request: Request, form: Form) -> Response:
+        """Send letters back, or delete them."""
+        letters = await open_letters(self._services, form.queue)
+        if not form.ids and form.reason is None:
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "select letters first")
+        if not form.confirmed:
+            chosen = select(letters, **form.filters)
+            counted: BoundedCount = await self._client.read(
+                dead_letters.count_letters, chosen, handle=letters, limit=COUNT_LIMIT
+            )
+            number = min(counted.number, self._services.max_bulk)
+            amount = f"{show_count(number)} {'letter' if number == 1 else 'letters'}"
+            where = f"to {form.to}" if form.to else "back to their queues"
+            verb = LETTER_VERBS[form.action].format(amount, where)
+            return self._ask(request, form, f"{verb}, {letters.name}?", verb, "/letters")
+        if form.action == "drop":
+            deleted = await self._client.call(letters.purge, **form.filters, limit=self._services.max_bulk)
+            audit.record(request, "drop letters", letters.name, deleted)
+            return self._report(request, f"{show_count(deleted)} letters of {letters.name} were deleted.")
+        to = queue_name(form.to) if form.to else None
+        done: Replayed = await self._client.call(letters.replay, **form.filters, limit=self._services.max_bulk, to=to)
+        audit.record(request, "replay letters", letters.name, done.pushed, to=to)
+        where = "back" if to is None else f"to {to}"
+        return self._report(request, f"{show_count(done.pushed)} letters of {letters.name} went {where}.{_rest(done)}")
+
+    async def _replay_history(self, request: Request, form: Form) -> Response:
+        """Push copies of processed items, each once: of one item, or of all that match a filter and a time."""
+        handle = await self._services.open_queue(form.queue)
+        target = queue_name(form.to) if form.to else form.queue
+        since, until = await self._services.read_times(
+            *(read_time(text) if text else None for text in (form.since, form.until))
+        )
+        chosen: dict[str, Any] = {"ids": form.ids or None, "since": since, "until": until}
+        chosen["where"] = read_json(form.where) if form.where else None
+        options = {"to": target, "limit": self._services.max_bulk, "dry_run": not form.confirmed}
+        done: Replayed = await self._client.call(handle.replay, **chosen, **options)
+        amount = f"{show_count(done.pushed)} {'copy' if done.pushed == 1 else 'copies'}"
+        before = f" {done.already:,} were pushed before." if done.already else ""
+        if form.confirmed:
+            audit.record(request, "replay", form.queue, done.pushed, to=target)
+            return self._report(request, f"{amount} pushed to {target}.{before}{_rest(done)}")
+        # A time ago would mean another time once the reader has read the question.
+        times = {"since": since, "until": until}
+        fields = [(name, time_text(times[name]) if times.get(name) else value) for name, value in form.fields]
+        question = f"Push {amount} of processed items to {target}?{before}{_rest(done)}"
+        return self._ask(request, replace(form, fields=fields), question, "Push", "/queue")
+
+    def _ask(self, request: Request, form: Form, question: str, verb: str, back: str) -> Response:
+        """Return the page that asks whether to go on."""
+        fields = [pair for pair in form.fields if pair[0] != "confirmed"]
+        parameter = "name" if back == "/queue" else "queue"
+        address = _place(request, back, **{parameter: form.queue})
+        return self._renderer.page(request, "confirm", question=question, verb=verb, fields=fields, back=address)
+
+    def _report(self, request: Request, text: str) -> Response:
+        """Return the page that says what was done."""
+        return self._renderer.message(request, "Done", text)
+
+
+def _go_to(request: Request, path: str, **parameters: str) -> Response:
+    """Send the browser to a page."""
+    return Response(status_code=HTTPStatus.SEE_OTHER, headers={"Location": _place(request, path, **parameters)})
+
+
+def _rest(done: Replayed) -> str:
+    """Return what did not go, in sentences."""
+    parts = []
+    if done.skipped:
+        parts.append(f"{done.skipped:,} were reserved by a caller, or gone meanwhile.")
+    parts += [f"{id} was refused: {reason}." for id, reason in done.refusals[:5]]
+    if done.missing:
+        parts.append(f"{len(done.missing):,} are not there any more.")
+    return "".join(f" {part}" for part in parts)
+
+
+def _place(request: Request, path: str, **parameters: str) -> str:
+    return f"{request.scope.get('root_path', '').rstrip('/')}{path}?{urlencode(parameters)}"

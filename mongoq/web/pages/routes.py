@@ -1,0 +1,189 @@
+"""Pages: one function each, which reads what the page shows."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from mongoq.protocol.coordination.heartbeats import workers
+from mongoq.protocol.history import dead_letters
+from mongoq.protocol.history.pages import history_range
+from mongoq.protocol.insight import find_item, read_queues, read_settings
+from mongoq.web.models import ListedState
+from mongoq.web.pages.drawing import draw
+from mongoq.web.pages.feed import Feed
+from mongoq.web.pages.render import Renderer
+from mongoq.web.pages.troubles import find_troubles, sort_by_trouble
+from mongoq.web.pipelines import read_drawing
+from mongoq.web.routes.letters import MAX_GROUPS, open_letters, select, with_page
+from mongoq.web.routes.queues import COUNT_LIMIT
+from mongoq.web.services import Services, to_document
+from mongoq.web.values import CursorText, FilterText, ItemId, Moment, QueueName
+
+LISTED = 50
+"""Items on one page."""
+LIVE_COLUMNS = ("id", "state", "due", "priority", "attempts", "key", "payload")
+PROCESSED_COLUMNS = ("id", "processed", "attempts", "payload")
+LETTER_COLUMNS = ("id", "reason", "error", "attempts", "payload")
+RENEWAL_SECONDS = "5"
+"""Seconds after which the page of a server that is away tries again."""
+STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+"""Files that pages load, with their types."""
+
+
+async def read_numbers(services: Services) -> Any:
+    """Return what open pages show, as far as a change of it is worth a new look."""
+    read = await services.client.read(read_queues)
+    return [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in read]
+
+
+def make_router(services: Services, renderer: Renderer, feed: Feed) -> APIRouter:
+    """Return the pages."""
+    pages = _Pages(services, renderer, feed)
+    router = APIRouter(include_in_schema=False)
+    router.add_api_route("/", pages.show_overview)
+    router.add_api_route("/queue", pages.show_queue)
+    router.add_api_route("/item", pages.show_item)
+    router.add_api_route("/letters", pages.show_letters)
+    router.add_api_route("/pipelines", pages.show_pipelines)
+    router.add_api_route("/pipeline", pages.show_pipeline)
+    router.add_api_route("/workers", pages.show_workers)
+    router.add_api_route("/events", pages.serve_events)
+    router.add_api_route("/static/{name}", serve_static)
+    return router
+
+
+async def serve_static(name: str) -> Response:
+    """Return a file that pages load."""
+    if name not in STATIC:
+        raise HTTPException(HTTPStatus.NOT_FOUND, "there is no such file")
+    content = files("mongoq.web.pages").joinpath("static", name).read_bytes()
+    return Response(content, media_type=STATIC[name], headers={"Cache-Control": "max-age=3600"})
+
+
+class _Pages:
+    """Reads what each page shows."""
+
+    def __init__(self, services: Services, renderer: Renderer, feed: Feed) -> None:
+        self._services = services
+        self._client = services.client
+        self._renderer = renderer
+        self._feed = feed
+
+    async def serve_events(self) -> Response:
+        """Return server-sent events that say when numbers have changed."""
+        return StreamingResponse(self._feed.listen(), media_type="text/event-stream")
+
+    async def show_overview(self, request: Request) -> Response:
+        """Show all queues, the ones in trouble first."""
+        found = await self._client.read(read_queues)
+        return self._renderer.page(request, "overview", queues=sort_by_trouble(found))
+
+    async def show_queue(
+        self,
+        *,
+        request: Request,
+        name: QueueName,
+        state: ListedState = "live",
+        where: FilterText = None,
+        since: Moment = None,
+        until: Moment = None,
+        cursor: CursorText = None,
+    ) -> Response:
+        """Show one queue, and items of it."""
+        handle = await self._services.open_queue(name)
+        [queue] = await self._client.read(read_queues, [name])
+        read = await self._client.read(read_settings, name)
+        first, last = await self._services.read_times(since, until)
+        selected: Any = None if state == "live" else state
+        wanted = history_range(
+            handle._context, since=first, until=last, where=where or None, state=selected, page=LISTED
+        )
+        page = await self._services.list_items(handle, wanted, cursor)
+        return self._renderer.page(
+            request,
+            "queue",
+            queue=queue,
+            troubles=find_troubles(queue, holds_letters=queue.dead_queue is None),
+            settings=read.settings,
+            state=state,
+            columns=PROCESSED_COLUMNS if state == "processed" else LIVE_COLUMNS,
+            listed=page["items"],
+            next=page["next"],
+            where=request.query_params.get("where"),
+            since=request.query_params.get("since"),
+            until=request.query_params.get("until"),
+        )
+
+    async def show_item(self, request: Request, id: Annotated[ItemId, Query()]) -> Response:
+        """Show all that is known about one item."""
+        item = await self._client.read(find_item, id)
+        if item is None:
+            text = f"There is no item {id}. It may have been settled in a queue without history, or never existed."
+            return self._renderer.message(request, "No such item", text, HTTPStatus.NOT_FOUND)
+        return self._renderer.page(request, "item", item=to_document(item, whole=True))
+
+    async def show_letters(
+        self,
+        *,
+        request: Request,
+        queue: QueueName,
+        where: FilterText = None,
+        reason: str | None = None,
+        error: str | None = None,
+        cursor: CursorText = None,
+    ) -> Response:
+        """Show dead letters, in groups and one by one."""
+        letters = await open_letters(self._services, queue)
+        every = select(letters, ids=None, where=None, stage=None, reason=None, error=None)
+        groups, more = await self._client.read(
+            dead_letters.group_letters, every, handle=letters, limit=COUNT_LIMIT, groups=MAX_GROUPS
+        )
+        chosen = select(letters, ids=None, where=where or None, stage=None, reason=reason or None, error=error or None)
+        page = await self._services.list_items(letters, with_page(chosen, LISTED), cursor)
+        return self._renderer.page(
+            request,
+            "letters",
+            queue=queue,
+            dead_queue=letters.name,
+            groups=groups,
+            more=more,
+            listed=page["items"],
+            next=page["next"],
+            columns=LETTER_COLUMNS,
+            reason=reason,
+            error=error,
+            where=request.query_params.get("where"),
+        )
+
+    async def show_pipelines(self, request: Request) -> Response:
+        """Show the names of the pipelines."""
+        return self._renderer.page(request, "pipelines", names=list(self._services.pipelines))
+
+    async def show_pipeline(self, request: Request, name: str) -> Response:
+        """Show the graph of a pipeline, with the numbers of items on its edges."""
+        if name not in self._services.pipelines:
+            return self._renderer.message(request, "No such pipeline", f"There is no pipeline {name!r:.120}.", 404)
+        drawing = await read_drawing(self._client, self._services.pipelines[name])
+        return self._renderer.page(request, "pipeline", drawing=drawing, picture=draw(drawing))
+
+    async def show_workers(self, request: Request) -> Response:
+        """Show the workers."""
+        return self._renderer.page(request, "workers", workers=await self._client.read(workers))
+
+
+async def show_problem(renderer: Renderer, request: Request, problem: dict[str, Any]) -> Response:
+    """Return the page for a problem document."""
+    is_away = problem["status"] == HTTPStatus.SERVICE_UNAVAILABLE
+    title = "No server answers" if is_away else problem["title"]
+    nearest = problem.get("nearest", ())
+    response = renderer.message(
+        request, title, problem["detail"], problem["status"], nearest=nearest, is_temporary=is_away
+    )
+    if is_away:
+        response.headers["Refresh"] = RENEWAL_SECONDS
+    return response

@@ -1,0 +1,181 @@
+"""Problem documents: errors as JSON in the form of RFC 9457."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from pymongo.errors import OperationFailure, PyMongoError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from mongoq.drivers.errors import describe_missing_right
+from mongoq.errors import (
+    ArgumentInvalid,
+    AuthenticationFailed,
+    BrokerClosed,
+    CollectionUnsuitable,
+    DuplicateItem,
+    MongoqError,
+    PayloadTooLarge,
+    QueueUnknown,
+    ServerUnavailable,
+)
+
+logger = logging.getLogger("mongoq.web")
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_SECONDS = "5"
+"""Seconds after which a caller may try again when no server answered."""
+UNAUTHORIZED_CODE = 13
+PROBLEM_REFERENCE = {"$ref": "#/components/schemas/Problem"}
+STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
+    (QueueUnknown, HTTPStatus.NOT_FOUND),
+    (PayloadTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (ArgumentInvalid, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (DuplicateItem, HTTPStatus.CONFLICT),
+    (AuthenticationFailed, HTTPStatus.BAD_GATEWAY),
+    (ServerUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (BrokerClosed, HTTPStatus.SERVICE_UNAVAILABLE),
+    (CollectionUnsuitable, HTTPStatus.BAD_GATEWAY),
+    (MongoqError, HTTPStatus.CONFLICT),
+)
+"""Status of each kind of error; the first that fits."""
+
+
+class FieldProblem(BaseModel):
+    """What is wrong with one field of a request."""
+
+    field: str = Field(description="Name of the parameter, or path of the field in the body.")
+    problem: str
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 describes it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    title: str = Field(description="Name of the status.")
+    status: int
+    detail: str = Field(description="What is wrong, in a sentence, and what to do.")
+    fields: list[FieldProblem] = Field([], description="The fields that cannot be used.")
+    nearest: list[str] = Field([], description="Names of queues that are most like an unknown one.")
+
+
+class ProblemResponse(JSONResponse):
+    """Response that is a problem document."""
+
+    media_type = MEDIA_TYPE
+
+    def render(self, content: Any) -> bytes:
+        """Return the body; a lone surrogate, which has no UTF-8, is written as an escape."""
+        return json.dumps(content).encode()
+
+
+REFUSAL = {"model": Problem, "description": "The request cannot be carried out."}
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    422: REFUSAL,  # or FastAPI would describe its own
+    "4XX": REFUSAL,
+    "5XX": {"model": Problem, "description": "No server answers, or it refuses the call."},
+}
+"""Problem documents of all calls, for OpenAPI."""
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Return the description of an app in OpenAPI, with the media type of its problem documents."""
+    if app.openapi_schema is None:
+        described = FastAPI.openapi(app)
+        calls = [call for path in described["paths"].values() for call in path.values()]
+        for answer in (answer for call in calls for answer in call["responses"].values()):
+            content = answer.get("content", {})
+            if content.get("application/json", {}).get("schema") == PROBLEM_REFERENCE:
+                answer["content"] = {MEDIA_TYPE: content["application/json"]}
+    return app.openapi_schema or {}
+
+
+def make_problem(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> ProblemResponse:
+    """Return the response for an error."""
+    title = HTTPStatus(status).phrase
+    problem = Problem(title=title, status=status, detail=detail, **more)
+    return ProblemResponse(problem.model_dump(mode="json", exclude_defaults=True), status, headers)
+
+
+ShowPage = Callable[[Request, dict[str, Any]], Awaitable[Response]]
+"""Function that shows a problem document as a page."""
+DATA_PATHS = ("/api/", "/v1/")
+"""Beginnings of the paths of calls that programs send; all others are pages."""
+
+
+def add_handlers(app: FastAPI, show_page: ShowPage) -> None:
+    """Let an app answer errors with problem documents, and on pages with a page that shows one."""
+
+    def add(kind: type[Exception], answer: Callable[[Request, Exception], Awaitable[ProblemResponse]]) -> None:
+        async def answer_or_show(request: Request, error: Exception) -> Response:
+            problem = await answer(request, error)
+            path = request.url.path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
+            if path.startswith(DATA_PATHS) or "text/html" not in request.headers.get("accept", ""):
+                return problem
+            return await show_page(request, json.loads(bytes(problem.body)))
+
+        app.add_exception_handler(kind, answer_or_show)
+
+    add(RequestValidationError, _answer_validation)
+    add(HTTPException, _answer_http)
+    add(MongoqError, _answer_mongoq)
+    add(PyMongoError, _answer_driver)
+    add(OSError, _answer_driver)
+
+
+async def _answer_validation(_request: Request, error: Exception) -> ProblemResponse:
+    assert isinstance(error, RequestValidationError)
+    fields = [
+        FieldProblem(field=_path(each["loc"]), problem=str(each["msg"]).removeprefix("Value error, "))
+        for each in error.errors()
+    ]
+    detail = "; ".join(f"{each.field}: {each.problem}" for each in fields)
+    return make_problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, fields=fields)
+
+
+def _text(message: str) -> str:
+    """Return a message of pydantic without the kind of our own exception, which it begins with."""
+    return message.removeprefix("Value error, ")
+
+
+def _path(location: tuple[Any, ...]) -> str:
+    """Return the name of a field without the part of the request that it is in."""
+    names = location[1:] if location and location[0] in ("query", "body", "path", "header") else location
+    return ".".join(map(str, names)) or "body"
+
+
+async def _answer_http(_request: Request, error: Exception) -> ProblemResponse:
+    assert isinstance(error, HTTPException)
+    return make_problem(error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+async def _answer_mongoq(_request: Request, error: Exception) -> ProblemResponse:
+    status = next(status for kind, status in STATUSES if isinstance(error, kind))
+    more: dict[str, Any] = {}
+    if isinstance(error, QueueUnknown):
+        more["nearest"] = list(error.nearest)
+    elif isinstance(error, ArgumentInvalid):
+        more["fields"] = [FieldProblem(field=error.argument, problem=error.problem)]
+    headers = {"Retry-After": RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    return make_problem(status, str(error), headers, **more)
+
+
+async def _answer_driver(_request: Request, error: Exception) -> ProblemResponse:
+    """Answer an error of the driver; its text may hold values of documents and names of hosts, so it is only logged."""
+    if isinstance(error, OperationFailure) and error.code == UNAUTHORIZED_CODE:
+        return make_problem(HTTPStatus.BAD_GATEWAY, f"MongoDB {describe_missing_right(error)}")
+    logger.warning("a call has failed: %s", type(error).__name__)
+    if isinstance(error, OperationFailure) and not error.timeout:
+        return make_problem(HTTPStatus.BAD_GATEWAY, f"MongoDB refused the command: code {error.code}")
+    detail = f"no server answers: {type(error).__name__}"
+    return make_problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"Retry-After": RETRY_SECONDS})

@@ -1,0 +1,72 @@
+"""Calls about processed items: search, and replay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.copies import Replayed
+from mongoq.protocol.history.pages import history_range
+from mongoq.web import audit
+from mongoq.web.models import ItemList, ReplayHistory, Sent
+from mongoq.web.routes.items import LISTED
+from mongoq.web.routes.letters import make_result
+from mongoq.web.services import Services
+from mongoq.web.values import CursorText, ExtendedJsonRoute, FilterText, Limit, Moment, QueueName, respond
+
+
+def make_router(services: Services) -> APIRouter:
+    """Return the calls about processed items."""
+    router = APIRouter(prefix="/api/history", tags=["history"], route_class=ExtendedJsonRoute)
+    client = services.client
+
+    @router.get("", response_model=ItemList)
+    async def list_history(
+        *,
+        queue: QueueName,
+        since: Moment = None,
+        until: Moment = None,
+        where: FilterText = None,
+        limit: Limit = LISTED,
+        cursor: CursorText = None,
+    ) -> Response:
+        """Return items of a queue that were processed from ``since`` on and before ``until``, the oldest first.
+
+        An answer to a search with a filter may have few items or none, and a cursor nevertheless: it examines a
+        limited number of items, and the next one goes on.
+        """
+        handle = await services.open_queue(queue)
+        first, last = await services.read_times(since, until)
+        wanted = history_range(handle._context, since=first, until=last, where=where, state="processed", page=limit)
+        return respond(await services.list_items(handle, wanted, cursor))
+
+    @router.post("/replay", response_model=Sent)
+    async def replay_history(request: Request, action: ReplayHistory) -> Response:
+        """Push copies of processed items, each once: the same replay again pushes nothing.
+
+        With ``payload``, the copy of one item gets another payload.
+        """
+        limit = services.check_limit(action.limit)
+        handle = await services.open_queue(action.queue)
+        since, until = await services.read_times(action.since, action.until)
+        chosen = {"ids": action.ids, "since": since, "until": until, "where": action.where}
+        options = {"to": action.to, "label": action.label, "limit": limit, "dry_run": action.dry_run}
+        done: Replayed = await client.call(handle.replay, **chosen, **options, transform=_make_transform(action))
+        target = action.to or action.queue
+        if not action.dry_run:
+            audit.record(request, "replay", action.queue, done.pushed, to=target)
+        return respond(make_result(done, action.queue, target, is_dry=action.dry_run))
+
+    return router
+
+
+def _make_transform(action: ReplayHistory) -> Any:
+    """Return the function that gives the copy its payload; ``None`` if the copy gets the original's."""
+    if "payload" not in action.model_fields_set:
+        return None
+    if action.ids is None or len(set(action.ids)) != 1:
+        raise ArgumentInvalid("payload", "a payload of its own is for the copy of one item; give one id in ids")
+    payload = action.payload
+    return lambda _payload, _item: payload

@@ -1,0 +1,98 @@
+"""Calls about items: lists, one item, push and deletion."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, HTTPException, Request, Response
+
+from mongoq.protocol import admin
+from mongoq.protocol.history.mistaken import is_known
+from mongoq.protocol.history.pages import history_range
+from mongoq.protocol.insight import find_item
+from mongoq.web import audit
+from mongoq.web.models import Changed, ItemDocument, ItemList, ListedState, Purge, Push, Pushed, Remove
+from mongoq.web.routes.queues import COUNT_LIMIT
+from mongoq.web.services import Services, to_document
+from mongoq.web.values import CursorText, ExtendedJsonRoute, FilterText, ItemId, Limit, QueueName, respond
+
+LISTED = 50
+"""Items in one answer, unless ``limit`` says otherwise."""
+
+
+def make_router(services: Services) -> APIRouter:
+    """Return the calls about items."""
+    router = APIRouter(prefix="/api", tags=["items"], route_class=ExtendedJsonRoute)
+    client = services.client
+
+    @router.get("/items", response_model=ItemList)
+    async def list_items(
+        queue: QueueName,
+        state: ListedState = "live",
+        where: FilterText = None,
+        limit: Limit = LISTED,
+        cursor: CursorText = None,
+    ) -> Response:
+        """Return items of a queue in the order in which they are claimed; of processed ones the oldest first."""
+        handle = await services.open_queue(queue)
+        selected: Any = None if state == "live" else state
+        wanted = history_range(handle._context, since=None, until=None, where=where, state=selected, page=limit)
+        return respond(await services.list_items(handle, wanted, cursor))
+
+    @router.get("/items/{id}", response_model=ItemDocument)
+    async def show_item(id: ItemId) -> Response:
+        """Return one item of any queue, live or processed, with its failure and its trail.
+
+        Of an item that was settled in a queue without history, at most the id is remembered.
+        """
+        item = await client.read(find_item, id)
+        if item is None:
+            detail = f"there is no item {id}; it may have been settled in a queue without history"
+            raise HTTPException(HTTPStatus.NOT_FOUND, detail)
+        return respond(to_document(item, whole=True))
+
+    @router.post("/items/push", response_model=Pushed, status_code=HTTPStatus.CREATED)
+    async def push_item(request: Request, action: Push) -> Response:
+        """Add an item to a queue; a queue that does not exist is made.
+
+        If a live item has the key, nothing is pushed, and the answer is 409, unless ``on_duplicate`` is ``"keep"``:
+        then it is the id of that item, or ``"replace"``: then that item gets the payload.
+        """
+        broker = await client.open()
+        is_new = not await client.read(is_known, action.queue)
+        [when] = await services.read_times(action.when)
+        names = ("delay", "priority", "headers", *(() if action.key is None else ("key", "on_duplicate")))
+        options = {name: getattr(action, name) for name in names}
+        pushed = await client.call(broker.queue(action.queue).push, action.payload, when=when, **options)
+        audit.record(request, "push", action.queue, 1, id=str(pushed))
+        return respond({"id": str(pushed), "queue": action.queue, "new_queue": is_new}, HTTPStatus.CREATED)
+
+    @router.post("/items/remove", response_model=Changed)
+    async def remove_item(request: Request, action: Remove) -> Response:
+        """Delete one item of a queue, live or processed, unless a worker holds it: that is 409."""
+        handle = await services.open_queue(action.queue)
+        if not await client.call(handle.remove, action.id):
+            item = await client.read(find_item, action.id)
+            if item is None or item.queue != action.queue:
+                raise HTTPException(HTTPStatus.NOT_FOUND, f"queue {action.queue!r} has no item {action.id}")
+            raise HTTPException(HTTPStatus.CONFLICT, f"item {action.id} is {item.state}: a worker holds it")
+        audit.record(request, "remove", action.queue, 1, id=str(action.id))
+        return respond({"queue": action.queue, "dry_run": False, "number": 1, "exact": True})
+
+    @router.post("/items/purge", response_model=Changed)
+    async def purge_items(request: Request, action: Purge) -> Response:
+        """Delete items of a queue: those of a state, or all live ones that no caller holds."""
+        limit = services.check_limit(action.limit)
+        handle = await services.open_queue(action.queue)
+        if action.dry_run:
+            counted = await client.read(
+                admin.count_purge, action.state, handle=handle, where=action.where, limit=COUNT_LIMIT
+            )
+            number, exact = (limit, True) if counted.number >= limit else (counted.number, counted.exact)
+            return respond({"queue": action.queue, "dry_run": True, "number": number, "exact": exact})
+        number = await client.call(handle.purge, state=action.state, where=action.where, limit=limit)
+        audit.record(request, "purge", action.queue, number, state=action.state)
+        return respond({"queue": action.queue, "dry_run": False, "number": number, "exact": True})
+
+    return router

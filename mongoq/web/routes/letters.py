@@ -1,0 +1,150 @@
+"""Calls about dead letters: lists, groups, replay, moves and deletion."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.copies import Replayed
+from mongoq.model.item_document import to_plain
+from mongoq.protocol.history import dead_letters
+from mongoq.protocol.history.pages import BoundedCount, Range
+from mongoq.protocol.insight import find_dead_queue
+from mongoq.web import audit
+from mongoq.web.models import (
+    Changed,
+    ErrorType,
+    ItemList,
+    LetterChoice,
+    LetterGroups,
+    MoveLetters,
+    Reason,
+    ReplayLetters,
+    Sent,
+    Stage,
+)
+from mongoq.web.routes.items import LISTED
+from mongoq.web.routes.queues import COUNT_LIMIT
+from mongoq.web.services import Services
+from mongoq.web.values import CursorText, ExtendedJsonRoute, FilterText, Limit, QueueName, respond
+
+MAX_GROUPS = 100
+"""Groups in one answer, at most."""
+Exact = Annotated[bool, Query(description="The queue itself holds the letters: the error queue of a pipeline.")]
+
+
+def make_router(services: Services) -> APIRouter:
+    """Return the calls about dead letters."""
+    router = APIRouter(prefix="/api/letters", tags=["dead letters"], route_class=ExtendedJsonRoute)
+    client = services.client
+
+    @router.get("", response_model=ItemList)
+    async def list_letters(
+        *,
+        queue: QueueName,
+        where: FilterText = None,
+        stage: Stage = None,
+        reason: Reason = None,
+        error: ErrorType = None,
+        exact: Exact = False,
+        limit: Limit = LISTED,
+        cursor: CursorText = None,
+    ) -> Response:
+        """Return dead letters, of the queue that they died in or of the dead queue itself."""
+        letters = await open_letters(services, queue, exact=exact)
+        chosen = select(letters, ids=None, where=where, stage=stage, reason=reason, error=error)
+        return respond(await services.list_items(letters, with_page(chosen, limit), cursor))
+
+    @router.get("/groups", response_model=LetterGroups)
+    async def group_letters(
+        *,
+        queue: QueueName,
+        where: FilterText = None,
+        stage: Stage = None,
+        reason: Reason = None,
+        error: ErrorType = None,
+        exact: Exact = False,
+    ) -> Response:
+        """Return the numbers of dead letters by reason and type of error, with an example of each."""
+        letters = await open_letters(services, queue, exact=exact)
+        chosen = select(letters, ids=None, where=where, stage=stage, reason=reason, error=error)
+        groups, more = await client.read(
+            dead_letters.group_letters, chosen, handle=letters, limit=COUNT_LIMIT, groups=MAX_GROUPS
+        )
+        return respond({"queue": letters.name, "groups": [to_plain(asdict(group)) for group in groups], "more": more})
+
+    @router.post("/replay", response_model=Sent)
+    async def replay_letters(request: Request, action: ReplayLetters) -> Response:
+        """Send dead letters back to the queues that they died in, or to another queue; each goes once."""
+        return respond(await send_letters(services, request, action, "replay", to=action.to))
+
+    @router.post("/move", response_model=Sent)
+    async def move_letters(request: Request, action: MoveLetters) -> Response:
+        """Move dead letters to another queue, without their keys and with all their attempts again."""
+        return respond(await send_letters(services, request, action, "move", to=action.to))
+
+    @router.post("/drop", response_model=Changed)
+    async def drop_letters(request: Request, action: LetterChoice) -> Response:
+        """Delete dead letters for good; letters that a caller has reserved stay."""
+        limit = services.check_limit(action.limit)
+        letters = await open_letters(services, action.queue, exact=action.exact)
+        if action.dry_run:
+            counted = await _count(services, letters, action, limit)
+            return respond({"queue": letters.name, "dry_run": True, "number": counted.number, "exact": counted.exact})
+        number = await client.call(letters.purge, **action.filters, limit=limit)
+        audit.record(request, "drop letters", letters.name, number)
+        return respond({"queue": letters.name, "dry_run": False, "number": number, "exact": True})
+
+    return router
+
+
+async def open_letters(services: Services, queue: str, *, exact: bool = False) -> Any:
+    """Return the handle of the dead queue that a name stands for."""
+    name = await services.client.read(find_dead_queue, queue, exact=exact)
+    return (await services.client.open()).dead_queue(name)
+
+
+def select(letters: Any, **filters: Any) -> Any:
+    """Return a selection of letters, checked."""
+    return dead_letters.selection(letters._context, **filters)
+
+
+def with_page(chosen: Range, limit: int) -> Range:
+    """Return a range with a page of this size."""
+    return Range(chosen.state, chosen.since, chosen.until, chosen.where, limit)
+
+
+async def send_letters(
+    services: Services, request: Request, action: LetterChoice, verb: str, *, to: str | None
+) -> dict[str, Any]:
+    """Send letters back or elsewhere, or count them, and return the answer."""
+    limit = services.check_limit(action.limit)
+    letters = await open_letters(services, action.queue, exact=action.exact)
+    if action.dry_run:
+        if to == letters.name:
+            raise ArgumentInvalid("to", f"{to!r} is the dead queue itself")
+        counted = await _count(services, letters, action, limit)
+        result = {"queue": letters.name, "to": to, "dry_run": True, "number": counted.number}
+        return {**result, "exact": counted.exact}
+    done: Replayed = await services.client.call(letters.replay, **action.filters, limit=limit, to=to)
+    audit.record(request, f"{verb} letters", letters.name, done.pushed, to=to)
+    return make_result(done, letters.name, to)
+
+
+async def _count(services: Services, letters: Any, action: LetterChoice, limit: int) -> BoundedCount:
+    chosen = select(letters, **action.filters)
+    counted: BoundedCount = await services.client.read(
+        dead_letters.count_letters, chosen, handle=letters, limit=COUNT_LIMIT
+    )
+    return BoundedCount(limit) if counted.number >= limit else counted
+
+
+def make_result(done: Replayed, queue: str, to: str | None, *, is_dry: bool = False) -> dict[str, Any]:
+    """Return the answer to a replay."""
+    counts = {name: getattr(done, name) for name in ("already", "skipped", "refused")}
+    refusals = [{"id": str(id), "reason": reason} for id, reason in done.refusals]
+    result = {"queue": queue, "to": to, "dry_run": is_dry, "number": done.pushed, "exact": True, **counts}
+    return {**result, "refusals": refusals, "missing": list(map(str, done.missing))}

@@ -1,0 +1,73 @@
+"""Services that all calls share: the client of the broker, and the limits of the app."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.item import Item
+from mongoq.model.item_document import item_document
+from mongoq.pipeline.pipeline import Pipeline
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.history.mistaken import refuse_unknown
+from mongoq.protocol.history.pages import Range
+from mongoq.protocol.history.search import Slice, read_slice
+from mongoq.web.client import BrokerClient
+from mongoq.web.values import make_cursor, read_cursor, to_time
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the calls work with.
+
+    Attributes:
+        client: client of the broker.
+        max_bulk: items that one change may concern, at most.
+        pipelines: pipelines that the app shows, by name.
+    """
+
+    client: BrokerClient
+    max_bulk: int
+    pipelines: Mapping[str, Pipeline]
+
+    async def open_queue(self, name: str) -> Any:
+        """Return a handle of a queue.
+
+        Raises:
+            QueueUnknown: no caller has used the queue.
+        """
+        broker = await self.client.open()
+        await self.client.read(refuse_unknown, name)
+        return broker.queue(name)
+
+    async def read_times(self, *times: Any) -> list[Any]:
+        """Return times as they are, and times ago as times on the server's clock."""
+        broker = await self.client.open()
+        await self.client.read(ensure_broker_ready, write=False)
+        now = broker._context.clock.now()
+        return [to_time(time, now) for time in times]
+
+    async def list_items(self, handle: Any, wanted: Range, cursor: str | None) -> dict[str, Any]:
+        """Return the items of the next slice of a range, a page of them at most, and the cursor of what is behind."""
+        part: Slice = await self.client.read(read_slice, read_cursor(cursor, wanted), handle=handle)
+        items = handle._context.items(part.documents, handle._context.broker.clock.now())
+        return {"items": [to_document(item) for item in items], "next": make_cursor(part.rest)}
+
+    def check_limit(self, limit: int | None) -> int:
+        """Return the limit of a change.
+
+        Raises:
+            ArgumentInvalid: it is above the limit of the app.
+        """
+        if limit is not None and limit > self.max_bulk:
+            raise ArgumentInvalid("limit", f"{self.max_bulk:,} items at most in one change, not {limit:,}")
+        return self.max_bulk if limit is None else limit
+
+
+def to_document(item: Item[Any], *, whole: bool = False) -> dict[str, Any]:
+    """Return an item as a document; the readable part of one that cannot be decoded says what is wrong with it."""
+    document = item_document(item, whole=whole)
+    problem = getattr(item._document, "problem", None)
+    return document if problem is None else {**document, "problem": problem}

@@ -1,0 +1,188 @@
+"""Values of requests and answers: extended JSON, ids, times, filters and cursors."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import Annotated, Any
+
+import bson
+from bson import ObjectId
+from bson.codec_options import CodecOptions
+from bson.errors import BSONError
+from fastapi import HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import queue_name
+from mongoq.model.encoding.extended_json import json_text, read_json, read_time
+from mongoq.protocol.history.pages import Range
+
+JSON_TYPE = "application/json"
+MAX_LISTED = 1_000
+"""Items in one answer, at most."""
+MAX_FILTER_CHARACTERS = 16_384
+"""Characters of a filter in an address, at most."""
+CURSOR_OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True, tzinfo=UTC)
+
+
+def _read_queue(text: str) -> str:
+    return queue_name(text)
+
+
+def _read_id(text: Any) -> Any:
+    """Return the ObjectId of a text; an id in extended JSON is one already."""
+    if isinstance(text, str) and ObjectId.is_valid(text.strip()):
+        return ObjectId(text.strip())
+    if isinstance(text, ObjectId):
+        return text
+    raise ValueError(f"{text!r:.60} is no id of an item: it has 24 hex digits")
+
+
+def _read_moment(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value
+    if value in (None, ""):  # a field of a form that was left empty
+        return None
+    if not isinstance(value, str):
+        raise ValueError("a time is a text such as 2026-11-26T14:30:00Z, or 30m for 30 minutes ago")  # noqa: TRY004
+    return read_time(value.strip())
+
+
+def _read_filter(value: Any) -> Any:
+    if isinstance(value, str):
+        value = read_json(value) if value else None
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError("a filter is a JSON object")
+    return value
+
+
+ID_SCHEMA = {"type": "string", "pattern": "^[0-9a-fA-F]{24}$", "examples": ["65f0c0ffee65f0c0ffee0001"]}
+QueueName = Annotated[str, AfterValidator(_read_queue), Field(description="Name of a queue.", examples=["orders"])]
+ItemId = Annotated[Any, BeforeValidator(_read_id), WithJsonSchema(ID_SCHEMA), Field(description="Id of an item.")]
+Moment = Annotated[
+    Any,
+    BeforeValidator(_read_moment),
+    WithJsonSchema({"type": "string", "examples": ["2026-11-26T14:30:00Z", "2h"]}),
+    Field(description="Time in ISO 8601, in UTC unless it says otherwise, or a time ago such as 30m, 2h or 3d."),
+]
+FilterText = Annotated[
+    Any,
+    BeforeValidator(_read_filter),
+    WithJsonSchema({"type": "string", "maxLength": MAX_FILTER_CHARACTERS}),
+    Query(description='Filter on payloads in JSON, such as {"city": "Paris"}.', max_length=None),
+]
+Filter = Annotated[
+    Any,
+    BeforeValidator(_read_filter),
+    WithJsonSchema({"type": "object", "examples": [{"city": "Paris"}]}),
+    Field(description="Filter on payloads, with the operators of where=."),
+]
+Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="Items in this answer, at most.")]
+CursorText = Annotated[str | None, Query(description="The field next of the answer before this one.")]
+
+
+def to_time(value: datetime | timedelta | None, now: datetime) -> datetime | None:
+    """Return the time that a ``Moment`` means; a time ago counts from the server's clock."""
+    if not isinstance(value, timedelta):
+        return value
+    try:
+        return now - value
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
+class ExtendedJsonRequest(Request):
+    """Request whose body is extended JSON: ``{"$oid": …}`` is an ObjectId, ``{"$date": …}`` a time."""
+
+    async def json(self) -> Any:
+        """Return the value of the body.
+
+        Raises:
+            RequestValidationError: it is no JSON, or extended JSON that means no value.
+        """
+        if not hasattr(self, "_value"):
+            try:
+                self._value = read_json(await self.body())
+            except ValueError as error:  # a text that is not UTF-8 is one too
+                raise RequestValidationError([{"loc": ("body",), "msg": str(error), "type": "json"}]) from None
+        return self._value
+
+
+class ExtendedJsonRoute(APIRoute):
+    """Route whose requests have extended JSON as their body."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of the route."""
+        handle = super().get_route_handler()
+
+        async def handle_extended(request: Request) -> Response:
+            # A form of another site can send any text, but none of this type without asking first.
+            if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != JSON_TYPE:
+                raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the body as {JSON_TYPE}")
+            extended = ExtendedJsonRequest(request.scope, request.receive)
+            if request.method == "POST":
+                await extended.json()  # here, because FastAPI would replace the error by one without a reason
+            return await handle(extended)
+
+        return handle_extended
+
+
+def respond(document: Any, status: int = 200) -> Response:
+    """Return the response with a document in relaxed extended JSON."""
+    # A lone surrogate has no UTF-8: it is written as an escape, as JSON allows.
+    body = json_text(document).encode("utf-8", "backslashreplace")
+    return Response(body, status, media_type=JSON_TYPE)
+
+
+def make_cursor(rest: Range | None) -> str | None:
+    """Return the text that continues a list at the range of its next page; ``None`` at the end."""
+    if rest is None:
+        return None
+    position = None if rest.after is None else {name: rest.after.get(name) for name in _position_fields(rest)}
+    document = {"state": rest.state, "since": rest.since, "until": rest.until, "at": rest.started, "after": position}
+    return base64.urlsafe_b64encode(bson.encode(document)).decode().rstrip("=")
+
+
+def read_cursor(text: str | None, wanted: Range) -> Range:
+    """Return the range of the next page of a list, from the cursor that the page before it has given.
+
+    Raises:
+        ArgumentInvalid: the cursor is not one of such a list.
+    """
+    if text is None:
+        return wanted
+    try:
+        document = bson.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), CURSOR_OPTIONS)
+        rest = _resume(wanted, document)
+    except (binascii.Error, BSONError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ArgumentInvalid("cursor", "it is no cursor of this list; leave it out to begin again") from error
+    return rest
+
+
+def _resume(wanted: Range, document: Mapping[str, Any]) -> Range:
+    """Return the range that a cursor's document continues, checked: a caller may have written anything."""
+    after, times = document["after"], {name: document[name] for name in ("since", "until", "at")}
+    if document["state"] != wanted.state or not isinstance(after, Mapping | None):
+        raise ValueError("another list")
+    if not all(isinstance(time, datetime | None) for time in times.values()) or times["since"] is None:
+        raise TypeError("a time is none")
+    rest = replace(wanted, since=times["since"], until=times["until"], started=times["at"])
+    if after is None:
+        return rest
+    date = "processed" if wanted.state == "processed" else "when"
+    if after.keys() != set(_position_fields(wanted)) or not isinstance(after[date], datetime):
+        raise ValueError("another position")
+    if not isinstance(after.get("priority"), int | float | None) or isinstance(after["_id"], list | bson.Regex):
+        raise TypeError("no document is there")
+    return replace(rest, after=dict(after))
+
+
+def _position_fields(wanted: Range) -> tuple[str, ...]:
+    return ("processed", "_id") if wanted.state == "processed" else ("priority", "when", "_id")

@@ -1,0 +1,59 @@
+"""The calls on the page of the HTTP API are sent, and answered with the fields that it shows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import mongoq
+from mongoq.web import create_app
+from tests.web.conftest import Api
+
+PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
+CALL = re.compile(r"^\$ (curl .*?)^(\{.*?)(?=^\$|^```)", re.MULTILINE | re.DOTALL)
+FIELD = re.compile(r'"(\w+)":')
+
+
+def test_the_calls_of_the_page_answer_as_it_shows(uri: str, database: str) -> None:
+    calls = [(shlex.split(command), answer) for command, answer in CALL.findall(PAGE.read_text())]
+    assert len(calls) == 6
+    with mongoq.connect(uri, database=database) as broker:
+        queue = broker.queue("orders")
+        api = Api(create_app(broker, access="act"), host="http://localhost:8080")
+        for (_curl, _silent, address, *body), shown in calls:
+            queue.push({"id": 2})
+            queue.bury(queue.reserve(), reason="no such city")  # type: ignore[arg-type]  # there is an item
+            parts = urlsplit(address)
+            options: dict[str, Any] = {}
+            if body:
+                options = {"content": body[1], "headers": {"content-type": "application/json"}}
+            answer = api.request("POST" if body else "GET", f"{parts.path}?{parts.query}", **options)
+            assert set(FIELD.findall(shown)) <= set(FIELD.findall(answer.text)), address
+        api.close()
+
+
+def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = "\n".join(re.findall(r"^```python.*?\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+    names: dict[str, Any] = {}
+    exec(program, names)
+    assert [route.path for route in names["shop"].routes][-1] == "/queues"
+
+
+def test_all_calls_are_on_the_page(broker: mongoq.Broker) -> None:
+    page = PAGE.read_text()
+    paths = create_app(broker).openapi()["paths"]
+    for path in paths:
+        assert path in page or f"/{path.rpartition('/')[2]}`" in page, path
+
+
+@pytest.fixture
+def broker(uri: str, database: str) -> Any:
+    """A broker of the test's own."""
+    with mongoq.connect(uri, database=database) as opened:
+        yield opened

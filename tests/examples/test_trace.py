@@ -1,0 +1,142 @@
+"""The picture of a trace: of spans as they are exported, and of a real run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from examples.trace.waterfall import TraceSpan, draw, read_spans
+from tests.examples.launching import launching, needs_spark, output_of
+
+SVG = "{http://www.w3.org/2000/svg}"
+PICTURE = Path(__file__).parents[2] / "docs" / "img" / "trace-flight.svg"
+STAGES = ["flights.new", "flights.checked", "flights.checked", "flights.weather", "flights.rated"]
+
+
+def span(id: str, parent: str | None = None, name: str = "work", **fields: Any) -> TraceSpan:
+    values = {"service": "web", "start": 10.0, "end": 10.5, **fields}
+    return TraceSpan(id, parent, name, **values)
+
+
+def texts(picture: str) -> list[str]:
+    return [element.text or "" for element in ElementTree.fromstring(picture).iter(f"{SVG}text")]
+
+
+def bars(picture: str) -> list[ElementTree.Element]:
+    return [
+        element for group in ElementTree.fromstring(picture).iter(f"{SVG}g") for element in group.iter(f"{SVG}rect")
+    ]
+
+
+def names_of(picture: str) -> list[str]:
+    groups = ElementTree.fromstring(picture).iter(f"{SVG}g")
+    return [str(group.find(f"{SVG}text").text) for group in groups]  # type: ignore[union-attr]
+
+
+def test_children_follow_their_parent_in_the_order_of_their_beginnings() -> None:
+    spans = [
+        span("d", "b", "send", start=10.3, end=10.4),
+        span("c", "a", "second", start=10.2, service="Spark"),
+        span("b", "a", "first", start=10.1),
+        span("a", None, "request"),
+        span("e", "elsewhere", "orphan", start=10.35),
+    ]
+    picture = draw(spans, "A trace")
+    assert names_of(picture) == ["request", "first", "send", "second", "orphan"]
+    assert {"web", "Spark", "0", "500 ms", "400 ms"} <= set(texts(picture))
+    indents = [float(str(element.get("x"))) for element in ElementTree.fromstring(picture).iter(f"{SVG}text")]
+    assert len(set(indents)) > 3
+
+
+def test_bars_lie_on_the_axis_by_their_times() -> None:
+    spans = [span("a", start=0.0, end=4.0), span("b", "a", start=1.0, end=2.0), span("c", "a", start=3.0, end=3.0)]
+    whole, part, moment = bars(draw(spans, "A trace"))
+
+    def edges(bar: ElementTree.Element) -> tuple[float, float]:
+        x, width = float(str(bar.get("x"))), float(str(bar.get("width")))
+        return x, x + width
+
+    left, right = edges(whole)
+    assert edges(part) == pytest.approx((left + (right - left) / 4, left + (right - left) / 2), abs=0.2)
+    assert edges(moment)[1] - edges(moment)[0] > 1
+
+
+def test_a_failure_is_marked_and_named() -> None:
+    picture = draw([span("a", error="shop.errors.NoStock"), span("b", start=10.1)], "A trace")
+    assert "500 ms NoStock" in texts(picture)
+    failed, fine = bars(picture)
+    assert "error" in str(failed.get("class")).split()
+    assert "error" not in str(fine.get("class")).split()
+
+
+def test_text_of_users_is_text_and_never_markup() -> None:
+    hostile = '</text><script>"&\x00\x1b]0;\ud800'
+    picture = draw([span("a", name=hostile, service=hostile, error=hostile)], hostile)
+    picture.encode()
+    assert "<script" not in picture
+    assert names_of(picture) == ['</text><script>"&\ufffd\ufffd]0;\ufffd']
+    long = draw([span("a", name="q" * 500, service="s" * 500)], "A trace")
+    assert all(len(text) <= 40 for text in texts(long))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, 0.004, 1.0, 3.3, 86_400.0])
+def test_any_length_has_an_axis(seconds: float) -> None:
+    picture = draw([span("a", start=5.0, end=5.0 + seconds)], "A trace")
+    lines = list(ElementTree.fromstring(picture).iter(f"{SVG}line"))
+    assert 1 <= len(lines) <= 7
+
+
+def test_dark_and_light_have_colours_of_their_own() -> None:
+    picture = draw([span("a")], "A trace")
+    assert "@media (prefers-color-scheme: dark)" in picture
+    assert picture.count(".panel {") == 2
+
+
+def test_spans_are_read_as_the_sdk_exports_them() -> None:
+    memory = InMemorySpanExporter()
+    provider = TracerProvider(resource=Resource({"service.name": "shop"}))
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    tracer = provider.get_tracer("test")
+    with tracer.start_as_current_span("other trace"):
+        pass
+    with pytest.raises(KeyError), tracer.start_as_current_span("request"), tracer.start_as_current_span("lookup"):
+        raise KeyError
+    _, lookup, request = memory.get_finished_spans()
+    lines = [one.to_json(indent=None) for one in memory.get_finished_spans()]
+    trace_id = json.loads(lines[1])["context"]["trace_id"]
+    inner, outer = read_spans(lines, trace_id)
+    assert (inner.name, inner.parent, inner.service, inner.error) == ("lookup", outer.id, "shop", "KeyError")
+    assert outer.parent is None
+    assert inner.start == pytest.approx((lookup.start_time or 0) / 1e9, abs=1e-5)
+    assert outer.end == pytest.approx((request.end_time or 0) / 1e9, abs=1e-5)
+    assert names_of(draw([inner, outer], "A trace")) == ["request", "lookup"]
+
+
+def check_flight(picture: str) -> None:
+    names = names_of(picture)
+    assert [name.partition(" ")[2] for name in names if name.startswith("process ")] == STAGES
+    assert names[:2] == ["POST /flights", "push flights.new"]
+    assert {"web", "threads", "asyncio", "Spark"} <= set(texts(picture))
+    assert [text for text in texts(picture) if text.endswith("WeatherUnavailable")]
+
+
+def test_the_picture_of_the_docs_is_one_of_a_run() -> None:
+    check_flight(PICTURE.read_text(encoding="utf-8"))
+
+
+@needs_spark
+def test_a_run_draws_its_trace(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="mongoq-driver[spark] is not installed")
+    out = tmp_path / "trace.svg"
+    with launching() as launch:
+        printed = output_of(launch("examples.trace", "--out", out))
+    assert "4 services" in printed
+    check_flight(out.read_text(encoding="utf-8"))

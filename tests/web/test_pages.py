@@ -1,0 +1,341 @@
+"""Pages: what they show, and what their forms change."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from html import unescape
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from fastapi import FastAPI
+
+import mongoq
+from mongoq.web import create_app
+from mongoq.web.pages import routes
+from mongoq.web.pages.feed import CHANGED, RETRY, Feed
+from tests.web.conftest import Api
+from tests.web.test_letters import bury
+
+HTML = {"accept": "text/html"}
+HOSTILE = [
+    '<script>alert("x")</script>',
+    "javascript:alert(1)",
+    "'\"><img src=x onerror=alert(1)>",
+    "a\u202eb",
+    "{{ 7 * 7 }}",
+]
+
+
+def open_page(api: Api, path: str, **parameters: Any) -> str:
+    answer = api.request("GET", path, params=parameters or None, headers=HTML)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    return answer.text
+
+
+def send_form(api: Api, fields: dict[str, Any]) -> Any:
+    return api.request("POST", "/change", data=fields, headers=HTML)
+
+
+def read_form(page: str) -> dict[str, list[str]]:
+    """Return the hidden fields of a page that asks."""
+    fields: dict[str, list[str]] = {}
+    for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page):
+        fields.setdefault(name, []).append(unescape(value))
+    return fields
+
+
+def test_the_overview_begins_with_the_queues_in_trouble(each_api: Api, broker: mongoq.Broker) -> None:
+    broker.queue("a-fine", history=60).push(1)
+    broker.queue("a-fine").pop()
+    queue = broker.queue("orders", max_retries=0)
+    bury(queue, 1, 2)
+    queue.push(3)
+    queue.pause()
+    page = open_page(each_api, "/")
+    names = re.findall(r"<bdi>([\w.-]+)</bdi></a></th>", page)
+    assert names == ["orders", "a-fine", "orders.dead"]
+    for trouble in ("no consumer", "paused", "dead letters"):
+        assert trouble in page
+
+
+def test_a_first_visit_says_what_to_do(api: Api) -> None:
+    assert "There are no queues yet" in open_page(api, "/")
+    assert "No worker runs" in open_page(api, "/workers")
+
+
+@pytest.mark.parametrize("state", ["live", "ready", "processed"])
+def test_a_queue_shows_its_items_by_state(api: Api, queue: mongoq.Queue[Any], state: str) -> None:
+    queue.push({"is": "processed"})
+    queue.pop()
+    queue.push({"is": "ready"})
+    page = unescape(open_page(api, "/queue", name="orders", state=state, where="", since="", until=""))
+    assert ('{"is": "processed"}' in page, '{"is": "ready"}' in page) == (state == "processed", state != "processed")
+
+
+def test_a_list_of_many_items_has_a_next_page(api: Api, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many(range(1000, 1080))
+    page, shown = open_page(api, "/queue", name="orders"), []
+    for _ in range(2):
+        shown += re.findall(r"<bdi>(1\d\d\d)</bdi></code></td>", page)
+        following = re.search(r'rel="next" href="([^"]+)"', page)
+        page = open_page(api, unescape(following[1])) if following else ""
+    assert shown == [str(number) for number in range(1000, 1080)]
+    assert page == ""
+
+
+def test_an_item_shows_its_failure_its_payload_and_its_way(api: Api, broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders", max_retries=0)
+    queue.push({"city": None})
+    try:
+        {}["city"]
+    except KeyError as error:
+        queue.rollback(queue.reserve(), error=error)  # type: ignore[arg-type]  # there is an item
+    [letter] = queue.dead.peek(9)
+    page = unescape(open_page(api, "/item", id=str(letter.id)))
+    for text in ("KeyError", "test_pages.py", '"city": null', "orders.dead"):
+        assert text in page
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_what_users_have_stored_stays_text(api: Api, broker: mongoq.Broker, text: str) -> None:
+    queue = broker.queue(text[:100], max_retries=0, history=60)
+    queue.push({text: text}, headers={"x": text}, key=text)
+    queue.bury(queue.reserve(), reason=text, error=text)  # type: ignore[arg-type]  # there is an item
+    [letter] = queue.dead.peek(9)
+    paths = [
+        ("/", {}),
+        ("/queue", {"name": queue.name}),
+        ("/item", {"id": str(letter.id)}),
+        ("/letters", {"queue": queue.name}),
+    ]
+    for path, parameters in paths:
+        page = open_page(api, path, **parameters)
+        assert "<script>alert" not in page
+        assert "onerror=alert(1)>" not in page
+        assert 'href="javascript:' not in page
+        assert ">49<" not in page
+
+
+def test_a_payload_of_megabytes_is_cut(api: Api, queue: mongoq.Queue[Any]) -> None:
+    id = queue.push("x" * 5_000_000)
+    assert len(open_page(api, "/queue", name="orders")) < 20_000
+    assert len(open_page(api, "/item", id=str(id))) < 120_000
+
+
+def test_letters_are_grouped_and_a_group_goes_back(each_api: Api, queue: mongoq.Queue[Any]) -> None:
+    bury(queue, *range(5))
+    bury(queue, 5, 6, reason="gone", error=ValueError("x"))
+    page = open_page(each_api, "/letters", queue="orders")
+    assert page.index("no such city") < page.index("gone")
+    asked = send_form(each_api, {"action": "replay", "queue": "orders.dead", "reason": "no such city"})
+    assert "Send 5 letters back to their queues, orders.dead?" in asked.text
+    assert (queue.size(), queue.dead.size()) == (0, 7)
+    done = send_form(each_api, read_form(asked.text))
+    assert "5 letters of orders.dead went back." in done.text
+    assert (queue.size(), queue.dead.size()) == (5, 2)
+
+
+def test_selected_letters_are_deleted(api: Api, queue: mongoq.Queue[Any]) -> None:
+    bury(queue, *range(4))
+    ids = [str(item.id) for item in queue.dead.peek(2)]
+    asked = send_form(api, {"action": "drop", "queue": "orders.dead", "id": ids})
+    assert "Delete 2 letters for good, orders.dead?" in asked.text
+    send_form(api, read_form(asked.text))
+    assert [item.payload for item in queue.dead.peek(9)] == [2, 3]
+    nothing = send_form(api, {"action": "drop", "queue": "orders.dead"})
+    assert (nothing.status_code, "select letters first" in nothing.text) == (422, True)
+    assert queue.dead.size() == 2
+
+
+def test_a_processed_item_is_pushed_once_more(api: Api, queue: mongoq.Queue[Any]) -> None:
+    id = queue.push(1)
+    queue.pop()
+    fields = {"action": "replay_history", "queue": "orders", "id": str(id)}
+    assert "Push 1 copy of processed items to orders?" in send_form(api, fields).text
+    assert "1 copy pushed to orders." in send_form(api, {**fields, "confirmed": "yes"}).text
+    assert "0 copies pushed to orders. 1 were pushed before." in send_form(api, {**fields, "confirmed": "yes"}).text
+    assert queue.size() == 1
+
+
+def test_what_a_search_of_the_history_shows_is_pushed_once_more(
+    api: Api, broker: mongoq.Broker, queue: mongoq.Queue[Any]
+) -> None:
+    queue.push_many([{"n": number} for number in range(6)])
+    queue.commit_many(queue.reserve_many(6))
+    search = {"name": "orders", "state": "processed", "where": '{"n": {"$gte": 4}}', "since": "1h"}
+    fields = read_form(open_page(api, "/queue", **search).rpartition('method="post"')[2])
+    assert fields == {"queue": ["orders"], "where": ['{"n": {"$gte": 4}}'], "since": ["1h"]}
+    asked = send_form(api, {**fields, "action": "replay_history", "to": "again"})
+    assert "Push 2 copies of processed items to again?" in asked.text
+    assert broker.queue("again").size() == 0
+    confirmed = read_form(asked.text)
+    assert confirmed["since"][0].startswith("20")
+    send_form(api, confirmed)
+    assert [item.payload["n"] for item in broker.queue("again").peek(9)] == [4, 5]
+    for wrong in ({"since": "soon"}, {"where": "{"}, {"where": '{"$where": "1"}'}, {"to": "$x"}):
+        assert send_form(api, {"queue": "orders", "action": "replay_history", **wrong}).status_code == 422, wrong
+
+
+def test_letters_go_to_another_queue(api: Api, broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
+    bury(queue, 1, 2)
+    fields = {"action": "replay", "queue": "orders.dead", "reason": "no such city", "to": "repair"}
+    asked = send_form(api, fields)
+    assert "Send 2 letters to repair, orders.dead?" in asked.text
+    assert "2 letters of orders.dead went to repair." in send_form(api, read_form(asked.text)).text
+    assert broker.queue("repair").size() == 2
+
+
+def test_a_queue_is_paused_and_resumed(api: Api, queue: mongoq.Queue[Any]) -> None:
+    queue.push(1)
+    for action, paused in (("pause", True), ("resume", False)):
+        send_form(api, {"action": action, "queue": "orders"})
+        assert queue.is_paused() is not paused
+        done = send_form(api, {"action": action, "queue": "orders", "confirmed": "yes"})
+        assert (done.status_code, done.headers["location"]) == (303, "/queue?name=orders")
+        assert queue.is_paused() is paused
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "status"),
+    [
+        ("action=purge&queue=orders", "application/x-www-form-urlencoded", 422),
+        ("action=pause", "application/x-www-form-urlencoded", 422),
+        ("action=drop&queue=orders&id=x", "application/x-www-form-urlencoded", 422),
+        ("queue=" + "&a=1" * 2000, "application/x-www-form-urlencoded", 422),
+        ("action=pause&queue=oders", "application/x-www-form-urlencoded", 404),
+        ("%ff", "application/x-www-form-urlencoded", 422),
+        ("{}", "application/json", 415),
+    ],
+    ids=range(7),
+)
+def test_a_form_that_cannot_be_used_changes_nothing(
+    api: Api, queue: mongoq.Queue[Any], content: str, content_type: str, status: int
+) -> None:
+    queue.push(1)
+    answer = api.request("POST", "/change", content=content, headers={**HTML, "content-type": content_type})
+    assert (answer.status_code, answer.headers["content-type"][:9]) == (status, "text/html")
+    assert not queue.is_paused()
+
+
+def test_a_reader_sees_no_buttons_and_changes_nothing(
+    open_api: Callable[..., Api], broker: mongoq.Broker, queue: mongoq.Queue[Any]
+) -> None:
+    bury(queue, 1)
+    api = open_api(create_app(broker))
+    for path, parameters in (("/queue", {"name": "orders"}), ("/letters", {"queue": "orders"})):
+        page = open_page(api, path, **parameters)
+        assert "<button name" not in page
+        assert "read-only" in page
+    fields = {"action": "replay", "queue": "orders.dead", "reason": "no such city", "confirmed": "yes"}
+    assert send_form(api, fields).status_code == 403
+    assert queue.dead.size() == 1
+
+
+def test_mistakes_are_pages_that_help(api: Api, queue: mongoq.Queue[Any]) -> None:
+    queue.push(1)
+    unknown = api.request("GET", "/queue?name=oders", headers=HTML)
+    assert (unknown.status_code, 'href="/queue?name=orders"' in unknown.text) == (404, True)
+    gone = api.request("GET", f"/item?id={ObjectId()}", headers=HTML)
+    assert (gone.status_code, "settled in a queue without history" in gone.text) == (404, True)
+    for path in ("/item?id=x", "/queue?name=orders&where={", "/queue?name=orders&cursor=x", "/queue"):
+        answer = api.request("GET", path, headers=HTML)
+        assert (answer.status_code, answer.headers["content-type"][:9]) == (422, "text/html"), path
+    assert api.request("GET", "/nothing", headers=HTML).status_code == 404
+    assert api.request("GET", "/static/../render.py", headers=HTML).status_code == 404
+
+
+def test_a_server_that_is_away_is_a_page_that_tries_again(
+    open_api: Callable[..., Api], uri: str, database: str
+) -> None:
+    place = uri.replace("/?", f"/{database}?") + "&serverSelectionTimeoutMS=200"
+    with mongoq.connect(place) as other:
+        api = open_api(create_app(other))
+
+        def fail(*_arguments: Any, **_options: Any) -> Any:
+            raise mongoq.ServerUnavailable("no server answers at 127.0.0.1")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(routes, "read_queues", fail)
+            away = api.request("GET", "/", headers=HTML)
+        assert (away.status_code, away.headers["refresh"]) == (503, "5")
+        assert "tries again every five seconds" in away.text
+        assert api.request("GET", "/", headers=HTML).status_code == 200
+
+
+def test_the_pages_work_where_the_app_is_mounted(
+    open_api: Callable[..., Api], broker: mongoq.Broker, queue: mongoq.Queue[Any]
+) -> None:
+    queue.push(1)
+    outer = FastAPI()
+    outer.mount("/admin/queues", create_app(broker, access="act"))
+    api = open_api(outer)
+    page = open_page(api, "/admin/queues/")
+    addresses = re.findall(r'(?:href|src|action|data-events)="([^"#]+)"', page)
+    assert addresses
+    assert all(address.startswith("/admin/queues/") for address in addresses)
+    for address in addresses:
+        if "events" not in address and not address.endswith("/item"):
+            assert api.request("GET", unescape(address), headers=HTML).status_code == 200, address
+
+
+def test_open_pages_share_one_reading_and_hear_of_changes() -> None:
+    values = iter([1, 1, 2, 2, 2, 3])
+    reads = []
+
+    async def read() -> int:
+        reads.append(1)
+        return next(values, 3)
+
+    async def listen() -> list[str]:
+        feed = Feed(read, seconds=0.01)
+        listeners = [feed.listen() for _ in range(3)]
+        await asyncio.gather(*(anext(listener) for listener in listeners))  # how soon to ask again
+        heard = await asyncio.gather(*(anext(listener) for listener in listeners))
+        first = len(reads)
+        heard += await asyncio.gather(*(anext(listener) for listener in listeners))
+        assert first <= 4
+        for listener in listeners:
+            await listener.aclose()
+        assert feed._task is None
+        return heard
+
+    assert asyncio.run(listen()) == [CHANGED] * 6
+
+
+def test_a_feed_that_was_closed_ends_its_streams() -> None:
+    async def read() -> int:
+        return 1
+
+    async def listen() -> list[str]:
+        feed = Feed(read, seconds=0.01)
+        listener = feed.listen()
+        heard = [await anext(listener)]
+        feed.close()
+        return heard + [event async for event in listener]
+
+    assert asyncio.run(listen()) == [RETRY]
+
+
+def test_a_reading_that_fails_is_a_change_and_goes_on() -> None:
+    answers: list[Any] = [1, OSError("away"), 1]
+
+    async def read() -> Any:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def listen() -> list[str]:
+        listener = Feed(read, seconds=0.01).listen()
+        heard: list[str] = []
+        while len(heard) < 2:
+            event = await anext(listener)
+            heard += [event] if event.startswith("event: changed") else []
+        await listener.aclose()
+        return heard
+
+    assert len(asyncio.run(listen())) == 2
