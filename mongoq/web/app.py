@@ -23,6 +23,7 @@ from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.pipelines import check_pipelines
 from mongoq.web.problems import RESPONSES, add_handlers, describe
+from mongoq.web.readings import QueueReadings
 from mongoq.web.routes import dead_set, history, items, letters, queues, settings, system
 from mongoq.web.routes import pipelines as pipeline_calls
 from mongoq.web.services import Services
@@ -87,8 +88,12 @@ def create_app(
     for module in (queues, settings, items, letters, history, pipeline_calls, system, dead_set):
         app.include_router(module.make_router(services))
     renderer = Renderer()
-    app.state.feed = Feed(partial(pages.read_numbers, services))
-    for router in (pages.make_router(services, renderer, app.state.feed), changes.make_router(services, renderer)):
+    readings = QueueReadings(client)
+    app.state.feed = Feed(readings.read_numbers, lambda: readings.pause)
+    for router in (
+        pages.make_router(services, renderer, readings, app.state.feed),
+        changes.make_router(services, renderer),
+    ):
         app.include_router(router)
     add_handlers(app, partial(pages.show_problem, renderer))
     app.add_exception_handler(dead_set.DeadSetMistake, dead_set.answer_mistake)

@@ -13,8 +13,7 @@ from bson import ObjectId
 from fastapi import FastAPI
 
 import mongoq
-from mongoq.web import create_app
-from mongoq.web.pages import routes
+from mongoq.web import create_app, readings
 from mongoq.web.pages.feed import CHANGED, RETRY, Feed
 from tests.web.conftest import Api
 from tests.web.test_letters import bury
@@ -259,7 +258,7 @@ def test_a_server_that_is_away_is_a_page_that_tries_again(
             raise mongoq.ServerUnavailable("no server answers at 127.0.0.1")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(routes, "read_queues", fail)
+            patch.setattr(readings, "read_queues", fail)
             away = api.request("GET", "/", headers=HTML)
         assert (away.status_code, away.headers["refresh"]) == (503, "5")
         assert "tries again every five seconds" in away.text
@@ -291,7 +290,7 @@ def test_open_pages_share_one_reading_and_hear_of_changes() -> None:
         return next(values, 3)
 
     async def listen() -> list[str]:
-        feed = Feed(read, seconds=0.01)
+        feed = Feed(read, lambda: 0.01)
         listeners = [feed.listen() for _ in range(3)]
         await asyncio.gather(*(anext(listener) for listener in listeners))  # how soon to ask again
         heard = await asyncio.gather(*(anext(listener) for listener in listeners))
@@ -311,7 +310,7 @@ def test_a_feed_that_was_closed_ends_its_streams() -> None:
         return 1
 
     async def listen() -> list[str]:
-        feed = Feed(read, seconds=0.01)
+        feed = Feed(read, lambda: 0.01)
         listener = feed.listen()
         heard = [await anext(listener)]
         feed.close()
@@ -330,7 +329,7 @@ def test_a_reading_that_fails_is_a_change_and_goes_on() -> None:
         return answer
 
     async def listen() -> list[str]:
-        listener = Feed(read, seconds=0.01).listen()
+        listener = Feed(read, lambda: 0.01).listen()
         heard: list[str] = []
         while len(heard) < 2:
             event = await anext(listener)

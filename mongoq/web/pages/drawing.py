@@ -17,6 +17,35 @@ LABEL_CHARACTERS = 24
 """Characters of a name in a node, at most; the whole name is its title."""
 
 
+RATES_WIDTH, RATES_HEIGHT = 120, 24
+"""Size of a line of rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Line of the items a minute that have left a queue.
+
+    Attributes:
+        points: points of an SVG polyline; empty without two rates.
+        last: last rate.
+        most: largest rate.
+    """
+
+    points: str
+    last: float
+    most: float
+
+
+def draw_rates(rates: list[float]) -> Rates:
+    """Return the line of rates, the last one at the right edge."""
+    if not rates:
+        return Rates("", 0, 0)
+    most, step = max(rates), RATES_WIDTH / max(1, len(rates) - 1)
+    height = RATES_HEIGHT - 2
+    points = (f"{place * step:.1f},{1 + height * (1 - rate / (most or 1)):.1f}" for place, rate in enumerate(rates))
+    return Rates(" ".join(points) if len(rates) > 1 else "", rates[-1], most)
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """A node with its place.

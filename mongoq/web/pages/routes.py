@@ -14,11 +14,12 @@ from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.insight import find_item, read_queues, read_settings
 from mongoq.web.models import ListedState
-from mongoq.web.pages.drawing import draw
+from mongoq.web.pages.drawing import draw, draw_rates
 from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.pages.troubles import find_troubles, sort_by_trouble
 from mongoq.web.pipelines import read_drawing
+from mongoq.web.readings import QueueReadings
 from mongoq.web.routes.letters import MAX_GROUPS, open_letters, select, with_page
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services, to_document
@@ -35,15 +36,9 @@ STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "im
 """Files that pages load, with their types."""
 
 
-async def read_numbers(services: Services) -> Any:
-    """Return what open pages show, as far as a change of it is worth a new look."""
-    read = await services.client.read(read_queues)
-    return [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in read]
-
-
-def make_router(services: Services, renderer: Renderer, feed: Feed) -> APIRouter:
+def make_router(services: Services, renderer: Renderer, readings: QueueReadings, feed: Feed) -> APIRouter:
     """Return the pages."""
-    pages = _Pages(services, renderer, feed)
+    pages = _Pages(services, renderer, readings, feed)
     router = APIRouter(include_in_schema=False)
     router.add_api_route("/", pages.show_overview)
     router.add_api_route("/queue", pages.show_queue)
@@ -68,7 +63,8 @@ async def serve_static(name: str) -> Response:
 class _Pages:
     """Reads what each page shows."""
 
-    def __init__(self, services: Services, renderer: Renderer, feed: Feed) -> None:
+    def __init__(self, services: Services, renderer: Renderer, readings: QueueReadings, feed: Feed) -> None:
+        self._readings = readings
         self._services = services
         self._client = services.client
         self._renderer = renderer
@@ -80,8 +76,9 @@ class _Pages:
 
     async def show_overview(self, request: Request) -> Response:
         """Show all queues, the ones in trouble first."""
-        found = await self._client.read(read_queues)
-        return self._renderer.page(request, "overview", queues=sort_by_trouble(found))
+        queues = await self._readings.read()
+        lines = {queue.name: draw_rates(self._readings.rates(queue.name)) for queue in queues}
+        return self._renderer.page(request, "overview", queues=sort_by_trouble(queues), lines=lines)
 
     async def show_queue(
         self,
