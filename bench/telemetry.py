@@ -74,7 +74,7 @@ def _instrument_with_sdk(broker: Any) -> None:
     _instrument(broker, tracer_provider=tracers, meter_provider=meters)
 
 
-WAYS: Mapping[str, Callable[[Any], None]] = {
+WAYS: dict[str, Callable[[Any], None]] = {
     "off": lambda broker: None,
     "off, again": lambda broker: None,
     "no SDK": _instrument,
