@@ -34,7 +34,7 @@ KINDS = (Worker, AsyncWorker, Pipeline)
 WANTED = "a Worker, an AsyncWorker, a Pipeline, or a function that makes one"
 SHOWN_NAMES = 8
 """Names that an error lists, at most."""
-CALLING_FILES = (str(Path(mongoq.__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
+CALLING_FILES = (str(Path(mongoq.__file__).parent), str(Path(importlib.__file__).parent), "<frozen ")
 """Beginnings of the files whose frames lead to the user's code, and tell the user nothing."""
 DRIVER_FILES = str(Path(pymongo.__file__).parent)
 """Beginning of the files of the driver, which mongoq calls."""
