@@ -74,7 +74,7 @@ def describe_missing_right(error: Exception) -> str:
     if command in SETUP_COMMANDS:
         return (
             f"{refused}, and mongoq's indexes are not there yet: start a worker first, or call broker.ensure_indexes() "
-            f"as an administrator; for the worker, grant {what} on {place}, or the role that 'mongoq role worker' prints"
+            f"as an administrator; for a worker, grant {what} on {place}: 'mongoq role worker' prints its role"
         )
     knows = f"{refused}: grant"
     if command in CLUSTER_COMMANDS:

@@ -140,6 +140,13 @@ def test_an_error_of_mongoq_keeps_the_traceback_of_the_error_of_the_user_that_ca
     assert 'shop_n.py", line 3' in refusal("shop_n:worker").message
 
 
+def test_a_missing_variable_is_shown_without_the_frames_of_python(folder: Path) -> None:
+    (folder / "shop_o.py").write_text("import os\nuri = os.environ['SHOP_THAT_IS_MISSING']\n")
+    message = refusal("shop_o:worker").message
+    assert message.count("  File ") == 1
+    assert message.endswith("KeyError: 'SHOP_THAT_IS_MISSING'")
+
+
 def test_credentials_are_not_shown(folder: Path) -> None:
     (folder / "shop_i.py").write_text("raise ValueError('mongodb://ada:secret@db/x')")
     message = refusal("shop_i:worker").message
