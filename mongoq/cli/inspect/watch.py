@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 from pymongo.errors import PyMongoError
-from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -36,6 +36,7 @@ LEAVING = ("get", "commit", "move", "dead")
 """Events by which an item leaves a queue."""
 CAPTION_LINES = 6
 """Lines of the terminal that the header and the caption need."""
+HEADER_LINES = 2
 
 
 @click.command()
@@ -100,7 +101,7 @@ def _show_table(read: Callable[[], list[QueueInsight]], interval: float, output:
                 rates.add(queues)
             except PyMongoError as error:
                 problem = _explain(error)
-            live.update(_render(queues, rates, problem, output.console.size), refresh=True)
+            live.update(_render(queues, rates, problem, output.console), refresh=True)
             time.sleep(interval)
 
 
@@ -111,12 +112,15 @@ def _explain(error: PyMongoError) -> str:
     return describe_driver_error(error)
 
 
-def _render(queues: Sequence[QueueInsight], rates: Rates, problem: str, size: ConsoleDimensions) -> RenderableType:
-    shown = queues[: max(size.height - CAPTION_LINES, 1)]
-    rows = [queue_row(queue, rate=rates.per_minute(queue.name)) for queue in shown]
-    parts: list[RenderableType] = [
-        make_table(COLUMNS, rows, right=RIGHT, optional=OPTIONAL, width=size.width) if rows else Text(NO_QUEUES)
-    ]
+def _render(queues: Sequence[QueueInsight], rates: Rates, problem: str, console: Console) -> RenderableType:
+    height = max(console.height - CAPTION_LINES, 1)
+    shown = queues[:height]
+    table = _make_table(shown, rates, console)
+    # In a narrow terminal a queue has several lines.
+    while len(shown) > 1 and (lines := len(console.render_lines(table)) - HEADER_LINES) > height:
+        shown = shown[: min(len(shown) * height // lines, len(shown) - 1) or 1]
+        table = _make_table(shown, rates, console)
+    parts: list[RenderableType] = [table if shown else Text(NO_QUEUES)]
     if len(shown) < len(queues):
         parts.append(Text(f"and {len(queues) - len(shown):,} more; name the queues to watch", style="dim"))
     at = max((queue.read_at for queue in queues), default=None)
@@ -126,6 +130,11 @@ def _render(queues: Sequence[QueueInsight], rates: Rates, problem: str, size: Co
     elif at is not None:
         parts.append(Text(f"{time_text(at)}   Ctrl-C ends", style="dim"))
     return Group(*parts)
+
+
+def _make_table(queues: Sequence[QueueInsight], rates: Rates, console: Console) -> RenderableType:
+    rows = [queue_row(queue, rate=rates.per_minute(queue.name)) for queue in queues]
+    return make_table(COLUMNS, rows, right=RIGHT, optional=OPTIONAL, width=console.width)
 
 
 class Rates:
