@@ -181,7 +181,7 @@ def test_snapshots_go_on_after_a_failure(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_table_stays_and_says_since_when_the_server_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
     read = Answers(QueueInsight("orders", NOON), AutoReconnect("connection \x1b[31mclosed"))
     with pytest.raises(KeyboardInterrupt):
-        watch._show_table(read, 1, Output())
+        watch._show_table(read, 1, Output(), empty="")
     last = capsys.readouterr().out
     assert "orders" in last
     assert "no answer: AutoReconnect: connection \\x1b[31mclosed" in last
@@ -228,7 +228,7 @@ def test_what_a_narrow_terminal_shows_has_room_in_it(width: int) -> None:
     at = NOON
     queues = [QueueInsight(f"orders.of.partner.{n}", at, oldest_due=at - timedelta(seconds=932)) for n in range(50)]
     console = Console(file=StringIO(), width=width, height=24)
-    console.print(watch._render(queues, watch.Rates(), "", console))
+    console.print(watch._render(queues, watch.Rates(), console, problem="", empty=""))
     assert isinstance(console.file, StringIO)
     lines = console.file.getvalue().splitlines()
     assert len(lines) <= console.height

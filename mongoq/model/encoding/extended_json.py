@@ -37,7 +37,7 @@ def read_json(text: str | bytes) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_read_document, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"not valid JSON: {error}") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
