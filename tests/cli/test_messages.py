@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
-import pty
-import signal
 import socket
-import subprocess
-import sys
 import warnings
 from typing import Any
+from unittest.mock import Mock
 
+import click
 import pytest
 
 import mongoq
+from mongoq.cli.base.confirmation import Confirmation
+from mongoq.cli.base.output import Output
 from mongoq.cli.change import push, transfer
 from tests.cli.conftest import Run
-from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -83,37 +81,21 @@ def test_an_unknown_option_of_the_uri_is_named(
     assert not [warning for warning in caught if "option" in str(warning.message)]
 
 
-@pytest.mark.parametrize(("text", "code"), [("n\n", 1), ("\x04", 1), ("\x03", 130)], ids=["no", "end", "Ctrl-C"])
+@pytest.mark.parametrize(("answer", "code"), [("n", 1), (EOFError, 1), (KeyboardInterrupt, 130)], ids=str)
 def test_a_person_who_does_not_agree_reads_that_nothing_was_changed(
-    environment: dict[str, str], broker: mongoq.Broker, text: str, code: int
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: Any, code: int
 ) -> None:
-    broker.queue("orders").push(1)
-    terminal, end = pty.openpty()
-    command = [sys.executable, "-m", "mongoq", "purge", "orders"]
-    env = {**os.environ, **environment, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, env=env, stdin=end, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        assert process.stderr is not None
-        assert process.stdout is not None
-        asked = b""
-        while not asked.endswith(b"[y/N]: "):
-            part = process.stderr.read(1)
-            assert part, asked
-            asked += part
-        if text == "\x03":
-            process.send_signal(signal.SIGINT)
-        else:
-            os.write(terminal, text.encode())
-        assert process.wait(PATIENCE) == code
-        assert process.stderr.read().decode().split("\n")[-2:] == ["nothing was changed", ""]
-    finally:
-        process.kill()
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            stream and stream.close()
-        os.close(end)
-        os.close(terminal)
-    assert broker.queue("orders").size() == 1
+    def read(_question: str) -> str:
+        if isinstance(answer, str):
+            return answer
+        raise answer
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", read)
+    monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
+    with pytest.raises(click.exceptions.Exit) as ended:
+        Confirmation(yes=False, dry_run=False).allows(Output(), "delete 1 item of orders", count=1)
+    assert ended.value.exit_code == code
+    assert capsys.readouterr().err.splitlines()[-1] == "nothing was changed"
 
 
 @pytest.mark.parametrize(
