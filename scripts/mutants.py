@@ -39,6 +39,7 @@ COPIED = [
     "examples",
     "docs",
     "scripts",
+    "mongoq_command.py",
     "pyspark_mongoq.py",
     "pytest_mongoq.py",
     "pyproject.toml",

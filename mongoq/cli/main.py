@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from keyword import iskeyword
 from typing import Any
@@ -11,9 +12,15 @@ import click
 from pymongo.errors import PyMongoError
 
 import mongoq
-from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED, UNAVAILABLE, describe_driver_error
+from mongoq.cli.base.errors import (
+    INTERRUPTED,
+    OPERATION_FAILED,
+    UNAVAILABLE,
+    describe_driver_error,
+    describe_error,
+)
 from mongoq.cli.base.output import discard_stdout, printable
-from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
+from mongoq.errors import MongoqError
 
 COMMANDS: Mapping[str, str] = {
     "worker": "processes.worker",
@@ -49,6 +56,11 @@ COMMANDS: Mapping[str, str] = {
 The function of a command whose name is a keyword of Python ends with ``_``.
 """
 
+HELP_ERRORS = tuple(
+    kind for kind in (getattr(click.exceptions, "NoArgsIsHelpError", None),) if kind is not None
+)  # since click 8.2
+"""Errors that print a help page: a group without the name of a command."""
+
 
 class CommandGroup(click.Group):
     """Group that imports the module of a command only when the command is needed."""
@@ -66,31 +78,49 @@ class CommandGroup(click.Group):
         command: click.Command = getattr(module, f"{name}_" if iskeyword(name) else name)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options before the name of the command."""
+        with _errors_explained(ctx):
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and turn its errors into one line on stderr and an exit code."""
-        try:
+        """Run the command."""
+        with _errors_explained(ctx):
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            ctx.exit(INTERRUPTED)
-        except BrokenPipeError:
-            # The reader of our output has ended; Python would complain once more while it flushes at exit.
-            discard_stdout()
-            ctx.exit(0)
-        except (ServerUnavailable, AuthenticationFailed) as error:
-            fail(ctx, str(error), UNAVAILABLE)
-        except MongoqError as error:
-            fail(ctx, str(error), OPERATION_FAILED)
-        except PyMongoError as error:
-            fail(ctx, describe_driver_error(error), UNAVAILABLE)
-        except click.ClickException as error:
-            # click prints it: names in it may come from files or from the server.
-            error.message = printable(error.message)  # type: ignore[misc]  # final for subclasses
-            raise
-        except OSError as error:
-            # A full disk behind stdout; Python would complain once more while it flushes at exit.
-            discard_stdout()
-            place = f"{error.filename}: " if error.filename else ""
-            fail(ctx, f"{place}{error.strerror or error}", OPERATION_FAILED)
+
+
+@contextmanager
+def _errors_explained(ctx: click.Context) -> Iterator[None]:
+    """Turn the errors of a block into one line on stderr and an exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        ctx.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has ended; Python would complain once more while it flushes at exit.
+        discard_stdout()
+        ctx.exit(0)
+    except MongoqError as error:
+        fail(ctx, *describe_error(error))
+    except PyMongoError as error:
+        fail(ctx, describe_driver_error(error), UNAVAILABLE)
+    except HELP_ERRORS:
+        raise
+    except click.ClickException as error:
+        fail(ctx, _describe_usage(error), error.exit_code)
+    except OSError as error:
+        # A full disk behind stdout; Python would complain once more while it flushes at exit.
+        discard_stdout()
+        place = f"{error.filename}: " if error.filename else ""
+        fail(ctx, f"{place}{error.strerror or error}", OPERATION_FAILED)
+
+
+def _describe_usage(error: click.ClickException) -> str:
+    """Return an error of click in one line; with an error of its parser, the help page is named."""
+    message = error.format_message()
+    if isinstance(error, click.UsageError) and type(error) is not click.UsageError and error.ctx is not None:
+        return f"{message.rstrip('.')}; see {error.ctx.command_path} --help"
+    return message
 
 
 def fail(ctx: click.Context, message: str, code: int) -> None:

@@ -60,6 +60,21 @@ def has_option(uri: str, name: str) -> bool:
     return True
 
 
+def list_unknown_options(uri: str) -> list[str]:
+    """Return the names of the options of a connection string that the driver does not know, and leaves out."""
+    return [key for key, value in _parse_options(uri) if value is not None and not _is_known(key)]
+
+
+def _is_known(name: str) -> bool:
+    try:
+        validate_options({name: ""}, warn=False)
+    except ConfigurationError as error:
+        return not str(error).startswith("Unknown option")
+    except (ValueError, TypeError):  # the option is known, and wants a value
+        pass
+    return True
+
+
 def explain_refusal(error: BaseException, uri: str) -> str:
     """Return why the driver cannot use a connection string, and what to do where user or password look unescaped."""
     message = redact_error(error, uri)

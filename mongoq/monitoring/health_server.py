@@ -87,6 +87,10 @@ class HealthServer:
         """Port that the server listens on; before ``start`` the given one."""
         return self._asked_port if self._server is None else int(self._server.server_address[1])
 
+    def list_paths(self) -> str:
+        """Return the paths that the server answers, as part of a sentence."""
+        return "/healthz and /readyz" if self._metrics is None else "/healthz, /readyz and /metrics"
+
     def start(self) -> Self:
         """Listen and answer, until ``stop``; returns the server.
 
@@ -138,7 +142,7 @@ class HealthServer:
             except Exception as error:
                 logger.warning("the metrics cannot be read: %s", name_of(error))
                 return _to_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"the metrics failed: {name_of(error)}"})
-        return _to_json(HTTPStatus.NOT_FOUND, {"error": "there are /healthz, /readyz and maybe /metrics"})
+        return _to_json(HTTPStatus.NOT_FOUND, {"error": f"there are {self.list_paths()}"})
 
     def _check(self) -> Health:
         try:

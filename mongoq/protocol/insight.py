@@ -320,18 +320,19 @@ def _by_reservation(groups: Iterable[Mapping[str, Any]], limit: int) -> tuple[Bo
     return BoundedCount(numbers.get(False, 0), exact), BoundedCount(numbers.get(True, 0), exact)
 
 
-def read_events(broker: BrokerContext, name: str | None = None) -> Flow[dict[str, dict[str, int]]]:
-    """Read the counts of events of all queues, or of one (``find``); items are not counted.
+def read_events(broker: BrokerContext, names: Iterable[str] | None = None) -> Flow[dict[str, dict[str, int]]]:
+    """Read the counts of events of all queues, or of the named ones (``find``); items are not counted.
 
     Raises:
-        QueueUnknown: no caller has used the named queue.
+        QueueUnknown: no caller has used a named queue.
     """
     yield from ensure_broker_ready(broker, write=False)
-    if name is not None:
-        yield from refuse_unknown(broker, queue_name(name))
-    found = yield from _read_controls(broker, COUNTERS_PREFIX, EVENTS, None if name is None else [name])
-    names = found if name is None else [name]
-    return {each: {**dict.fromkeys(EVENTS, 0), **_events_in(found.get(each, {}))} for each in names}
+    wanted = None if names is None else sorted({queue_name(name) for name in names})
+    for name in wanted or ():
+        yield from refuse_unknown(broker, name)
+    found = yield from _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
+    zeros = dict.fromkeys(EVENTS, 0)
+    return {name: {**zeros, **_events_in(found.get(name, {}))} for name in (found if wanted is None else wanted)}
 
 
 @dataclass(frozen=True, slots=True)

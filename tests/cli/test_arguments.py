@@ -95,8 +95,8 @@ def test_json_that_a_command_prints_is_read_back_equal(value: Any) -> None:
 @pytest.mark.parametrize(
     "text, problem",
     [
-        ("{a: 1}", "no JSON"),
-        ("", "no JSON"),
+        ("{a: 1}", "not valid JSON"),
+        ("", "not valid JSON"),
         ("NaN", "numberDouble"),
         ("1e400", "too large for a number"),
         ('{"a": [-1E999]}', "too large for a number"),

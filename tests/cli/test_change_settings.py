@@ -37,7 +37,7 @@ def test_a_queue_is_paused_and_resumed(run: Run, read: Read, orders: Queue) -> N
 
 def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, orders: Queue) -> None:
     options = ["--history", "7d", "--max-retries", "3", "--dead", "graves"]
-    change = "change orders: history none -> 7d, max_retries 10 -> 3, dead orders.dead -> graves"
+    change = "change orders: history none -> 7d, max-retries 10 -> 3, dead orders.dead -> graves"
     assert read("configure", "orders", *options, "--dry-run")[0]["would"] == change
     orders.is_paused()
     assert orders.settings.history is None
@@ -98,10 +98,10 @@ def test_a_queue_can_be_paused_before_its_first_item(run: Run, read: Read, broke
         (["--max-retries", "-1"], 2),
         (["--max-retries", "many"], 2),
         (["--existing", "--lease", "5s"], 2),
-        (["--lease", "0s"], 1),
-        (["--history", "99999d"], 1),
-        (["--dead", "orders"], 1),
-        (["--dead", "none", "--max-retries", "3"], 1),
+        (["--lease", "0s"], 2),
+        (["--history", "99999d"], 2),
+        (["--dead", "orders"], 2),
+        (["--dead", "none", "--max-retries", "3"], 2),
     ],
     ids=str,
 )

@@ -108,7 +108,10 @@ def test_letters_are_moved_to_another_queue(
 ) -> None:
     assert run("dead", "move", "orders", "--yes").exit_code == 2
     result = run("dead", "move", "orders", "--to", "repair", "--id", str(letters[0]), "--yes")
-    assert (result.exit_code, result.stdout) == (0, "sent 1 letter of orders.dead to repair, a new queue\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"sent 1 letter of orders.dead to repair, a new queue in {broker.namespace}\n",
+    )
     (item,) = broker.queue("repair").peek(9)
     assert (item.id, item.key, item.attempts) == (letters[0], None, 0)
 

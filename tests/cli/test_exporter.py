@@ -52,7 +52,7 @@ def scrape(program: Program, path: str = "/metrics") -> Values:
     until(lambda: address() or program.process.poll() is not None)
     found = address()
     assert found is not None, program.log
-    with urllib.request.urlopen(found.rpartition("/")[0] + path, timeout=30) as answer:
+    with urllib.request.urlopen(found + path, timeout=30) as answer:
         return values_of(answer.read())
 
 

@@ -70,7 +70,7 @@ def test_text_that_is_no_utf_8_and_a_bad_address_are_named(
 ) -> None:
     broker.queue("orders").push(1)
     result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("mongoq: ")
 
 
@@ -307,7 +307,7 @@ def test_a_dry_import_refuses_a_history_that_the_queue_does_not_keep(run: Run, b
     lines = run("export", "orders", "--history").stdout
     for form in (["--dry-run"], []):
         refused = run("import", "others", *form, input=lines)
-        assert refused.exit_code == 1
+        assert refused.exit_code == 2
         assert "keeps no history" in refused.stderr
     assert run("import", "orders", "--dry-run", input=lines).exit_code == 0
 

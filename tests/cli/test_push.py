@@ -26,7 +26,7 @@ def test_an_item_is_pushed_with_its_options(run: Run, broker: mongoq.Broker) -> 
     options = ["--when", "2030-01-01T00:00:00Z", "--priority", "-3", "--key", "k", "--header", "tenant=a=b"]
     result = run("push", "orders", payload, *options)
     assert result.exit_code == 0
-    assert result.stderr == "pushed 1 item to orders, a new queue\n"
+    assert result.stderr == f"pushed 1 item to orders, a new queue in {broker.namespace}\n"
     (item,) = broker.queue("orders").peek(state="scheduled")
     assert result.stdout == f"{item.id}\n"
     at = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
@@ -53,7 +53,7 @@ def test_lines_are_pushed_in_their_order_and_their_ids_printed(run: Run, broker:
     assert [item.payload for item in items] == [{"n": 1}, {"n": 2}, "ü"]
     assert {item.priority for item in items} == {5}
     assert result.stdout.split() == [str(item.id) for item in items]
-    assert result.stderr == "pushed 3 items to orders, a new queue\n"
+    assert result.stderr == f"pushed 3 items to orders, a new queue in {broker.namespace}\n"
     assert run("push", "orders", input="4\n").exit_code == 0
     assert broker.queue("orders").size() == 4
 
@@ -67,7 +67,7 @@ def test_lines_print_documents(run: Run, broker: mongoq.Broker) -> None:
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [
-        ('{"n": }', "line 4: no JSON: Expecting value at column 7"),
+        ('{"n": }', "line 4: not valid JSON: Expecting value at column 7"),
         ('{"n": 1, "n": 2}', "line 4: name 'n' occurs twice"),
         ('{"n": {"$oid": "x"}}', "line 4: extended JSON that means no value"),
         ('{"n": 123456789012345678901}', "line 4: payload.n"),
@@ -91,10 +91,13 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_pushed(
 
 def test_a_dry_run_checks_all_and_pushes_nothing(run: Run, read: Read, broker: mongoq.Broker) -> None:
     assert read("push", "orders", "1", "--dry-run") == [
-        {"would": "push 1 item to orders, a new queue", "count": 1, "new_queue": True}
+        {"would": f"push 1 item to orders, a new queue in {broker.namespace}", "count": 1, "new_queue": True}
     ]
     result = run("push", "orders", "-", "--dry-run", input="1\n2\n")
-    assert (result.exit_code, result.stdout) == (0, "would push 2 items to orders, a new queue\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        f"would push 2 items to orders, a new queue in {broker.namespace}\n",
+    )
     result = run("push", "orders", "-", "--dry-run", input="1\n\n123456789012345678901\n")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "line 3" in result.stderr
@@ -114,12 +117,12 @@ def test_a_dry_run_checks_all_and_pushes_nothing(run: Run, read: Read, broker: m
         (["orders", "1", "--when", "soon"], 2),
         (["orders", "-", "--key", "k"], 2),
         (["", "1"], 2),
-        (["orders", "1", "--priority", "200"], 1),
-        (["orders", "-", "--priority", "200"], 1),
-        (["orders", "1", "--key", ""], 1),
-        (["orders", "1", "--delay", "5m", "--when", "2030-01-01"], 1),
-        (["orders", "123456789012345678901"], 1),
-        (["orders", "123456789012345678901", "--dry-run"], 1),
+        (["orders", "1", "--priority", "200"], 2),
+        (["orders", "-", "--priority", "200"], 2),
+        (["orders", "1", "--key", ""], 2),
+        (["orders", "1", "--delay", "5m", "--when", "2030-01-01"], 2),
+        (["orders", "123456789012345678901"], 2),
+        (["orders", "123456789012345678901", "--dry-run"], 2),
     ],
     ids=str,
 )

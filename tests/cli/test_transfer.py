@@ -100,7 +100,7 @@ def test_an_import_equals_what_was_exported(run: Run, broker: mongoq.Broker, ord
     assert len(exported.splitlines()) == len(PAYLOADS) + 5 == orders.size()
     broker.drop_queue("orders", force=True)
     result = run("import", "orders", input=exported)
-    assert result.stdout == f"imported {len(before)} items into orders, a new queue\n"
+    assert result.stdout == f"imported {len(before)} items into orders, a new queue in {broker.namespace}\n"
     assert export(run, "orders") == exported
     after = [item.payload for item in orders.history(state=None)]
     encoded = [
@@ -170,7 +170,7 @@ def test_a_history_comes_back_as_history(run: Run, broker: mongoq.Broker, raw: A
     assert len(exported.splitlines()) == 3
     broker.drop_queue("done")
     result = run("import", "done", input=exported)
-    assert (result.exit_code, "keeps no history" in result.stderr) == (1, True)
+    assert (result.exit_code, "keeps no history" in result.stderr) == (2, True)
     assert run("configure", "done", "--history", "1h", "--yes", "--new").exit_code == 0
     assert run("import", "done", input=exported).exit_code == 0
     assert export(run, "done", "--history") == exported
@@ -291,7 +291,7 @@ def line(**fields: Any) -> str:
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [
-        ("{", "no JSON"),
+        ("{", "not valid JSON"),
         ("[]", "item: a document with the fields of an exported item"),
         (line(id=...), "id: is missing"),
         (line(id=1), "id: a bson.ObjectId"),
@@ -323,7 +323,8 @@ def test_a_bad_line_is_named_and_the_lines_before_it_are_imported(
 
 def test_a_dry_run_checks_all_and_imports_nothing(run: Run, broker: mongoq.Broker) -> None:
     text = f"{line()}\n{line()}\n"
-    assert run("import", "orders", "--dry-run", input=text).stdout == "would import 2 items into orders, a new queue\n"
+    change = f"import 2 items into orders, a new queue in {broker.namespace}"
+    assert run("import", "orders", "--dry-run", input=text).stdout == f"would {change}\n"
     result = run("import", "orders", "--dry-run", input=f"{text}{{\n")
     assert (result.exit_code, "line 3" in result.stderr) == (1, True)
     assert broker.queues() == []

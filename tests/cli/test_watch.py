@@ -13,11 +13,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import Any
 
 import pytest
 from click.testing import Result
 from pymongo.errors import AutoReconnect, OperationFailure
+from rich.console import Console
 
 import mongoq
 from mongoq.cli.base.output import Output
@@ -179,7 +181,7 @@ def test_snapshots_go_on_after_a_failure(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_table_stays_and_says_since_when_the_server_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
     read = Answers(QueueInsight("orders", NOON), AutoReconnect("connection \x1b[31mclosed"))
     with pytest.raises(KeyboardInterrupt):
-        watch._show_table(read, 1, Output())
+        watch._show_table(read, 1, Output(), empty="")
     last = capsys.readouterr().out
     assert "orders" in last
     assert "no answer: AutoReconnect: connection \\x1b[31mclosed" in last
@@ -219,3 +221,17 @@ def test_counters_that_start_again_give_no_negative_rate() -> None:
     rates.add(read_at(0, commit=100))
     rates.add(read_at(60, commit=1))
     assert rates.per_minute("orders") == "0"
+
+
+@pytest.mark.parametrize("width", [50, 80, 160])
+def test_what_a_narrow_terminal_shows_has_room_in_it(width: int) -> None:
+    at = NOON
+    queues = [QueueInsight(f"orders.of.partner.{n}", at, oldest_due=at - timedelta(seconds=932)) for n in range(50)]
+    console = Console(file=StringIO(), width=width, height=24)
+    console.print(watch._render(queues, watch.Rates(), console, problem="", empty=""))
+    assert isinstance(console.file, StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) <= console.height
+    assert "15m 32s" in "\n".join(lines)
+    assert "more; name the queues to watch" in lines[-2]
+    assert "Ctrl-C ends" in lines[-1]

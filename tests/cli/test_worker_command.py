@@ -388,8 +388,8 @@ def test_the_text_of_a_log_has_no_control_characters(program_here: Run) -> None:
 
 
 def health_port(command: Program) -> int:
-    [line] = until(lambda: command.logged("health is served at "))
-    return int(line.rpartition(":")[2].partition("/")[0])
+    [line] = until(lambda: command.logged(" are served at "))
+    return int(line.rpartition(":")[2])
 
 
 def ask(command: Program, path: str) -> tuple[int, bytes]:

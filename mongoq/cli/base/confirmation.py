@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.base.output import Output, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,7 +40,7 @@ class Confirmation:
 
         Raises:
             click.UsageError: neither ``--yes`` was given nor is there a terminal to ask at.
-            click.Abort: the person said no.
+            click.exceptions.Exit: the person said no, or pressed Ctrl-C.
         """
         if self.dry_run:
             if output.as_json:
@@ -53,5 +54,18 @@ class Confirmation:
             raise click.UsageError(
                 f"this would {printable(change, keep='')}; add --yes to do it, or --dry-run to see it"
             )
-        click.confirm(printable(f"{change[:1].upper()}{change[1:]}?", keep=""), abort=True, err=True)
+        code = _ask(printable(f"{change[:1].upper()}{change[1:]}?", keep=""))
+        if code:
+            output.note("nothing was changed")
+            raise click.exceptions.Exit(code)
         return True
+
+
+def _ask(question: str) -> int:
+    """Ask a question, and return the exit code of the command: 0 if the person agrees."""
+    try:
+        return 0 if click.confirm(question, err=True) else OPERATION_FAILED
+    except click.Abort as abort:
+        click.echo(err=True)  # the question stands there without a line break
+        # click raises the same error at the end of the input.
+        return INTERRUPTED if isinstance(abort.__context__, KeyboardInterrupt) else OPERATION_FAILED

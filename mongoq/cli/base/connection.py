@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import tomllib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,8 +16,11 @@ import click
 
 import mongoq
 from mongoq.cli.base.output import Output
+from mongoq.drivers.connection_string import list_unknown_options
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.sync import Broker
+
+logger = logging.getLogger("mongoq.cli")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,6 +89,11 @@ def connect(
     return mongoq.connect(place["uri"] or "", timeout=timeout, **options)  # type: ignore[arg-type]
 
 
+def new_queue_text(broker: Broker) -> str:
+    """Return what follows the name of a queue that does not exist yet: its name, or the collection's, may be wrong."""
+    return f", a new queue in {broker.namespace}"
+
+
 def find_place(uri: str | None, database: str | None, collection: str | None) -> dict[str, str | None]:
     """Return URI, database and collection; what no option and no variable gives comes from pyproject.toml.
 
@@ -97,6 +107,10 @@ def find_place(uri: str | None, database: str | None, collection: str | None) ->
             "no server is named: give --uri mongodb://HOST, or set MONGOQ_URI, or put uri into [tool.mongoq] of "
             "pyproject.toml"
         )
+    for name in list_unknown_options(place["uri"]):
+        logger.warning("the URI has an unknown option %r, which is left out", name)
+        # The driver's own warning shows a file of the driver, and no name.
+        warnings.filterwarnings("ignore", "Unknown option", UserWarning)
     return place
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pymongo.errors import OperationFailure, PyMongoError
 
 from mongoq.drivers.errors import describe_refused_user, is_refused_user
+from mongoq.errors import ArgumentInvalid, MongoqError, QueueUnknown, ServerUnavailable
 
 OPERATION_FAILED = 1
 """Exit code when mongoq refused or failed: an unknown queue, an item that does not exist, an unhealthy check."""
@@ -14,6 +15,20 @@ UNAVAILABLE = 3
 """Exit code when no server answered, or the server refused the user."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it."""
+SENTENCE_ARGUMENTS = ("queue", "host")
+"""Arguments whose errors are whole sentences, such as "there is no queue …": the name before it would say it twice."""
+
+
+def describe_error(error: MongoqError) -> tuple[str, int]:
+    """Return an error of mongoq in one line, and its exit code."""
+    if isinstance(error, ServerUnavailable):
+        return str(error), UNAVAILABLE
+    if not isinstance(error, ArgumentInvalid):
+        return str(error), OPERATION_FAILED
+    message = error.problem if error.argument in SENTENCE_ARGUMENTS else str(error)
+    # A name and a port are good as such; there is no such queue now, and another program has the port.
+    failed = isinstance(error, QueueUnknown) or error.argument == "host"
+    return message, OPERATION_FAILED if failed else WRONG_USAGE
 
 
 def describe_driver_error(error: PyMongoError) -> str:

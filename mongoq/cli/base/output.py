@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import click
-from bson import json_util
+from bson import ObjectId, json_util
 from rich import box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -23,10 +23,10 @@ PIPE_WIDTH = 1_000
 """Characters in a line of a table that goes to a file or to another program, at most."""
 COLUMN_GAP = 2
 """Characters between two columns."""
-FIXED_WIDTH = 24
-"""Characters of an id and of a time: columns that are no wider are not folded."""
 MIN_WIDTH = 16
 """Characters that a shortened text keeps in a narrow terminal."""
+MIN_FOLDED_WIDTH = 8
+"""Characters of a column whose texts go on in the next line, at least."""
 
 
 class Output:
@@ -50,12 +50,13 @@ class Output:
         empty: str,
         right: Collection[str] = (),
         optional: Collection[str] = (),
-        shortened: str | None = None,
+        shortened: Collection[str] = (),
     ) -> None:
         """Print rows, one JSON document each or one line of a table each; ``empty`` is said instead of no rows.
 
-        Columns of numbers, and those in ``right``, are aligned to the right. Text of the column ``shortened`` is cut at
-        the edge of the terminal.
+        Columns of numbers, and those in ``right``, are aligned to the right. In a narrow terminal texts of the columns
+        ``shortened`` end with "…", and other texts go on in the next line. If that is not enough, each row is a block
+        of lines: numbers, ids and times are never cut.
         """
         if self.as_json:
             for row in rows:
@@ -114,29 +115,58 @@ def make_table(
     *,
     right: Collection[str] = (),
     optional: Collection[str] = (),
-    shortened: str | None = None,
+    shortened: Collection[str] = (),
     width: int = PIPE_WIDTH,
 ) -> Table:
     """Return a table of rows for a terminal of a width, as ``Output.table`` prints it."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, COLUMN_GAP - 1, 0, 0), header_style="bold")
     columns = [column for column in columns if column not in optional or any(row.get(column) for row in rows)]
     texts = {column: [cell(row.get(column)) for row in rows] for column in columns}
+    numeric = {column for column in columns if column in right or all(_is_number(row.get(column)) for row in rows)}
+    whole = {column for column in columns if any(isinstance(row.get(column), ObjectId | datetime) for row in rows)}
     widths = {column: max(map(cell_len, (column, *cells))) for column, cells in texts.items()}
-    if shortened is not None:
-        rest = width - 1 - sum(widths[column] + COLUMN_GAP for column in columns if column != shortened)
-        texts[shortened] = [_cut(text, max(rest, MIN_WIDTH)) for text in texts[shortened]]
+    rest = width - COLUMN_GAP * (len(columns) - 1)
+    _narrow(widths, dict.fromkeys(set(shortened) & set(columns), MIN_WIDTH), rest)
+    for column in shortened:
+        texts[column] = [_cut(text, widths[column]) for text in texts.get(column, ())]
+    _narrow(widths, dict.fromkeys(set(columns) - numeric - whole - set(shortened), MIN_FOLDED_WIDTH), rest)
+    if sum(widths.values()) > rest:
+        return _make_blocks(columns, rows)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, COLUMN_GAP - 1, 0, 0))
     for column in columns:
-        numeric = column in right or all(_is_number(row.get(column)) for row in rows)
-        # A column without long texts keeps its width, and the others are folded.
-        table.add_column(
-            Text(column.replace("_", " ")),
-            justify="right" if numeric else "left",
-            overflow="fold",
-            no_wrap=numeric or widths[column] <= FIXED_WIDTH,
-        )
-    for cells in zip(*texts.values(), strict=True):
-        table.add_row(*map(Text, cells))
+        justify: JustifyMethod = "right" if column in numeric else "left"
+        table.add_column(_title(column), justify=justify, overflow="fold", width=widths[column])
+    for column_texts in zip(*(texts[column] for column in columns), strict=True):
+        table.add_row(*map(Text, column_texts))
     return table
+
+
+def _narrow(widths: dict[str, int], floors: Mapping[str, int], width: int) -> None:
+    """Narrow columns until all fit into a width, the widest one first, but none of them below its floor."""
+    for column in floors:
+        widths[column] = min(widths[column], max(width, floors[column]))
+    while sum(widths.values()) > width:
+        column = max(floors, key=lambda each: widths[each] - floors[each], default=None)
+        if column is None or widths[column] <= floors[column]:
+            return
+        widths[column] -= 1
+
+
+def _make_blocks(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return rows as blocks of lines with a name and a value each; empty values are left out."""
+    table = Table.grid(padding=(0, COLUMN_GAP, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, row in enumerate(rows):
+        if number:
+            table.add_row()
+        for column in columns:
+            if text := cell(row.get(column)):
+                table.add_row(_title(column), Text(text))
+    return table
+
+
+def _title(column: str) -> Text:
+    return Text(column.replace("_", " "), style="bold")
 
 
 def _is_number(value: Any) -> bool:

@@ -150,7 +150,8 @@ def list_letters(*, queue: str, group: bool, chosen: LetterOptions, broker: Brok
     limit = chosen.limit or LISTED
     found = chosen.read(letters, limit)
     columns = ("id", "died", "queue", "stage", "reason", "error", "message")
-    output.table(columns, _rows(map(_row, found), output), empty=_nothing(letters, chosen), shortened="message")
+    empty = _nothing(letters, chosen)
+    output.table(columns, _rows(map(_row, found), output), empty=empty, optional=["stage"], shortened=["message"])
     if len(found) == limit and chosen.limit is None and not output.as_json:
         output.note(f"the first {limit}; --limit shows more, --group shows counts")
 

@@ -11,13 +11,14 @@ import click
 
 from mongoq.cli.base.amounts import amount
 from mongoq.cli.base.arguments import MOMENT, QUEUE
-from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.connection import new_queue_text, with_broker
 from mongoq.cli.base.durations import DURATION
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.lines import Line, LineInvalid, read_line, read_lines
 from mongoq.cli.base.output import Output, discard_stdout, printable
 from mongoq.cli.base.progress import Meter
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
+from mongoq.model.arguments import PRIORITIES
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.extended_json import read_json
 from mongoq.protocol.base.find import find_one
@@ -54,7 +55,13 @@ def parse_headers(_context: click.Context, _parameter: click.Parameter, values: 
 @click.argument("value", required=False, metavar="[JSON | -]")
 @click.option("--delay", type=DURATION, help="Time until the items may be claimed, such as 30s, 5m or 2h.")
 @click.option("--when", type=MOMENT, help="Time before which they are not claimed, such as 2026-11-26T14:30:00Z.")
-@click.option("--priority", type=int, default=0, show_default=True, help="From -100, first, to 100, last.")
+@click.option(
+    "--priority",
+    type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),
+    default=0,
+    show_default=True,
+    help="From -100, first, to 100, last.",
+)
 @click.option("--key", help="At most one live item of the queue has this key; for one item only.")
 @click.option("--header", "headers", multiple=True, callback=parse_headers, metavar="NAME=VALUE", help="Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Check the items, say how many there are, and push nothing.")
@@ -82,7 +89,7 @@ def push(
     options: dict[str, Any] = {"delay": delay, "when": when, "priority": priority, "headers": headers or None}
     _check_options(handle, key, **options)
     is_new = not broker._run(is_known, queue)
-    suffix = ", a new queue" if is_new else ""
+    suffix = new_queue_text(broker) if is_new else ""
     if value is not None and value != STDIN:
         payload = _parse_argument(value)
         if dry_run:
@@ -90,7 +97,7 @@ def push(
             is_taken = key is not None and broker._run(find_one, live_filter(queue, key)) is not None
             _say_dry_run(output, queue, 0 if is_taken else 1, suffix, is_new=is_new)
         else:
-            _push_one(handle, payload, key, options, output, is_new=is_new)
+            _push_one(handle, payload, key, options, output, suffix=suffix)
         return
     if key is not None:
         raise click.UsageError("--key belongs to one item, and not to all lines of stdin")
@@ -129,7 +136,7 @@ def _say_dry_run(output: Output, queue: str, number: int, suffix: str, *, is_new
 
 
 def _push_one(
-    handle: Queue[Any], payload: Any, key: str | None, options: dict[str, Any], output: Output, *, is_new: bool
+    handle: Queue[Any], payload: Any, key: str | None, options: dict[str, Any], output: Output, *, suffix: str
 ) -> None:
     pushed = True
     try:
@@ -139,11 +146,11 @@ def _push_one(
             raise
         id, pushed = duplicate.item_id, False
     if output.as_json:
-        output.document({"id": str(id), "queue": handle.name, "pushed": pushed, "new_queue": is_new})
+        output.document({"id": str(id), "queue": handle.name, "pushed": pushed, "new_queue": bool(suffix)})
         return
     click.echo(str(id))
     if pushed:
-        output.note(f"pushed 1 item to {handle.name}{', a new queue' if is_new else ''}")
+        output.note(f"pushed 1 item to {handle.name}{suffix}")
     else:
         output.note(f"pushed nothing: a live item of {handle.name} has the key {key!r}; this is its id")
 
@@ -159,6 +166,7 @@ class LinePusher:
     def __init__(self, handle: Queue[Any], options: dict[str, Any], output: Output, *, dry_run: bool) -> None:
         self.pushed = self.last_line = 0
         self._handle, self._options, self._output, self._dry_run = handle, options, output, dry_run
+        self._has_begun = False
 
     def push_all(self, stream: Any) -> None:
         """Push all lines.
@@ -174,10 +182,13 @@ class LinePusher:
         except LineInvalid as invalid:
             raise LineInvalid(invalid.number, invalid.problem, self._state()) from None
         except KeyboardInterrupt:
-            self._output.note(
-                f"stopped; {self._state()}, up to line {self.last_line:,}; a batch under way may be pushed as well"
-            )
+            self._output.note(self._describe_stop())
             raise
+
+    def _describe_stop(self) -> str:
+        if not self._has_begun:
+            return "stopped: nothing was pushed"
+        return f"stopped; {self._state()}, up to line {self.last_line:,}; a batch under way may be pushed as well"
 
     def _state(self) -> str:
         if self._dry_run:
@@ -185,6 +196,7 @@ class LinePusher:
         return f"{amount(self.pushed)} before it {'was' if self.pushed == 1 else 'were'} pushed"
 
     def _push_lines(self, lines: Sequence[Line]) -> None:
+        self._has_begun = self._has_begun or not self._dry_run
         payloads, numbers = [], []
         bad: LineInvalid | None = None
         for number, text in lines:

@@ -12,7 +12,7 @@ from bson import ObjectId
 from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change
 from mongoq.cli.base.arguments import COUNT, FILTER, MOMENT, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
-from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.connection import new_queue_text, with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
@@ -114,7 +114,7 @@ def report(output: Output, done: Replayed, *, source: str, target: str, is_dry: 
 
 def target_text(broker: Broker, to: str) -> str:
     """Return the target of a change; a queue that is new may be a misspelt one."""
-    return f"to {to}" if broker._run(is_known, to) else f"to {to}, a new queue"
+    return f"to {to}" if broker._run(is_known, to) else f"to {to}{new_queue_text(broker)}"
 
 
 def failures_of(done: Replayed) -> dict[str, Any]:

@@ -169,7 +169,7 @@ def _texts(settings: QueueSettings) -> dict[str, str]:
 
 def _changes(before: QueueSettings, after: QueueSettings) -> list[str]:
     old, new = _texts(before), _texts(after)
-    return [f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]]
+    return [f"{name.replace('_', '-')} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]]
 
 
 def _print_settings(output: Output, before: QueueSettings, after: QueueSettings) -> None:

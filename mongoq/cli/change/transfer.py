@@ -20,7 +20,7 @@ from bson.errors import InvalidBSON
 
 from mongoq.cli.base.amounts import amount
 from mongoq.cli.base.arguments import FILTER, QUEUE
-from mongoq.cli.base.connection import with_broker
+from mongoq.cli.base.connection import new_queue_text, with_broker
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.lines import Line, LineInvalid, read_line, read_lines
@@ -251,7 +251,7 @@ def import_(*, queue: str, file: Any, dry_run: bool, broker: Broker, output: Out
     if targets := broker.bindings().get(queue):
         bound = ", ".join(map(repr, targets))
         raise MongoqError(f"{queue!r} is a topic, and nobody takes items from it; import into one of {bound}")
-    suffix = "" if broker._run(is_known, queue) else ", a new queue"
+    suffix = "" if broker._run(is_known, queue) else new_queue_text(broker)
     importer = Importer(handle, output, dry_run=dry_run)
     importer.read_all(file)
     if dry_run:
@@ -292,6 +292,7 @@ class Importer:
         self.checked = 0
         self.result = ImportResult()
         self._handle, self._output, self._dry_run = handle, output, dry_run
+        self._has_begun = False
 
     def read_all(self, stream: Any) -> None:
         """Import all lines.
@@ -310,11 +311,14 @@ class Importer:
         except LineInvalid as invalid:
             raise LineInvalid(invalid.number, invalid.problem, self._state()) from None
         except KeyboardInterrupt:
-            self._output.note(
-                f"stopped; {self._state()}, and maybe a batch under way; import the same file again to go on, each "
-                "item is imported once"
-            )
+            self._output.note(self._describe_stop())
             raise
+
+    def _describe_stop(self) -> str:
+        if not self._has_begun:
+            return "stopped: nothing was imported"
+        hint = "import the same file again to go on, each item is imported once"
+        return f"stopped; {self._state()}, and maybe a batch under way; {hint}"
 
     def _state(self) -> str:
         if self._dry_run:
@@ -323,6 +327,7 @@ class Importer:
         return f"{amount(self.result.pushed)} imported{before}"
 
     def _read(self, lines: Sequence[Line]) -> None:
+        self._has_begun = self._has_begun or not self._dry_run
         envelopes = []
         bad: LineInvalid | None = None
         for number, text in lines:

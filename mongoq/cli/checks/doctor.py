@@ -9,8 +9,8 @@ from functools import partial
 import click
 from pymongo.errors import OperationFailure
 
-from mongoq.cli.base.arguments import COUNT
 from mongoq.cli.base.connection import connect, with_connection, with_json
+from mongoq.cli.base.durations import DURATION
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output
 from mongoq.cli.checks.queue_checks import check_consumers, check_oldest, check_paused, check_stored, check_workers
@@ -35,8 +35,8 @@ from mongoq.errors import CollectionUnsuitable, MongoqError
 from mongoq.protocol.insight import find_unusable, read_queues
 from mongoq.sync import Broker
 
-MAX_AGE_SECONDS = 3600
-"""Seconds that the first due item of a queue may wait, by default."""
+MAX_AGE = "1h"
+"""Time that the first due item of a queue may wait, by default."""
 SERVER_CHECKS: dict[str, Callable[[Server], Finding]] = {
     "reachable": check_reply,
     "server version": check_version,
@@ -57,10 +57,10 @@ SERVER_CHECKS: dict[str, Callable[[Server], Finding]] = {
 @with_json
 @click.option(
     "--max-age",
-    type=COUNT,
-    default=MAX_AGE_SECONDS,
+    type=DURATION,
+    default=MAX_AGE,
     show_default=True,
-    help="Seconds that the first due item of a queue may wait.",
+    help="Time that the first due item of a queue may wait, such as 15m.",
 )
 @click.option(
     "--role",
@@ -77,7 +77,7 @@ def doctor(
     database: str | None,
     collection: str | None,
     *,
-    max_age: int,
+    max_age: timedelta,
     role: str,
     spark: bool,
     as_json: bool,
@@ -91,7 +91,7 @@ def doctor(
     found = 0
     try:
         with connect(uri, database, collection) as broker:
-            for finding in _examine(broker, timedelta(seconds=max_age), role):
+            for finding in _examine(broker, max_age, role):
                 found += finding.is_problem
                 _print(output, finding)
     except MongoqError as error:

@@ -65,7 +65,7 @@ def history(
     shown = 0
     for items in _chunks(found, 1 if output.as_json else PAGE, limit):
         columns, rows = PROCESSED_COLUMNS, map(item_document if output.as_json else item_row, items)
-        output.table(columns, rows, empty="", optional=OPTIONAL, shortened="payload")
+        output.table(columns, rows, empty="", optional=OPTIONAL, shortened=["payload"])
         shown += len(items)
     if not shown:
         broker._run(refuse_unknown, queue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from mongoq.cli.base.output import cell, printable
+from mongoq.cli.base.output import printable
 from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item
 from mongoq.model.item_document import claim_time, state_of
@@ -17,7 +17,7 @@ PAYLOAD_CHARACTERS = 200
 def item_row(item: Item[Any]) -> dict[str, Any]:
     """Return an item as a row of a table, its payload in one shortened line."""
     return {
-        "id": cell(item.id),
+        "id": item.id,
         "state": state_of(item),
         "due": _time(item.stored("when")),
         "by": item.stored("by"),

@@ -70,7 +70,7 @@ def peek(queue: str, number: int, state: Any, broker: Broker, output: Output) ->
         broker._run(refuse_unknown, queue)
     rows = map(item_document if output.as_json else item_row, items)
     empty = f"queue {queue!r} has no {state} items"
-    output.table(COLUMNS[state], rows, empty=empty, optional=OPTIONAL, shortened="payload")
+    output.table(COLUMNS[state], rows, empty=empty, optional=OPTIONAL, shortened=["payload"])
 
 
 @click.command()
@@ -93,7 +93,7 @@ def show(id: ObjectId, broker: Broker, output: Output) -> None:
     if item.trail:
         hops = [{name: getattr(hop, name) for name in HOP_COLUMNS} for hop in item.trail]
         click.echo("\ntrail")
-        output.console.print(make_table(HOP_COLUMNS, hops, width=output.console.width))
+        output.console.print(make_table(HOP_COLUMNS, hops, optional=["stage"], width=output.console.width))
 
 
 def _lines(item: Item[Any]) -> Iterator[str]:

@@ -20,7 +20,6 @@ OPTIONAL = frozenset({"paused"})
 """Columns that are left out if they are empty."""
 RIGHT = frozenset(COLUMNS) - {"queue", "paused"}
 COUNTED = ("ready", "scheduled", "reserved", "expired")
-NO_QUEUES = "there are no queues"
 
 
 @click.command()
@@ -36,7 +35,12 @@ def queues(names: tuple[str, ...], budget: int, broker: Broker, output: Output) 
     """
     found = broker._run(read_queues, names or None, budget=budget)
     rows = [queue.to_document() if output.as_json else queue_row(queue) for queue in found]
-    output.table(COLUMNS, rows, empty=NO_QUEUES, right=RIGHT, optional=OPTIONAL)
+    output.table(COLUMNS, rows, empty=no_queues(broker), right=RIGHT, optional=OPTIONAL)
+
+
+def no_queues(broker: Broker) -> str:
+    """Return what is said instead of an empty table: the name of the collection may be wrong."""
+    return f"there are no queues in {broker.namespace}"
 
 
 def queue_row(queue: QueueInsight, *, rate: str | None = None) -> dict[str, Any]:
@@ -55,18 +59,18 @@ def queue_row(queue: QueueInsight, *, rate: str | None = None) -> dict[str, Any]
 
 
 @click.command()
-@click.argument("queue", type=QUEUE, required=False)
+@click.argument("names", metavar="[QUEUE]...", nargs=-1, type=QUEUE)
 @with_broker
-def stats(queue: str | None, broker: Broker, output: Output) -> None:
-    """Show the numbers of pushes, reservations, commits and other events of each queue.
+def stats(names: tuple[str, ...], broker: Broker, output: Output) -> None:
+    """Show the numbers of pushes, reservations, commits and other events of all queues, or of the named ones.
 
     They count from the time when the queue was made. Every process adds its counts every five seconds. The counts of an
     empty queue are forgotten after 30 days.
     """
-    found = broker._run(read_events_of, queue)
+    found = broker._run(read_events_of, names or None)
     rows = [{"queue": name, **events} for name, events in sorted(found.items())]
     columns = ("queue", *next(iter(found.values()), {}))
-    output.table(columns, rows, empty="nothing was counted yet")
+    output.table(columns, rows, empty=f"nothing was counted yet in {broker.namespace}")
 
 
 @click.command()
@@ -80,7 +84,7 @@ def settings(queue: str, broker: Broker, output: Output) -> None:
         output.document({"queue": queue, **values, "paused": read.paused, "stored": sorted(read.stored)})
         return
     rows: list[dict[str, Any]] = [
-        {"setting": name, "value": _text(name, value), "from": "stored" if name in read.stored else "default"}
+        {"setting": name.replace("_", "-"), "value": _text(name, value), "from": "stored" if name in read.stored else "default"}
         for name, value in _values(read).items()
     ]
     rows.append({"setting": "paused", "value": cell(read.paused), "from": None})
@@ -109,4 +113,4 @@ def bindings(broker: Broker, output: Output) -> None:
     rows: list[dict[str, Any]] = [{"topic": topic, "queues": list(queues)} for topic, queues in bound]
     if not output.as_json:
         rows = [{"topic": topic, "queue": queue} for topic, queues in bound for queue in queues]
-    output.table(("topic", "queue"), rows, empty="no queue is bound to a topic")
+    output.table(("topic", "queue"), rows, empty=f"no queue in {broker.namespace} is bound to a topic")

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 from pymongo.errors import PyMongoError
-from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -22,7 +22,7 @@ from mongoq.cli.base.arguments import COUNT, QUEUE
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, with_broker
 from mongoq.cli.base.errors import describe_driver_error
 from mongoq.cli.base.output import Output, make_table, printable
-from mongoq.cli.inspect.queues import COLUMNS, NO_QUEUES, OPTIONAL, RIGHT, queue_row
+from mongoq.cli.inspect.queues import COLUMNS, OPTIONAL, RIGHT, no_queues, queue_row
 from mongoq.drivers.errors import UNAUTHORIZED_CODE
 from mongoq.model.encoding.extended_json import time_text
 from mongoq.protocol.insight import QueueInsight, read_queues
@@ -36,6 +36,7 @@ LEAVING = ("get", "commit", "move", "dead")
 """Events by which an item leaves a queue."""
 CAPTION_LINES = 6
 """Lines of the terminal that the header and the caption need."""
+HEADER_LINES = 2
 
 
 @click.command()
@@ -57,7 +58,7 @@ def watch(names: tuple[str, ...], interval: float, budget: int, broker: Broker, 
         if output.as_json or not sys.stdout.isatty():
             _print_snapshots(read, interval, output)
         else:
-            _show_table(read, interval, output)
+            _show_table(read, interval, output, empty=no_queues(broker))
 
 
 @contextmanager
@@ -91,7 +92,7 @@ def _print_snapshots(read: Callable[[], list[QueueInsight]], interval: float, ou
         time.sleep(interval)
 
 
-def _show_table(read: Callable[[], list[QueueInsight]], interval: float, output: Output) -> None:
+def _show_table(read: Callable[[], list[QueueInsight]], interval: float, output: Output, *, empty: str) -> None:
     rates, queues, problem = Rates(), list[QueueInsight](), ""
     with Live(console=output.console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
@@ -100,7 +101,8 @@ def _show_table(read: Callable[[], list[QueueInsight]], interval: float, output:
                 rates.add(queues)
             except PyMongoError as error:
                 problem = _explain(error)
-            live.update(_render(queues, rates, problem, output.console.size), refresh=True)
+            shown = _render(queues, rates, output.console, problem=problem, empty=empty)
+            live.update(shown, refresh=True)
             time.sleep(interval)
 
 
@@ -111,12 +113,17 @@ def _explain(error: PyMongoError) -> str:
     return describe_driver_error(error)
 
 
-def _render(queues: Sequence[QueueInsight], rates: Rates, problem: str, size: ConsoleDimensions) -> RenderableType:
-    shown = queues[: max(size.height - CAPTION_LINES, 1)]
-    rows = [queue_row(queue, rate=rates.per_minute(queue.name)) for queue in shown]
-    parts: list[RenderableType] = [
-        make_table(COLUMNS, rows, right=RIGHT, optional=OPTIONAL, width=size.width) if rows else Text(NO_QUEUES)
-    ]
+def _render(
+    queues: Sequence[QueueInsight], rates: Rates, console: Console, *, problem: str, empty: str
+) -> RenderableType:
+    height = max(console.height - CAPTION_LINES, 1)
+    shown = queues[:height]
+    table = _make_table(shown, rates, console)
+    # In a narrow terminal a queue has several lines.
+    while len(shown) > 1 and (lines := len(console.render_lines(table)) - HEADER_LINES) > height:
+        shown = shown[: min(len(shown) * height // lines, len(shown) - 1) or 1]
+        table = _make_table(shown, rates, console)
+    parts: list[RenderableType] = [table if shown else Text(empty)]
     if len(shown) < len(queues):
         parts.append(Text(f"and {len(queues) - len(shown):,} more; name the queues to watch", style="dim"))
     at = max((queue.read_at for queue in queues), default=None)
@@ -126,6 +133,11 @@ def _render(queues: Sequence[QueueInsight], rates: Rates, problem: str, size: Co
     elif at is not None:
         parts.append(Text(f"{time_text(at)}   Ctrl-C ends", style="dim"))
     return Group(*parts)
+
+
+def _make_table(queues: Sequence[QueueInsight], rates: Rates, console: Console) -> RenderableType:
+    rows = [queue_row(queue, rate=rates.per_minute(queue.name)) for queue in queues]
+    return make_table(COLUMNS, rows, right=RIGHT, optional=OPTIONAL, width=console.width)
 
 
 class Rates:

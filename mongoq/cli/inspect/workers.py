@@ -22,7 +22,7 @@ def workers(broker: Broker, output: Output) -> None:
     A worker that ended regularly is not listed. One that was killed is listed for some minutes, as not alive.
     """
     rows = [record.to_document() if output.as_json else _row(record) for record in broker.workers()]
-    output.table(COLUMNS, rows, empty="there are no workers")
+    output.table(COLUMNS, rows, empty=f"there are no workers in {broker.namespace}")
 
 
 def _row(record: WorkerRecord) -> dict[str, Any]:

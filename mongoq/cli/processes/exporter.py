@@ -69,7 +69,7 @@ def exporter(
         except ServerUnavailable as error:  # the server may come later
             logger.warning("%s", error)
         with HealthServer(*http, lambda: _check(reader), render) as server:
-            logger.info("metrics are served at %s/metrics", to_url(http[0], server.port))
+            logger.info("%s are served at %s", server.list_paths(), to_url(http[0], server.port))
             stopped.wait()
 
 

@@ -14,7 +14,7 @@ import click
 from pymongo.errors import PyMongoError
 
 from mongoq.cli.base.connection import TIMEOUT_SECONDS, find_place, refuse_shown_password, with_connection
-from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, describe_driver_error
+from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, describe_driver_error, describe_error
 from mongoq.cli.base.http_address import Address, to_url
 from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
 from mongoq.cli.processes.file_watcher import FileWatcher
@@ -22,7 +22,7 @@ from mongoq.cli.processes.metrics import ServerReader, metrics_renderer
 from mongoq.cli.processes.supervisor import Supervisor
 from mongoq.cli.processes.supervisor_link import SupervisorLink
 from mongoq.cli.processes.worker_process import WorkerProcess
-from mongoq.errors import MongoqError, ServerUnavailable
+from mongoq.errors import MongoqError
 from mongoq.model.health import Health
 from mongoq.monitoring.durations import RunDurations
 from mongoq.monitoring.health_server import HealthServer
@@ -131,8 +131,8 @@ def _errors_in_log(*, wanted: bool) -> Iterator[None]:
             logger.error("%s", error.format_message())  # noqa: TRY400 - the message has the traceback of the user
             code = error.exit_code
         elif isinstance(error, MongoqError):
-            logger.error("%s", error)  # noqa: TRY400 - a sentence that says what to do
-            code = UNAVAILABLE if isinstance(error, ServerUnavailable) else OPERATION_FAILED
+            message, code = describe_error(error)
+            logger.error("%s", message)  # noqa: TRY400 - a sentence that says what to do
         elif isinstance(error, PyMongoError):
             logger.error("%s", describe_driver_error(error))  # noqa: TRY400 - without values of documents
             code = UNAVAILABLE
@@ -160,5 +160,5 @@ def _serve(
         return
     with HealthServer(*address, lambda: Health.of(describe_unreadiness()), metrics) as server:
         # The port that the system has chosen for 0.
-        logger.info("health is served at %s/readyz", to_url(address[0], server.port))
+        logger.info("%s are served at %s", server.list_paths(), to_url(address[0], server.port))
         yield

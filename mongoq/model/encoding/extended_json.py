@@ -40,7 +40,7 @@ def read_json(text: str | bytes) -> Any:
             text, object_pairs_hook=_read_document, parse_constant=_refuse_constant, parse_float=_read_float
         )
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error}") from None
+        raise ValueError(f"not valid JSON: {error}") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
