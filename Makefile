@@ -26,7 +26,7 @@ endif
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
-.PHONY: help setup demo test prove sample spark-oldest mutants bench lint types public-types docs build format unasync clean $(REDO)
+.PHONY: help setup demo dashboard test prove sample spark-oldest mutants bench lint types public-types docs build format unasync clean $(REDO)
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +45,9 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh $(REDO)
 
 demo: setup ## Run the flights demo on a private mongod, with a report by Spark and flights.png
 	@$(BIN)/python -m examples.flights --rows $(ROWS) --engine $(ENGINE)
+
+dashboard: setup ## Run the flights demo without Spark, and show its data in a browser, read-only, until Ctrl-C
+	@$(BIN)/python -m examples.flights --rows $(ROWS) --engine threads --no-spark --dashboard
 
 test: setup ## Run all tests but the campaigns
 	@$(BIN)/python -m pytest -m "not prove" -n $(JOBS) --dist loadgroup --durations=10

@@ -9,6 +9,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import itertools
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +40,8 @@ TARGET = 1.03
 """Processor time beside ``off``, at most, of the ways that record nothing."""
 WAIT_SECONDS = 0.001
 """What a handler that asks another service may wait."""
+COUNTED_ROUNDS = 3
+"""Rounds in which calls are counted, after those in which time is measured: counting takes time."""
 WARM_UP = 1
 """Rounds that are not counted."""
 HEADERS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
@@ -69,7 +74,7 @@ def _instrument_with_sdk(broker: Any) -> None:
     _instrument(broker, tracer_provider=tracers, meter_provider=meters)
 
 
-WAYS: Mapping[str, Callable[[Any], None]] = {
+WAYS: dict[str, Callable[[Any], None]] = {
     "off": lambda broker: None,
     "off, again": lambda broker: None,
     "no SDK": _instrument,
@@ -153,11 +158,33 @@ def _open(here: Place, name: str, shell: str, handler: str) -> Iterator[Subject]
             runner.run(own.close())
 
 
-def _measure(subject: Subject, way: str) -> Block:
-    if getattr(subject.broker._driver, "observer", None) is not None:
-        subject.broker._driver.observer = None
+def _prepare(subject: Subject, way: str) -> None:
+    subject.broker._driver.observer = None
     WAYS[way](subject.broker)
     gc.collect()
+
+
+def _count_calls(subject: Subject, way: str) -> float:
+    """Return the calls of Python functions for an item: they do not depend on what else the machine does."""
+    _prepare(subject, way)
+    done, calls = subject.settled.done, itertools.count()
+
+    def note(_frame: Any, event: str, _argument: Any) -> None:
+        if event == "call":
+            next(calls)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        subject.run()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return next(calls) / (subject.settled.done - done)
+
+
+def _measure(subject: Subject, way: str) -> Block:
+    _prepare(subject, way)
     done, began, processor = subject.settled.done, time.monotonic(), time.process_time()
     subject.run()
     processor = time.process_time() - processor
@@ -165,18 +192,25 @@ def _measure(subject: Subject, way: str) -> Block:
     return Block(number / (subject.settled.last - began), processor / number * 1e6)
 
 
-def _interleave(here: Place, shell: str, handler: str, *, items: int, rounds: int) -> dict[str, list[Block]]:
-    name = f"{here.collection}_full"
+def _interleave(
+    here: Place, shell: str, handler: str, *, items: int, rounds: int
+) -> tuple[dict[str, list[Block]], dict[str, list[float]]]:
+    """Return the blocks of each way, and the calls of Python functions for an item."""
+    name, calls = f"{here.collection}_full", {way: list[float]() for way in WAYS}
     blocks: dict[str, list[Block]] = {way: [] for way in WAYS}
     with Broker(here.client[here.database][name]) as producer, _open(here, name, shell, handler) as subject:
         queue = producer.queue(QUEUE)
+        payloads = [payload(number) for number in range(items)]
         for turn in range(-WARM_UP, rounds):
             for way in reversed(WAYS) if turn % 2 else WAYS:
-                queue.push_many([payload(number) for number in range(items)], headers=HEADERS)
+                queue.push_many(payloads, headers=HEADERS)
                 block = _measure(subject, way)
                 if turn >= 0:
                     blocks[way].append(block)
-    return blocks
+        for _, way in product(range(COUNTED_ROUNDS), WAYS):
+            queue.push_many(payloads, headers=HEADERS)
+            calls[way].append(_count_calls(subject, way))
+    return blocks, calls
 
 
 # --- results -------------------------------------------------------------------------------------
@@ -196,9 +230,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with place(options.uri, options.database, "telemetry", memory=True) as here:
         machine = report.machine(here.client, write_concern="majority", payload_bytes=PAYLOAD_BYTES)
         for shell, handler in product(options.shell or SHELLS, options.handler or HANDLERS):
-            blocks = _interleave(here, shell, handler, items=items[handler], rounds=options.rounds)
+            blocks, calls = _interleave(here, shell, handler, items=items[handler], rounds=options.rounds)
             title = f"{shell}, {handler}"
-            workers[title] = {way: _result(way, blocks) for way in WAYS}
+            workers[title] = {way: _result(way, blocks, calls[way]) for way in WAYS}
             for way, each in workers[title].items():
                 report.progress(_line(title, way, each))
         machine["load_average_at_end"] = report.machine(here.client)["load_average"]
@@ -207,7 +241,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {"machine": machine, "settings": settings, "workers": workers, "missed": missed}
 
 
-def _result(way: str, blocks: Mapping[str, Sequence[Block]]) -> dict[str, Any]:
+def _result(way: str, blocks: Mapping[str, Sequence[Block]], calls: Sequence[float]) -> dict[str, Any]:
     pairs = list(zip(blocks[way], blocks[REFERENCE], strict=True))
     processor = Spread.of([own.processor_us / other.processor_us for own, other in pairs])
     target = TARGETS.get(way)
@@ -217,6 +251,7 @@ def _result(way: str, blocks: Mapping[str, Sequence[Block]]) -> dict[str, Any]:
         "more_processor_us": report.spread(Spread.of([own.processor_us - other.processor_us for own, other in pairs])),
         "rate_ratio": report.spread(Spread.of([own.per_second / other.per_second for own, other in pairs])),
         "processor_ratio": report.spread(processor),
+        "calls": [round(number, 1) for number in calls],
         "target": target,
         "reached": target is None or processor.median <= target,
     }
@@ -226,7 +261,8 @@ def _line(title: str, way: str, result: dict[str, Any]) -> str:
     ratio, rate = result["processor_ratio"], result["rate_ratio"]
     return (
         f"{title:22} {way:28} {result['per_second']['median']:8,.0f}/s {result['processor_us']['median']:6.1f} µs; "
-        f"processor {ratio['median']:.3f} ± {ratio['error']:.3f}, rate {rate['median']:.3f} ± {rate['error']:.3f}"
+        f"processor {ratio['median']:.3f} ± {ratio['error']:.3f}, rate {rate['median']:.3f} ± {rate['error']:.3f}, "
+        f"{min(result['calls']):.1f} calls"
     )
 
 

@@ -26,11 +26,14 @@ from examples.flights.running import start_line
 from examples.flights.spark import SharedSession, SparkFailed, shared_session, what_is_missing
 from examples.letters import causes
 from examples.running import ENGINES, Site
+from mongoq.web import create_app
+from mongoq.web.server import serve
 
 __all__ = ["main"]
 
 COLLECTION = "flights"
 PICTURE = Path("flights.png")
+HOST = "127.0.0.1"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     report = parser.add_mutually_exclusive_group()
     report.add_argument("--no-spark", action="store_true", help="leave out the report")
+    parser.add_argument("--dashboard", action="store_true", help="at the end, show the data in a browser until Ctrl-C")
     report.add_argument("--png", type=_writable, metavar="PATH", help=f"draw the report here ({PICTURE})")
     return program.run_program(_run, parser.parse_args(arguments))
 
@@ -74,8 +78,19 @@ def _run(console: Console, uri: str, options: argparse.Namespace) -> bool:
         _work(console, site, folder, rows=options.rows, threads=options.threads)
         proof = _prove(uri, database, folder, rows=options.rows)
         agreed = options.no_spark or _report(console, spark, broker, uri, options.png)
-    show.proof(console, proof)
+        show.proof(console, proof)
+        if options.dashboard:
+            _serve_dashboard(console, broker, folder)
+    if not options.dashboard:
+        console.print("make dashboard shows such data in a browser", markup=False, highlight=False)
     return proof.holds and agreed
+
+
+def _serve_dashboard(console: Console, broker: mongoq.Broker, folder: Path) -> None:
+    """Serve the queues and the pipeline, read-only and for this machine alone, until Ctrl-C."""
+    app = create_app(broker, pipelines=[build(reference(folder))])
+    text = "the dashboard: http://{}:{}/ (Ctrl-C ends it)"
+    serve(app, HOST, 0, lambda port: console.print(text.format(HOST, port), markup=False, highlight=False))
 
 
 def _engine(console: Console, wanted: str) -> str:

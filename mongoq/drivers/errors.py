@@ -25,12 +25,12 @@ __all__ = [
 
 LOGIN_REFUSED_CODES = frozenset({11, 17, 18, 334, 8000})
 """What a server answers to credentials that it does not take, or to a mechanism that it does not have."""
-READ_COMMANDS = frozenset(
-    {"find", "aggregate", "count", "getMore", "listCollections", "listIndexes", "collStats", "killCursors"}
-)
+READ_COMMANDS = frozenset({"find", "aggregate", "count", "getMore", "listIndexes", "collStats", "killCursors"})
 """Commands whose actions the role ``read`` holds."""
-WRITE_COMMANDS = frozenset({"insert", "update", "delete", "findAndModify", "createIndexes"})
+WRITE_COMMANDS = frozenset({"insert", "update", "delete", "findAndModify"})
 """Commands whose actions the role ``readWrite`` holds."""
+SETUP_COMMANDS = frozenset({"listCollections", "createIndexes"})
+"""Commands that only the first broker of a collection needs: a refusal means that no worker has started there."""
 CLUSTER_COMMANDS = frozenset({"getParameter", "replSetGetConfig", "serverStatus"})
 """Commands whose actions no role on a database holds, but the role ``clusterMonitor``."""
 ACTIONS = {
@@ -44,6 +44,7 @@ ACTIONS = {
     "drop": "dropCollection",
 }
 """The server's names of the actions that commands need, where they differ from those of the commands."""
+ROLES_ADVICE = "'mongoq role producer|worker|viewer' prints roles with no more than they need"
 ADVICE_SEPARATOR = "; mongoq: "
 NOT_AUTHORIZED_PATTERN = re.compile(r'not authorized on (\S+) to execute command \{ (\w+): (?:"([^"]*)")?')
 
@@ -69,15 +70,24 @@ def describe_missing_right(error: Exception) -> str:
     place = f"{database}.{collection}" if collection else database
     actions = _find_actions(command, str(error))
     what = f"the action{'s' if len(actions) > 1 else ''} {' and '.join(map(repr, actions))}"
-    knows = f"knows the user, who may not run {command!r} on {place}: grant"
+    refused = f"knows the user, who may not run {command!r} on {place}"
+    if command in SETUP_COMMANDS:
+        return (
+            f"{refused}, and mongoq's indexes are not there yet: start a worker first, or call broker.ensure_indexes() "
+            f"as an administrator; for a worker, grant {what} on {place}: 'mongoq role worker' prints its role"
+        )
+    knows = f"{refused}: grant"
     if command in CLUSTER_COMMANDS:
         return f"{knows} {what} on the cluster, or the role 'clusterMonitor' on the database 'admin'"
     if command in READ_COMMANDS:
-        return f"{knows} {what} on {place}, or the role 'read' on the database {database!r}"
+        roles = "" if command == "collStats" else f"; {ROLES_ADVICE}"  # none of mongoq's roles has it
+        return f"{knows} {what} on {place}, or the role 'read' on the database {database!r}{roles}"
     if command in WRITE_COMMANDS:
         # The refusal of an update does not say whether it is an upsert.
         upsert = "; an update that may add a document needs 'insert' too" if command == "update" else ""
-        return f"{knows} {what} on {place}, or the role 'readWrite' on the database {database!r}{upsert}"
+        return (
+            f"{knows} {what} on {place}, or the role 'readWrite' on the database {database!r}{upsert}; {ROLES_ADVICE}"
+        )
     return f"{knows} {what} on {place}"
 
 

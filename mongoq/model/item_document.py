@@ -29,6 +29,9 @@ def item_document(item: Item[Any], *, whole: bool = False) -> dict[str, Any]:
     when = item.stored("when")
     if when is not None:
         document["lease_until" if item.stored("reserved") is True else "due"] = to_plain(when)
+    since = claim_time(item)
+    if since is not None:
+        document["since"] = to_plain(since)
     for field in ORDER:
         value = item.stored(field)
         if value is not None:
@@ -38,6 +41,15 @@ def item_document(item: Item[Any], *, whole: bool = False) -> dict[str, Any]:
     if has_payload(item):
         document["payload"] = item.stored("payload")
     return document
+
+
+def claim_time(item: Item[Any]) -> datetime | None:
+    """Return the second in which a reserved item was claimed, by the clock of that process; ``None`` for others.
+
+    The envelope has no time of the claim, but the token is an ObjectId of that moment.
+    """
+    token = item.stored("token")
+    return token.generation_time if item.stored("reserved") is True and isinstance(token, ObjectId) else None
 
 
 def state_of(item: Item[Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from mongoq import __version__
 from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import count
+from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
 from mongoq.web.access import Access, Users, check_access
 from mongoq.web.client import BrokerClient
@@ -20,8 +21,11 @@ from mongoq.web.pages import changes
 from mongoq.web.pages import routes as pages
 from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
+from mongoq.web.pipelines import check_pipelines
 from mongoq.web.problems import RESPONSES, add_handlers, describe
+from mongoq.web.readings import QueueReadings
 from mongoq.web.routes import dead_set, history, items, letters, queues, settings, system
+from mongoq.web.routes import pipelines as pipeline_calls
 from mongoq.web.services import Services
 
 MAX_BULK = 10_000
@@ -35,6 +39,7 @@ def create_app(
     database: str | None = None,
     collection: str | None = None,
     max_bulk: int = MAX_BULK,
+    pipelines: Iterable[Pipeline] = (),
     origins: Collection[str] = (),
 ) -> FastAPI:
     """Return an ASGI app with dashboard and HTTP API of a broker, to be served by itself or mounted in another app.
@@ -52,13 +57,15 @@ def create_app(
         database: the database, with a connection string; default the one in the string, else ``mongoq``.
         collection: the collection, with a connection string; default ``mongoq``.
         max_bulk: items that one change may concern, at most.
+        pipelines: pipelines that the dashboard draws, with the numbers of their queues.
         origins: origins besides the app's own whose pages may send changes, such as ``"https://queues.example.com"``.
 
     Raises:
         ArgumentInvalid: an argument cannot be used; it is named.
+        GraphInvalid: a pipeline has faults.
     """
     client = BrokerClient(broker, database=database, collection=collection)
-    services = Services(client, count(max_bulk, "max_bulk"))
+    services = Services(client, count(max_bulk, "max_bulk"), check_pipelines(pipelines))
 
     @asynccontextmanager
     async def close_at_end(_app: FastAPI) -> AsyncIterator[None]:
@@ -78,11 +85,15 @@ def create_app(
         lifespan=close_at_end,
         responses=RESPONSES,
     )
-    for module in (queues, settings, items, letters, history, system, dead_set):
+    for module in (queues, settings, items, letters, history, pipeline_calls, system, dead_set):
         app.include_router(module.make_router(services))
     renderer = Renderer()
-    app.state.feed = Feed(partial(pages.read_numbers, services))
-    for router in (pages.make_router(services, renderer, app.state.feed), changes.make_router(services, renderer)):
+    readings = QueueReadings(client)
+    app.state.feed = Feed(readings.read_numbers, lambda: readings.pause)
+    for router in (
+        pages.make_router(services, renderer, readings, app.state.feed),
+        changes.make_router(services, renderer),
+    ):
         app.include_router(router)
     add_handlers(app, partial(pages.show_problem, renderer))
     app.add_exception_handler(dead_set.DeadSetMistake, dead_set.answer_mistake)

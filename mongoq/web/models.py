@@ -104,6 +104,40 @@ class BindingList(Answer):
     bindings: dict[str, list[str]]
 
 
+class PipelineList(Answer):
+    """Names of the pipelines that the app knows."""
+
+    pipelines: list[str]
+
+
+class PipelineNode(Answer):
+    """A source, a queue or a stage of a pipeline."""
+
+    id: str
+    kind: Literal["source", "queue", "stage"]
+    name: str
+    queue: QueueState | None = Field(description="State of a queue; null if no caller has used it, and for others.")
+
+
+class PipelineEdge(Answer):
+    """A way of items between two nodes."""
+
+    kind: Literal["from", "to", "otherwise", "errors"]
+    start: str = Field(description="Id of the node that items come from.")
+    end: str
+    items: int | None = Field(None, description="Items that wait for the stage or are with it.")
+    exact: bool = Field(True, description="False if the count of items ended at a limit.")
+    passed: int | None = Field(None, description="Items that have gone through since the queue was made.")
+
+
+class PipelineDocument(Answer):
+    """The graph of a pipeline, with the numbers of items on each edge."""
+
+    name: str
+    nodes: list[PipelineNode]
+    edges: list[PipelineEdge]
+
+
 class HealthDocument(Answer):
     """Whether the server takes writes, and the collection can be used."""
 

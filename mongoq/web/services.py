@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.item import Item
 from mongoq.model.item_document import item_document
+from mongoq.pipeline.pipeline import Pipeline
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.protocol.history.pages import Range
@@ -23,10 +25,12 @@ class Services:
     Attributes:
         client: client of the broker.
         max_bulk: items that one change may concern, at most.
+        pipelines: pipelines that the app shows, by name.
     """
 
     client: BrokerClient
     max_bulk: int
+    pipelines: Mapping[str, Pipeline]
 
     async def open_queue(self, name: str) -> Any:
         """Return a handle of a queue.

@@ -132,9 +132,9 @@ def _place_of(error: BaseException) -> str:
 def exc_info_of(error: BaseException | str | None, log_errors: LogErrors = "message") -> ExcInfo | None:
     """Return ``exc_info`` for a logger; ``None`` for no exception.
 
-    The traceback begins with the first frame of the handler. A formatter prints the whole text of an error. If the text quotes a payload or a credential, a stand-in with the
-    same type name and the cleaned line replaces the error, without the errors that led to it. With ``"type"`` the
-    stand-in has no text.
+    The traceback begins with the first frame of the handler. A formatter prints the whole text of an error. If the text
+    quotes a payload or a credential, a stand-in with the same type name and the cleaned line replaces the error,
+    without the errors that led to it. With ``"type"`` the stand-in has no text.
     """
     if not isinstance(error, BaseException):
         return None

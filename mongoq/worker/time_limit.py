@@ -39,6 +39,11 @@ class TimeLimit:
     failures: FailureReporter
     cancel: Callable[[HandlerCall], None]
 
+    @property
+    def is_exhausted(self) -> bool:
+        """True when overdue calls, also those that timed out, take all the concurrency of the consumer."""
+        return len(self._find_overdue()) >= self.consumer.concurrency
+
     def take_overdue(self) -> list[HandlerCall]:
         """Return the calls that have become overdue since the last check."""
         overdue = [run for run in self._find_overdue() if not run.reported]

@@ -98,6 +98,8 @@ def test_json_that_a_command_prints_is_read_back_equal(value: Any) -> None:
         ("{a: 1}", "not valid JSON"),
         ("", "not valid JSON"),
         ("NaN", "numberDouble"),
+        ("1e400", "too large for a number"),
+        ('{"a": [-1E999]}', "too large for a number"),
         ('{"a": 1, "b": 2, "a": 3}', "'a' occurs twice"),
         ('{"$oid": "7"}', "extended JSON"),
         ('{"$binary": 7}', "extended JSON"),

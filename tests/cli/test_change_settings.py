@@ -79,6 +79,16 @@ def test_a_new_queue_is_configured_on_request(run: Run, broker: mongoq.Broker) -
     assert queue.settings.history == timedelta(hours=1)
 
 
+def test_a_queue_can_be_paused_before_its_first_item(run: Run, read: Read, broker: mongoq.Broker) -> None:
+    for command, is_hinted in (("pause", True), ("resume", False)):
+        result = run(command, "later", "--yes")
+        assert (result.exit_code, "--new" in result.stderr) == (1, is_hinted)
+    assert read("pause", "later", "--yes", "--new") == [{"queue": "later", "paused": True, "was_paused": False}]
+    broker.queue("later").push(1)
+    assert broker.queue("later").reserve() is None
+    assert run("resume", "later", "--yes").stdout == "later is now not paused\n"
+
+
 @pytest.mark.parametrize(
     ("options", "code"),
     [

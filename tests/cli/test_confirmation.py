@@ -55,6 +55,7 @@ def test_nobody_has_agreed_to_a_change_of_items_that_come_after_a_count_of_none(
     run: Run,
     broker: mongoq.Broker,
     monkeypatch: pytest.MonkeyPatch,
+    *,
     module: Any,
     arguments: list[str],
     yes: list[str],

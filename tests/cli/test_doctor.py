@@ -16,7 +16,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.cli.checks import server_checks as checks
-from mongoq.cli.checks.queue_checks import check_consumers, check_oldest, check_workers
+from mongoq.cli.checks.queue_checks import check_consumers, check_oldest, check_paused, check_workers
 from mongoq.cli.main import main
 from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
@@ -71,6 +71,7 @@ def test_each_check_is_a_line(examine: Examine, broker: mongoq.Broker) -> None:
         "stored settings",
         "workers",
         "consumers",
+        "paused",
         "oldest item",
     ]
     assert findings["use of the index"]["detail"] == "claims use mongoq1_claim"
@@ -290,6 +291,17 @@ def test_queues_with_a_worker_or_a_pause_and_dead_queues_are_not_forgotten() -> 
     assert check_consumers(quiet).state == "ok"
     finding = check_consumers([*quiet, queue("mails", 2)])
     assert finding.detail == "no worker takes the due items of mails (0:02:00)"
+    assert finding.advice == "start a worker for them, such as mongoq worker app:worker"
+
+
+def test_items_that_wait_in_a_paused_queue_are_a_warning() -> None:
+    empty = QueueInsight("empty", NOW, paused=True, reserved=BoundedCount(1))
+    later = QueueInsight("later", NOW, paused=True, scheduled=BoundedCount(4), expired=BoundedCount(1, exact=False))
+    assert check_paused([queue("orders", 2), empty]).to_document()["state"] == "ok"
+    finding = check_paused([queue("orders", 2), empty, later, queue("mails", 2, paused=True)])
+    assert finding.state == "warning"
+    assert finding.detail == "items wait in later (at least 5 items), mails (1 item)"
+    assert finding.advice == "mongoq resume QUEUE ends a pause"
 
 
 def test_the_queues_that_wait_longest_are_named_first() -> None:

@@ -109,6 +109,24 @@ def test_peek_prints_documents_that_other_commands_take(read: Read, orders: mong
     assert read("show", document["id"])[0]["payload"] == document["payload"]
 
 
+def test_peek_names_the_worker_of_a_reserved_item_and_the_time_of_its_claim(
+    run: Run, read: Read, orders: mongoq.Queue[Any]
+) -> None:
+    orders.push_many(range(2))
+    claimed = orders.reserve() or pytest.fail("nothing")
+    assert claimed.token is not None
+    assert claimed.by is not None
+    since = claimed.token.generation_time.strftime("%Y-%m-%dT%H:%M:%S")
+    (document,) = read("peek", "orders", "--state", "reserved")
+    assert (document["by"], document["since"][:19]) == (claimed.by, since)
+    header, _, row = [line.split() for line in run("peek", "orders", "--state", "reserved").stdout.splitlines()]
+    assert header == ["id", "by", "since", "lease", "until", "attempts", "payload"]
+    assert (row[1], row[2][:10]) == (claimed.by, since[:10])
+    orders.rollback(claimed)
+    assert "since" not in read("peek", "orders")[0]
+    assert claimed.by not in run("peek", "orders").stdout
+
+
 def test_peek_says_that_there_are_no_items(run: Run, read: Read, orders: mongoq.Queue[Any]) -> None:
     orders.push(1, delay=60)
     result = run("peek", "orders")

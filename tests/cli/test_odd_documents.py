@@ -1,4 +1,4 @@
-"""Control documents that another version or another program has written do not break what people and monitors look at."""
+"""Control documents of another version or another program do not break what people and monitors look at."""
 
 from __future__ import annotations
 

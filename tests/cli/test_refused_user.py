@@ -86,6 +86,15 @@ def test_a_worker_with_a_wrong_password_ends_and_is_not_started_again(
     assert not [line for line in command.log if ":wrong@" in line]
 
 
+def test_a_refusal_in_the_module_is_one_line_with_the_line_of_the_user(guarded: EmbeddedServer, program: Start) -> None:
+    push = "with connect() as broker:\n    broker.queue('orders').push(1)\n"
+    command = program("worker", "app:worker", more=push, **place(guarded, "viewer"))
+    assert command.end() == 3
+    (line,) = command.log
+    assert "app.py:" in line
+    assert "who may not run 'insert' on app.mongoq" in line
+
+
 def test_a_supervisor_does_not_start_a_worker_again_whose_user_lacks_a_right(
     guarded: EmbeddedServer, program: Start
 ) -> None:

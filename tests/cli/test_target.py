@@ -119,6 +119,34 @@ def test_whatever_a_module_raises_is_reported(folder: Path, source: str) -> None
     assert "/mongoq/connection.py" not in error.message
 
 
+def test_an_error_of_mongoq_is_one_line_with_the_line_of_the_user(folder: Path) -> None:
+    text = (
+        "import mongoq\n\ndef connect():\n    return mongoq.connect('mongodb://ada:secret@127.0.0.1:9', timeout=0.1)\n"
+    )
+    (folder / "shop_l.py").write_text(text)
+    (folder / "shop_m.py").write_text("import shop_l\nshop_l.connect()\n")
+    error = refusal("shop_m:worker")
+    assert error.exit_code == 3
+    assert error.message.startswith("shop_l.py:4: no usable MongoDB answered at ")
+    assert "\n" not in error.message
+    assert "secret" not in error.message
+
+
+def test_an_error_of_mongoq_keeps_the_traceback_of_the_error_of_the_user_that_caused_it(folder: Path) -> None:
+    text = (
+        "import mongoq\ntry:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise mongoq.MongoqError from error\n"
+    )
+    (folder / "shop_n.py").write_text(text)
+    assert 'shop_n.py", line 3' in refusal("shop_n:worker").message
+
+
+def test_a_missing_variable_is_shown_without_the_frames_of_python(folder: Path) -> None:
+    (folder / "shop_o.py").write_text("import os\nuri = os.environ['SHOP_THAT_IS_MISSING']\n")
+    message = refusal("shop_o:worker").message
+    assert message.count("  File ") == 1
+    assert message.endswith("KeyError: 'SHOP_THAT_IS_MISSING'")
+
+
 def test_credentials_are_not_shown(folder: Path) -> None:
     (folder / "shop_i.py").write_text("raise ValueError('mongodb://ada:secret@db/x')")
     message = refusal("shop_i:worker").message

@@ -1,4 +1,4 @@
-"""The pages *deployment* and *troubleshooting*: their commands exist, and show what the pages say."""
+"""The pages for operators: their commands exist, and show what the pages say."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from tests.waiting import until
 
 DEPLOYMENT = (ROOT / "docs" / "deployment.md").read_text()
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text()
+ALERTS = (ROOT / "docs" / "monitoring.md").read_text().partition("### Alerts")[2].partition("\n## ")[0]
 DEPLOY = ROOT / "examples" / "shop" / "deploy"
 TITLED = re.compile(r'^```\w+ title="(?P<path>[^"]+)"\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r'"([^"\n]+)"')
-COMMANDS = sorted({*commands_in(DEPLOYMENT), *commands_in(TROUBLESHOOTING)})
+COMMANDS = sorted({command for page in (DEPLOYMENT, TROUBLESHOOTING, ALERTS) for command in commands_in(page)})
 
 
 # --- commands ------------------------------------------------------------------------------------
@@ -87,6 +88,16 @@ def test_times_of_the_table_are_those_of_the_files() -> None:
     rows = [line for line in DEPLOYMENT.splitlines() if line.startswith(("| Compose", "| systemd", "| Kubernetes"))]
     times = [row.split("|")[3].strip() for row in rows]
     assert times == [compose.replace("s", " s"), f"{unit} s", f"{pod['terminationGracePeriodSeconds']} s"]
+
+
+# --- monitoring ----------------------------------------------------------------------------------
+
+
+def test_every_alert_has_a_row() -> None:
+    rules = yaml.safe_load((ROOT / "examples" / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
+    assert len(rules) >= 5
+    for rule in rules:
+        assert f"\n| `{rule['alert']}` |" in ALERTS, rule["alert"]
 
 
 # --- troubleshooting -----------------------------------------------------------------------------

@@ -25,6 +25,7 @@ HOW_TO = (
     "claims",
     "group-commit",
     "operating",
+    "settings",
     "health",
     "monitoring",
     "logs",

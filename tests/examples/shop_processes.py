@@ -85,6 +85,20 @@ class ShopProcess:
         until(lambda: self.status("/readyz") == 200 or self.process.poll() is not None)
         assert self.process.poll() is None, self.log
 
+    def wait_until_answered(self, *paths: str) -> None:
+        """Wait until each path is answered with 200; a check of the server may take too long on a busy machine."""
+        for path in paths:
+            until(lambda path=path: self.status(path) == 200)  # type: ignore[misc]
+
+    def wait_until_stopping(self) -> None:
+        """Wait until the process has heard a signal, and says that it stops."""
+
+        def is_stopping() -> bool:
+            answer = self.get("/readyz")
+            return answer.status_code == 503 and any("stops" in reason for reason in answer.json()["reasons"])
+
+        until(is_stopping)
+
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 

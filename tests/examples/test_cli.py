@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -156,6 +157,22 @@ def test_an_interrupted_run_puts_everything_down(
     process.send_signal(signum)
     assert "interrupted" in output_of(process, 130)
     assert collection.count_documents({"reserved": True}) == 0
+
+
+def test_the_dashboard_shows_the_data_until_a_signal_comes(start: Start) -> None:
+    process = start("--rows", 40, "--engine", "threads", "--no-spark", "--dashboard")
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if address := re.search(r"the dashboard: (http://127\.0\.0\.1:\d+/)", line):
+            break
+    else:
+        raise AssertionError("".join(lines))
+    with urlopen(address[1] + "pipeline?name=flights", timeout=PATIENCE) as page:
+        assert "flights.checked" in page.read().decode()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])

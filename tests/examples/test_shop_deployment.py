@@ -245,7 +245,7 @@ def test_the_command_of_the_image_serves_what_is_probed(start: Any) -> None:
     command = [sys.executable, *command_of_image()[1:]]
     app = start(command, {**environment, "SHOP_HOST": "127.0.0.1", "SHOP_PORT": "0"})
     app.wait_until_ready()
-    assert {path: app.status(path) for path in paths_of("shop-app")} == dict.fromkeys(paths_of("shop-app"), 200)
+    app.wait_until_answered(*paths_of("shop-app"))
     app.terminate()
     assert app.end() == 0
 
@@ -257,8 +257,7 @@ def test_the_command_of_the_worker_serves_what_is_probed(start: Any) -> None:
     own = [sys.executable, "-m", *(word if word != address else "127.0.0.1:0" for word in command)]
     worker = start(own, {})
     worker.wait_until_ready()
-    paths = paths_of("shop-worker")
-    assert {path: worker.status(path) for path in paths} == dict.fromkeys(paths, 200)
+    worker.wait_until_answered(*paths_of("shop-worker"))
     worker.terminate()
     assert worker.end() == 0
 

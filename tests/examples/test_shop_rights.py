@@ -52,8 +52,8 @@ def test_a_producer_is_refused_until_a_worker_has_made_the_indexes_and_then_work
     worker.wait_until_ready()
     [id] = app.place()
     until(lambda: app.answer(f"/orders/{id}")["state"] == "shipped")
-    assert app.answer("/readyz") == {"healthy": True, "reasons": [], "notes": []}
-    assert "mongoq_up 1.0" in app.get("/metrics/").text
+    app.wait_until_answered("/readyz")
+    until(lambda: "mongoq_up 1.0" in app.get("/metrics/").text)
     for process in (app, worker):
         process.terminate()
         assert process.end() == 0, process.log

@@ -125,6 +125,7 @@ async def test_a_push_without_the_right_says_what_it_needs(kind: str, guarded: E
     place = store.full_name
     note = f"may not run 'insert' on {place}: grant the action 'insert' on {place}, or the role 'readWrite'"
     assert note in str(caught.value)
+    assert str(caught.value).endswith("; 'mongoq role producer|worker|viewer' prints roles with no more than they need")
 
 
 @KINDS
@@ -198,7 +199,10 @@ async def test_where_there_are_no_indexes_the_right_to_make_them_is_named(guarde
         pytest.raises(OperationFailure, match="createIndexes") as caught,
     ):
         broker.queue("orders").push(1)
+    advice = "start a worker first, or call broker.ensure_indexes() as an administrator"
+    assert f"mongoq's indexes are not there yet: {advice}" in str(caught.value)
     assert "grant the action 'createIndex'" in str(caught.value)
+    assert "'mongoq role worker'" in str(caught.value)
     store.drop()
     with (
         mongoq.connect(uri_of(guarded, WATCHER, store), database=store.database.name) as broker,
@@ -274,6 +278,7 @@ async def test_a_server_that_is_no_primary_is_read_and_says_what_to_do_for_a_wri
             "grant the action 'update' on PLACE.mongoq, or the role 'readWrite' on the database 'PLACE'; an update "
             "that may add a document needs 'insert' too",
         ),
+        ({"find": "mongoq"}, "on the database 'PLACE'; 'mongoq role producer|worker|viewer' prints roles"),
         ({"drop": "mongoq"}, "grant the action 'dropCollection' on PLACE.mongoq"),
         ({"dropRole": "viewer"}, "grant the action 'dropRole' on PLACE"),
     ],

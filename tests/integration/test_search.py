@@ -172,14 +172,14 @@ def test_documents_of_other_programs_are_searched_as_well(broker: mongoq.Broker,
     queue = broker.queue("orders")
     queue.push(1)
     when = raw.find_one({"q": "orders"})["when"]
-    odd = [{"priority": priority} for priority in (None, float("nan"), 2.5, 5)] + [{}]
-    ids: list[Any] = ["text", 7, {"a": 1}, ObjectId(), "more"]
+    odd = [{"priority": priority} for priority in (None, float("nan"), 2.5, 5, "x", "y", float("nan"))] + [{}]
+    ids: list[Any] = ["text", 7, {"a": 1}, ObjectId(), "more", "last", "nan", 3]
     raw.insert_many(
         {"_id": id, "q": "orders", "when": when, "payload": 1, **one} for id, one in zip(ids, odd, strict=True)
     )
     whole = [document["_id"] for document in queue._run(search, wanted(queue, "ready"), limit=100)]
-    assert len(whole) == 6
-    for examine in (1, 2, 3):
+    assert len(whole) == 9
+    for examine in (1, 2, 3, 4, 8):
         found = [each["_id"] for part in slices(queue, wanted(queue, "ready"), examine) for each in part]
         assert found == whole
 

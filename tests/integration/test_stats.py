@@ -32,7 +32,7 @@ def test_what_could_not_be_written_is_written_later(
     for name in ("a", "b"):
         broker.queue(name).push(1)
     mode = {"times": 1}
-    fault = {"failCommands": ["update"], "errorCode": 13, "namespace": broker.namespace}
+    fault = {"failCommands": ["update"], "errorCode": 20, "namespace": broker.namespace}
     client.admin.command("configureFailPoint", "failCommand", mode=mode, data=fault)
     with pytest.raises(OperationFailure):
         broker.stats()

@@ -86,6 +86,41 @@ def test_what_is_put_into_the_queue_elsewhere_wakes(
     assert waiter.result() is not None
 
 
+def push_joined(broker: mongoq.Broker, tx: mongoq.Transaction) -> None:
+    broker.queue("orders").push(1, session=tx.session)
+
+
+def push_keyed_joined(broker: mongoq.Broker, tx: mongoq.Transaction) -> None:
+    broker.queue("orders").push(1, key="k", session=tx.session)
+
+
+def push_many_joined(broker: mongoq.Broker, tx: mongoq.Transaction) -> None:
+    broker.queue("orders").push_many([1], session=tx.session)
+
+
+def publish_joined(broker: mongoq.Broker, tx: mongoq.Transaction) -> None:
+    broker.queue("topic").push(1, session=tx.session)
+
+
+def move_joined(broker: mongoq.Broker, tx: mongoq.Transaction) -> None:
+    item = broker.queue("raw").reserve()
+    assert item is not None
+    broker.queue("raw").move(item, "orders", session=tx.session)
+
+
+@pytest.mark.parametrize("act", [push_joined, push_keyed_joined, push_many_joined, publish_joined, move_joined])
+def test_what_this_process_puts_into_the_queue_in_a_transaction_wakes_at_its_commit(
+    broker: mongoq.Broker, act: Callable[[mongoq.Broker, mongoq.Transaction], None]
+) -> None:
+    broker.bind("topic", "orders")
+    broker.queue("raw").push(1)
+    waiter = Waiter(broker)
+    with broker.transaction() as tx:
+        act(broker, tx)
+        until(lambda: at_rest(broker, "orders"))  # it has asked again, and found nothing before the commit
+    assert waiter.result() is not None
+
+
 def rollback(queue: Any, item: Any) -> None:
     queue.rollback(item)
 

@@ -20,7 +20,7 @@ from pymongo import AsyncMongoClient
 import mongoq
 import mongoq.telemetry
 from mongoq.telemetry.process_hook import ProcessHook
-from tests.telemetry.conftest import Telemetry, drain, fitting
+from tests.telemetry.conftest import KINDS, Telemetry, drain, fitting
 
 ROOT = Path(__file__).parents[2]
 PARENT = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
@@ -84,6 +84,30 @@ def test_a_worker_of_providers_that_record_nothing_has_no_hook(
         worker.run(drain=True)
         assert len(calls) == len(variables)
     assert broker.queue("orders").size() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_instrumented", [False, True], ids=["off", "without an SDK"])
+def test_a_handler_is_called_as_it_is_when_nothing_is_recorded(
+    is_instrumented: bool, kind: str, uri: str, database: str, broker: mongoq.Broker
+) -> None:
+    providers: Any = {"tracer_provider": NoOpTracerProvider(), "meter_provider": NoOpMeterProvider()}
+    files: set[str] = set()
+
+    def handle(payload: Any) -> None:
+        frame = sys._getframe()
+        while frame is not None:
+            files.add(Path(frame.f_code.co_filename).as_posix())
+            frame = frame.f_back  # type: ignore[assignment]
+
+    def instrument(own: Any) -> None:
+        if is_instrumented:
+            mongoq.telemetry.instrument(own, **providers)
+
+    broker.queue("orders").push(1)
+    drain(kind, uri, database, instrument, lambda worker: worker.consumer("orders")(fitting(kind, handle)))
+    assert any(name.endswith("worker/run_context.py") for name in files)
+    assert [name for name in files if ("telemetry/" in name and "tests" not in name) or "worker/hooks" in name] == []
 
 
 def test_a_provider_that_is_set_while_a_worker_runs_counts_from_the_next_claim_on(uri: str, database: str) -> None:

@@ -83,11 +83,20 @@ def broker(uri: str, database: str) -> Iterator[mongoq.Broker]:
 
 
 def texts(browser: Any, selector: str) -> list[str]:
-    return [element.text for element in browser.find_elements(By.CSS_SELECTOR, selector)]
+    """Return the texts of elements; in one step, because the page may renew itself between two."""
+    script = "return [...document.querySelectorAll(arguments[0])].map(element => element.innerText.trim())"
+    found: list[str] = browser.execute_script(script, selector)
+    return found
 
 
-def press(browser: Any, text: str) -> None:
-    browser.find_element(By.XPATH, f"//button[contains(., '{text}')] | //a[contains(., '{text}')]").click()
+def click(browser: Any, selector: str, text: str = "") -> None:
+    """Click on the first element with a text, as soon as there is one; in one step too."""
+    script = (
+        "const elements = [...document.querySelectorAll(arguments[0])];"
+        "const first = elements.find(each => each.innerText.includes(arguments[1]));"
+        "first?.click(); return first !== undefined"
+    )
+    until(lambda: browser.execute_script(script, selector, text))
 
 
 def save_picture(browser: Any, name: str) -> None:
@@ -121,19 +130,19 @@ def test_a_failing_item_is_found_explained_and_sent_back(
     worker.run(drain=True)
     until(lambda: "3" in texts(browser, "tbody td a"))
     save_picture(browser, "dashboard")
-    browser.find_element(By.LINK_TEXT, "3").click()
+    click(browser, "tbody td a", "3")
+    until(lambda: texts(browser, "h1") == ["Dead letters in orders.dead"])
     save_picture(browser, "dashboard-letters")
     assert "KeyError" in browser.page_source
-    browser.find_element(By.CSS_SELECTOR, "main table a code").click()
-    assert 'raise KeyError("city")' in browser.find_element(By.CSS_SELECTOR, "pre").text
+    click(browser, "main table a code")
+    until(lambda: 'raise KeyError("city")' in "".join(texts(browser, "pre")))
     save_picture(browser, "dashboard-item")
     browser.back()
-
+    until(lambda: texts(browser, "h1") == ["Dead letters in orders.dead"])
     is_fixed.set()
-    for box in browser.find_elements(By.CSS_SELECTOR, "input[type=checkbox]"):
-        box.click()
-    press(browser, "Send the selected letters back")
-    assert texts(browser, "h1") == ["Send 3 letters back to their queues, orders.dead?"]
+    browser.execute_script("document.querySelectorAll('input[type=checkbox]').forEach(box => box.click())")
+    click(browser, "button", "Send the selected letters back")
+    until(lambda: texts(browser, "h1") == ["Send 3 letters back to their queues, orders.dead?"])
     browser.switch_to.active_element.send_keys(Keys.ENTER)
     until(lambda: "3 letters of orders.dead went back" in browser.page_source)
     worker = mongoq.Worker(broker)

@@ -13,8 +13,7 @@ from bson import ObjectId
 from fastapi import FastAPI
 
 import mongoq
-from mongoq.web import create_app
-from mongoq.web.pages import routes
+from mongoq.web import create_app, readings
 from mongoq.web.pages.feed import CHANGED, RETRY, Feed
 from tests.web.conftest import Api
 from tests.web.test_letters import bury
@@ -155,10 +154,38 @@ def test_a_processed_item_is_pushed_once_more(api: Api, queue: mongoq.Queue[Any]
     id = queue.push(1)
     queue.pop()
     fields = {"action": "replay_history", "queue": "orders", "id": str(id)}
-    assert "Push a copy of this item" in send_form(api, fields).text
-    assert "A copy was pushed" in send_form(api, {**fields, "confirmed": "yes"}).text
-    assert "An earlier replay has pushed it" in send_form(api, {**fields, "confirmed": "yes"}).text
+    assert "Push 1 copy of processed items to orders?" in send_form(api, fields).text
+    assert "1 copy pushed to orders." in send_form(api, {**fields, "confirmed": "yes"}).text
+    assert "0 copies pushed to orders. 1 were pushed before." in send_form(api, {**fields, "confirmed": "yes"}).text
     assert queue.size() == 1
+
+
+def test_what_a_search_of_the_history_shows_is_pushed_once_more(
+    api: Api, broker: mongoq.Broker, queue: mongoq.Queue[Any]
+) -> None:
+    queue.push_many([{"n": number} for number in range(6)])
+    queue.commit_many(queue.reserve_many(6))
+    search = {"name": "orders", "state": "processed", "where": '{"n": {"$gte": 4}}', "since": "1h"}
+    fields = read_form(open_page(api, "/queue", **search).rpartition('method="post"')[2])
+    assert fields == {"queue": ["orders"], "where": ['{"n": {"$gte": 4}}'], "since": ["1h"]}
+    asked = send_form(api, {**fields, "action": "replay_history", "to": "again"})
+    assert "Push 2 copies of processed items to again?" in asked.text
+    assert broker.queue("again").size() == 0
+    confirmed = read_form(asked.text)
+    assert confirmed["since"][0].startswith("20")
+    send_form(api, confirmed)
+    assert [item.payload["n"] for item in broker.queue("again").peek(9)] == [4, 5]
+    for wrong in ({"since": "soon"}, {"where": "{"}, {"where": '{"$where": "1"}'}, {"to": "$x"}):
+        assert send_form(api, {"queue": "orders", "action": "replay_history", **wrong}).status_code == 422, wrong
+
+
+def test_letters_go_to_another_queue(api: Api, broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
+    bury(queue, 1, 2)
+    fields = {"action": "replay", "queue": "orders.dead", "reason": "no such city", "to": "repair"}
+    asked = send_form(api, fields)
+    assert "Send 2 letters to repair, orders.dead?" in asked.text
+    assert "2 letters of orders.dead went to repair." in send_form(api, read_form(asked.text)).text
+    assert broker.queue("repair").size() == 2
 
 
 def test_a_queue_is_paused_and_resumed(api: Api, queue: mongoq.Queue[Any]) -> None:
@@ -231,7 +258,7 @@ def test_a_server_that_is_away_is_a_page_that_tries_again(
             raise mongoq.ServerUnavailable("no server answers at 127.0.0.1")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(routes, "read_queues", fail)
+            patch.setattr(readings, "read_queues", fail)
             away = api.request("GET", "/", headers=HTML)
         assert (away.status_code, away.headers["refresh"]) == (503, "5")
         assert "tries again every five seconds" in away.text
@@ -263,7 +290,7 @@ def test_open_pages_share_one_reading_and_hear_of_changes() -> None:
         return next(values, 3)
 
     async def listen() -> list[str]:
-        feed = Feed(read, seconds=0.01)
+        feed = Feed(read, lambda: 0.01)
         listeners = [feed.listen() for _ in range(3)]
         await asyncio.gather(*(anext(listener) for listener in listeners))  # how soon to ask again
         heard = await asyncio.gather(*(anext(listener) for listener in listeners))
@@ -283,7 +310,7 @@ def test_a_feed_that_was_closed_ends_its_streams() -> None:
         return 1
 
     async def listen() -> list[str]:
-        feed = Feed(read, seconds=0.01)
+        feed = Feed(read, lambda: 0.01)
         listener = feed.listen()
         heard = [await anext(listener)]
         feed.close()
@@ -302,7 +329,7 @@ def test_a_reading_that_fails_is_a_change_and_goes_on() -> None:
         return answer
 
     async def listen() -> list[str]:
-        listener = Feed(read, seconds=0.01).listen()
+        listener = Feed(read, lambda: 0.01).listen()
         heard: list[str] = []
         while len(heard) < 2:
             event = await anext(listener)

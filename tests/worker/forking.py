@@ -44,6 +44,20 @@ def linger(begun: Any) -> None:
     time.sleep(3600)
 
 
+def run_process(way: str) -> Any:
+    """Run a process of ``multiprocessing`` to its end."""
+    context = multiprocessing.get_context("fork")
+    begun = context.Event()
+    work: Any = (sys.exit, CODE) if way == "process" else (linger, begun)
+    process = context.Process(target=work[0], args=work[1:])
+    process.start()
+    if way == "terminate":
+        begun.wait()  # Python forgets a signal that comes in the middle of a fork
+        process.terminate()
+    process.join()
+    return process
+
+
 def wait_for(child: int) -> None:
     _, status = os.waitpid(child, 0)
     say("child", os.waitstatus_to_exitcode(status))
@@ -53,15 +67,7 @@ def main(uri: str, database: str, kind: str, way: str) -> None:
     def plain(payload: Any) -> Any:
         if way in ("process", "terminate"):
             say("began", payload, os.getpid())
-            context = multiprocessing.get_context("fork")
-            begun = context.Event()
-            work = (sys.exit, CODE) if way == "process" else (linger, begun)
-            process = context.Process(target=work[0], args=work[1:])
-            process.start()
-            if way == "terminate":
-                begun.wait()  # Python forgets a signal that comes in the middle of a fork
-                process.terminate()
-            process.join()
+            process = run_process(way)
             say("child", process.exitcode)
             return None
         child = begin(payload)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -78,17 +79,21 @@ def test_a_worker_that_finds_no_server_starts(desk: Desk, queue: mongoq.Queue[An
     running.stop()
 
 
-def test_a_consumer_whose_runs_do_not_end_is_a_reason(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+@pytest.mark.parametrize("on_timeout", ["log", "release", "cancel"])
+def test_a_consumer_whose_runs_do_not_end_is_a_reason(desk: Desk, queue: mongoq.Queue[Any], on_timeout: Any) -> None:
+    if on_timeout == "cancel" and desk.kind != "tasks":
+        pytest.skip("a thread cannot be cancelled")
     ended: list[Any] = []
     go = asyncio.Event()
     queue.push(1)
 
     async def handle(payload: Any) -> None:
         while not go.is_set():
-            await asyncio.sleep(0.01)
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
         ended.append(payload)
 
-    desk.consume("orders", handle, max_time=0.05, on_timeout="release", lease=30)
+    desk.consume("orders", handle, max_time=0.05, on_timeout=on_timeout, lease=30)
     running = desk.start()
     worker = desk._workers[-1]
     until(lambda: any("take too long" in reason for reason in worker.health().reasons))

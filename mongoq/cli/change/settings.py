@@ -16,11 +16,15 @@ from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.durations import DURATION, DURATION_OR_NONE, NONE, ParameterType, setting_text
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
+from mongoq.errors import MongoqError, QueueUnknown
 from mongoq.model.arguments import queue_name
 from mongoq.model.settings import QueueOptions, QueueSettings, check_limit, check_options, resolve_settings
 from mongoq.protocol import admin
 from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.sync import Broker, Queue
+
+with_new = click.option("--new", is_flag=True, help="QUEUE need not exist yet.")
+"""Adds the option for a queue that has no item yet."""
 
 
 class CountOrNone(ParameterType):
@@ -38,26 +42,34 @@ class CountOrNone(ParameterType):
         return int(text)
 
 
-def open_queue(broker: Broker, queue: str, *, new: bool = False) -> Queue[Any]:
+def open_queue(broker: Broker, queue: str, *, new: bool | None = None) -> Queue[Any]:
     """Return the handle of a queue that is known, or is to be ``new``, with its stored settings.
 
+    ``new`` is ``None`` for a command without the option.
+
     Raises:
-        QueueUnknown: no queue has this name.
+        MongoqError: no queue has this name.
     """
     handle = broker.queue(queue)
     if not new:
-        broker._run(refuse_unknown, queue)
+        try:
+            broker._run(refuse_unknown, queue)
+        except QueueUnknown as error:
+            if new is None:
+                raise
+            raise MongoqError(f"{error.problem}; if it is to be a new queue, add --new") from None
     handle.is_paused()
     return handle
 
 
 @click.command(short_help="Stop claims of a queue in all processes.")
 @click.argument("queue", type=QUEUE)
+@with_new
 @with_confirmation
 @with_broker
-def pause(*, queue: str, confirmation: Confirmation, broker: Broker, output: Output) -> None:
+def pause(*, queue: str, new: bool, confirmation: Confirmation, broker: Broker, output: Output) -> None:
     """Stop claims of QUEUE in all processes within a second; pushes go on, and so do runs that have begun."""
-    _set_paused(open_queue(broker, queue), confirmation, output, paused=True)
+    _set_paused(open_queue(broker, queue, new=new), confirmation, output, paused=True)
 
 
 @click.command(short_help="End the pause of a queue.")
@@ -102,7 +114,7 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
 )
 @click.option("--dead", metavar="QUEUE", help="Queue of the dead letters, or none.")
 @click.option("--existing", is_flag=True, help="Apply --history to the items in the history too.")
-@click.option("--new", is_flag=True, help="QUEUE need not exist yet.")
+@with_new
 @with_confirmation
 @with_broker
 def configure(

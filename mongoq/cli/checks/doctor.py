@@ -13,7 +13,7 @@ from mongoq.cli.base.connection import connect, with_connection, with_json
 from mongoq.cli.base.durations import DURATION
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output
-from mongoq.cli.checks.queue_checks import check_consumers, check_oldest, check_stored, check_workers
+from mongoq.cli.checks.queue_checks import check_consumers, check_oldest, check_paused, check_stored, check_workers
 from mongoq.cli.checks.role import ROLES
 from mongoq.cli.checks.server_checks import (
     Finding,
@@ -120,6 +120,7 @@ def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[Finding]
         yield _describe_refusal(error).named("queues")
         return
     yield check_consumers(queues).named("consumers")
+    yield check_paused(queues).named("paused")
     yield check_oldest(queues, max_age).named("oldest item")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
+from mongoq.cli.base.amounts import amount
 from mongoq.cli.checks.server_checks import Finding
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.insight import QueueInsight
@@ -48,7 +49,17 @@ def check_consumers(queues: Sequence[QueueInsight]) -> Finding:
     if not forgotten:
         return Finding.fine("queues with due items have workers, or are not a minute behind")
     names = _list(f"{queue.name} ({_age(queue)})" for queue in forgotten)
-    return Finding.problem(f"no worker takes the due items of {names}", "start a worker for them: mongoq worker")
+    advice = "start a worker for them, such as mongoq worker app:worker"
+    return Finding.problem(f"no worker takes the due items of {names}", advice)
+
+
+def check_paused(queues: Sequence[QueueInsight]) -> Finding:
+    """Check that no items wait in paused queues: a pause is deliberate, but it may have been forgotten."""
+    waiting = {queue.name: queue.ready + queue.scheduled + queue.expired for queue in queues if queue.paused}
+    names = _list(f"{name} ({amount(number)})" for name, number in waiting.items() if number.number)
+    if not names:
+        return Finding.fine("no items wait in paused queues")
+    return Finding.warning(f"items wait in {names}", "mongoq resume QUEUE ends a pause")
 
 
 def check_oldest(queues: Sequence[QueueInsight], max_age: timedelta) -> Finding:

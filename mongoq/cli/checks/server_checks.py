@@ -33,7 +33,8 @@ class Finding:
     """Result of a check.
 
     Attributes:
-        state: ``ok``, ``problem``, ``warning`` for what works with limits, or ``unknown`` if the check could not be made.
+        state: ``ok``, ``problem``, ``warning`` for what works with limits, or ``unknown`` if the check could not be
+            made.
         detail: what was found.
         advice: what to do; empty if there is nothing to do.
         check: name of the check.

@@ -8,7 +8,7 @@ from typing import Any
 from mongoq.cli.base.output import printable
 from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item
-from mongoq.model.item_document import state_of
+from mongoq.model.item_document import claim_time, state_of
 
 PAYLOAD_CHARACTERS = 200
 """Characters of a payload in a table, at most."""
@@ -20,6 +20,9 @@ def item_row(item: Item[Any]) -> dict[str, Any]:
         "id": item.id,
         "state": state_of(item),
         "due": _time(item.stored("when")),
+        "by": item.stored("by"),
+        "since": claim_time(item),
+        "lease_until": _time(item.stored("when")),
         "processed": _time(item.stored("processed")),
         "priority": item.stored("priority"),
         "attempts": item.stored("attempts"),

@@ -24,10 +24,21 @@ from mongoq.sync import Broker
 
 LIVE = "live"
 """State of ``peek`` that stands for all items that are not processed."""
+DUE_COLUMNS = ("id", "due", "priority", "attempts", "key", "payload")
 LIVE_COLUMNS = ("id", "state", "due", "priority", "attempts", "key", "payload")
 OPTIONAL = frozenset({"priority", "attempts", "key"})
 """Columns that are left out if they are empty, or zero in each row."""
+RESERVED_COLUMNS = ("id", "by", "since", "lease_until", "priority", "attempts", "key", "payload")
 PROCESSED_COLUMNS = ("id", "processed", "priority", "attempts", "key", "payload")
+COLUMNS = {
+    "ready": DUE_COLUMNS,
+    "scheduled": DUE_COLUMNS,
+    "reserved": RESERVED_COLUMNS,
+    "expired": RESERVED_COLUMNS,
+    "processed": PROCESSED_COLUMNS,
+    LIVE: LIVE_COLUMNS,
+}
+"""Columns of ``peek`` for each state."""
 HOP_COLUMNS = ("queue", "stage", "ended", "to", "attempts", "taken", "settled", "by")
 
 
@@ -43,7 +54,10 @@ HOP_COLUMNS = ("queue", "stage", "ended", "to", "attempts", "taken", "settled", 
 )
 @with_broker
 def peek(queue: str, number: int, state: Any, broker: Broker, output: Output) -> None:
-    """Show the first items of a queue, in the order in which they will be claimed."""
+    """Show the first items of a queue, in the order in which they will be claimed.
+
+    Reserved items are shown with the worker that holds them, and the time of the claim by its clock.
+    """
     context = broker.queue(queue)._context
     wanted = history_range(
         context, since=None, until=None, where=None, state=None if state == LIVE else state, page=number
@@ -54,12 +68,9 @@ def peek(queue: str, number: int, state: Any, broker: Broker, output: Output) ->
     items = context.items(documents, broker._context.clock.now())[:number]
     if not items:
         broker._run(refuse_unknown, queue)
-    columns: tuple[str, ...] = PROCESSED_COLUMNS if state == "processed" else LIVE_COLUMNS
-    if state != LIVE:
-        columns = tuple(column for column in columns if column != "state")
     rows = map(item_document if output.as_json else item_row, items)
     empty = f"queue {queue!r} has no {state} items"
-    output.table(columns, rows, empty=empty, optional=OPTIONAL, shortened=["payload"])
+    output.table(COLUMNS[state], rows, empty=empty, optional=OPTIONAL, shortened=["payload"])
 
 
 @click.command()

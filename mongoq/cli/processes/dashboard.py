@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
-import threading
-from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -16,14 +13,14 @@ import click
 from mongoq.cli.base.connection import find_place, with_connection
 from mongoq.cli.base.http_address import DEFAULT_HOST, Address, to_url
 from mongoq.cli.base.logs import FORMATS, LEVELS, configure_logging
-from mongoq.worker.signals import stop_on_signals
+from mongoq.cli.processes.pipeline import read_recipe
+from mongoq.cli.processes.target import load
+from mongoq.pipeline.pipeline import Pipeline
 
 logger = logging.getLogger("mongoq.cli")
 
 DEFAULT_PORT = 9472
 NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[web]'"
-END_SECONDS = 2
-"""Seconds that open connections have when the command ends: an open page never closes its own."""
 
 
 @click.command()
@@ -41,6 +38,13 @@ END_SECONDS = 2
     type=click.Path(dir_okay=False, path_type=Path),
     help="File with a line name:level:secret for each user; or set MONGOQ_WEB_USERS to such lines.",
 )
+@click.option(
+    "--pipeline",
+    "pipelines",
+    multiple=True,
+    metavar="TARGET",
+    help="Pipeline to draw: module:object, or the file of a recipe; repeatable.",
+)
 @click.option("--origin", "origins", multiple=True, help="Origin of a proxy, such as https://queues.example.com.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
@@ -52,6 +56,7 @@ def dashboard(
     http: tuple[str, int],
     act: bool,
     users: Path | None,
+    pipelines: tuple[str, ...],
     origins: tuple[str, ...],
     log_level: str,
     log_format: str,
@@ -61,9 +66,8 @@ def dashboard(
     Without users it is read-only, and for this machine alone. SIGTERM or Ctrl-C ends the command.
     """
     try:
-        import uvicorn
-
         from mongoq.web import Users, create_app
+        from mongoq.web.server import serve
     except ImportError as error:
         raise click.ClickException(NEEDED_EXTRA) from error
     configure_logging(log_level, log_format)
@@ -75,17 +79,20 @@ def dashboard(
         access = "act" if act else "read"
     elif act:
         raise click.UsageError("--act is for a dashboard without users; each user has a level")
-    app = create_app(place.pop("uri"), access=access, origins=origins, **place)
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=END_SECONDS)
-    server = uvicorn.Server(config)
-    with _listen(*http) as listening:
-        logger.info("the dashboard is served at %s/", to_url(http[0], listening.getsockname()[1]))
+    app = create_app(
+        place.pop("uri"), access=access, origins=origins, pipelines=map(_load_pipeline, pipelines), **place
+    )
+    serve(app, *http, lambda port: logger.info("the dashboard is served at %s/", to_url(http[0], port)))
 
-        def stop() -> None:
-            app.state.feed.close()
-            server.should_exit = True
 
-        _serve(lambda: server.run([listening]), stop)
+def _load_pipeline(target: str) -> Pipeline:
+    """Import the pipeline that ``module:object`` names, or read that of a recipe."""
+    if ":" not in target:
+        return read_recipe(Path(target))
+    made = load(target)
+    if not isinstance(made, Pipeline):
+        raise click.UsageError(f"{target!r} is a {type(made).__name__}, and no Pipeline")
+    return made
 
 
 def _find_users(kind: Any, path: Path | None) -> Any:
@@ -104,21 +111,3 @@ def _is_local(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        problem = f"this process cannot listen on {host}:{port}: {error.strerror or error}"
-        raise click.ClickException(problem) from error
-
-
-def _serve(serve: Callable[[], None], stop: Callable[[], None]) -> None:
-    """Serve in a thread until a signal comes: uvicorn itself would end the process by that signal."""
-    thread = threading.Thread(target=serve, name="mongoq-dashboard", daemon=True)
-    with stop_on_signals(stop):
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.2)

@@ -15,13 +15,15 @@ from types import ModuleType
 from typing import Any
 
 import click
+import pymongo
+from pymongo.errors import OperationFailure, PyMongoError
 
 import mongoq
 from mongoq.aio import AsyncBroker
-from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, WRONG_USAGE
+from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, WRONG_USAGE, describe_driver_error
 from mongoq.cli.base.output import printable
 from mongoq.drivers.errors import is_refused_user
-from mongoq.errors import AuthenticationFailed, ServerUnavailable
+from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
 from mongoq.worker.aio.worker import AsyncWorker
@@ -32,8 +34,10 @@ KINDS = (Worker, AsyncWorker, Pipeline)
 WANTED = "a Worker, an AsyncWorker, a Pipeline, or a function that makes one"
 SHOWN_NAMES = 8
 """Names that an error lists, at most."""
-CALLING_FILES = (str(Path(mongoq.__file__).parent), str(Path(importlib.__file__).parent), "<frozen importlib")
+CALLING_FILES = (str(Path(mongoq.__file__).parent), str(Path(importlib.__file__).parent), "<frozen ")
 """Beginnings of the files whose frames lead to the user's code, and tell the user nothing."""
+DRIVER_FILES = str(Path(pymongo.__file__).parent)
+"""Beginning of the files of the driver, which mongoq calls."""
 
 
 class TargetUnusable(click.ClickException):
@@ -47,13 +51,18 @@ class TargetFailed(click.ClickException):
 
     Args:
         what: the beginning of the sentence, up to "raised".
-        error: the error; the message has its traceback, from the user's first frame on.
+        error: the error; the message has its traceback, from the user's first frame on, or the line of the user that
+            called mongoq, where mongoq says what to do.
     """
 
     exit_code = OPERATION_FAILED
 
     def __init__(self, what: str, error: BaseException) -> None:
-        super().__init__(f"{what} raised an error:\n\n{format_user_traceback(error)}")
+        advice = describe_own_error(error)
+        if advice is None:
+            super().__init__(f"{what} raised an error:\n\n{format_user_traceback(error)}")
+        else:
+            super().__init__(f"{find_user_line(error) or what}: {advice}")
 
 
 class ServerMissing(TargetFailed):
@@ -246,7 +255,31 @@ def _list_names(beginning: str, name: str, found: Iterable[str]) -> str:
     return f"; {beginning} {', '.join(names[:SHOWN_NAMES])}{more}"
 
 
-# --- tracebacks ------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------
+
+
+def describe_own_error(error: BaseException) -> str | None:
+    """Return the message of an error of mongoq, or of a server that refuses the user; ``None`` for other errors.
+
+    An error of mongoq with an error of the user as its cause is another one too: its traceback shows the cause.
+    """
+    if isinstance(error, MongoqError) and isinstance(error.__cause__, PyMongoError | None):
+        return CREDENTIALS.sub("***", str(error))
+    if isinstance(error, OperationFailure) and is_refused_user(error):
+        return describe_driver_error(error)
+    return None
+
+
+def find_user_line(error: BaseException) -> str | None:
+    """Return the innermost line of the user that led to an error, as ``app.py:5``; ``None`` without one."""
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [(Path(frame.f_code.co_filename), number) for frame, number in frames]
+    users = [line for line in lines if not str(line[0]).startswith((*CALLING_FILES, DRIVER_FILES))]
+    if not users:
+        return None
+    path, number = users[-1]
+    folder = Path.cwd()
+    return f"{path.relative_to(folder) if path.is_relative_to(folder) else path}:{number}"
 
 
 def format_user_traceback(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -35,7 +36,9 @@ def read_json(text: str | bytes) -> Any:
         ValueError: the text is no JSON, a name occurs twice in one document, or extended JSON means no value.
     """
     try:
-        return json.loads(text, object_pairs_hook=_read_document, parse_constant=_refuse_constant)
+        return json.loads(
+            text, object_pairs_hook=_read_document, parse_constant=_refuse_constant, parse_float=_read_float
+        )
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON: {error}") from None
     except RecursionError:
@@ -54,6 +57,13 @@ def _read_document(pairs: list[tuple[str, Any]]) -> Any:
         return json_util.object_hook(document, PARSE_OPTIONS)
     except JSON_ERRORS as error:
         raise ValueError(f"extended JSON that means no value: {error}") from None
+
+
+def _read_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f'{text:.40} is too large for a number; write {{"$numberDecimal": "…"}}')
+    return number
 
 
 def _refuse_constant(name: str) -> Any:

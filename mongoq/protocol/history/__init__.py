@@ -1,5 +1,6 @@
-"""Processed items, and reads that change nothing: history, counters, replay, dead letters.
+"""Processed items, and reads that change nothing: history, searches, counters, replay, dead letters.
 
-``pages`` reads history page by page: start there. ``replay`` pushes processed items again, with the help of
-``copying``; ``dead_letters`` hands dead letters back. ``read`` and ``stats`` read queues without changing them.
+``pages`` reads history page by page: start there; ``search`` looks for few items among many. ``replay`` pushes
+processed items again, with the help of ``copying``; ``dead_letters`` hands dead letters back. ``read`` and ``stats``
+read queues without changing them.
 """

@@ -61,8 +61,8 @@ def revive(
 ) -> Flow[Replayed]:
     """Hand back the selected dead letters that no caller holds, in the order of claims, page by page.
 
-    ``progress`` is called with the result so far after each page. With a ``hop`` each goes to that queue, with the payload that it had there. A crash between two pages leaves the
-    rest in the dead queue.
+    ``progress`` is called with the result so far after each page. With a ``hop`` each goes to that queue, with the
+    payload that it had there. A crash between two pages leaves the rest in the dead queue.
     """
     where_to = hop_destination(context, hop, to)
     target = None if where_to is None else where_to.name

@@ -45,7 +45,7 @@ class Range:
         started: time that counts as "now" for all pages; set by the first page.
         after: document that was read last; ``None`` before the first page.
         last: document that ends the range; ``None`` for no such end.
-        hinted: True if the range is read by its index, one scan for each part of it. Otherwise the server chooses, and
+        has_hint: True if the server must read the range by its index, one scan for each part. Otherwise it chooses, and
             it may scan a priority from the beginning if few items match, or all later ids (seen on 6.0).
     """
 
@@ -57,7 +57,7 @@ class Range:
     started: datetime | None = None
     after: Document | None = None
     last: Document | None = None
-    hinted: bool = False
+    has_hint: bool = False
 
     @property
     def order(self) -> list[tuple[str, int]]:
@@ -95,7 +95,7 @@ class Range:
     def key_filter(self, queue: str) -> dict[str, Any]:
         """Return the part of ``filter`` that the keys of one index answer."""
         filter, _ = self._divide(queue)
-        if self.hinted and (self.after is not None or self.last is not None):
+        if self.has_hint and (self.after is not None or self.last is not None):
             places = _places_between([name for name, _ in self.order], self.after, self.last)
             return {"$or": [{"$and": [filter, *place]} for place in places]}
         rest = self._rest()
@@ -165,18 +165,33 @@ def _places_between(fields: Sequence[str], after: Document | None, last: Documen
 
 def _values_between(name: str, first: Document | None, final: Document | None) -> list[Any]:
     """Return conditions of the values between those of two documents."""
-    ends = [None if end is None else end[name] for end in (first, final)]
-    # Another program may have left the priority out, or stored NaN; these sort before all numbers, in this order.
-    low, high = (other if end is None else _rank(end[name]) for end, other in ((first, -1), (final, 3)))
-    bounds: dict[str, Any] = {"$gt": ends[0]} if low == 2 else {"$gte": -math.inf} if name == "priority" else {}
-    if high == 2:
-        bounds["$lt"] = ends[1]
-    odd = [value for rank, value in enumerate((None, math.nan)) if low < rank < high and name == "priority"]
-    return [*odd, *([bounds] if high >= 2 else [])]
+    lower = {} if first is None else {"$gt": first[name]}
+    upper = {} if final is None else {"$lt": final[name]}
+    if name != "priority":
+        return [{**lower, **upper}]
+    # Another program may have left the priority out, or stored anything; a comparison finds values of one type only.
+    low = -1 if first is None else _rank(first[name])
+    high = len(PRIORITY_KINDS) if final is None else _rank(final[name])
+    between: list[Any] = [kind for rank, kind in enumerate(PRIORITY_KINDS) if low < rank < high]
+    if low == high:
+        return [{**lower, **upper}]
+    ends = [end for end, rank in ((lower, low), (upper, high)) if NUMBER <= rank < len(PRIORITY_KINDS)]
+    return [*between, *ends]
 
 
-def _rank(value: Any) -> int:
-    return 0 if value is None else 1 if value != value else 2  # noqa: PLR0124  # only NaN is not equal to itself
+PRIORITY_KINDS: tuple[Any, ...] = (None, math.nan, {"$gte": -math.inf}, {"$gte": ""})
+"""Conditions of the kinds of priorities, as they sort: missing, not a number, numbers, texts."""
+NUMBER = 2
+"""Place of numbers among the kinds of priorities."""
+
+
+def _rank(priority: Any) -> int:
+    """Return the place of a priority among the kinds."""
+    if priority is None:
+        return 0
+    if not isinstance(priority, int | float | Decimal128):
+        return NUMBER + 1
+    return NUMBER if priority == priority else 1  # noqa: PLR0124  # only NaN is not equal to itself
 
 
 def _ids_between(after: Document | None, last: Document | None) -> list[Parts]:
@@ -330,7 +345,7 @@ def _make_request(context: QueueContext[Any], wanted: Range, *, as_stored: bool,
     if wanted.started is None:
         wanted = replace(wanted, started=broker.clock.now())
     find: dict[str, Any] = {"filter": wanted.filter(context.name), "sort": dict(wanted.order), "limit": wanted.page}
-    if wanted.hinted and not broker.serverless:
+    if wanted.has_hint and not broker.serverless:
         find["hint"] = wanted.index.pattern
     if as_stored:
         find["projection"] = {**COPIED_FIELDS, "trail": 1} if trails else COPIED_FIELDS

@@ -81,7 +81,7 @@ def _cut_slice(context: QueueContext[Any], wanted: Range, examine: int) -> Flow[
     """
     broker = context.broker
     yield from ensure_broker_ready(broker, write=False)
-    wanted = replace(wanted, hinted=True, started=wanted.started or broker.clock.now())
+    wanted = replace(wanted, has_hint=True, started=wanted.started or broker.clock.now())
     fields = HISTORY_FIELDS if wanted.state == "processed" else CLAIM_FIELDS
     options: dict[str, Any] = {"projection": fields, "hint": wanted.index.pattern, "target": "history"}
     try:

@@ -172,9 +172,9 @@ def _flush_if_allowed(broker: BrokerContext) -> Flow[Mapping[str, Mapping[str, i
     except Exception as error:
         if not is_unauthorized(error):
             raise
-        sums = broker.counters.take()
-        broker.counters.restore(sums)
-        return sums
+        unwritten = broker.counters.take()
+        broker.counters.restore(unwritten)
+        return unwritten
     return {}
 
 

@@ -217,6 +217,11 @@ class WaitQueue:
             self.tell(due)
             return True
 
+    def forget_changes(self) -> None:
+        """Forget which items this process has changed or claimed: their next stream events wake waiters."""
+        with self._registry.lock:
+            self._known.clear()
+
     def took(self, keys: list[Any]) -> None:
         """Remember claimed items whose stream events may still arrive."""
         with self._registry.lock:

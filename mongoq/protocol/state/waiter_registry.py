@@ -93,6 +93,15 @@ class WaiterRegistry:
         """Return whether the stream is alive and covers this queue."""
         return queue in self.covered and time.monotonic() < self.alive_until
 
+    def expect_events(self) -> None:
+        """Let the next event of the stream for any item wake waiters, also for items that this process has changed.
+
+        Called when it has changed items in a transaction, which are there only after the commit.
+        """
+        with self.lock:
+            for wait_queue in self.wait_queues.values():
+                wait_queue.forget_changes()
+
     def overdue(self) -> list[WaitQueue]:
         """Return the wait queues that are to be polled soon: one command may serve all of them."""
         with self.lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -10,8 +10,10 @@ from urllib.parse import parse_qs, urlencode
 from bson import ObjectId
 from fastapi import APIRouter, HTTPException, Request, Response
 
+from mongoq.errors import MongoqError
 from mongoq.model.arguments import queue_name
 from mongoq.model.copies import Replayed
+from mongoq.model.encoding.extended_json import read_json, read_time, time_text
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.web import audit
@@ -23,7 +25,7 @@ from mongoq.web.services import Services
 FORM_TYPE = "application/x-www-form-urlencoded"
 MAX_FIELDS = 1_000
 """Fields of one form, at most."""
-LETTER_VERBS = {"replay": "Send {} back to their queues", "drop": "Delete {} for good"}
+LETTER_VERBS = {"replay": "Send {} {}", "drop": "Delete {} for good"}
 QUEUE_VERBS = {"pause": "Stop claims of this queue", "resume": "Let workers claim from this queue"}
 
 
@@ -37,6 +39,10 @@ class Form:
         ids: selected items.
         reason: reason of the selected letters.
         error: type of error of the selected letters.
+        where: filter on the payloads of processed items.
+        since: first time of processed items, as text.
+        until: end of their time, as text.
+        to: queue that copies go to; the same queue if it is empty.
         confirmed: True if the reader has seen the number of items.
         fields: all fields, to send them again.
     """
@@ -46,6 +52,10 @@ class Form:
     ids: list[ObjectId]
     reason: str | None
     error: str | None
+    where: str
+    since: str
+    until: str
+    to: str
     confirmed: bool
     fields: list[tuple[str, str]]
 
@@ -71,9 +81,20 @@ async def read_form(request: Request) -> Form:
         action, queue = values["action"][0], values["queue"][0]
     except Exception as error:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "this is no form of a page") from error
-    pairs = [(name, value) for name, many in values.items() for value in many]
-    reason, error_type = (values.get(name, [None])[0] for name in ("reason", "error"))
-    return Form(action, queue_name(queue), ids, reason, error_type, "confirmed" in values, pairs)
+    first = {name: many[0] for name, many in values.items()}
+    return Form(
+        action=action,
+        queue=queue_name(queue),
+        ids=ids,
+        reason=first.get("reason"),
+        error=first.get("error"),
+        where=first.get("where", "").strip(),
+        since=first.get("since", "").strip(),
+        until=first.get("until", "").strip(),
+        to=first.get("to", "").strip(),
+        confirmed="confirmed" in first,
+        fields=[(name, value) for name, many in values.items() for value in many],
+    )
 
 
 def make_router(services: Services, renderer: Renderer) -> APIRouter:
@@ -94,6 +115,14 @@ class _Changes:
     async def change(self, request: Request) -> Response:
         """Carry out what a form asks for, or ask first."""
         form = await read_form(request)
+        try:
+            return await self._carry_out(request, form)
+        except ValueError as error:
+            if isinstance(error, MongoqError):
+                raise
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error  # a time or a filter
+
+    async def _carry_out(self, request: Request, form: Form) -> Response:
         if form.action in QUEUE_VERBS:
             return await self._change_queue(request, form)
         if form.action in LETTER_VERBS:
@@ -125,26 +154,40 @@ class _Changes:
             )
             number = min(counted.number, self._services.max_bulk)
             amount = f"{show_count(number)} {'letter' if number == 1 else 'letters'}"
-            verb = LETTER_VERBS[form.action].format(amount)
+            where = f"to {form.to}" if form.to else "back to their queues"
+            verb = LETTER_VERBS[form.action].format(amount, where)
             return self._ask(request, form, f"{verb}, {letters.name}?", verb, "/letters")
         if form.action == "drop":
             deleted = await self._client.call(letters.purge, **form.filters, limit=self._services.max_bulk)
             audit.record(request, "drop letters", letters.name, deleted)
             return self._report(request, f"{show_count(deleted)} letters of {letters.name} were deleted.")
-        done: Replayed = await self._client.call(letters.replay, **form.filters, limit=self._services.max_bulk)
-        audit.record(request, "replay letters", letters.name, done.pushed)
-        return self._report(request, f"{show_count(done.pushed)} letters of {letters.name} went back.{_rest(done)}")
+        to = queue_name(form.to) if form.to else None
+        done: Replayed = await self._client.call(letters.replay, **form.filters, limit=self._services.max_bulk, to=to)
+        audit.record(request, "replay letters", letters.name, done.pushed, to=to)
+        where = "back" if to is None else f"to {to}"
+        return self._report(request, f"{show_count(done.pushed)} letters of {letters.name} went {where}.{_rest(done)}")
 
     async def _replay_history(self, request: Request, form: Form) -> Response:
-        """Push a copy of a processed item."""
+        """Push copies of processed items, each once: of one item, or of all that match a filter and a time."""
         handle = await self._services.open_queue(form.queue)
-        if not form.confirmed:
-            return self._ask(request, form, f"Push a copy of this item to {form.queue}?", "Push a copy", "/queue")
-        done: Replayed = await self._client.call(handle.replay, ids=form.ids, limit=self._services.max_bulk)
-        audit.record(request, "replay", form.queue, done.pushed)
-        text = f"A copy was pushed to {form.queue}." if done.pushed else "No copy was pushed."
-        before = " An earlier replay has pushed it." if done.already else ""
-        return self._report(request, f"{text}{before}{_rest(done)}")
+        target = queue_name(form.to) if form.to else form.queue
+        since, until = await self._services.read_times(
+            *(read_time(text) if text else None for text in (form.since, form.until))
+        )
+        chosen: dict[str, Any] = {"ids": form.ids or None, "since": since, "until": until}
+        chosen["where"] = read_json(form.where) if form.where else None
+        options = {"to": target, "limit": self._services.max_bulk, "dry_run": not form.confirmed}
+        done: Replayed = await self._client.call(handle.replay, **chosen, **options)
+        amount = f"{show_count(done.pushed)} {'copy' if done.pushed == 1 else 'copies'}"
+        before = f" {done.already:,} were pushed before." if done.already else ""
+        if form.confirmed:
+            audit.record(request, "replay", form.queue, done.pushed, to=target)
+            return self._report(request, f"{amount} pushed to {target}.{before}{_rest(done)}")
+        # A time ago would mean another time once the reader has read the question.
+        times = {"since": since, "until": until}
+        fields = [(name, time_text(times[name]) if times.get(name) else value) for name, value in form.fields]
+        question = f"Push {amount} of processed items to {target}?{before}{_rest(done)}"
+        return self._ask(request, replace(form, fields=fields), question, "Push", "/queue")
 
     def _ask(self, request: Request, form: Form, question: str, verb: str, back: str) -> Response:
         """Return the page that asks whether to go on."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from mongoq.errors import MongoqError
 
-READ_SECONDS = 5.0
-"""Seconds between two readings, while a page is open."""
 STREAM_SECONDS = 20.0
 """Seconds after which a stream of events ends; the browser then asks for the next one."""
 CLOSING_SECONDS = 0.5
@@ -28,12 +26,12 @@ class Feed:
 
     Args:
         read: coroutine function that returns the value; its errors count as a value.
-        seconds: time between two readings.
+        pause: returns the seconds until the next reading.
     """
 
-    def __init__(self, read: Callable[[], Coroutine[Any, Any, Any]], *, seconds: float = READ_SECONDS) -> None:
+    def __init__(self, read: Callable[[], Coroutine[Any, Any, Any]], pause: Callable[[], float]) -> None:
         self._read = read
-        self._seconds = seconds
+        self._pause = pause
         self._listeners: set[asyncio.Event] = set()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -81,4 +79,4 @@ class Feed:
                 for listener in self._listeners:
                     listener.set()
             last = value
-            await asyncio.sleep(self._seconds)
+            await asyncio.sleep(self._pause())

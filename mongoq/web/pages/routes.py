@@ -14,9 +14,12 @@ from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.insight import find_item, read_queues, read_settings
 from mongoq.web.models import ListedState
+from mongoq.web.pages.drawing import draw, draw_rates
 from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.pages.troubles import find_troubles, sort_by_trouble
+from mongoq.web.pipelines import read_drawing
+from mongoq.web.readings import QueueReadings
 from mongoq.web.routes.letters import MAX_GROUPS, open_letters, select, with_page
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services, to_document
@@ -33,20 +36,16 @@ STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "im
 """Files that pages load, with their types."""
 
 
-async def read_numbers(services: Services) -> Any:
-    """Return what open pages show, as far as a change of it is worth a new look."""
-    read = await services.client.read(read_queues)
-    return [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in read]
-
-
-def make_router(services: Services, renderer: Renderer, feed: Feed) -> APIRouter:
+def make_router(services: Services, renderer: Renderer, readings: QueueReadings, feed: Feed) -> APIRouter:
     """Return the pages."""
-    pages = _Pages(services, renderer, feed)
+    pages = _Pages(services, renderer, readings, feed)
     router = APIRouter(include_in_schema=False)
     router.add_api_route("/", pages.show_overview)
     router.add_api_route("/queue", pages.show_queue)
     router.add_api_route("/item", pages.show_item)
     router.add_api_route("/letters", pages.show_letters)
+    router.add_api_route("/pipelines", pages.show_pipelines)
+    router.add_api_route("/pipeline", pages.show_pipeline)
     router.add_api_route("/workers", pages.show_workers)
     router.add_api_route("/events", pages.serve_events)
     router.add_api_route("/static/{name}", serve_static)
@@ -64,7 +63,8 @@ async def serve_static(name: str) -> Response:
 class _Pages:
     """Reads what each page shows."""
 
-    def __init__(self, services: Services, renderer: Renderer, feed: Feed) -> None:
+    def __init__(self, services: Services, renderer: Renderer, readings: QueueReadings, feed: Feed) -> None:
+        self._readings = readings
         self._services = services
         self._client = services.client
         self._renderer = renderer
@@ -76,8 +76,9 @@ class _Pages:
 
     async def show_overview(self, request: Request) -> Response:
         """Show all queues, the ones in trouble first."""
-        found = await self._client.read(read_queues)
-        return self._renderer.page(request, "overview", queues=sort_by_trouble(found))
+        queues = await self._readings.read()
+        lines = {queue.name: draw_rates(self._readings.rates(queue.name)) for queue in queues}
+        return self._renderer.page(request, "overview", queues=sort_by_trouble(queues), lines=lines)
 
     async def show_queue(
         self,
@@ -155,6 +156,17 @@ class _Pages:
             error=error,
             where=request.query_params.get("where"),
         )
+
+    async def show_pipelines(self, request: Request) -> Response:
+        """Show the names of the pipelines."""
+        return self._renderer.page(request, "pipelines", names=list(self._services.pipelines))
+
+    async def show_pipeline(self, request: Request, name: str) -> Response:
+        """Show the graph of a pipeline, with the numbers of items on its edges."""
+        if name not in self._services.pipelines:
+            return self._renderer.message(request, "No such pipeline", f"There is no pipeline {name!r:.120}.", 404)
+        drawing = await read_drawing(self._client, self._services.pipelines[name])
+        return self._renderer.page(request, "pipeline", drawing=drawing, picture=draw(drawing))
 
     async def show_workers(self, request: Request) -> Response:
         """Show the workers."""

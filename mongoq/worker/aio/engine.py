@@ -140,7 +140,7 @@ class AsyncEngine:
         for loop in self.loops:
             if loop.halted is not None:
                 reasons.append(f"{loop.consumer.title} has stopped: item {loop.halted[0].id} has failed for good")
-            elif loop.backlog.is_stuck:
+            elif loop.time_limit.is_exhausted:
                 reasons.append(f"{loop.consumer.title} takes nothing more: all its runs take too long, and do not end")
         for runner in self.source_runners:
             if runner.failure is not None:

@@ -1,0 +1,36 @@
+"""The benchmark of telemetry, in small: that it still runs, and what its result looks like."""
+
+from typing import Any
+
+import pytest
+
+from bench.telemetry import WAYS
+from tests.bench.running import ran
+
+SMALL = ["--items", "200", "--waiting-items", "50", "--rounds", "1"]
+
+# one run of the benchmark serves all tests, in one process
+pytestmark = [pytest.mark.bench, pytest.mark.prove, pytest.mark.xdist_group("bench telemetry")]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run the benchmark as a user does, on a private server."""
+    out = tmp_path_factory.mktemp("bench") / "telemetry.json"
+    return ran(out, "telemetry", *SMALL)
+
+
+def test_all_ways_are_measured_for_each_worker(result: dict[str, Any]) -> None:
+    assert len(result["workers"]) == 4
+    for ways in result["workers"].values():
+        assert list(ways) == list(WAYS)
+        for each in ways.values():
+            assert each["per_second"]["median"] > 0
+            assert each["processor_us"]["median"] > 0
+        assert ways["off"]["processor_ratio"]["median"] == 1
+
+
+def test_an_sdk_makes_more_calls_and_none_makes_hardly_any(result: dict[str, Any]) -> None:
+    for ways in result["workers"].values():
+        calls = {way: min(each["calls"]) for way, each in ways.items()}
+        assert calls["SDK in memory"] > calls["no SDK, a context variable"] > calls["no SDK"] > 0
