@@ -331,7 +331,7 @@ def read_events(broker: BrokerContext, names: Iterable[str] | None = None) -> Fl
     for name in wanted or ():
         yield from refuse_unknown(broker, name)
     found = yield from _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
-    zeros = dict.fromkeys(EVENTS, 0)
+    zeros: dict[str, int] = dict.fromkeys(EVENTS, 0)
     return {name: {**zeros, **_events_in(found.get(name, {}))} for name in (found if wanted is None else wanted)}
 
 

@@ -40,6 +40,18 @@ class SettledCounts:
         self.endings.update(endings)
 
 
+FAILURES = ("retried", "dead")
+"""Results of items whose handler has failed."""
+GIVEN_BACK = "released"
+
+
+def describe_endings(counts: Iterable[Counter[str]]) -> str:
+    """Return how many items consumers have settled, as a part of a log line."""
+    endings = sum(counts, Counter[str]())
+    failed, back = sum(endings[name] for name in FAILURES), endings[GIVEN_BACK]
+    return f"items done: {endings.total() - failed - back:,}, failed: {failed:,}, given back: {back:,}"
+
+
 RECENT_CLAIM_SECONDS = 1.0
 """Seconds after a full claim in which the next claim is expected to return items as well."""
 MAX_UNSETTLED = 2_000

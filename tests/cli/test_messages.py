@@ -107,7 +107,7 @@ def test_a_person_who_does_not_agree_reads_that_nothing_was_changed(
     ids=["push", "import"],
 )
 def test_ctrl_c_before_any_line_says_that_nothing_was_done(
-    run: Run, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch, module: Any, command: list[str], message: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, module: Any, command: list[str], message: str
 ) -> None:
     def interrupt(_stream: Any) -> Any:
         raise KeyboardInterrupt

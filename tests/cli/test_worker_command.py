@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -142,7 +143,7 @@ def test_settings_of_the_project_name_the_server(program_here: Run, uri: str, da
         ("app:make_nothing", 2, "app:make_nothing returned None"),
         ("app:work", 2, "app:work is a function of (payload)"),
         ("app:fail", 1, "ValueError: no stock"),
-        ("app:empty", 1, "it has no consumers"),
+        ("app:empty", 2, "it has no consumers"),
     ],
 )
 def test_a_target_that_cannot_run_is_an_error_that_says_why(
@@ -199,7 +200,7 @@ def test_an_address_in_use_is_an_error(program_here: Run) -> None:
         port = taken.getsockname()[1]
         command = program_here("worker", "app:worker", "--http", f":{port}")
     assert command.end() == 1
-    assert command.log[-1].startswith(f"mongoq: host: this process cannot listen on 127.0.0.1:{port}")
+    assert command.log[-1].startswith(f"mongoq: this process cannot listen on 127.0.0.1:{port}")
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -360,12 +361,48 @@ def make_logging(broker):
     assert any("ValueError: no stock" in record.get("exception", "") for record in records)
 
 
+FAILING = """
+def refuse(payload):
+    raise ValueError(f"no stock for {payload}")
+
+async def refuse_async(payload):
+    refuse(payload)
+
+def make_worker(broker):
+    worker = mongoq.Worker(broker)
+    worker.consumer("orders", max_retries=0)(refuse)
+    return worker
+
+async def make_async_worker(broker):
+    worker = mongoq.AsyncWorker(broker)
+    worker.consumer("orders", max_retries=0)(refuse_async)
+    return worker
+
+def make_pipeline():
+    pipeline = mongoq.Pipeline("flights", errors="orders.dead")
+    pipeline.sink("orders", max_retries=0)(refuse)
+    return pipeline
+"""
+
+
+@pytest.mark.parametrize("target", ["make_worker", "make_async_worker", "make_pipeline"])
+@pytest.mark.parametrize("options", [[], ["--log-errors=type"]], ids=["message", "type"])
+def test_messages_of_errors_are_left_out_of_the_log_if_wanted(
+    program_here: Run, broker: mongoq.Broker, target: str, options: list[str]
+) -> None:
+    broker.queue("orders").push("Grace")
+    command = program_here("worker", f"app:{target}", "--drain", *options, more=FAILING)
+    assert command.end() == 0
+    assert command.logged("ValueError")
+    assert bool(command.logged("no stock for Grace")) == (not options)
+
+
 @pytest.mark.parametrize(
     ("target", "code", "message"),
     [
         ("app:wroker", 2, "has no 'wroker' in it"),
         ("app:fail", 1, "ValueError: no stock"),
-        ("app:empty", 1, "it has no consumers"),
+        ("app:empty", 2, "it has no consumers"),
         ("app:make_stopping", 1, "stage 'refuse' has stopped"),
     ],
 )
@@ -390,6 +427,14 @@ def test_the_text_of_a_log_has_no_control_characters(program_here: Run) -> None:
 def health_port(command: Program) -> int:
     [line] = until(lambda: command.logged(" are served at "))
     return int(line.rpartition(":")[2])
+
+
+def test_the_log_and_an_answer_name_what_is_served(program: Start, gate: Path) -> None:
+    command = program("worker", "app:worker", "--http", "127.0.0.1:0")
+    [line] = until(lambda: command.logged(" are served at "))
+    assert "/healthz, /readyz and /metrics are served at http://127.0.0.1:" in line
+    status, body = ask(command, "/wrong")
+    assert (status, json.loads(body)) == (404, {"error": "there are /healthz, /readyz and /metrics"})
 
 
 def ask(command: Program, path: str) -> tuple[int, bytes]:

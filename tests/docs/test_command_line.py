@@ -20,6 +20,7 @@ PAGE = "docs/command-line.md"
 PAGES = (PAGE, "docs/running-workers.md", "docs/repairing-queues.md")
 FOLDER = "/home/ada/shop"
 URI = "mongodb://localhost:27017/shop"
+NAMESPACE = "shop.mongoq"
 TEXT = (transcript.ROOT / PAGE).read_text()
 OTHER_OPTIONS = {"--help", "--init", "--no-cache-dir", "--no-deps", "--wheel-dir"}
 """Options of pip and Docker, and the one that click adds."""
@@ -43,7 +44,8 @@ def test_the_transcript_is_what_the_terminals_show(
     folder = tmp_path / "shop"
     folder.mkdir()
     # Ids that one terminal has shown appear in another one.
-    replacements = {FOLDER: str(folder), URI: urlsplit(uri)._replace(path=f"/{database}").geturl()}
+    place = urlsplit(uri)._replace(path=f"/{database}").geturl()
+    replacements = {FOLDER: str(folder), URI: place, NAMESPACE: broker.namespace}
     terminals: dict[str, transcript.Terminal] = {}
     kinds = []
     try:

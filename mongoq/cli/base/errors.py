@@ -5,7 +5,7 @@ from __future__ import annotations
 from pymongo.errors import OperationFailure, PyMongoError
 
 from mongoq.drivers.errors import describe_refused_user, is_refused_user
-from mongoq.errors import ArgumentInvalid, MongoqError, QueueUnknown, ServerUnavailable
+from mongoq.errors import ArgumentInvalid, MongoqError, ServerUnavailable
 
 OPERATION_FAILED = 1
 """Exit code when mongoq refused or failed: an unknown queue, an item that does not exist, an unhealthy check."""
@@ -15,8 +15,8 @@ UNAVAILABLE = 3
 """Exit code when no server answered, or the server refused the user."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it."""
-SENTENCE_ARGUMENTS = ("queue", "host")
-"""Arguments whose errors are whole sentences, such as "there is no queue …": the name before it would say it twice."""
+STATE_ARGUMENTS = ("queue", "host")
+"""Arguments whose errors say in a sentence what the command has met: an unknown queue, a port that is in use."""
 
 
 def describe_error(error: MongoqError) -> tuple[str, int]:
@@ -25,10 +25,9 @@ def describe_error(error: MongoqError) -> tuple[str, int]:
         return str(error), UNAVAILABLE
     if not isinstance(error, ArgumentInvalid):
         return str(error), OPERATION_FAILED
-    message = error.problem if error.argument in SENTENCE_ARGUMENTS else str(error)
-    # A name and a port are good as such; there is no such queue now, and another program has the port.
-    failed = isinstance(error, QueueUnknown) or error.argument == "host"
-    return message, OPERATION_FAILED if failed else WRONG_USAGE
+    if error.argument in STATE_ARGUMENTS:
+        return error.problem, OPERATION_FAILED
+    return str(error), WRONG_USAGE
 
 
 def describe_driver_error(error: PyMongoError) -> str:

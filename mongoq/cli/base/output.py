@@ -145,10 +145,10 @@ def _narrow(widths: dict[str, int], floors: Mapping[str, int], width: int) -> No
     for column in floors:
         widths[column] = min(widths[column], max(width, floors[column]))
     while sum(widths.values()) > width:
-        column = max(floors, key=lambda each: widths[each] - floors[each], default=None)
-        if column is None or widths[column] <= floors[column]:
+        widest = max(floors, key=lambda column: widths[column] - floors[column], default=None)
+        if widest is None or widths[widest] <= floors[widest]:
             return
-        widths[column] -= 1
+        widths[widest] -= 1
 
 
 def _make_blocks(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -84,7 +84,11 @@ def settings(queue: str, broker: Broker, output: Output) -> None:
         output.document({"queue": queue, **values, "paused": read.paused, "stored": sorted(read.stored)})
         return
     rows: list[dict[str, Any]] = [
-        {"setting": name.replace("_", "-"), "value": _text(name, value), "from": "stored" if name in read.stored else "default"}
+        {
+            "setting": name.replace("_", "-"),
+            "value": _text(name, value),
+            "from": "stored" if name in read.stored else "default",
+        }
         for name, value in _values(read).items()
     ]
     rows.append({"setting": "paused", "value": cell(read.paused), "from": None})

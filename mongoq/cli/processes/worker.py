@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from pymongo.errors import PyMongoError
@@ -26,6 +26,7 @@ from mongoq.errors import MongoqError
 from mongoq.model.health import Health
 from mongoq.monitoring.durations import RunDurations
 from mongoq.monitoring.health_server import HealthServer
+from mongoq.worker.consumer import LogErrors
 
 if TYPE_CHECKING:
     from mongoq.monitoring.prometheus import BrokerReading
@@ -52,6 +53,11 @@ logger = logging.getLogger("mongoq.cli")
 @click.option("--report-durations", is_flag=True, hidden=True, help="Report runs to the supervisor.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option(
+    "--log-errors",
+    type=click.Choice(get_args(LogErrors)),
+    help="What logs say of errors of handlers: their message, or their type alone; default as OBJECT says.",
+)
 def worker(
     target: str,
     *,
@@ -66,6 +72,7 @@ def worker(
     report_durations: bool,
     log_level: str,
     log_format: str,
+    log_errors: LogErrors | None,
 ) -> None:
     """Run a worker or a pipeline, such as app:worker for the object worker of app.py.
 
@@ -87,6 +94,7 @@ def worker(
     with _errors_in_log(wanted=log_format == "json"), ExitStack() as stack:
         if link is None and (processes > 1 or reload):
             options = [f"--log-level={log_level}", f"--log-format={log_format}"]
+            options += [f"--log-errors={log_errors}"] * (log_errors is not None)
             options += ["--drain"] * drain + ["--report-durations"] * (durations is not None)
             supervisor = Supervisor(
                 [target, *options],
@@ -100,7 +108,14 @@ def worker(
             render = None if durations is None else metrics_renderer(durations, read)
             stack.enter_context(_serve(http, supervisor.describe_unreadiness, render))
             click.get_current_context().exit(supervisor.run())
-        process = WorkerProcess(target, partial(_find_server, settings), drain=drain, link=link, durations=durations)
+        process = WorkerProcess(
+            target,
+            partial(_find_server, settings),
+            drain=drain,
+            link=link,
+            durations=durations,
+            log_errors=log_errors,
+        )
         read = process.read_broker if metrics == "all" else None
         render = None if http is None or durations is None else metrics_renderer(durations, read)
         stack.enter_context(_serve(http, process.describe_unreadiness, render))

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,6 +30,7 @@ from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS, HEARTBEAT_SECONDS, Pip
 from mongoq.sync import Broker
 from mongoq.worker.aio.engine import AsyncEngine
 from mongoq.worker.aio.worker import AsyncWorker
+from mongoq.worker.consumer import LogErrors
 from mongoq.worker.outcome_resolver import is_function
 from mongoq.worker.signals import SIGNALS, stop_on_signals
 from mongoq.worker.threads.engine import Engine
@@ -60,6 +62,7 @@ class WorkerProcess:
         drain: end when the queues are empty.
         link: the connection to the supervisor; ``None`` without one.
         durations: counts the calls of handlers; ``None`` to count none.
+        log_errors: what logs say of errors of handlers; ``None`` for what the target says.
     """
 
     def __init__(
@@ -70,12 +73,14 @@ class WorkerProcess:
         drain: bool,
         link: SupervisorLink | None = None,
         durations: RunDurations | None = None,
+        log_errors: LogErrors | None = None,
     ) -> None:
         self._path = path
         self._find_server = find_server
         self._drain = drain
         self._link = link
         self._durations = durations
+        self._log_errors = log_errors
         self._made: Any = None
         self._engine: Engine | AsyncEngine | None = None
         self._brokers: list[Broker | AsyncBroker] = []
@@ -120,6 +125,8 @@ class WorkerProcess:
             check_made(self._path, self._made)
         if self._durations is not None:
             self._made.around(self._durations)
+        if self._log_errors is not None:
+            _set_log_errors(self._made, self._log_errors)
         if self._link is not None:
             self._link.report_loaded(self.grace)
 
@@ -346,6 +353,13 @@ def _warn_of_threads() -> None:
 
 async def _connect_async(arguments: dict[str, Any]) -> AsyncBroker:
     return await mongoq.connect_async(**arguments)
+
+
+def _set_log_errors(made: Any, log_errors: LogErrors) -> None:
+    if isinstance(made, Pipeline):
+        made._whole = replace(made._whole, log_errors=log_errors)
+    else:
+        made._log_errors = log_errors
 
 
 def _has_coroutines(pipeline: Pipeline) -> bool:

@@ -22,6 +22,7 @@ from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.flow import Flow, WakeEvent
 from mongoq.protocol.settle.by_token import extend_leases, record_timeout
 from mongoq.protocol.wait.wait import is_drained
+from mongoq.worker.backlog import describe_endings
 from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
@@ -35,7 +36,6 @@ from mongoq.worker.time_limit import Watchdog
 
 logger = logging.getLogger("mongoq.worker")
 
-SETTLED_LINES = ("worker %s has ended; it has settled %d items", "worker %s has ended; it has settled %d item")
 GIVEN_UP_LINES = (
     "%d runs of queue %r were given up; their items go back",
     "%d run of queue %r was given up; its items go back",
@@ -244,7 +244,7 @@ class Engine:
         try:
             while not (self._signals or self._coordinator.failure or self._is_idle()):
                 self._executor.rest(self._coordinator.changed, TICK_SECONDS)
-            self._log("worker %s stops: %s", self._describe_reason())
+            self._log("worker %s stops: %s", self._describe_stop())
             self._wind_down()
         except BaseException as error:
             self.stop()
@@ -265,6 +265,12 @@ class Engine:
             return f"it cannot go on: {error_line(self._coordinator.failure, self._coordinator.log_errors)}"
         return self._stop_reason or "all that it ran has stopped by itself"
 
+    def _describe_stop(self) -> str:
+        """Return the reason for the stop and, unless the worker has come to its end, the time for the handlers."""
+        reason = self._describe_reason()
+        is_early = self.interrupted and self._signals < 2 and self._coordinator.failure is None
+        return f"{reason}; handlers have {self._grace.total_seconds():g} s" if is_early else reason
+
     def _is_idle(self) -> bool:
         """Return whether all consumers have stopped by themselves; without consumers, whether all sources are over."""
         return all(loop.halted for loop in self.loops) and (
@@ -283,7 +289,7 @@ class Engine:
         for event in self._end_events:
             event.set()
         self._executor.close(self._last_seconds())
-        self._log(SETTLED_LINES[self.settled == 1], self.settled)
+        self._log("worker %s has ended; %s", describe_endings(loop.counts.endings for loop in self.loops))
 
     # --- the end ---------------------------------------------------------------------------------
 
