@@ -287,7 +287,7 @@ def test_a_worker_that_is_killed_during_a_drain_is_started_again(
 
 
 def ready(command: Program) -> tuple[int, bytes]:
-    [line] = until(lambda: command.logged("/readyz are served at "))
+    [line] = until(lambda: command.logged(" are served at "))
     try:
         with urllib.request.urlopen(f"{line.rpartition(' ')[2]}/readyz", timeout=10) as answer:
             return answer.status, answer.read()
