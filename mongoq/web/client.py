@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -45,21 +46,34 @@ class BrokerClient:
         if self._options and not isinstance(broker, str):
             raise ArgumentInvalid(next(iter(self._options)), "the broker has its own; give it with a connection string")
         self._connecting = Lock()
+        self._failure: tuple[float, Exception] | None = None
         self._limiter: CapacityLimiter | None = None
 
     async def open(self) -> Any:
         """Return the broker; connect if that has not been done.
 
+        Callers that have waited for an attempt which failed get its error, and do not each try for five seconds.
+
         Raises:
             ServerUnavailable: no server answered.
         """
-        if self._broker is None:
-            async with self._connecting:
-                if self._broker is None:
-                    assert self._uri is not None
-                    connect = partial(mongoq.connect, self._uri, timeout=CONNECT_SECONDS, **self._options)
-                    self._broker = await to_thread.run_sync(connect)
+        if self._broker is not None:
+            return self._broker
+        asked = time.monotonic()
+        async with self._connecting:
+            if self._broker is None:
+                if self._failure is not None and self._failure[0] > asked:
+                    raise self._failure[1]
+                try:
+                    self._broker = await to_thread.run_sync(self._connect)
+                except Exception as error:
+                    self._failure = (time.monotonic(), error)
+                    raise
         return self._broker
+
+    def _connect(self) -> Broker:
+        assert self._uri is not None
+        return mongoq.connect(self._uri, timeout=CONNECT_SECONDS, **self._options)
 
     async def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a method of the broker, or of a queue of it, and return its result."""

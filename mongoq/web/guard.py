@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mongoq.model.encoding.error_text import name_of
 from mongoq.web.access import Access, Grant, Users, decide
-from mongoq.web.problems import ProblemResponse, make_problem
+from mongoq.web.problems import ProblemResponse, make_problem, path_of
 
 logger = logging.getLogger("mongoq.audit")
 
@@ -96,7 +96,7 @@ class Guard:
         if grant.level != "act":
             return self._refuse_caller(request, grant)
         if not self._is_same_origin(request):
-            logger.warning("a page of another site has sent a change: %s", request.url.path, extra=_fields(grant))
+            logger.warning("a page of another site has sent a change: %r", path_of(request), extra=_fields(grant))
             return make_problem(HTTPStatus.FORBIDDEN, "a page of another site may not change anything here")
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length) > MAX_BODY_BYTES:
@@ -109,7 +109,8 @@ class Guard:
             headers = {"WWW-Authenticate": 'Basic realm="mongoq", charset="UTF-8"'}
             return make_problem(HTTPStatus.UNAUTHORIZED, grant.problem, headers)
         if request.method not in SAFE_METHODS:
-            logger.warning("a change was refused: %s %s", request.method, request.url.path, extra=_fields(grant))
+            # With %r: a path is decoded, and may hold control characters.
+            logger.warning("a change was refused: %s %r", request.method, path_of(request), extra=_fields(grant))
         problem = grant.problem or "this access is read-only: nothing can be changed"
         return make_problem(HTTPStatus.FORBIDDEN, problem)
 
@@ -121,7 +122,15 @@ class Guard:
         site = request.headers.get("sec-fetch-site")
         if site is not None:
             return site in ("same-origin", "none")
-        return origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+        return origin is None or _host_of(origin) == request.headers.get("host", "").lower()
+
+
+def _host_of(origin: str) -> str | None:
+    """Return host and port of an origin; ``None`` for one without them, such as that of a page in a sandbox."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
 
 
 def _fields(grant: Grant) -> dict[str, Any]:

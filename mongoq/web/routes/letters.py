@@ -26,13 +26,12 @@ from mongoq.web.models import (
     Sent,
     Stage,
 )
+from mongoq.web.readings import MAX_GROUPS
 from mongoq.web.routes.items import LISTED
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services
 from mongoq.web.values import CursorText, ExtendedJsonRoute, FilterText, Limit, QueueName, respond
 
-MAX_GROUPS = 100
-"""Groups in one answer, at most."""
 Exact = Annotated[bool, Query(description="The queue itself holds the letters: the error queue of a pipeline.")]
 
 
