@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,6 +22,8 @@ logger = logging.getLogger("mongoq.audit")
 
 MAX_BODY_BYTES = 17 * 1024 * 1024
 """Bytes of a request's body, at most: a payload of 16 MiB in JSON of about this length."""
+BODY_SECONDS = 60.0
+"""Seconds in which the body of a request has to come: a server waits for each request before it ends."""
 TOO_LONG = f"a body has {MAX_BODY_BYTES:,} bytes at most"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 GRANT = "mongoq.grant"
@@ -144,14 +147,22 @@ def grant_of(scope: MutableMapping[str, Any]) -> Grant:
 
 
 def _limit_body(scope: Scope, receive: Receive) -> Receive:
-    """Return a ``receive`` that refuses a body which turns out to be longer than it may be."""
+    """Return a ``receive`` that refuses a body which turns out to be longer than it may be, or comes too slowly."""
     if scope["method"] in SAFE_METHODS:
         return receive
-    left = MAX_BODY_BYTES
+    left, ends, is_whole = MAX_BODY_BYTES, anyio.current_time() + BODY_SECONDS, False
 
     async def receive_limited() -> Message:
-        nonlocal left
-        message = await receive()
+        nonlocal left, is_whole
+        if is_whole:  # what comes now is the end of the connection
+            return await receive()
+        try:
+            with anyio.fail_after(max(0.0, ends - anyio.current_time())):
+                message = await receive()
+        except TimeoutError:
+            problem = f"the body did not come within {BODY_SECONDS:.0f} seconds"
+            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, problem) from None
+        is_whole = not message.get("more_body", False)
         left -= len(message.get("body", b""))
         if left < 0:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TOO_LONG)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import re
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from pymongo.errors import DuplicateKeyError
 
 import mongoq
 from mongoq.model.encoding.extended_json import read_json
-from mongoq.web import Users, create_app
+from mongoq.web import Users, create_app, guard, values
 from mongoq.web.client import BrokerClient
 from mongoq.web.pages.render import LONG_CHARACTERS, SHORT_CHARACTERS, make_address, show_long, show_short
 from tests.web.conftest import HOST, Api
@@ -158,6 +159,33 @@ def test_a_document_with_many_names_and_one_twice_is_refused_at_once() -> None:
         read_json(text)
 
 
+def test_the_text_null_is_no_filter(api: Api, queue: mongoq.Queue[Any]) -> None:
+    """It would stand for all items, and a replay would copy the whole history."""
+    queue.push(1)
+    queue.pop()
+    assert api.get("/api/history", queue="orders", where="null").status_code == 422
+    for where in ("null", "5", "[]"):
+        fields = {"action": "replay_history", "queue": "orders", "where": where, "confirmed": "yes"}
+        assert send_form(api, fields).status_code == 422
+    assert queue.size() == 0
+
+
+def test_a_large_body_is_read_in_a_thread(api: Api, queue: mongoq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def read(body: Any) -> Any:
+        threads.append(threading.current_thread())
+        return read_json(body)
+
+    monkeypatch.setattr(values, "read_json", read)
+    assert api.post("/api/items/push", queue="orders", payload="x" * 70_000).status_code == 201
+    assert threads[0] is not threading.main_thread()
+    assert api.post("/api/items/push", queue="orders", payload="x" * 80_000 + "\0").status_code == 201
+    for content in (b"[" * 100_000, b'"' + b"\xff" * 100_000 + b'"'):
+        answer = api.request("POST", "/api/items/push", content=content, headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["fields"][0]["field"]) == (422, "body")
+
+
 def test_a_body_with_many_wrong_fields_has_a_short_answer(api: Api) -> None:
     answer = api.post("/api/items/push", queue="orders", payload=1, **{f"{'x' * 300}{n}": 1 for n in range(2_000)})
     assert (answer.status_code, len(answer.json()["fields"])) == (422, 100)
@@ -264,3 +292,31 @@ def test_forms_of_other_sites_and_frames_are_refused(api: Api, queue: mongoq.Que
     for page in (open_page(api, "/"), send_form(api, {"action": "pause", "queue": "orders"}).text):
         assert read_form(page) is not None
     assert "frame-ancestors 'none'" in api.request("GET", f"{HOST}/", headers=HTML).headers["content-security-policy"]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is told to end waits for such requests, otherwise without an end."""
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.05)
+    app = create_app(broker, access=lambda _request: "act")
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if not sent_body:
+            sent_body.append(True)
+            return {"type": "http.request", "body": b"a", "more_body": True}
+        return await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    for path, content_type in (
+        ("/change", b"application/x-www-form-urlencoded"),
+        ("/api/items/push", b"application/json"),
+    ):
+        sent_body: list[bool] = []
+        headers = [(b"host", b"127.0.0.1"), (b"content-type", content_type)]
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+        scope |= {"client": ("127.0.0.1", 1), "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 1)}
+        asyncio.run(app(scope, receive, send))
+        assert sent.pop(0)["status"] == 408
+        sent.clear()

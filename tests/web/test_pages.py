@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 import mongoq
 from mongoq.web import create_app, readings
-from mongoq.web.pages.feed import CHANGED, OPENING, Feed
+from mongoq.web.pages.feed import OPENING, Feed
 from tests.web.conftest import Api
 from tests.web.test_letters import bury
 

@@ -13,7 +13,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from mongoq.errors import ArgumentInvalid, MongoqError
 from mongoq.model.arguments import queue_name
 from mongoq.model.copies import Replayed
-from mongoq.model.encoding.extended_json import read_json, read_time, time_text
+from mongoq.model.encoding.extended_json import read_time, time_text
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.web import audit
@@ -22,6 +22,7 @@ from mongoq.web.readings import LetterReadings
 from mongoq.web.routes.letters import open_letters, select
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services
+from mongoq.web.values import read_filter
 
 FORM_TYPE = "application/x-www-form-urlencoded"
 MAX_FIELDS = 1_000
@@ -75,8 +76,9 @@ async def read_form(request: Request) -> Form:
     """
     if request.headers.get("content-type", "").partition(";")[0] != FORM_TYPE:
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form")
+    body = await request.body()  # outside: a body that is too long has an answer of its own
     try:
-        text = (await request.body()).decode()
+        text = body.decode()
         values = parse_qs(text, keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS)
         ids = [ObjectId(id) for id in values.get("id", ())]
         action, queue = values["action"][0], values["queue"][0]
@@ -181,7 +183,7 @@ class _Changes:
             *(read_time(text) if text else None for text in (form.since, form.until))
         )
         chosen: dict[str, Any] = {"ids": form.ids or None, "since": since, "until": until}
-        chosen["where"] = read_json(form.where) if form.where else None
+        chosen["where"] = read_filter(form.where)
         options = {"to": target, "limit": self._services.max_bulk, "dry_run": not form.confirmed}
         done: Replayed = await self._client.call(handle.replay, **chosen, **options)
         amount = f"{show_count(done.pushed)} {'copy' if done.pushed == 1 else 'copies'}"
