@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mongoq.model.encoding.error_text import name_of
 from mongoq.web.access import Access, Grant, Users, decide
-from mongoq.web.problems import ProblemResponse, make_problem, path_of
+from mongoq.web.problems import SAFE_METHODS, ProblemResponse, make_problem, path_of
 
 logger = logging.getLogger("mongoq.audit")
 
@@ -25,7 +25,6 @@ MAX_BODY_BYTES = 17 * 1024 * 1024
 BODY_SECONDS = 60.0
 """Seconds in which the body of a request has to come: a server waits for each request before it ends."""
 TOO_LONG = f"a body has {MAX_BODY_BYTES:,} bytes at most"
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 GRANT = "mongoq.grant"
 """Key of the grant in the scope of a request."""
 HEADERS = {

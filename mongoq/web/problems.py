@@ -30,10 +30,13 @@ from mongoq.errors import (
 )
 
 logger = logging.getLogger("mongoq.web")
+audit = logging.getLogger("mongoq.audit")
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = "5"
 """Seconds after which a caller may try again when no server answered."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+IN_DOUBT = "the change may have happened, all of it or a part: look before you send it again"
 NO_SERVER = "no MongoDB server answers; the log says why"
 REFUSED_LOGIN = "MongoDB refuses the credentials of this app; the log says why"
 UNAUTHORIZED_CODE = 13
@@ -133,6 +136,8 @@ def add_handlers(app: FastAPI, show_page: ShowPage) -> None:
     def add(kind: type[Exception], answer: Callable[[Request, Exception], Awaitable[ProblemResponse]]) -> None:
         async def answer_or_show(request: Request, error: Exception) -> Response:
             problem = await answer(request, error)
+            if request.method not in SAFE_METHODS and problem.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+                problem = _doubt_change(request, problem)
             if path_of(request).startswith(DATA_PATHS) or "text/html" not in request.headers.get("accept", ""):
                 return problem
             return await show_page(request, json.loads(bytes(problem.body)))
@@ -144,6 +149,18 @@ def add_handlers(app: FastAPI, show_page: ShowPage) -> None:
     add(MongoqError, _answer_mongoq)
     add(PyMongoError, _answer_driver)
     add(OSError, _answer_driver)
+
+
+def _doubt_change(request: Request, problem: ProblemResponse) -> ProblemResponse:
+    """Return the answer to a change that no server has answered: all of it, a part or nothing may have happened.
+
+    It has no ``Retry-After``: a push that is sent again might be a second item.
+    """
+    user = getattr(request.scope.get("mongoq.grant"), "user", "")
+    path = path_of(request)
+    audit.warning("a change may have happened in part: %r: %r", user, path, extra={"mongoq_user": user})
+    detail = json.loads(bytes(problem.body))["detail"]
+    return make_problem(problem.status_code, f"{detail}; {IN_DOUBT}")
 
 
 async def _answer_validation(_request: Request, error: Exception) -> ProblemResponse:

@@ -68,7 +68,7 @@ def read_filter(value: Any) -> Any:
         return None
     read = read_json(value) if isinstance(value, str) else value
     if not isinstance(read, Mapping):
-        raise ValueError("a filter is a JSON object")
+        raise ValueError("a filter is a JSON object")  # noqa: TRY004  # pydantic reads it
     return read
 
 

@@ -17,7 +17,7 @@ import pytest
 from bson import Binary, Code, DatetimeMS, Decimal128, ObjectId, Regex
 from fastapi import FastAPI
 from pymongo import MongoClient
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import AutoReconnect, DuplicateKeyError, NetworkTimeout
 
 import mongoq
 from mongoq.model.encoding.extended_json import read_json
@@ -320,3 +320,30 @@ def test_a_body_that_does_not_come_is_not_waited_for(broker: mongoq.Broker, monk
         asyncio.run(app(scope, receive, send))
         assert sent.pop(0)["status"] == 408
         sent.clear()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AutoReconnect("db7.internal: closed"), NetworkTimeout("db7.internal"), mongoq.ServerUnavailable("db7.internal")],
+    ids=["lost", "timeout", "away"],
+)
+def test_a_change_whose_reply_is_lost_is_in_doubt(
+    api: Api, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    queue.push(1)
+
+    async def lose(*_arguments: Any, **_options: Any) -> Any:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BrokerClient, "call", lose)
+        pushed = api.post("/api/items/push", queue="orders", payload=1)
+        form = send_form(api, {"action": "pause", "queue": "orders", "confirmed": "yes"})
+        read = api.get("/api/items", queue="orders")
+    for answer in (pushed, form):
+        assert (answer.status_code, "may have happened" in answer.text) == (503, True)
+        assert not answer.headers.keys() & {"retry-after", "refresh"}
+        assert "internal" not in answer.text
+    assert (read.headers["retry-after"], "may have happened" in read.text) == ("5", False)
+    doubts = [record for record in caplog.records if record.name == "mongoq.audit"]
+    assert [record.mongoq_user for record in doubts] == ["127.0.0.1"] * 2  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.pages.troubles import find_troubles, sort_by_trouble
 from mongoq.web.pipelines import make_drawing
+from mongoq.web.problems import SAFE_METHODS
 from mongoq.web.readings import LetterReadings, QueueReadings
 from mongoq.web.routes.letters import open_letters, select, with_page
 from mongoq.web.services import Services, to_document
@@ -197,6 +198,8 @@ async def show_problem(renderer: Renderer, request: Request, problem: dict[str, 
     """Return the page for a problem document."""
     is_away = problem["status"] == HTTPStatus.SERVICE_UNAVAILABLE
     title = "No server answers" if is_away else problem["title"]
+    # A page that was sent as a form would not try again, but be another one.
+    is_away = is_away and request.method in SAFE_METHODS
     nearest = problem.get("nearest", ())
     response = renderer.message(
         request, title, problem["detail"], problem["status"], nearest=nearest, is_temporary=is_away
