@@ -68,8 +68,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        has_begun = False
+
         async def send_with_headers(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
@@ -80,7 +84,14 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send_with_headers)
             return
-        await self._app(scope, _limit_body(scope, receive), send_with_headers)
+        try:
+            await self._app(scope, _limit_body(scope, receive), send_with_headers)
+        except Exception as error:  # a fault of ours, or of the application around this app
+            if has_begun:
+                raise
+            logging.getLogger("mongoq.web").exception("a call has failed")
+            detail = f"a fault, which the log describes: {name_of(error)}"
+            await make_problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)(scope, receive, send_with_headers)
 
     async def _refuse(self, request: Request) -> ProblemResponse | None:
         """Return the answer to a request that may not go on; ``None`` for one that may."""

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -43,6 +43,7 @@ UNAUTHORIZED_CODE = 13
 MAX_FIELD_PROBLEMS = 100
 """Fields that one answer finds fault with, at most: a body may have a million of them."""
 MAX_FIELD_CHARACTERS = 200
+MAX_LOGGED_CHARACTERS = 300
 PROBLEM_REFERENCE = {"$ref": "#/components/schemas/Problem"}
 STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (QueueUnknown, HTTPStatus.NOT_FOUND),
@@ -209,10 +210,14 @@ def describe_error(error: Exception) -> str:
 
 
 async def _answer_driver(_request: Request, error: Exception) -> ProblemResponse:
-    """Answer an error of the driver, without its text: that may hold values of documents and names of hosts."""
+    """Answer an error of the driver, without its text: that may hold values of documents and names of hosts.
+
+    The text of a lost connection names hosts alone, and goes into the log.
+    """
     if isinstance(error, OperationFailure) and error.code == UNAUTHORIZED_CODE:
         return make_problem(HTTPStatus.BAD_GATEWAY, f"MongoDB {describe_missing_right(error)}")
-    logger.warning("a call has failed: %s", type(error).__name__)
+    text = f": {str(error)[:MAX_LOGGED_CHARACTERS]!r}" if isinstance(error, AutoReconnect) else ""
+    logger.warning("a call has failed: %s%s", type(error).__name__, text)
     if isinstance(error, OperationFailure) and not error.timeout:
         return make_problem(HTTPStatus.BAD_GATEWAY, f"MongoDB refused the command: code {error.code}")
     detail = f"no server answers: {type(error).__name__}"

@@ -345,5 +345,20 @@ def test_a_change_whose_reply_is_lost_is_in_doubt(
         assert not answer.headers.keys() & {"retry-after", "refresh"}
         assert "internal" not in answer.text
     assert (read.headers["retry-after"], "may have happened" in read.text) == ("5", False)
+    assert "db7.internal" in caplog.text
     doubts = [record for record in caplog.records if record.name == "mongoq.audit"]
     assert [record.mongoq_user for record in doubts] == ["127.0.0.1"] * 2  # type: ignore[attr-defined]
+
+
+def test_a_fault_is_a_problem_document_without_its_text(
+    api: Api, queue: mongoq.Queue[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_arguments: Any, **_options: Any) -> Any:
+        raise RuntimeError("a private text")
+
+    monkeypatch.setattr(BrokerClient, "read", fail)
+    answer = api.request("GET", "/queue?name=orders", headers=HTML)
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
+    assert "content-security-policy" in answer.headers
+    assert ("RuntimeError" in answer.text, "private" in answer.text) == (True, False)
+    assert "a private text" in caplog.text  # with its traceback
