@@ -184,10 +184,13 @@ def measure_pages(here: Place, known: ObjectId) -> list[dict[str, Any]]:
             answer = runner.run(client.get(path))
             return {"status": answer.status_code, "bytes": len(answer.content)}
 
+        def load_anew(path: str) -> dict[str, Any]:
+            return load(open_app(), path)
+
         measured = []
         for path in pages(known):
             name, kept = path.replace(str(known), "KNOWN"), open_app()
-            measured.append(_measure(here, name, lambda path=path: load(open_app(), path)))
+            measured.append(_measure(here, name, partial(load_anew, path)))
             load(kept, path)
             measured.append(_measure(here, f"{name}, again", partial(load, kept, path)))
         return measured

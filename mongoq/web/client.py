@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from anyio import CapacityLimiter, Lock, to_thread
+from pymongo.errors import ServerSelectionTimeoutError
 
 import mongoq
 from mongoq.aio import AsyncBroker
@@ -84,9 +85,25 @@ class BrokerClient:
         return await to_thread.run_sync(partial(function, *args, **options), limiter=self._limiter)
 
     async def read(self, flow: Callable[..., Any], *args: Any, handle: Any = None, **options: Any) -> Any:
-        """Run a flow of the broker, or of a queue's ``handle``, within the limit of a read; return its result."""
+        """Run a flow of the broker, or of a queue's ``handle``, within the limit of a read; return its result.
+
+        When no server answers, reads that have waited for a thread get the error of those before them.
+        """
         runner = await self.open() if handle is None else handle
-        return await self.call(runner._run_within, READ_SECONDS, flow, *args, **options)
+        if isinstance(self._broker, AsyncBroker):
+            return await runner._run_within(READ_SECONDS, flow, *args, **options)
+        run = partial(runner._run_within, READ_SECONDS, flow, *args, **options)
+        return await self.call(self._run_unless_away, run, time.monotonic())
+
+    def _run_unless_away(self, run: Callable[[], Any], asked: float) -> Any:
+        failure = self._failure
+        if failure is not None and failure[0] > asked:
+            raise failure[1]
+        try:
+            return run()
+        except ServerSelectionTimeoutError as error:
+            self._failure = (time.monotonic(), error)
+            raise
 
     async def close(self) -> None:
         """Close the broker if it was made from a connection string."""

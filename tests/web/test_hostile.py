@@ -17,12 +17,12 @@ import pytest
 from bson import Binary, Code, DatetimeMS, Decimal128, ObjectId, Regex
 from fastapi import FastAPI
 from pymongo import MongoClient
-from pymongo.errors import AutoReconnect, DuplicateKeyError, NetworkTimeout
+from pymongo.errors import AutoReconnect, DuplicateKeyError, NetworkTimeout, ServerSelectionTimeoutError
 
 import mongoq
 from mongoq.model.encoding.extended_json import read_json
 from mongoq.web import Users, create_app, guard, values
-from mongoq.web.client import BrokerClient
+from mongoq.web.client import MAX_THREADS, BrokerClient
 from mongoq.web.pages.render import LONG_CHARACTERS, SHORT_CHARACTERS, make_address, show_long, show_short
 from tests.web.conftest import HOST, Api
 from tests.web.test_access import SECRET, USERS
@@ -362,3 +362,28 @@ def test_a_fault_is_a_problem_document_without_its_text(
     assert "content-security-policy" in answer.headers
     assert ("RuntimeError" in answer.text, "private" in answer.text) == (True, False)
     assert "a private text" in caplog.text  # with its traceback
+
+
+def test_reads_that_wait_for_a_thread_share_the_failure_of_a_server(
+    broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+    are_waiting = threading.Event()
+
+    def fail(*_arguments: Any, **_options: Any) -> Any:
+        attempts.append(1)
+        are_waiting.wait(60)
+        raise ServerSelectionTimeoutError("away")
+
+    monkeypatch.setattr(broker, "_run_within", fail)
+
+    async def ask() -> list[Any]:
+        client = BrokerClient(broker)
+        calls = [asyncio.ensure_future(client.read(print)) for _ in range(3 * MAX_THREADS)]
+        while client._limiter is None or client._limiter.statistics().tasks_waiting < 2 * MAX_THREADS:
+            await asyncio.sleep(0)
+        are_waiting.set()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    assert {type(answer) for answer in asyncio.run(ask())} == {ServerSelectionTimeoutError}
+    assert 1 <= len(attempts) <= MAX_THREADS

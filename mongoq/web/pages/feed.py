@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 from mongoq.errors import MongoqError
@@ -53,7 +53,7 @@ class Feed:
         """End all event streams within half a second; from any thread. A server that ends waits for its connections."""
         self._closed = True
 
-    async def listen(self, seen: str | None = None) -> AsyncIterator[str]:
+    async def listen(self, seen: str | None = None) -> AsyncGenerator[str, None]:
         """Yield server-sent events, one for each change, for some seconds; the browser then asks for the next stream.
 
         Args:
