@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from anyio import CapacityLimiter, Lock, to_thread
-from pymongo.errors import ServerSelectionTimeoutError
 
 import mongoq
 from mongoq.aio import AsyncBroker
 from mongoq.errors import ArgumentInvalid
 from mongoq.sync import Broker
+from mongoq.web.problems import is_away
 
 READ_SECONDS = 10.0
 """Seconds that one read may take; after them it is a problem, and the server has stopped it."""
@@ -101,8 +101,9 @@ class BrokerClient:
             raise failure[1]
         try:
             return run()
-        except ServerSelectionTimeoutError as error:
-            self._failure = (time.monotonic(), error)
+        except Exception as error:
+            if is_away(error):
+                self._failure = (time.monotonic(), error)
             raise
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
-from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
+from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -107,6 +107,11 @@ def describe(app: FastAPI) -> dict[str, Any]:
             if content.get("application/json", {}).get("schema") == PROBLEM_REFERENCE:
                 answer["content"] = {MEDIA_TYPE: content["application/json"]}
     return app.openapi_schema or {}
+
+
+def is_away(error: Exception) -> bool:
+    """Return whether an error says that the driver has looked for a server in vain."""
+    return isinstance(error, ServerSelectionTimeoutError)
 
 
 def make_problem(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> ProblemResponse:
