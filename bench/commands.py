@@ -1,8 +1,9 @@
-"""``python -m bench commands``: what each read-only command and each scrape costs in a deep collection."""
+"""``python -m bench commands``: what commands that change nothing, scrapes and pages cost in a deep collection."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
+from urllib.parse import quote
 
 from bson import ObjectId
 from click.testing import CliRunner
@@ -29,11 +31,13 @@ from mongoq.protocol.insight import read_queues
 
 __all__ = ["BENCHMARK"]
 
-PARTS = ("commands", "scrape")
+PARTS = ("commands", "scrape", "pages")
 RUNS = 5
 LONG_SECONDS = 3.0
 """Seconds of a run from which on a command is run once only."""
 CACHE_MB = 6_144
+MORE_QUEUES = 480
+"""Queues with one item each, beside the small ones, for the pages."""
 WHERE = f'{{"city": "{RARE}"}}'
 COMMON = '{"city": "city 7"}'
 BEGINNING = "2000-01-01T00:00Z"
@@ -62,6 +66,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if "commands" in parts:
             filled = _fill(here, fill_collection, options.items)
             result["commands"] = _facts(filled) | {"measured": measure_commands(here, filled.known_id, options.only)}
+            here.client[here.database][here.collection].drop()
+        if "pages" in parts:
+            filled = _fill(here, fill_collection, options.items)
+            result["pages"] = _facts(filled) | {"measured": measure_pages(here, filled.known_id)}
             here.client[here.database][here.collection].drop()
         if "scrape" in parts:
             with Broker(here.client[here.database][here.collection]) as broker:
@@ -158,6 +166,50 @@ def measure_scrape(here: Place) -> list[dict[str, Any]]:
         return [_measure(here, name, call) for name, call in calls.items()]
 
 
+def measure_pages(here: Place, known: ObjectId) -> list[dict[str, Any]]:
+    """Measure the pages of the dashboard: the first load, and the next ones, which share its readings."""
+    import httpx
+
+    from mongoq.web import create_app
+
+    with Broker(here.client[here.database][here.collection]) as broker, asyncio.Runner() as runner:
+        for number in range(MORE_QUEUES):
+            broker.queue(f"more-{number}").push(number)
+
+        def open_app() -> httpx.AsyncClient:
+            transport = httpx.ASGITransport(app=create_app(broker), client=("127.0.0.1", 1))
+            return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60)
+
+        def load(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
+            answer = runner.run(client.get(path))
+            return {"status": answer.status_code, "bytes": len(answer.content)}
+
+        def load_anew(path: str) -> dict[str, Any]:
+            return load(open_app(), path)
+
+        measured = []
+        for path in pages(known):
+            name, kept = path.replace(str(known), "KNOWN"), open_app()
+            measured.append(_measure(here, name, partial(load_anew, path)))
+            load(kept, path)
+            measured.append(_measure(here, f"{name}, again", partial(load, kept, path)))
+        return measured
+
+
+def pages(known: ObjectId) -> Iterator[str]:
+    """Return the addresses of the pages, and of the calls that pages of others would send again and again."""
+    yield "/"
+    yield f"/queue?name={QUEUE}"
+    yield from (f"/queue?name={QUEUE}&state={state}" for state in STATES)
+    yield f"/queue?name={QUEUE}&where={quote(WHERE)}"
+    yield f"/item?id={known}"
+    yield f"/letters?queue={QUEUE}"
+    yield f"/letters?queue={QUEUE}&reason={RARE}"
+    yield "/workers"
+    yield "/api/queues"
+    yield f"/api/letters/groups?queue={QUEUE}"
+
+
 def _name(line: Sequence[str], known: ObjectId) -> str:
     words = ["KNOWN" if word == str(known) else "UNKNOWN" if ObjectId.is_valid(word) else word for word in line]
     return " ".join(f"'{word}'" if " " in word else word for word in words)
@@ -206,4 +258,4 @@ def _examined(client: MongoClient[Any]) -> tuple[int, int]:
     return executor["scannedObjects"], executor["scanned"]
 
 
-BENCHMARK = Benchmark("documents examined by each command that changes nothing, and by a scrape", add_options, run)
+BENCHMARK = Benchmark("documents examined by commands that change nothing, by a scrape, and by pages", add_options, run)

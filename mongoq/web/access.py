@@ -30,6 +30,8 @@ MIN_SECRET_CHARACTERS = 12
 """Characters of a secret, at least."""
 HASH_PREFIX = "sha256:"
 HASH_CHARACTERS = 64
+PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+"""Headers by which a proxy tells that it passes on the request of another caller."""
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Names by which a browser on this machine calls an app on the loopback interface."""
 
@@ -89,7 +91,7 @@ class Users:
             ArgumentInvalid: the file cannot be read, or a line of it cannot be used.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentInvalid("path", f"{path} cannot be read: {type(error).__name__}") from error
         return cls(text)
@@ -121,6 +123,7 @@ class Users:
 
 def _read_users(text: str) -> Iterator[_User]:
     names: set[str] = set()
+    digests: set[bytes] = set()
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -134,7 +137,11 @@ def _read_users(text: str) -> Iterator[_User]:
         if name in names:
             raise ArgumentInvalid("users", f"the name in {where} occurs twice")
         names.add(name)
-        yield _User(name, level, _read_secret(secret, where))  # type: ignore[arg-type]  # it is one of the levels
+        digest = _read_secret(secret, where)
+        if digest in digests:  # a bearer token would be that of the other user, with the other level
+            raise ArgumentInvalid("users", f"the secret in {where} is that of another user")
+        digests.add(digest)
+        yield _User(name, level, digest)  # type: ignore[arg-type]  # it is one of the levels
 
 
 def _read_secret(secret: str, where: str) -> bytes:
@@ -204,7 +211,8 @@ def _find_remote(request: Request) -> str:
     """
     name = request.headers.get("host", "").lower()
     name = name if name.endswith("]") else name.rsplit(":", 1)[0]
-    if _is_loopback(_address(request)) and name in LOCAL_NAMES:
+    is_passed_on = any(header in request.headers for header in PROXY_HEADERS)
+    if _is_loopback(_address(request)) and name in LOCAL_NAMES and not is_passed_on:
         return ""
     return "without authentication only this machine is answered, by the name localhost or 127.0.0.1"
 

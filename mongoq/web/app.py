@@ -23,7 +23,7 @@ from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.pipelines import check_pipelines
 from mongoq.web.problems import RESPONSES, add_handlers, describe
-from mongoq.web.readings import QueueReadings
+from mongoq.web.readings import LetterReadings, QueueReadings
 from mongoq.web.routes import dead_set, history, items, letters, queues, settings, system
 from mongoq.web.routes import pipelines as pipeline_calls
 from mongoq.web.services import Services
@@ -88,11 +88,11 @@ def create_app(
     for module in (queues, settings, items, letters, history, pipeline_calls, system, dead_set):
         app.include_router(module.make_router(services))
     renderer = Renderer()
-    readings = QueueReadings(client)
+    readings, letter_readings = QueueReadings(client), LetterReadings(client)
     app.state.feed = Feed(readings.read_numbers, lambda: readings.pause)
     for router in (
-        pages.make_router(services, renderer, readings, app.state.feed),
-        changes.make_router(services, renderer),
+        pages.make_router(services, renderer, readings, letter_readings, app.state.feed),
+        changes.make_router(services, renderer, letter_readings),
     ):
         app.include_router(router)
     add_handlers(app, partial(pages.show_problem, renderer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import mongoq
 from mongoq.aio import AsyncBroker
 from mongoq.errors import ArgumentInvalid
 from mongoq.sync import Broker
+from mongoq.web.problems import is_away
 
 READ_SECONDS = 10.0
 """Seconds that one read may take; after them it is a problem, and the server has stopped it."""
@@ -45,21 +47,34 @@ class BrokerClient:
         if self._options and not isinstance(broker, str):
             raise ArgumentInvalid(next(iter(self._options)), "the broker has its own; give it with a connection string")
         self._connecting = Lock()
+        self._failure: tuple[float, Exception] | None = None
         self._limiter: CapacityLimiter | None = None
 
     async def open(self) -> Any:
         """Return the broker; connect if that has not been done.
 
+        Callers that have waited for an attempt which failed get its error, and do not each try for five seconds.
+
         Raises:
             ServerUnavailable: no server answered.
         """
-        if self._broker is None:
-            async with self._connecting:
-                if self._broker is None:
-                    assert self._uri is not None
-                    connect = partial(mongoq.connect, self._uri, timeout=CONNECT_SECONDS, **self._options)
-                    self._broker = await to_thread.run_sync(connect)
+        if self._broker is not None:
+            return self._broker
+        asked = time.monotonic()
+        async with self._connecting:
+            if self._broker is None:
+                if self._failure is not None and self._failure[0] > asked:
+                    raise self._failure[1]
+                try:
+                    self._broker = await to_thread.run_sync(self._connect)
+                except Exception as error:
+                    self._failure = (time.monotonic(), error)
+                    raise
         return self._broker
+
+    def _connect(self) -> Broker:
+        assert self._uri is not None
+        return mongoq.connect(self._uri, timeout=CONNECT_SECONDS, **self._options)
 
     async def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a method of the broker, or of a queue of it, and return its result."""
@@ -70,9 +85,26 @@ class BrokerClient:
         return await to_thread.run_sync(partial(function, *args, **options), limiter=self._limiter)
 
     async def read(self, flow: Callable[..., Any], *args: Any, handle: Any = None, **options: Any) -> Any:
-        """Run a flow of the broker, or of a queue's ``handle``, within the limit of a read; return its result."""
+        """Run a flow of the broker, or of a queue's ``handle``, within the limit of a read; return its result.
+
+        When no server answers, reads that have waited for a thread get the error of those before them.
+        """
         runner = await self.open() if handle is None else handle
-        return await self.call(runner._run_within, READ_SECONDS, flow, *args, **options)
+        if isinstance(self._broker, AsyncBroker):
+            return await runner._run_within(READ_SECONDS, flow, *args, **options)
+        run = partial(runner._run_within, READ_SECONDS, flow, *args, **options)
+        return await self.call(self._run_unless_away, run, time.monotonic())
+
+    def _run_unless_away(self, run: Callable[[], Any], asked: float) -> Any:
+        failure = self._failure
+        if failure is not None and failure[0] > asked:
+            raise failure[1]
+        try:
+            return run()
+        except Exception as error:
+            if is_away(error):
+                self._failure = (time.monotonic(), error)
+            raise
 
     async def close(self) -> None:
         """Close the broker if it was made from a connection string."""

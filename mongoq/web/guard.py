@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,14 +16,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mongoq.model.encoding.error_text import name_of
 from mongoq.web.access import Access, Grant, Users, decide
-from mongoq.web.problems import ProblemResponse, make_problem
+from mongoq.web.problems import SAFE_METHODS, ProblemResponse, make_problem, path_of
 
 logger = logging.getLogger("mongoq.audit")
 
 MAX_BODY_BYTES = 17 * 1024 * 1024
 """Bytes of a request's body, at most: a payload of 16 MiB in JSON of about this length."""
+BODY_SECONDS = 60.0
+"""Seconds in which the body of a request has to come: a server waits for each request before it ends."""
 TOO_LONG = f"a body has {MAX_BODY_BYTES:,} bytes at most"
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 GRANT = "mongoq.grant"
 """Key of the grant in the scope of a request."""
 HEADERS = {
@@ -66,8 +68,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        has_begun = False
+
         async def send_with_headers(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
@@ -78,7 +84,14 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send_with_headers)
             return
-        await self._app(scope, _limit_body(scope, receive), send_with_headers)
+        try:
+            await self._app(scope, _limit_body(scope, receive), send_with_headers)
+        except Exception as error:  # a fault of ours, or of the application around this app
+            if has_begun:
+                raise
+            logging.getLogger("mongoq.web").exception("a call has failed")
+            detail = f"a fault, which the log describes: {name_of(error)}"
+            await make_problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)(scope, receive, send_with_headers)
 
     async def _refuse(self, request: Request) -> ProblemResponse | None:
         """Return the answer to a request that may not go on; ``None`` for one that may."""
@@ -96,7 +109,7 @@ class Guard:
         if grant.level != "act":
             return self._refuse_caller(request, grant)
         if not self._is_same_origin(request):
-            logger.warning("a page of another site has sent a change: %s", request.url.path, extra=_fields(grant))
+            logger.warning("a page of another site has sent a change: %r", path_of(request), extra=_fields(grant))
             return make_problem(HTTPStatus.FORBIDDEN, "a page of another site may not change anything here")
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length) > MAX_BODY_BYTES:
@@ -109,7 +122,8 @@ class Guard:
             headers = {"WWW-Authenticate": 'Basic realm="mongoq", charset="UTF-8"'}
             return make_problem(HTTPStatus.UNAUTHORIZED, grant.problem, headers)
         if request.method not in SAFE_METHODS:
-            logger.warning("a change was refused: %s %s", request.method, request.url.path, extra=_fields(grant))
+            # With %r: a path is decoded, and may hold control characters.
+            logger.warning("a change was refused: %s %r", request.method, path_of(request), extra=_fields(grant))
         problem = grant.problem or "this access is read-only: nothing can be changed"
         return make_problem(HTTPStatus.FORBIDDEN, problem)
 
@@ -121,7 +135,15 @@ class Guard:
         site = request.headers.get("sec-fetch-site")
         if site is not None:
             return site in ("same-origin", "none")
-        return origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+        return origin is None or _host_of(origin) == request.headers.get("host", "").lower()
+
+
+def _host_of(origin: str) -> str | None:
+    """Return host and port of an origin; ``None`` for one without them, such as that of a page in a sandbox."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
 
 
 def _fields(grant: Grant) -> dict[str, Any]:
@@ -135,14 +157,22 @@ def grant_of(scope: MutableMapping[str, Any]) -> Grant:
 
 
 def _limit_body(scope: Scope, receive: Receive) -> Receive:
-    """Return a ``receive`` that refuses a body which turns out to be longer than it may be."""
+    """Return a ``receive`` that refuses a body which turns out to be longer than it may be, or comes too slowly."""
     if scope["method"] in SAFE_METHODS:
         return receive
-    left = MAX_BODY_BYTES
+    left, ends, is_whole = MAX_BODY_BYTES, anyio.current_time() + BODY_SECONDS, False
 
     async def receive_limited() -> Message:
-        nonlocal left
-        message = await receive()
+        nonlocal left, is_whole
+        if is_whole:  # what comes now is the end of the connection
+            return await receive()
+        try:
+            with anyio.fail_after(max(0.0, ends - anyio.current_time())):
+                message = await receive()
+        except TimeoutError:
+            problem = f"the body did not come within {BODY_SECONDS:.0f} seconds"
+            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, problem) from None
+        is_whole = not message.get("more_body", False)
         left -= len(message.get("body", b""))
         if left < 0:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TOO_LONG)

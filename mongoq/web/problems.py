@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -30,11 +30,20 @@ from mongoq.errors import (
 )
 
 logger = logging.getLogger("mongoq.web")
+audit = logging.getLogger("mongoq.audit")
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = "5"
 """Seconds after which a caller may try again when no server answered."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+IN_DOUBT = "the change may have happened, all of it or a part: look before you send it again"
+NO_SERVER = "no MongoDB server answers; the log says why"
+REFUSED_LOGIN = "MongoDB refuses the credentials of this app; the log says why"
 UNAUTHORIZED_CODE = 13
+MAX_FIELD_PROBLEMS = 100
+"""Fields that one answer finds fault with, at most: a body may have a million of them."""
+MAX_FIELD_CHARACTERS = 200
+MAX_LOGGED_CHARACTERS = 300
 PROBLEM_REFERENCE = {"$ref": "#/components/schemas/Problem"}
 STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (QueueUnknown, HTTPStatus.NOT_FOUND),
@@ -100,6 +109,11 @@ def describe(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema or {}
 
 
+def is_away(error: Exception) -> bool:
+    """Return whether an error says that the driver has looked for a server in vain."""
+    return isinstance(error, ServerSelectionTimeoutError)
+
+
 def make_problem(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> ProblemResponse:
     """Return the response for an error."""
     title = HTTPStatus(status).phrase
@@ -113,14 +127,24 @@ DATA_PATHS = ("/api/", "/v1/")
 """Beginnings of the paths of calls that programs send; all others are pages."""
 
 
+def path_of(request: Request) -> str:
+    """Return the path of a request below the place where the app is mounted.
+
+    It is not taken from ``request.url``, which a caller's header ``Host`` may make impossible to read.
+    """
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
+
+
 def add_handlers(app: FastAPI, show_page: ShowPage) -> None:
     """Let an app answer errors with problem documents, and on pages with a page that shows one."""
 
     def add(kind: type[Exception], answer: Callable[[Request, Exception], Awaitable[ProblemResponse]]) -> None:
         async def answer_or_show(request: Request, error: Exception) -> Response:
             problem = await answer(request, error)
-            path = request.url.path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
-            if path.startswith(DATA_PATHS) or "text/html" not in request.headers.get("accept", ""):
+            if request.method not in SAFE_METHODS and problem.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+                problem = _doubt_change(request, problem)
+            if path_of(request).startswith(DATA_PATHS) or "text/html" not in request.headers.get("accept", ""):
                 return problem
             return await show_page(request, json.loads(bytes(problem.body)))
 
@@ -133,11 +157,23 @@ def add_handlers(app: FastAPI, show_page: ShowPage) -> None:
     add(OSError, _answer_driver)
 
 
+def _doubt_change(request: Request, problem: ProblemResponse) -> ProblemResponse:
+    """Return the answer to a change that no server has answered: all of it, a part or nothing may have happened.
+
+    It has no ``Retry-After``: a push that is sent again might be a second item.
+    """
+    user = getattr(request.scope.get("mongoq.grant"), "user", "")
+    path = path_of(request)
+    audit.warning("a change may have happened in part: %r: %r", user, path, extra={"mongoq_user": user})
+    detail = json.loads(bytes(problem.body))["detail"]
+    return make_problem(problem.status_code, f"{detail}; {IN_DOUBT}")
+
+
 async def _answer_validation(_request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, RequestValidationError)
     fields = [
-        FieldProblem(field=_path(each["loc"]), problem=str(each["msg"]).removeprefix("Value error, "))
-        for each in error.errors()
+        FieldProblem(field=_path(each["loc"])[:MAX_FIELD_CHARACTERS], problem=_text(str(each["msg"])))
+        for each in error.errors()[:MAX_FIELD_PROBLEMS]
     ]
     detail = "; ".join(f"{each.field}: {each.problem}" for each in fields)
     return make_problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, fields=fields)
@@ -167,14 +203,26 @@ async def _answer_mongoq(_request: Request, error: Exception) -> ProblemResponse
     elif isinstance(error, ArgumentInvalid):
         more["fields"] = [FieldProblem(field=error.argument, problem=error.problem)]
     headers = {"Retry-After": RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
-    return make_problem(status, str(error), headers, **more)
+    return make_problem(status, describe_error(error), headers, **more)
+
+
+def describe_error(error: Exception) -> str:
+    """Return the text of an error for callers; that of a server which is away names hosts, and is for the log."""
+    if not isinstance(error, ServerUnavailable):
+        return str(error)
+    logger.warning("%s", error)
+    return REFUSED_LOGIN if isinstance(error, AuthenticationFailed) else NO_SERVER
 
 
 async def _answer_driver(_request: Request, error: Exception) -> ProblemResponse:
-    """Answer an error of the driver; its text may hold values of documents and names of hosts, so it is only logged."""
+    """Answer an error of the driver, without its text: that may hold values of documents and names of hosts.
+
+    The text of a lost connection names hosts alone, and goes into the log.
+    """
     if isinstance(error, OperationFailure) and error.code == UNAUTHORIZED_CODE:
         return make_problem(HTTPStatus.BAD_GATEWAY, f"MongoDB {describe_missing_right(error)}")
-    logger.warning("a call has failed: %s", type(error).__name__)
+    text = f": {str(error)[:MAX_LOGGED_CHARACTERS]!r}" if isinstance(error, AutoReconnect) else ""
+    logger.warning("a call has failed: %s%s", type(error).__name__, text)
     if isinstance(error, OperationFailure) and not error.timeout:
         return make_problem(HTTPStatus.BAD_GATEWAY, f"MongoDB refused the command: code {error.code}")
     detail = f"no server answers: {type(error).__name__}"

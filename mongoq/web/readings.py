@@ -1,28 +1,122 @@
-"""Readings of all queues, shared by all pages and limited to a small part of the time, and the throughput from them."""
+"""Readings that all pages share, limited to a small part of the time: states of queues, throughput, dead letters."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from anyio import Lock
 
+from mongoq.protocol.history import dead_letters
+from mongoq.protocol.history.dead_letters import FailureGroup
 from mongoq.protocol.insight import QueueInsight, read_queues
 from mongoq.web.client import BrokerClient
 
+T = TypeVar("T")
+Groups = tuple[list[FailureGroup], bool]
+"""Groups of dead letters, and whether there are letters that were not grouped."""
 MIN_PAUSE_SECONDS = 5.0
 """Seconds between two readings, at least."""
+MAX_PAUSE_SECONDS = 60.0
+"""Seconds between two readings, at most: one that a failover has held up must not stop the next ones for long."""
 SHARE = 100
 """Part of the time in which a reading may be under way: one hundredth, however many queues there are."""
+GROUPED_LETTERS = 100_000
+"""Dead letters that are grouped, at most."""
+MAX_GROUPS = 100
+"""Groups of dead letters, at most."""
+MAX_DEAD_QUEUES = 100
+"""Dead queues whose groups are kept."""
 SAMPLE_SECONDS = 60.0
 """Seconds between two samples of the throughput, at least."""
 SAMPLES = 60
 """Samples that are kept, for an hour."""
 DONE = ("get", "commit", "move")
 """Events by which an item leaves a queue as it should."""
+
+
+class SharedReading(Generic[T]):
+    """A value that is read for everybody who asks, and read anew when it has become too old.
+
+    Callers that have waited for a reading that failed get its error: when no server answers, they would otherwise wait
+    one after the other.
+
+    Args:
+        read: coroutine function that reads the value.
+        clock: returns seconds.
+
+    Attributes:
+        read_at: time of the last reading, on the clock.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[T]], clock: Callable[[], float]) -> None:
+        self.read_at = 0.0
+        self._read = read
+        self._clock = clock
+        self._lock = Lock()
+        self._values: list[T] = []
+        self._seconds = 0.0
+        self._failure: tuple[float, Exception] | None = None
+
+    @property
+    def pause(self) -> float:
+        """Seconds that a reading is used, before the next one."""
+        return min(MAX_PAUSE_SECONDS, max(MIN_PAUSE_SECONDS, SHARE * self._seconds))
+
+    async def get(self) -> T:
+        """Return the value of the last reading, or of a new one if that is too old."""
+        asked = self._clock()
+        async with self._lock:
+            if self._values and self._clock() < self.read_at + self.pause:
+                return self._values[0]
+            if self._failure is not None and self._failure[0] > asked:
+                raise self._failure[1]
+            began = self._clock()
+            try:
+                self._values = [await self._read()]
+            except Exception as error:
+                self._failure = (self._clock(), error)
+                raise
+            self.read_at = self._clock()
+            self._seconds = self.read_at - began
+            return self._values[0]
+
+
+class LetterReadings:
+    """Groups of the letters of dead queues, read for everybody who asks.
+
+    Args:
+        client: client of the broker.
+        clock: returns seconds; another one only in tests.
+    """
+
+    def __init__(self, client: BrokerClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._readings: dict[str, SharedReading[Groups]] = {}
+
+    async def read(self, letters: Any) -> Groups:
+        """Return the groups of a dead queue, and whether it holds more letters than were grouped."""
+        if letters.name not in self._readings:
+            while len(self._readings) >= MAX_DEAD_QUEUES:
+                del self._readings[next(iter(self._readings))]
+            self._readings[letters.name] = SharedReading(partial(self._group, letters), self._clock)
+        return await self._readings[letters.name].get()
+
+    def forget(self, name: str) -> None:
+        """Have the groups of a dead queue read anew: a reader has just changed them."""
+        self._readings.pop(name, None)
+
+    async def _group(self, letters: Any) -> Groups:
+        every = dead_letters.selection(letters._context, ids=None, where=None, stage=None, reason=None, error=None)
+        groups: Groups = await self._client.read(
+            dead_letters.group_letters, every, handle=letters, limit=GROUPED_LETTERS, groups=MAX_GROUPS
+        )
+        return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +142,23 @@ class QueueReadings:
 
     def __init__(self, client: BrokerClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
-        self._clock = clock
-        self._lock = Lock()
-        self._last: list[QueueInsight] | None = None
-        self._read_at = 0.0
-        self._seconds = 0.0
+        self._reading: SharedReading[list[QueueInsight]] = SharedReading(self._read_queues, clock)
         self._samples: deque[Sample] = deque(maxlen=SAMPLES + 1)
 
     @property
     def pause(self) -> float:
         """Seconds that a reading is used, before the next one."""
-        return max(MIN_PAUSE_SECONDS, SHARE * self._seconds)
+        return self._reading.pause
 
     async def read(self) -> list[QueueInsight]:
         """Return the state of all queues: the last reading, or a new one if that is too old."""
-        async with self._lock:
-            if self._last is None or self._clock() >= self._read_at + self.pause:
-                began = self._clock()
-                self._last = await self._client.read(read_queues)
-                self._read_at = self._clock()
-                self._seconds = self._read_at - began
-                self._keep_sample(self._last)
-            return self._last
+        queues = await self._reading.get()
+        self._keep_sample(queues)
+        return queues
+
+    async def _read_queues(self) -> list[QueueInsight]:
+        queues: list[QueueInsight] = await self._client.read(read_queues)
+        return queues
 
     async def read_numbers(self) -> Any:
         """Return the numbers of a reading that are worth a new look at a page when they change."""
@@ -86,7 +175,8 @@ class QueueReadings:
         ]
 
     def _keep_sample(self, queues: list[QueueInsight]) -> None:
-        if self._samples and self._read_at < self._samples[-1].at + SAMPLE_SECONDS:
+        read_at = self._reading.read_at
+        if self._samples and read_at < self._samples[-1].at + SAMPLE_SECONDS:
             return
         done = {queue.name: sum(queue.events.get(event, 0) for event in DONE) for queue in queues}
-        self._samples.append(Sample(self._read_at, done))
+        self._samples.append(Sample(read_at, done))

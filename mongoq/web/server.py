@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -30,7 +31,9 @@ def serve(app: FastAPI, host: str, port: int, announce: Callable[[int], None]) -
     Raises:
         ArgumentInvalid: this process cannot listen there.
     """
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=END_SECONDS)
+    # The header X-Forwarded-For would let each caller on this machine choose its address.
+    options: dict[str, Any] = {"log_config": None, "access_log": False, "proxy_headers": False}
+    config = uvicorn.Config(app, **options, timeout_graceful_shutdown=END_SECONDS)
     server = uvicorn.Server(config)
 
     def stop() -> None:

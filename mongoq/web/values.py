@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 import bson
+from anyio import to_thread
 from bson import ObjectId
 from bson.codec_options import CodecOptions
 from bson.errors import BSONError
@@ -29,6 +30,8 @@ MAX_LISTED = 1_000
 """Items in one answer, at most."""
 MAX_FILTER_CHARACTERS = 16_384
 """Characters of a filter in an address, at most."""
+LONG_BYTES = 65_536
+"""Bytes of a body from which on a thread reads it."""
 CURSOR_OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True, tzinfo=UTC)
 
 
@@ -55,12 +58,18 @@ def _read_moment(value: Any) -> Any:
     return read_time(value.strip())
 
 
-def _read_filter(value: Any) -> Any:
-    if isinstance(value, str):
-        value = read_json(value) if value else None
-    if value is not None and not isinstance(value, Mapping):
-        raise ValueError("a filter is a JSON object")
-    return value
+def read_filter(value: Any) -> Any:
+    """Return the filter of a text in JSON, or of a value of a body; ``None`` for none.
+
+    Raises:
+        ValueError: it is no JSON, or no object; a text ``null`` would otherwise stand for all items.
+    """
+    if value in (None, ""):
+        return None
+    read = read_json(value) if isinstance(value, str) else value
+    if not isinstance(read, Mapping):
+        raise ValueError("a filter is a JSON object")  # noqa: TRY004  # pydantic reads it
+    return read
 
 
 ID_SCHEMA = {"type": "string", "pattern": "^[0-9a-fA-F]{24}$", "examples": ["65f0c0ffee65f0c0ffee0001"]}
@@ -74,13 +83,13 @@ Moment = Annotated[
 ]
 FilterText = Annotated[
     Any,
-    BeforeValidator(_read_filter),
+    BeforeValidator(read_filter),
     WithJsonSchema({"type": "string", "maxLength": MAX_FILTER_CHARACTERS}),
     Query(description='Filter on payloads in JSON, such as {"city": "Paris"}.', max_length=None),
 ]
 Filter = Annotated[
     Any,
-    BeforeValidator(_read_filter),
+    BeforeValidator(read_filter),
     WithJsonSchema({"type": "object", "examples": [{"city": "Paris"}]}),
     Field(description="Filter on payloads, with the operators of where=."),
 ]
@@ -109,7 +118,10 @@ class ExtendedJsonRequest(Request):
         """
         if not hasattr(self, "_value"):
             try:
-                self._value = read_json(await self.body())
+                body = await self.body()
+                # A large one takes seconds, in which the app is to answer others.
+                read = to_thread.run_sync(read_json, body) if len(body) > LONG_BYTES else None
+                self._value = read_json(body) if read is None else await read
             except ValueError as error:  # a text that is not UTF-8 is one too
                 raise RequestValidationError([{"loc": ("body",), "msg": str(error), "type": "json"}]) from None
         return self._value
@@ -139,6 +151,11 @@ def respond(document: Any, status: int = 200) -> Response:
     # A lone surrogate has no UTF-8: it is written as an escape, as JSON allows.
     body = json_text(document).encode("utf-8", "backslashreplace")
     return Response(body, status, media_type=JSON_TYPE)
+
+
+async def respond_with_payloads(document: Any) -> Response:
+    """Return the response with a document that may be large, made in a thread: 16 MiB in JSON take seconds."""
+    return await to_thread.run_sync(respond, document)
 
 
 def make_cursor(rest: Range | None) -> str | None:

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 import mongoq
 from mongoq.web import create_app, readings
-from mongoq.web.pages.feed import CHANGED, RETRY, Feed
+from mongoq.web.pages.feed import OPENING, Feed
 from tests.web.conftest import Api
 from tests.web.test_letters import bury
 
@@ -302,7 +302,56 @@ def test_open_pages_share_one_reading_and_hear_of_changes() -> None:
         assert feed._task is None
         return heard
 
-    assert asyncio.run(listen()) == [CHANGED] * 6
+    heard = asyncio.run(listen())
+    assert [event.partition("-")[2] for event in heard] == ["1\ndata: \n\n"] * 3 + ["2\ndata: \n\n"] * 3
+    assert all(event.startswith("event: changed") for event in heard)
+
+
+def test_a_listener_who_comes_back_hears_of_a_change_between_two_streams() -> None:
+    value = 1
+
+    async def read() -> int:
+        return value
+
+    async def listen() -> list[str]:
+        nonlocal value
+        feed = Feed(read, lambda: 60.0)  # longer than a stream
+        first = feed.listen()
+        await anext(first)
+        await until_async(lambda: feed._last == 1)
+        seen = feed.version
+        await first.aclose()
+        value = 2
+        second = feed.listen(seen)
+        assert await anext(second) == OPENING.format(seen)
+        heard = [await anext(second)]
+        await second.aclose()
+        third = feed.listen("another-process-0")
+        heard += [await anext(third), await anext(third)]
+        await third.aclose()
+        return [event.partition("\n")[0] for event in heard]
+
+    assert asyncio.run(listen()) == ["event: changed", "retry: 1000", "event: changed"]
+
+
+def test_a_listener_who_leaves_at_once_is_forgotten() -> None:
+    async def read() -> int:
+        return 1
+
+    async def listen() -> tuple[int, Any]:
+        feed = Feed(read, lambda: 0.01)
+        listener = feed.listen()
+        await anext(listener)
+        await listener.aclose()
+        return len(feed._listeners), feed._task
+
+    assert asyncio.run(listen()) == (0, None)
+
+
+async def until_async(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def test_a_feed_that_was_closed_ends_its_streams() -> None:
@@ -316,7 +365,7 @@ def test_a_feed_that_was_closed_ends_its_streams() -> None:
         feed.close()
         return heard + [event async for event in listener]
 
-    assert asyncio.run(listen()) == [RETRY]
+    assert len(asyncio.run(listen())) == 1
 
 
 def test_a_reading_that_fails_is_a_change_and_goes_on() -> None:

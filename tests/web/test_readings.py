@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mongoq.protocol.history import dead_letters
 from mongoq.protocol.insight import QueueInsight
 from mongoq.web.pages.drawing import RATES_WIDTH, draw_rates
-from mongoq.web.readings import QueueReadings
+from mongoq.web.readings import MAX_DEAD_QUEUES, MAX_PAUSE_SECONDS, LetterReadings, QueueReadings
 
 
 class Client:
@@ -45,6 +47,61 @@ def test_a_reading_takes_a_hundredth_of_the_time_at_most(seconds: float, pause: 
     client.now += 0.002
     asyncio.run(ask(20))
     assert client.reads == 2
+
+
+def test_one_slow_reading_does_not_stop_the_next_ones_for_long() -> None:
+    client = Client(30.0)  # a failover
+    readings = QueueReadings(client, clock=client.clock)  # type: ignore[arg-type]
+    asyncio.run(readings.read())
+    assert readings.pause == MAX_PAUSE_SECONDS
+
+
+def test_callers_that_wait_for_a_reading_share_its_failure() -> None:
+    client = Client(10.0)
+    readings = QueueReadings(client, clock=client.clock)  # type: ignore[arg-type]
+
+    async def fail(_flow: Any) -> Any:
+        client.reads += 1
+        await asyncio.sleep(0)
+        client.now += 10
+        raise OSError("away")
+
+    async def ask() -> list[Any]:
+        return await asyncio.gather(*(readings.read() for _ in range(20)), return_exceptions=True)
+
+    recovered, client.read = client.read, fail  # type: ignore[method-assign]
+    assert [type(answer) for answer in asyncio.run(ask())] == [OSError] * 20
+    assert client.reads == 1
+    client.read = recovered  # type: ignore[method-assign]
+    assert len(asyncio.run(ask())) == 20
+    assert client.reads == 2
+
+
+def test_groups_of_letters_are_read_once_and_anew_after_a_change() -> None:
+    reads = []
+
+    class Grouping:
+        async def read(self, *_arguments: Any, **options: Any) -> Any:
+            reads.append(options["limit"])
+            return [], False
+
+    letters = SimpleNamespace(name="orders.dead", _context=SimpleNamespace())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dead_letters, "selection", lambda *_arguments, **_options: None)
+        readings = LetterReadings(Grouping())  # type: ignore[arg-type]
+
+        async def ask(times: int) -> None:
+            await asyncio.gather(*(readings.read(letters) for _ in range(times)))
+
+        asyncio.run(ask(20))
+        assert reads == [100_000]
+        readings.forget("orders.dead")
+        asyncio.run(ask(20))
+        assert reads == [100_000] * 2
+        for number in range(300):
+            letters.name = str(number)
+            asyncio.run(ask(1))
+    assert len(readings._readings) == MAX_DEAD_QUEUES
 
 
 def test_an_hour_of_throughput_is_kept() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -49,8 +50,9 @@ def _read_document(pairs: list[tuple[str, Any]]) -> Any:
     document = dict(pairs)
     if len(document) < len(pairs):
         # The last one would win, and a filter would match more than its author thinks.
-        names = [name for name, _ in pairs]
-        raise ValueError(f"name {next(name for name in names if names.count(name) > 1)!r} occurs twice in one document")
+        counted = Counter(name for name, _ in pairs)
+        twice = next(name for name, number in counted.items() if number > 1)
+        raise ValueError(f"name {twice!r:.120} occurs twice in one document")
     if "$regex" in document:
         return document
     try:

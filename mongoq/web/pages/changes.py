@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs
 
 from bson import ObjectId
 from fastapi import APIRouter, HTTPException, Request, Response
 
-from mongoq.errors import MongoqError
+from mongoq.errors import ArgumentInvalid, MongoqError
 from mongoq.model.arguments import queue_name
 from mongoq.model.copies import Replayed
-from mongoq.model.encoding.extended_json import read_json, read_time, time_text
+from mongoq.model.encoding.extended_json import read_time, time_text
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.web import audit
-from mongoq.web.pages.render import Renderer, show_count
+from mongoq.web.pages.render import Renderer, make_address, root_of, show_count
+from mongoq.web.readings import LetterReadings
 from mongoq.web.routes.letters import open_letters, select
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services
+from mongoq.web.values import read_filter
 
 FORM_TYPE = "application/x-www-form-urlencoded"
 MAX_FIELDS = 1_000
@@ -74,8 +76,9 @@ async def read_form(request: Request) -> Form:
     """
     if request.headers.get("content-type", "").partition(";")[0] != FORM_TYPE:
         raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form")
+    body = await request.body()  # outside: a body that is too long has an answer of its own
     try:
-        text = (await request.body()).decode()
+        text = body.decode()
         values = parse_qs(text, keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS)
         ids = [ObjectId(id) for id in values.get("id", ())]
         action, queue = values["action"][0], values["queue"][0]
@@ -97,17 +100,18 @@ async def read_form(request: Request) -> Form:
     )
 
 
-def make_router(services: Services, renderer: Renderer) -> APIRouter:
+def make_router(services: Services, renderer: Renderer, letters: LetterReadings) -> APIRouter:
     """Return the call that forms are sent to."""
     router = APIRouter(include_in_schema=False)
-    router.add_api_route("/change", _Changes(services, renderer).change, methods=["POST"])
+    router.add_api_route("/change", _Changes(services, renderer, letters).change, methods=["POST"])
     return router
 
 
 class _Changes:
     """Asks before a change, carries it out, and reports what it did."""
 
-    def __init__(self, services: Services, renderer: Renderer) -> None:
+    def __init__(self, services: Services, renderer: Renderer, letters: LetterReadings) -> None:
+        self._letters = letters
         self._services = services
         self._client = services.client
         self._renderer = renderer
@@ -147,6 +151,9 @@ class _Changes:
         letters = await open_letters(self._services, form.queue)
         if not form.ids and form.reason is None:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "select letters first")
+        to = queue_name(form.to, "to") if form.to and form.action == "replay" else None
+        if to == letters.name:
+            raise ArgumentInvalid("to", f"{to!r} is the dead queue itself")
         if not form.confirmed:
             chosen = select(letters, **form.filters)
             counted: BoundedCount = await self._client.read(
@@ -159,10 +166,11 @@ class _Changes:
             return self._ask(request, form, f"{verb}, {letters.name}?", verb, "/letters")
         if form.action == "drop":
             deleted = await self._client.call(letters.purge, **form.filters, limit=self._services.max_bulk)
+            self._letters.forget(letters.name)
             audit.record(request, "drop letters", letters.name, deleted)
             return self._report(request, f"{show_count(deleted)} letters of {letters.name} were deleted.")
-        to = queue_name(form.to) if form.to else None
         done: Replayed = await self._client.call(letters.replay, **form.filters, limit=self._services.max_bulk, to=to)
+        self._letters.forget(letters.name)
         audit.record(request, "replay letters", letters.name, done.pushed, to=to)
         where = "back" if to is None else f"to {to}"
         return self._report(request, f"{show_count(done.pushed)} letters of {letters.name} went {where}.{_rest(done)}")
@@ -170,12 +178,12 @@ class _Changes:
     async def _replay_history(self, request: Request, form: Form) -> Response:
         """Push copies of processed items, each once: of one item, or of all that match a filter and a time."""
         handle = await self._services.open_queue(form.queue)
-        target = queue_name(form.to) if form.to else form.queue
+        target = queue_name(form.to, "to") if form.to else form.queue
         since, until = await self._services.read_times(
             *(read_time(text) if text else None for text in (form.since, form.until))
         )
         chosen: dict[str, Any] = {"ids": form.ids or None, "since": since, "until": until}
-        chosen["where"] = read_json(form.where) if form.where else None
+        chosen["where"] = read_filter(form.where)
         options = {"to": target, "limit": self._services.max_bulk, "dry_run": not form.confirmed}
         done: Replayed = await self._client.call(handle.replay, **chosen, **options)
         amount = f"{show_count(done.pushed)} {'copy' if done.pushed == 1 else 'copies'}"
@@ -193,7 +201,7 @@ class _Changes:
         """Return the page that asks whether to go on."""
         fields = [pair for pair in form.fields if pair[0] != "confirmed"]
         parameter = "name" if back == "/queue" else "queue"
-        address = _place(request, back, **{parameter: form.queue})
+        address = make_address(root_of(request), back, **{parameter: form.queue})
         return self._renderer.page(request, "confirm", question=question, verb=verb, fields=fields, back=address)
 
     def _report(self, request: Request, text: str) -> Response:
@@ -203,7 +211,8 @@ class _Changes:
 
 def _go_to(request: Request, path: str, **parameters: str) -> Response:
     """Send the browser to a page."""
-    return Response(status_code=HTTPStatus.SEE_OTHER, headers={"Location": _place(request, path, **parameters)})
+    address = make_address(root_of(request), path, **parameters)
+    return Response(status_code=HTTPStatus.SEE_OTHER, headers={"Location": address})
 
 
 def _rest(done: Replayed) -> str:
@@ -215,7 +224,3 @@ def _rest(done: Replayed) -> str:
     if done.missing:
         parts.append(f"{len(done.missing):,} are not there any more.")
     return "".join(f" {part}" for part in parts)
-
-
-def _place(request: Request, path: str, **parameters: str) -> str:
-    return f"{request.scope.get('root_path', '').rstrip('/')}{path}?{urlencode(parameters)}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
+from bson import Binary, ObjectId
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -15,6 +18,7 @@ from mongoq import __version__
 from mongoq.model.encoding.extended_json import json_text, time_text
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.web.guard import grant_of
+from mongoq.web.problems import path_of
 
 SHORT_CHARACTERS = 160
 """Characters of a payload in a list, at most."""
@@ -52,14 +56,89 @@ def show_duration(value: timedelta | float | None) -> str:
 
 def show_short(value: Any) -> str:
     """Return a value as one line of JSON, shortened."""
-    text = json_text(value)
-    return text if len(text) <= SHORT_CHARACTERS else f"{text[: SHORT_CHARACTERS - 1]}…"
+    return _shorten(json_text(_prune(value, Room(SHORT_CHARACTERS))))
 
 
 def show_long(value: Any) -> str:
     """Return a value as JSON in lines; the end of a very long one is left out."""
-    text = json_text(value, indent=2)
+    return _end(json_text(_prune(value, Room(LONG_CHARACTERS)), indent=2))
+
+
+def show_cell(value: Any) -> str:
+    """Return a field of an envelope for a table: another program may have stored anything there, of any length."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return _shorten(value)
+    return str(value) if isinstance(value, int | float) else show_short(value)
+
+
+def show_text(value: Any) -> str:
+    """Return a text of an envelope, or another value in its place as JSON; the end of a very long one is left out."""
+    return _end(value) if isinstance(value, str) else show_long(value)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= SHORT_CHARACTERS else f"{text[: SHORT_CHARACTERS - 1]}…"
+
+
+def _end(text: str) -> str:
     return text if len(text) <= LONG_CHARACTERS else f"{text[:LONG_CHARACTERS]}… (the API has all of it)"
+
+
+@dataclass
+class Room:
+    """Characters that are left for a value.
+
+    Attributes:
+        left: number of characters; ``_prune`` lowers it.
+    """
+
+    left: int
+
+
+def _prune(value: Any, room: Room) -> Any:
+    """Return the beginning of a value whose JSON fills the room: 16 MiB of it in JSON would take seconds.
+
+    The JSON of a value without its end is longer than the room, so a reader never sees where it closes.
+    """
+    if isinstance(value, Mapping):
+        fields: dict[str, Any] = {}
+        for name, part in value.items():
+            if room.left <= 0:
+                break
+            room.left -= len(name) + 4
+            fields[name[: LONG_CHARACTERS + 1]] = _prune(part, room)
+        return fields
+    if isinstance(value, list | tuple):
+        parts = []
+        for part in value:
+            if room.left <= 0:
+                break
+            parts.append(_prune(part, room))
+        return parts
+    allowed = max(room.left, 0) + 1
+    room.left -= len(value) if isinstance(value, str | bytes) else 1
+    if isinstance(value, str | bytes) and len(value) > allowed:
+        return Binary(value[:allowed], value.subtype) if isinstance(value, Binary) else value[:allowed]
+    return value
+
+
+def is_id(value: Any) -> bool:
+    """Return whether a value is the id of an item that a link can name; another program may use other ids."""
+    return isinstance(value, str | ObjectId) and ObjectId.is_valid(value)
+
+
+def root_of(request: Request) -> str:
+    """Return the path at which the app is mounted, for addresses: its parameters may come from the request."""
+    return quote(request.scope.get("root_path", "").rstrip("/"), errors="backslashreplace")
+
+
+def make_address(root: str, path: str, **parameters: Any) -> str:
+    """Return the address of a page below the place where the app is mounted; empty parameters are left out."""
+    used = {name: value for name, value in parameters.items() if value is not None and value != ""}
+    # A lone surrogate, which another program may have stored in a name, has no UTF-8.
+    return f"{root}{path}" + (f"?{urlencode(used, errors='backslashreplace')}" if used else "")
 
 
 def make_environment() -> Environment:
@@ -72,12 +151,14 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     filters = {"count": show_count, "duration": show_duration, "short": show_short, "long": show_long}
+    filters |= {"cell": show_cell, "text": show_text}
     environment.filters.update({**filters, "time": lambda at: "" if at is None else _show_time(at)})
+    environment.tests.update({"id": is_id, "list": lambda value: isinstance(value, list)})
     return environment
 
 
 def _show_time(at: Any) -> str:
-    return time_text(at, "seconds") if isinstance(at, datetime) else str(at)
+    return time_text(at, "seconds") if isinstance(at, datetime) else show_cell(at)
 
 
 class Renderer:
@@ -88,19 +169,12 @@ class Renderer:
 
     def page(self, request: Request, name: str, status: int = 200, /, **values: Any) -> HTMLResponse:
         """Return the page of a template."""
-        root = request.scope.get("root_path", "").rstrip("/")
-
-        def link(path: str, **parameters: Any) -> str:
-            """Return the address of a page below the place where the app is mounted."""
-            used = {name: value for name, value in parameters.items() if value not in (None, "")}
-            return f"{root}{path}" + (f"?{urlencode(used, doseq=True)}" if used else "")
-
         grant = request.scope.get("mongoq.grant")
         common: Mapping[str, Any] = {
-            "link": link,
+            "link": partial(make_address, root_of(request)),
             "may_act": grant is not None and grant_of(request.scope).level == "act",
             "user": "" if grant is None else grant.user,
-            "path": request.url.path.removeprefix(root),
+            "path": path_of(request),
             "version": __version__,
         }
         text = self._environment.get_template(f"{name}.html").render({**common, **values})

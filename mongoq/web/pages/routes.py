@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Annotated, Any
@@ -10,7 +12,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from mongoq.protocol.coordination.heartbeats import workers
-from mongoq.protocol.history import dead_letters
+from mongoq.protocol.history.dead_letters import FailureGroup
 from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.insight import find_item, read_queues, read_settings
 from mongoq.web.models import ListedState
@@ -18,10 +20,10 @@ from mongoq.web.pages.drawing import draw, draw_rates
 from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.pages.troubles import find_troubles, sort_by_trouble
-from mongoq.web.pipelines import read_drawing
-from mongoq.web.readings import QueueReadings
-from mongoq.web.routes.letters import MAX_GROUPS, open_letters, select, with_page
-from mongoq.web.routes.queues import COUNT_LIMIT
+from mongoq.web.pipelines import make_drawing
+from mongoq.web.problems import SAFE_METHODS
+from mongoq.web.readings import LetterReadings, QueueReadings
+from mongoq.web.routes.letters import open_letters, select, with_page
 from mongoq.web.services import Services, to_document
 from mongoq.web.values import CursorText, FilterText, ItemId, Moment, QueueName
 
@@ -30,15 +32,19 @@ LISTED = 50
 LIVE_COLUMNS = ("id", "state", "due", "priority", "attempts", "key", "payload")
 PROCESSED_COLUMNS = ("id", "processed", "attempts", "payload")
 LETTER_COLUMNS = ("id", "reason", "error", "attempts", "payload")
+QUEUE_BUDGET = 10_000
+"""Documents that the counts of one queue may examine: an open page reads them again and again."""
 RENEWAL_SECONDS = "5"
 """Seconds after which the page of a server that is away tries again."""
 STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 """Files that pages load, with their types."""
 
 
-def make_router(services: Services, renderer: Renderer, readings: QueueReadings, feed: Feed) -> APIRouter:
+def make_router(
+    services: Services, renderer: Renderer, readings: QueueReadings, letters: LetterReadings, feed: Feed
+) -> APIRouter:
     """Return the pages."""
-    pages = _Pages(services, renderer, readings, feed)
+    pages = _Pages(services, renderer, readings, letters, feed)
     router = APIRouter(include_in_schema=False)
     router.add_api_route("/", pages.show_overview)
     router.add_api_route("/queue", pages.show_queue)
@@ -63,16 +69,20 @@ async def serve_static(name: str) -> Response:
 class _Pages:
     """Reads what each page shows."""
 
-    def __init__(self, services: Services, renderer: Renderer, readings: QueueReadings, feed: Feed) -> None:
+    def __init__(
+        self, services: Services, renderer: Renderer, readings: QueueReadings, letters: LetterReadings, feed: Feed
+    ) -> None:
         self._readings = readings
+        self._letters = letters
         self._services = services
         self._client = services.client
         self._renderer = renderer
         self._feed = feed
 
-    async def serve_events(self) -> Response:
+    async def serve_events(self, request: Request) -> Response:
         """Return server-sent events that say when numbers have changed."""
-        return StreamingResponse(self._feed.listen(), media_type="text/event-stream")
+        stream = self._feed.listen(request.headers.get("last-event-id"))
+        return StreamingResponse(stream, media_type="text/event-stream")
 
     async def show_overview(self, request: Request) -> Response:
         """Show all queues, the ones in trouble first."""
@@ -93,7 +103,7 @@ class _Pages:
     ) -> Response:
         """Show one queue, and items of it."""
         handle = await self._services.open_queue(name)
-        [queue] = await self._client.read(read_queues, [name])
+        [queue] = await self._client.read(read_queues, [name], budget=QUEUE_BUDGET)
         read = await self._client.read(read_settings, name)
         first, last = await self._services.read_times(since, until)
         selected: Any = None if state == "live" else state
@@ -136,10 +146,7 @@ class _Pages:
     ) -> Response:
         """Show dead letters, in groups and one by one."""
         letters = await open_letters(self._services, queue)
-        every = select(letters, ids=None, where=None, stage=None, reason=None, error=None)
-        groups, more = await self._client.read(
-            dead_letters.group_letters, every, handle=letters, limit=COUNT_LIMIT, groups=MAX_GROUPS
-        )
+        groups, more = await self._letters.read(letters)
         chosen = select(letters, ids=None, where=where or None, stage=None, reason=reason or None, error=error or None)
         page = await self._services.list_items(letters, with_page(chosen, LISTED), cursor)
         return self._renderer.page(
@@ -148,6 +155,7 @@ class _Pages:
             queue=queue,
             dead_queue=letters.name,
             groups=groups,
+            chosen=list(filter(partial(_can_choose, groups), groups)),
             more=more,
             listed=page["items"],
             next=page["next"],
@@ -165,7 +173,8 @@ class _Pages:
         """Show the graph of a pipeline, with the numbers of items on its edges."""
         if name not in self._services.pipelines:
             return self._renderer.message(request, "No such pipeline", f"There is no pipeline {name!r:.120}.", 404)
-        drawing = await read_drawing(self._client, self._services.pipelines[name])
+        queues = {queue.name: queue for queue in await self._readings.read()}
+        drawing = make_drawing(self._services.pipelines[name].graph, queues)
         return self._renderer.page(request, "pipeline", drawing=drawing, picture=draw(drawing))
 
     async def show_workers(self, request: Request) -> Response:
@@ -173,10 +182,24 @@ class _Pages:
         return self._renderer.page(request, "workers", workers=await self._client.read(workers))
 
 
+def _can_choose(groups: Sequence[FailureGroup], group: FailureGroup) -> bool:
+    """Return whether reason and error choose the letters of a group, and no others.
+
+    A form cannot ask for letters without an error, and another program may have stored what is no text.
+    """
+    if not isinstance(group.reason, str) or not group.reason:
+        return False
+    if group.error is None:
+        return all(other is group or other.reason != group.reason for other in groups)
+    return isinstance(group.error, str)
+
+
 async def show_problem(renderer: Renderer, request: Request, problem: dict[str, Any]) -> Response:
     """Return the page for a problem document."""
     is_away = problem["status"] == HTTPStatus.SERVICE_UNAVAILABLE
     title = "No server answers" if is_away else problem["title"]
+    # A page that was sent as a form would not try again, but be another one.
+    is_away = is_away and request.method in SAFE_METHODS
     nearest = problem.get("nearest", ())
     response = renderer.message(
         request, title, problem["detail"], problem["status"], nearest=nearest, is_temporary=is_away

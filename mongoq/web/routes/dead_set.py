@@ -13,11 +13,10 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from mongoq.errors import MongoqError, QueueUnknown
-from mongoq.protocol.history import dead_letters
 from mongoq.web import audit
-from mongoq.web.routes.letters import open_letters, select
-from mongoq.web.services import Services, to_document
-from mongoq.web.values import MAX_LISTED, ExtendedJsonRoute, respond
+from mongoq.web.routes.letters import open_letters, select, with_page
+from mongoq.web.services import Services
+from mongoq.web.values import MAX_LISTED, ExtendedJsonRoute, respond, respond_with_payloads
 
 MISTAKE = "count is to be a positive whole number, and topic-entity the name of a queue"
 PARAMETERS = [
@@ -42,10 +41,11 @@ def make_router(services: Services) -> APIRouter:
 
     @router.get("/dead_set", openapi_extra={"parameters": PARAMETERS})
     async def view_dead_set(request: Request) -> Response:
-        """Return the payloads of the first dead letters."""
+        """Return the payloads of the first dead letters; of large ones as many as 16 MB hold."""
         count, letters = await _open(services, dict(request.query_params), MAX_LISTED)
-        found = await services.client.read(dead_letters.read_letters, _all(letters), handle=letters, limit=count)
-        return respond({"messages": [to_document(letter).get("payload") for letter in found]})
+        # One reply of the server, 16 MB at most: a thousand large letters would not fit into memory.
+        found = await services.list_items(letters, with_page(_all(letters), count), None)
+        return await respond_with_payloads({"messages": [letter.get("payload") for letter in found["items"]]})
 
     @router.post("/dead_set/replay", openapi_extra={"requestBody": {"content": {"application/json": {}}}})
     async def replay_dead_set(request: Request) -> Response:

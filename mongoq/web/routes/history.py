@@ -14,7 +14,16 @@ from mongoq.web.models import ItemList, ReplayHistory, Sent
 from mongoq.web.routes.items import LISTED
 from mongoq.web.routes.letters import make_result
 from mongoq.web.services import Services
-from mongoq.web.values import CursorText, ExtendedJsonRoute, FilterText, Limit, Moment, QueueName, respond
+from mongoq.web.values import (
+    CursorText,
+    ExtendedJsonRoute,
+    FilterText,
+    Limit,
+    Moment,
+    QueueName,
+    respond,
+    respond_with_payloads,
+)
 
 
 def make_router(services: Services) -> APIRouter:
@@ -40,7 +49,7 @@ def make_router(services: Services) -> APIRouter:
         handle = await services.open_queue(queue)
         first, last = await services.read_times(since, until)
         wanted = history_range(handle._context, since=first, until=last, where=where, state="processed", page=limit)
-        return respond(await services.list_items(handle, wanted, cursor))
+        return await respond_with_payloads(await services.list_items(handle, wanted, cursor))
 
     @router.post("/replay", response_model=Sent)
     async def replay_history(request: Request, action: ReplayHistory) -> Response:

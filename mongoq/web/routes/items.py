@@ -15,7 +15,16 @@ from mongoq.web import audit
 from mongoq.web.models import Changed, ItemDocument, ItemList, ListedState, Purge, Push, Pushed, Remove
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services, to_document
-from mongoq.web.values import CursorText, ExtendedJsonRoute, FilterText, ItemId, Limit, QueueName, respond
+from mongoq.web.values import (
+    CursorText,
+    ExtendedJsonRoute,
+    FilterText,
+    ItemId,
+    Limit,
+    QueueName,
+    respond,
+    respond_with_payloads,
+)
 
 LISTED = 50
 """Items in one answer, unless ``limit`` says otherwise."""
@@ -38,7 +47,7 @@ def make_router(services: Services) -> APIRouter:
         handle = await services.open_queue(queue)
         selected: Any = None if state == "live" else state
         wanted = history_range(handle._context, since=None, until=None, where=where, state=selected, page=limit)
-        return respond(await services.list_items(handle, wanted, cursor))
+        return await respond_with_payloads(await services.list_items(handle, wanted, cursor))
 
     @router.get("/items/{id}", response_model=ItemDocument)
     async def show_item(id: ItemId) -> Response:
@@ -50,7 +59,7 @@ def make_router(services: Services) -> APIRouter:
         if item is None:
             detail = f"there is no item {id}; it may have been settled in a queue without history"
             raise HTTPException(HTTPStatus.NOT_FOUND, detail)
-        return respond(to_document(item, whole=True))
+        return await respond_with_payloads(to_document(item, whole=True))
 
     @router.post("/items/push", response_model=Pushed, status_code=HTTPStatus.CREATED)
     async def push_item(request: Request, action: Push) -> Response:

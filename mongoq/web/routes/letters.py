@@ -26,13 +26,20 @@ from mongoq.web.models import (
     Sent,
     Stage,
 )
+from mongoq.web.readings import MAX_GROUPS
 from mongoq.web.routes.items import LISTED
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services
-from mongoq.web.values import CursorText, ExtendedJsonRoute, FilterText, Limit, QueueName, respond
+from mongoq.web.values import (
+    CursorText,
+    ExtendedJsonRoute,
+    FilterText,
+    Limit,
+    QueueName,
+    respond,
+    respond_with_payloads,
+)
 
-MAX_GROUPS = 100
-"""Groups in one answer, at most."""
 Exact = Annotated[bool, Query(description="The queue itself holds the letters: the error queue of a pipeline.")]
 
 
@@ -56,7 +63,7 @@ def make_router(services: Services) -> APIRouter:
         """Return dead letters, of the queue that they died in or of the dead queue itself."""
         letters = await open_letters(services, queue, exact=exact)
         chosen = select(letters, ids=None, where=where, stage=stage, reason=reason, error=error)
-        return respond(await services.list_items(letters, with_page(chosen, limit), cursor))
+        return await respond_with_payloads(await services.list_items(letters, with_page(chosen, limit), cursor))
 
     @router.get("/groups", response_model=LetterGroups)
     async def group_letters(

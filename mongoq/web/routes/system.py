@@ -12,6 +12,7 @@ from mongoq.protocol.base.topics import read_bindings
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.web.client import CONNECT_SECONDS
 from mongoq.web.models import BindingList, HealthDocument, WorkerList
+from mongoq.web.problems import describe_error
 from mongoq.web.services import Services
 from mongoq.web.values import respond
 
@@ -40,7 +41,7 @@ def make_router(services: Services) -> APIRouter:
             broker = await client.open()
             health: Health = await client.call(broker.health, within=CONNECT_SECONDS)
         except MongoqError as error:
-            health = Health.of([str(error)])
+            health = Health.of([describe_error(error)])
         status = HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE
         return respond(health.to_document(), status)
 

@@ -10,7 +10,25 @@ function showTimes(root) {
   }
 }
 
+let renewing = false;
+let missed = false;
+
 async function renew() {
+  // A page in the background costs nothing, and a slow answer is waited for.
+  if (renewing || document.hidden) {
+    missed = true;
+    return;
+  }
+  renewing = true;
+  missed = false;
+  try {
+    await load();
+  } finally {
+    renewing = false;
+  }
+}
+
+async function load() {
   const main = document.getElementById("content");
   // What the reader is just filling in or has selected must not go away.
   const touched = main.contains(document.activeElement) && document.activeElement !== main;
@@ -26,9 +44,18 @@ async function renew() {
 
 showTimes(document);
 const live = document.getElementById("live");
-if (document.querySelector("form[data-once]") === null) {
-  const events = new EventSource(document.body.dataset.events);
-  events.addEventListener("open", () => { live.textContent = "numbers are live"; });
-  events.addEventListener("error", () => { live.textContent = "no connection; trying again"; });
-  events.addEventListener("changed", () => { renew().catch(() => {}); });
-}
+const events = new EventSource(document.body.dataset.events);
+let closed = 0;
+events.addEventListener("open", () => {
+  clearTimeout(closed);
+  live.textContent = "numbers are live";
+});
+events.addEventListener("error", () => {
+  // Each stream ends after some seconds, and the next one follows.
+  clearTimeout(closed);
+  closed = setTimeout(() => { live.textContent = "no connection; trying again"; }, 3000);
+});
+events.addEventListener("changed", () => { renew().catch(() => {}); });
+document.addEventListener("visibilitychange", () => {
+  if (missed && !document.hidden) renew().catch(() => {});
+});
