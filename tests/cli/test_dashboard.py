@@ -63,7 +63,7 @@ def test_users_may_look_from_elsewhere(program: Start, tmp_path: Path, broker: m
         (["--http", "0.0.0.0:0"], 2, "name the users"),
         (["--http", "example.invalid:0"], 2, "name the users"),
         (["--http", ":x"], 2, "no port"),
-        (["--users", "none.txt"], 1, "none.txt cannot be read"),
+        (["--users", "none.txt"], 2, "none.txt cannot be read"),
         (["--http", ":0", "--nonsense"], 2, "No such option"),
     ],
     ids=range(5),

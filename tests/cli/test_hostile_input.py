@@ -126,7 +126,7 @@ def test_a_question_and_a_refusal_show_control_characters_by_their_codes(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr(click, "confirm", lambda text, **_: asked.append(text))
+    monkeypatch.setattr(click, "confirm", lambda text, **_: asked.append(text) or True)
     assert Confirmation(yes=False, dry_run=False).allows(Output(), f"delete {HOSTILE}", count=1)
     assert asked == ["Delete a\\x0amongoq: all is well\\x1b[31m?"]
     broker.queue(HOSTILE).push(1)

@@ -128,6 +128,6 @@ def test_a_run_ends_in_good_order_on_sigterm(start: Start, broker: mongoq.Broker
 
 def test_an_unknown_stage_is_an_error(finish_here: Finish) -> None:
     code, output, errors = finish_here("run", "plain.json", "--drain", "--stage", "none")
-    assert (code, output) == (1, "")
+    assert (code, output) == (2, "")
     assert "none" in errors
     assert "Traceback" not in errors

@@ -86,8 +86,8 @@ def test_the_names_are_those_of_a_connection(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["worker", "--database", "a/b"], 1, "cannot contain the character '/'"),
-        (["worker", "--collection", "system.jobs"], 1, "keeps for itself"),
+        (["worker", "--database", "a/b"], 2, "cannot contain the character '/'"),
+        (["worker", "--collection", "system.jobs"], 2, "keeps for itself"),
         (["worker", "--uri", "mongodb://me:secret@h/app"], 2, "MONGOQ_URI"),
         (["owner"], 2, "is not one of 'producer', 'worker', 'viewer'"),
         ([], 2, "Missing argument"),

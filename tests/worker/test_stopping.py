@@ -43,6 +43,29 @@ def test_on_a_signal_it_finishes_what_runs_and_gives_back_the_rest(
     assert raw.count_documents({"_id": {"$regex": "^worker:"}}) == 0
 
 
+def test_a_signal_that_comes_after_the_stop_it_has_led_to_cuts_no_run_short(
+    desk: Desk, queue: mongoq.Queue[Any]
+) -> None:
+    """The program's own handler of a signal may call ``stop`` before the worker hears the signal."""
+    began, ended = threading.Event(), threading.Event()
+    queue.push(1)
+
+    async def handle(payload: Any) -> None:
+        began.set()
+        while desk._workers[-1]._engine._signals < 1:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)
+        ended.set()
+
+    desk.consume("orders", handle)
+    running = desk.start()
+    assert began.wait(PATIENCE)
+    desk._workers[-1].stop()
+    desk._workers[-1]._engine.hear()
+    running.join()
+    assert ended.is_set()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_has_not_ended_within_the_grace_goes_back_too(
     process: Any, queue: mongoq.Queue[Any], raw: Any, kind: str

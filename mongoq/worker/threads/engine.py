@@ -99,7 +99,7 @@ class Engine:
         self._prepared = self._consuming = False
         self._heard_at = 0.0
         # True after a signal: the next call of stop comes from the program's own handler of that signal.
-        self._expects_repeated_stop = False
+        self._expects_repeated_stop = self._has_heard = False
         self.interrupted = self._ended = False
         self._end_events: list[WakeEvent] = []
         self._stop_reason = ""
@@ -175,6 +175,9 @@ class Engine:
     def hear(self) -> None:
         """Stop on a signal. The program may handle the same signal and call ``stop`` too: that call does not count."""
         self._expects_repeated_stop = False
+        is_first, self._has_heard = not self._has_heard, True
+        if is_first and self._signals:
+            return  # the program's own handler of the same signal was faster, and has called ``stop`` already
         self.stop("a signal came")
         self._expects_repeated_stop = True
 
