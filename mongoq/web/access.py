@@ -28,6 +28,8 @@ USERS_VARIABLE = "MONGOQ_WEB_USERS"
 """Variable of the environment that ``Users.from_environment`` reads by default."""
 MIN_SECRET_CHARACTERS = 12
 """Characters of a secret, at least."""
+LINE_PARTS = 3
+"""Parts of a user's line: name, level and secret."""
 HASH_PREFIX = "sha256:"
 HASH_CHARACTERS = 64
 PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
@@ -129,7 +131,7 @@ def _read_users(text: str) -> Iterator[_User]:
             continue
         where = f"line {number}"
         parts = line.strip().split(":", 2)
-        if len(parts) < len(_User.__slots__) or not parts[0]:
+        if len(parts) < LINE_PARTS or not parts[0]:
             raise ArgumentInvalid("users", f"{where} is to be name:level:secret")
         name, level, secret = parts
         if level not in get_args(Level) or level == "none":
@@ -179,8 +181,7 @@ def check_access(access: Any) -> Access | Users:
         ArgumentInvalid: it is no level, no ``Users`` and no function.
     """
     if isinstance(access, Users) or callable(access) or (isinstance(access, str) and access in ("read", "act")):
-        checked: Access | Users = access
-        return checked
+        return access  # type: ignore[no-any-return]  # what a function returns is checked at each request
     problem = f"'read', 'act', Users, or a function of the request, not {access!r:.60}"
     raise ArgumentInvalid("access", problem)
 
@@ -189,7 +190,7 @@ async def decide(access: Access | Users, request: Request) -> Grant:
     """Return what a request may do."""
     if isinstance(access, Users):
         return access.check(request.headers.get("authorization"))
-    if isinstance(access, str):
+    if not callable(access):
         problem = _find_remote(request)
         return Grant("none", _address(request), problem) if problem else Grant(access, _address(request))
     if inspect.iscoroutinefunction(access):

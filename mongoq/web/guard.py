@@ -56,7 +56,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, access: Access | Users, origins: Collection[str] = ()) -> None:
         self._app = app
-        self._access = access
+        self._access: Access | Users = access
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

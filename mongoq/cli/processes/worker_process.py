@@ -80,7 +80,7 @@ class WorkerProcess:
         self._drain = drain
         self._link = link
         self._durations = durations
-        self._log_errors = log_errors
+        self._log_errors: LogErrors | None = log_errors
         self._made: Any = None
         self._engine: Engine | AsyncEngine | None = None
         self._brokers: list[Broker | AsyncBroker] = []
