@@ -95,8 +95,8 @@ def _copy(bare: Bare, label: str) -> Steps:
     since = datetime(1, 1, 1, tzinfo=UTC)
     while True:
         span = {"$gte": since, "$lt": until}
-        originals = {"$and": [{"replayed": {"$ne": bare.queue}}]}
-        filter = {"q": bare.queue, "processed": span, "payload": {"$exists": True}, **rest, **originals}
+        originals = {"$and": [{"payload": {"$exists": True}}, {"replayed": {"$ne": bare.queue}}]}
+        filter = {"q": bare.queue, "processed": span, **rest, **originals}
         find = {"filter": filter, "sort": {"processed": 1, "_id": 1}, "limit": PAGE}
         options = {"projection": COPIED, "batchSize": PAGE, "readConcern": {"level": "majority"}}
         page = yield from read(bare, {**find, **options})
