@@ -31,7 +31,10 @@ def test_all_ways_are_measured_for_each_worker(result: dict[str, Any]) -> None:
 
 
 def test_an_sdk_makes_more_calls_than_none(result: dict[str, Any]) -> None:
-    for ways in result["workers"].values():
+    # Where handlers wait, a worker looks for more items again and again: those calls are counted too.
+    empty = [ways for title, ways in result["workers"].items() if title.endswith("nothing")]
+    assert len(empty) == 2
+    for ways in empty:
         calls = {way: min(each["calls"]) for way, each in ways.items()}
         # The ways without an SDK lie close together, and so few items come in more claims now and then.
         assert calls["SDK in memory"] > 1.5 * max(calls["no SDK"], calls["no SDK, a context variable"]) > 0
