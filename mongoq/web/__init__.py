@@ -1,7 +1,8 @@
-"""HTTP API: look into queues and repair them by HTTP and JSON (extra ``web``).
+"""Dashboard and HTTP API: look into queues and repair them, in a browser or by JSON (extra ``web``).
 
 Start reading in ``app``, which puts the parts together. ``access`` says who may read and who may change something,
-``guard`` enforces it before each request, ``routes`` has a module for each kind of thing, ``client`` calls the broker.
+``guard`` enforces it before each request. ``routes`` has the calls of programs, ``pages`` what people see, and
+``client`` calls the broker.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from bson import ObjectId
 from rich.cells import cell_len
 from rich.console import Console
 
-from mongoq.cli.base.output import cell, duration_text, make_table, printable
-from mongoq.model.encoding.extended_json import time_text
+from mongoq.cli.base.output import cell, make_table, printable
+from mongoq.model.encoding.extended_json import duration_text, time_text
 
 
 @pytest.mark.parametrize(

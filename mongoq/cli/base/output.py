@@ -17,7 +17,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from mongoq.model.encoding.extended_json import JSON_OPTIONS, time_text
+from mongoq.model.encoding.extended_json import JSON_OPTIONS, duration_text, time_text
 
 PIPE_WIDTH = 1_000
 """Characters in a line of a table that goes to a file or to another program, at most."""
@@ -202,23 +202,3 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
 def _code(character: str) -> str:
     number = ord(character)
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-
-UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-"""Units of durations, with their seconds."""
-
-
-def duration_text(length: timedelta) -> str:
-    """Return a duration in its two largest units, such as ``2h 5m``."""
-    seconds = length.total_seconds()
-    if seconds < 0:
-        return "-" + duration_text(-length)
-    if seconds and seconds < 1:
-        return f"{seconds:.3g}s"
-    rest = int(seconds)
-    parts: list[str] = []
-    for unit, size in UNITS:
-        number, rest = divmod(rest, size)
-        if number or parts:
-            parts.append(f"{number}{unit}" if number else "")
-    return " ".join(filter(None, parts[:2])) or "0s"

@@ -9,7 +9,8 @@ import click
 
 from mongoq.cli.base.arguments import COUNT, QUEUE
 from mongoq.cli.base.connection import with_broker
-from mongoq.cli.base.output import Output, cell, duration_text
+from mongoq.cli.base.output import Output, cell
+from mongoq.model.encoding.extended_json import duration_text
 from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings, read_queues, read_settings
 from mongoq.protocol.insight import read_events as read_events_of
 from mongoq.sync import Broker

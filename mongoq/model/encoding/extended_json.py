@@ -19,8 +19,10 @@ from mongoq.model.arguments import moment
 JSON_OPTIONS = json_util.JSONOptions(
     json_mode=json_util.JSONMode.RELAXED, tz_aware=True, uuid_representation=UuidRepresentation.STANDARD
 )
-UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 """Unit of a time ago, by its letter."""
+DURATION_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+"""Units of durations, with their seconds."""
 AGO = re.compile(r"(\d{1,9})([smhdw])")
 PARSE_OPTIONS = JSON_OPTIONS.with_options(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, BSONError)
@@ -82,6 +84,22 @@ def time_text(at: datetime, precision: str = "milliseconds") -> str:
     return at.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
+def duration_text(length: timedelta) -> str:
+    """Return a duration in its two largest units, such as ``2h 5m``."""
+    seconds = length.total_seconds()
+    if seconds < 0:
+        return "-" + duration_text(-length)
+    if seconds and seconds < 1:
+        return f"{seconds:.3g}s"
+    rest = int(seconds)
+    parts: list[str] = []
+    for unit, size in DURATION_UNITS:
+        number, rest = divmod(rest, size)
+        if number or parts:
+            parts.append(f"{number}{unit}" if number else "")
+    return " ".join(filter(None, parts[:2])) or "0s"
+
+
 def read_time(text: str) -> datetime | timedelta:
     """Return the time that a text in ISO 8601 names, in UTC unless it says otherwise.
 
@@ -92,7 +110,7 @@ def read_time(text: str) -> datetime | timedelta:
     """
     if ago := AGO.fullmatch(text):
         try:
-            return timedelta(**{UNITS[ago[2]]: int(ago[1])})
+            return timedelta(**{AGO_UNITS[ago[2]]: int(ago[1])})
         except OverflowError:
             raise ValueError(f"{text!r} is too long ago") from None
     try:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from mongoq import __version__
-from mongoq.model.encoding.extended_json import json_text, time_text
+from mongoq.model.encoding.extended_json import duration_text, json_text, time_text
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.web.guard import grant_of
 from mongoq.web.problems import path_of
@@ -24,8 +24,6 @@ SHORT_CHARACTERS = 160
 """Characters of a payload in a list, at most."""
 LONG_CHARACTERS = 100_000
 """Characters of a payload on the page of its item, at most; the API has all of it."""
-UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-"""Units of durations, with their seconds."""
 
 
 def show_count(value: BoundedCount | int) -> str:
@@ -37,21 +35,9 @@ def show_count(value: BoundedCount | int) -> str:
     return f"more than {value.number - 1:,}" if value.number else "not counted"
 
 
-def show_duration(value: timedelta | float | None) -> str:
-    """Return a duration in its two largest units."""
-    if value is None:
-        return ""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if seconds < 1:
-        return "now"
-    parts: list[str] = []
-    for name, size in UNITS:
-        number, seconds = divmod(seconds, size)
-        if number or parts:
-            parts.append(f"{number:.0f} {name}")
-        if len(parts) == 2:
-            break
-    return " ".join(part for part in parts if not part.startswith("0 ")) or "now"
+def show_duration(value: timedelta | None) -> str:
+    """Return a duration in whole seconds, in its two largest units; empty for none."""
+    return "" if value is None else duration_text(timedelta(seconds=int(value.total_seconds())))
 
 
 def show_short(value: Any) -> str:

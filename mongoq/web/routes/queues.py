@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -37,18 +37,17 @@ def make_router(services: Services) -> APIRouter:
     @router.post("/queues/pause", response_model=SettingsDocument)
     async def pause_queue(request: Request, action: Action) -> Response:
         """Stop claims of a queue in all processes within a second; pushes go on."""
-        handle = await services.open_queue(action.queue)
-        await client.call(handle.pause)
-        audit.record(request, "pause", action.queue)
-        return respond(settings_document(await client.read(read_settings, action.queue)))
+        return await set_paused(request, action.queue, "pause")
 
     @router.post("/queues/resume", response_model=SettingsDocument)
     async def resume_queue(request: Request, action: Action) -> Response:
         """End the pause of a queue."""
-        handle = await services.open_queue(action.queue)
-        await client.call(handle.resume)
-        audit.record(request, "resume", action.queue)
-        return respond(settings_document(await client.read(read_settings, action.queue)))
+        return await set_paused(request, action.queue, "resume")
+
+    async def set_paused(request: Request, queue: str, verb: Literal["pause", "resume"]) -> Response:
+        await client.call(getattr(await services.open_queue(queue), verb))
+        audit.record(request, verb, queue)
+        return respond(settings_document(await client.read(read_settings, queue)))
 
     @router.post("/queues/drop", response_model=Changed)
     async def drop_queue(request: Request, action: DropQueue) -> Response:
