@@ -109,7 +109,7 @@ def list_reads(app: FastAPI, known: ObjectId) -> Reads:
     values = {"name": QUEUE, "queue": QUEUE, "id": str(known), "topic-entity": QUEUE, "count": "1000"}
     paths: list[str] = []
     for route in _find_routes(app):
-        if not isinstance(route, APIRoute) or "GET" not in route.methods or route.path in NOT_READ:
+        if not isinstance(route, APIRoute) or "GET" not in (route.methods or ()) or route.path in NOT_READ:
             continue
         if route.path.endswith("/pipeline"):  # its numbers are those of the queues
             continue
@@ -167,7 +167,7 @@ def measure_open(here: Place, seconds: int) -> list[dict[str, Any]]:
 
 def _busy(process: psutil.Process) -> float:
     times = process.cpu_times()
-    return times.user + times.system
+    return float(times.user + times.system)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mongoq.model.encoding.error_text import name_of
 from mongoq.web.access import Access, Grant, Users, decide
+from mongoq.web.link import SecretLink
 from mongoq.web.problems import SAFE_METHODS, ProblemResponse, make_problem, path_of
 
 logger = logging.getLogger("mongoq.audit")
@@ -54,9 +55,9 @@ class Guard:
             behind a proxy that replaces the header ``Host``.
     """
 
-    def __init__(self, app: ASGIApp, access: Access | Users, origins: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, access: Access | Users | SecretLink, origins: Collection[str] = ()) -> None:
         self._app = app
-        self._access: Access | Users = access
+        self._access: Access | Users | SecretLink = access
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -209,3 +209,41 @@ def test_each_change_is_in_the_audit_log(
     assert fields == ("ada", "replay letters", "orders.dead", 1)
     assert (refused.levelname, refused.mongoq_user) == ("WARNING", "bob")  # type: ignore[attr-defined]
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("origin", "sent"),
+    [
+        ("https://queues.example.com", "https://queues.example.com"),
+        ("https://Queues.Example.com:443/", "https://queues.example.com"),
+        ("http://localhost:8080", "http://localhost:8080"),
+        ("http://[::1]:80", "http://[::1]"),
+    ],
+)
+def test_an_origin_is_read_as_browsers_send_it(open_with: Any, origin: str, sent: str) -> None:
+    api = open_with("act", origins=(origin,))
+    headers = {"Origin": sent, "Sec-Fetch-Site": "cross-site"}
+    assert api.request("POST", CHANGE, json=BODY, headers=headers).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "origins",
+    [
+        "https://queues.example.com",
+        ["queues.example.com"],
+        ["https://"],
+        ["ftp://queues.example.com"],
+        ["https://queues.example.com/queues"],
+        ["https://queues.example.com?x"],
+        ["https://ada@queues.example.com"],
+        ["https://*.example.com"],
+        ["https://queues.example.com:x"],
+        ["https://queues.exämple.com"],
+        ["null"],
+        [None],
+    ],
+    ids=range(12),
+)
+def test_what_is_no_origin_is_an_error(broker: mongoq.Broker, origins: Any) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match=r"origins.*https://queues\.example\.com"):
+        create_app(broker, origins=origins)
