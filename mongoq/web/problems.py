@@ -123,7 +123,7 @@ def make_problem(status: int, detail: str, headers: dict[str, str] | None = None
 
 ShowPage = Callable[[Request, dict[str, Any]], Awaitable[Response]]
 """Function that shows a problem document as a page."""
-DATA_PATHS = ("/api/", "/v1/")
+DATA_PATHS = ("/api/", "/v1/", "/metrics")
 """Beginnings of the paths of calls that programs send; all others are pages."""
 
 
