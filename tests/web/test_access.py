@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.authentication import SimpleUser
 
 import mongoq
 from mongoq.web import Users, create_app
@@ -247,3 +248,16 @@ def test_an_origin_is_read_as_browsers_send_it(open_with: Any, origin: str, sent
 def test_what_is_no_origin_is_an_error(broker: mongoq.Broker, origins: Any) -> None:
     with pytest.raises(mongoq.ArgumentInvalid, match=r"origins.*https://queues\.example\.com"):
         create_app(broker, origins=origins)
+
+
+def test_a_user_that_the_application_has_put_into_the_request_is_in_the_audit_log(
+    open_with: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def decide(request: Any) -> str:
+        request.scope["user"] = SimpleUser("ada")
+        return "act"
+
+    with caplog.at_level(logging.INFO, "mongoq.audit"):
+        assert open_with(decide).post(CHANGE, **BODY).status_code == 201
+    [record] = [record for record in caplog.records if record.name == "mongoq.audit"]
+    assert record.mongoq_user == "ada"  # type: ignore[attr-defined]
