@@ -14,11 +14,10 @@ from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import count
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
+from mongoq.web import addresses, link
 from mongoq.web.access import Access, Users, check_access
 from mongoq.web.client import BrokerClient
 from mongoq.web.guard import Guard
-from mongoq.web.link import SecretLink
-from mongoq.web.origins import check_origins, check_root_path
 from mongoq.web.pages import changes
 from mongoq.web.pages import routes as pages
 from mongoq.web.pages.feed import Feed
@@ -37,7 +36,7 @@ MAX_BULK = 10_000
 def create_app(
     broker: Broker | AsyncBroker | str,
     *,
-    access: Access | Users | SecretLink = "read",
+    access: Access | Users | link.SecretLink = "read",
     database: str | None = None,
     collection: str | None = None,
     max_bulk: int = MAX_BULK,
@@ -93,6 +92,8 @@ def create_app(
     )
     for module in (queues, settings, items, letters, history, pipeline_calls, system, metrics, dead_set):
         app.include_router(module.make_router(services))
+    if isinstance(access, link.SecretLink):
+        app.include_router(access.make_router())
     renderer = Renderer()
     readings, letter_readings = QueueReadings(client), LetterReadings(client)
     app.state.feed = Feed(readings.read_numbers, lambda: readings.pause)
@@ -101,19 +102,18 @@ def create_app(
         changes.make_router(services, renderer, letter_readings),
     ):
         app.include_router(router)
-    if isinstance(access, SecretLink):
-        app.include_router(access.make_router())
-    app.root_path = check_root_path(root_path, _find_paths(app))
     add_handlers(app, partial(pages.show_problem, renderer))
     app.add_exception_handler(dead_set.DeadSetMistake, dead_set.answer_mistake)
+    app.root_path = addresses.check_root_path(root_path, _find_paths(app))
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the way that FastAPI documents
-    options: dict[str, Any] = {"access": check_access(access), "origins": check_origins(origins)}
+    options: dict[str, Any] = {"access": check_access(access), "origins": addresses.check_origins(origins)}
     app.add_middleware(Guard, **options)
     return app
 
 
 def _find_paths(app: FastAPI) -> Iterator[str]:
     """Yield the paths of an app; later versions of FastAPI keep those of a router in the router."""
+    route: Any
     for route in app.routes:
         routes: Iterable[Any] = getattr(getattr(route, "original_router", None), "routes", (route,))
         yield from (each.path for each in routes)

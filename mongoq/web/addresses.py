@@ -1,4 +1,4 @@
-"""Origins: scheme and host of the pages whose changes are accepted, and the prefix of their addresses."""
+"""Addresses that browsers see: origins, from whose pages changes are accepted, and the prefix of the paths."""
 
 from __future__ import annotations
 
