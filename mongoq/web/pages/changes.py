@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs
 
 from bson import ObjectId
+from bson.errors import InvalidId
 from fastapi import APIRouter, HTTPException, Request, Response
 
 from mongoq.errors import ArgumentInvalid, MongoqError
@@ -17,6 +17,7 @@ from mongoq.model.encoding.extended_json import read_time, time_text
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.web import audit
+from mongoq.web.pages.forms import NO_FORM, first_values, go_to, read_fields
 from mongoq.web.pages.render import Renderer, make_address, root_of, show_count
 from mongoq.web.readings import LetterReadings
 from mongoq.web.routes.letters import open_letters, select
@@ -24,9 +25,6 @@ from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services
 from mongoq.web.values import read_filter
 
-FORM_TYPE = "application/x-www-form-urlencoded"
-MAX_FIELDS = 1_000
-"""Fields of one form, at most."""
 LETTER_VERBS = {"replay": "Send {} {}", "drop": "Delete {} for good"}
 QUEUE_VERBS = {"pause": "Stop claims of this queue", "resume": "Let workers claim from this queue"}
 
@@ -74,17 +72,13 @@ async def read_form(request: Request) -> Form:
         HTTPException: it is no form, or a field of it cannot be used.
         QueueNameInvalid: no queue can have this name.
     """
-    if request.headers.get("content-type", "").partition(";")[0] != FORM_TYPE:
-        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form")
-    body = await request.body()  # outside: a body that is too long has an answer of its own
+    values = await read_fields(request)
     try:
-        text = body.decode()
-        values = parse_qs(text, keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS)
         ids = [ObjectId(id) for id in values.get("id", ())]
         action, queue = values["action"][0], values["queue"][0]
-    except Exception as error:
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "this is no form of a page") from error
-    first = {name: many[0] for name, many in values.items()}
+    except (InvalidId, KeyError) as error:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FORM) from error
+    first = first_values(values)
     return Form(
         action=action,
         queue=queue_name(queue),
@@ -144,7 +138,7 @@ class _Changes:
             )
         await self._client.call(handle.pause if form.action == "pause" else handle.resume)
         audit.record(request, form.action, form.queue)
-        return _go_to(request, "/queue", name=form.queue)
+        return go_to(request, "/queue", name=form.queue)
 
     async def _change_letters(self, request: Request, form: Form) -> Response:
         """Send letters back, or delete them."""
@@ -207,12 +201,6 @@ class _Changes:
     def _report(self, request: Request, text: str) -> Response:
         """Return the page that says what was done."""
         return self._renderer.message(request, "Done", text)
-
-
-def _go_to(request: Request, path: str, **parameters: str) -> Response:
-    """Send the browser to a page."""
-    address = make_address(root_of(request), path, **parameters)
-    return Response(status_code=HTTPStatus.SEE_OTHER, headers={"Location": address})
 
 
 def _rest(done: Replayed) -> str:

@@ -19,6 +19,7 @@ from mongoq.web.models import ListedState
 from mongoq.web.pages.drawing import draw, draw_rates
 from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
+from mongoq.web.pages.settings import make_fields
 from mongoq.web.pages.troubles import find_troubles, sort_by_trouble
 from mongoq.web.pipelines import make_drawing
 from mongoq.web.problems import SAFE_METHODS
@@ -116,7 +117,7 @@ class _Pages:
             "queue",
             queue=queue,
             troubles=find_troubles(queue, holds_letters=queue.dead_queue is None),
-            settings=read.settings,
+            settings=make_fields(read),
             state=state,
             columns=PROCESSED_COLUMNS if state == "processed" else LIVE_COLUMNS,
             listed=page["items"],

@@ -28,11 +28,18 @@ async function renew() {
   }
 }
 
+function isChanged(field) {
+  if (field.type === "checkbox" || field.type === "radio") return field.checked !== field.defaultChecked;
+  if (field.tagName !== "SELECT") return field.value !== field.defaultValue;
+  const chosen = [...field.options].findIndex((option) => option.defaultSelected);
+  return field.selectedIndex !== Math.max(chosen, 0);
+}
+
 async function load() {
   const main = document.getElementById("content");
   // What the reader is just filling in or has selected must not go away.
   const touched = main.contains(document.activeElement) && document.activeElement !== main;
-  if (touched || main.querySelector("input:checked")) return;
+  if (touched || [...main.querySelectorAll("input, textarea, select")].some(isChanged)) return;
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
   if (!answer.ok && answer.status !== 503) return;
   const read = new DOMParser().parseFromString(await answer.text(), "text/html");
