@@ -18,7 +18,7 @@ from mongoq import __version__
 from mongoq.model.encoding.extended_json import duration_text, json_text, time_text
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.web.guard import grant_of
-from mongoq.web.problems import path_of
+from mongoq.web.problems import SAFE_METHODS, path_of
 
 SHORT_CHARACTERS = 160
 """Characters of a payload in a list, at most."""
@@ -161,6 +161,8 @@ class Renderer:
             "may_act": grant is not None and grant_of(request.scope).level == "act",
             "user": "" if grant is None else grant.user,
             "path": path_of(request),
+            # The answer to a form has no address of its own: another page would come in its place.
+            "renews": request.method in SAFE_METHODS,
             "version": __version__,
         }
         text = self._environment.get_template(f"{name}.html").render({**common, **values})

@@ -50,19 +50,23 @@ async function load() {
 }
 
 showTimes(document);
-const live = document.getElementById("live");
-const events = new EventSource(document.body.dataset.events);
-let closed = 0;
-events.addEventListener("open", () => {
-  clearTimeout(closed);
-  live.textContent = "numbers are live";
-});
-events.addEventListener("error", () => {
-  // Each stream ends after some seconds, and the next one follows.
-  clearTimeout(closed);
-  closed = setTimeout(() => { live.textContent = "no connection; trying again"; }, 3000);
-});
-events.addEventListener("changed", () => { renew().catch(() => {}); });
-document.addEventListener("visibilitychange", () => {
-  if (missed && !document.hidden) renew().catch(() => {});
-});
+if (document.body.dataset.events) listen();
+
+function listen() {
+  const live = document.getElementById("live");
+  const events = new EventSource(document.body.dataset.events);
+  let closed = 0;
+  events.addEventListener("open", () => {
+    clearTimeout(closed);
+    live.textContent = "numbers are live";
+  });
+  events.addEventListener("error", () => {
+    // Each stream ends after some seconds, and the next one follows.
+    clearTimeout(closed);
+    closed = setTimeout(() => { live.textContent = "no connection; trying again"; }, 3000);
+  });
+  events.addEventListener("changed", () => { renew().catch(() => {}); });
+  document.addEventListener("visibilitychange", () => {
+    if (missed && !document.hidden) renew().catch(() => {});
+  });
+}
