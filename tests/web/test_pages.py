@@ -42,7 +42,7 @@ def send_form(api: Api, fields: dict[str, Any]) -> Any:
 def read_form(page: str) -> dict[str, list[str]]:
     """Return the hidden fields of a page that asks."""
     fields: dict[str, list[str]] = {}
-    for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page):
+    for name, value in re.findall(r'type="hidden" name="([\w:]+)" value="([^"]*)"', page):
         fields.setdefault(name, []).append(unescape(value))
     return fields
 
@@ -136,6 +136,22 @@ def test_letters_are_grouped_and_a_group_goes_back(each_api: Api, queue: mongoq.
     done = send_form(each_api, read_form(asked.text))
     assert "5 letters of orders.dead went back." in done.text
     assert (queue.size(), queue.dead.size()) == (5, 2)
+
+
+def test_a_reason_of_several_lines_chooses_its_letters(api: Api, queue: mongoq.Queue[Any]) -> None:
+    bury(queue, 1, 2, reason="no such\r\ncity\n")
+    bury(queue, 3)
+    page = open_page(api, "/letters", queue="orders")
+    group = read_form(next(form for form in page.split("<form") if "json:reason" in form))
+    # A browser would send each end of a line as CR LF.
+    assert not [value for [value] in group.values() if "\n" in value or "\r" in value]
+    asked = send_form(api, {**group, "action": "replay"})
+    assert "Send 2 letters back" in asked.text
+    again = read_form(asked.text)
+    assert not [value for [value] in again.values() if "\n" in value or "\r" in value]
+    assert "2 letters of orders.dead went back." in send_form(api, again).text
+    wrong = send_form(api, {**group, "json:reason": "no JSON", "action": "replay"})
+    assert (wrong.status_code, queue.dead.size()) == (422, 1)
 
 
 def test_selected_letters_are_deleted(api: Api, queue: mongoq.Queue[Any]) -> None:

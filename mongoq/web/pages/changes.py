@@ -43,6 +43,7 @@ class Form:
         since: first time of processed items, as text.
         until: end of their time, as text.
         to: queue that copies go to; the same queue if it is empty.
+        exact: True if the queue itself holds the letters: the error queue of a pipeline.
         confirmed: True if the reader has seen the number of items.
         fields: all fields, to send them again.
     """
@@ -56,6 +57,7 @@ class Form:
     since: str
     until: str
     to: str
+    exact: bool
     confirmed: bool
     fields: list[tuple[str, str]]
 
@@ -89,6 +91,7 @@ async def read_form(request: Request) -> Form:
         since=first.get("since", "").strip(),
         until=first.get("until", "").strip(),
         to=first.get("to", "").strip(),
+        exact="exact" in first,
         confirmed="confirmed" in first,
         fields=[(name, value) for name, many in values.items() for value in many],
     )
@@ -142,7 +145,7 @@ class _Changes:
 
     async def _change_letters(self, request: Request, form: Form) -> Response:
         """Send letters back, or delete them."""
-        letters = await open_letters(self._services, form.queue)
+        letters = await open_letters(self._services, form.queue, exact=form.exact)
         if not form.ids and form.reason is None:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "select letters first")
         to = queue_name(form.to, "to") if form.to and form.action == "replay" else None
@@ -194,8 +197,9 @@ class _Changes:
     def _ask(self, request: Request, form: Form, question: str, verb: str, back: str) -> Response:
         """Return the page that asks whether to go on."""
         fields = [pair for pair in form.fields if pair[0] != "confirmed"]
-        parameter = "name" if back == "/queue" else "queue"
-        address = make_address(root_of(request), back, **{parameter: form.queue})
+        exact = "true" if form.exact else None
+        names = {"name": form.queue} if back == "/queue" else {"queue": form.queue, "exact": exact}
+        address = make_address(root_of(request), back, **names)
         return self._renderer.page(request, "confirm", question=question, verb=verb, fields=fields, back=address)
 
     def _report(self, request: Request, text: str) -> Response:

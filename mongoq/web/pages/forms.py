@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import parse_qs
@@ -13,13 +14,15 @@ from mongoq.web.pages.render import make_address, root_of
 FORM_TYPE = "application/x-www-form-urlencoded"
 MAX_FIELDS = 1_000
 """Fields of one form, at most."""
+PACKED = "json:"
+"""Beginning of the name of a field whose value is JSON: a browser sends each end of a line as CR LF otherwise."""
 NO_FORM = "this is no form of a page"
 
 
 async def read_fields(request: Request) -> dict[str, list[str]]:
     """Return the values of each field of a form.
 
-    A browser sends the ends of lines as CR LF, whatever the page had; they are LF here.
+    A field whose name begins with ``PACKED`` has its value as JSON.
 
     Raises:
         HTTPException: it is no form, or has too many fields.
@@ -30,9 +33,13 @@ async def read_fields(request: Request) -> dict[str, list[str]]:
     try:
         text = body.decode()
         values = parse_qs(text, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=MAX_FIELDS)
+        return {name.removeprefix(PACKED): [_unpack(name, value) for value in many] for name, many in values.items()}
     except ValueError as error:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FORM) from error
-    return {name: [value.replace("\r\n", "\n") for value in many] for name, many in values.items()}
+
+
+def _unpack(name: str, value: str) -> str:
+    return str(json.loads(value)) if name.startswith(PACKED) else value
 
 
 def first_values(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:

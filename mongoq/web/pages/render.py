@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,6 +34,11 @@ def show_count(value: BoundedCount | int) -> str:
     if value.exact:
         return f"{value.number:,}"
     return f"more than {value.number - 1:,}" if value.number else "not counted"
+
+
+def show_rate(value: float) -> str:
+    """Return a number of items a minute."""
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
 def show_duration(value: timedelta | None) -> str:
@@ -122,7 +128,9 @@ def root_of(request: Request) -> str:
 
 def make_address(root: str, path: str, **parameters: Any) -> str:
     """Return the address of a page below the place where the app is mounted; empty parameters are left out."""
-    used = {name: value for name, value in parameters.items() if value is not None and value != ""}
+    used = {
+        name: value for name, value in parameters.items() if value is not None and value is not False and value != ""
+    }
     # A lone surrogate, which another program may have stored in a name, has no UTF-8.
     return f"{root}{path}" + (f"?{urlencode(used, errors='backslashreplace')}" if used else "")
 
@@ -137,7 +145,7 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     filters = {"count": show_count, "duration": show_duration, "short": show_short, "long": show_long}
-    filters |= {"cell": show_cell, "text": show_text}
+    filters |= {"rate": show_rate, "packed": json.dumps, "cell": show_cell, "text": show_text}
     environment.filters.update({**filters, "time": lambda at: "" if at is None else _show_time(at)})
     environment.tests.update({"id": is_id, "list": lambda value: isinstance(value, list)})
     return environment

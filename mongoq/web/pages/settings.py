@@ -184,7 +184,7 @@ class _SettingsPage:
         settings = [_enter(each, entered) for each in make_fields(read)]
         changes: dict[str, Any] = {}
         for place, each in enumerate(settings):
-            if each.name not in entered or each.entered == entered.get(SHOWN + each.name):
+            if each.name not in entered or _flatten(each.entered) == _flatten(entered.get(SHOWN + each.name, "")):
                 continue
             try:
                 changes[each.name] = each.read(each.entered)
@@ -221,3 +221,8 @@ class _SettingsPage:
 
 def _enter(field: SettingField, entered: Mapping[str, str]) -> SettingField:
     return replace(field, entered=entered.get(field.name, field.text).strip())
+
+
+def _flatten(text: str) -> str:
+    """Return a text without the ends of lines, which a browser leaves out of a field of one line."""
+    return text.replace("\r", "").replace("\n", "")
