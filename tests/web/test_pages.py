@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections.abc import Callable
 from html import unescape
 from typing import Any
@@ -15,6 +16,7 @@ from fastapi import FastAPI
 import mongoq
 from mongoq.web import create_app, readings
 from mongoq.web.pages.feed import OPENING, Feed
+from tests.docs.commands import check_command
 from tests.web.conftest import Api
 from tests.web.test_letters import bury
 
@@ -58,12 +60,46 @@ def test_the_overview_begins_with_the_queues_in_trouble(each_api: Api, broker: m
     names = re.findall(r"<bdi>([\w.-]+)</bdi></a></th>", page)
     assert names == ["orders", "a-fine", "orders.dead"]
     for trouble in ("no consumer", "paused", "dead letters"):
-        assert trouble in page
+        assert f'<span class="trouble">{trouble}</span>' in page
 
 
-def test_a_first_visit_says_what_to_do(api: Api) -> None:
-    assert "There are no queues yet" in open_page(api, "/")
-    assert "No worker runs" in open_page(api, "/workers")
+def test_the_first_visit_has_an_introduction(api: Api) -> None:
+    first = api.request("GET", "/", headers=HTML)
+    assert "What is shown here</h2>" in first.text
+    cookie = first.headers["set-cookie"].lower()
+    assert ("httponly" in cookie, "samesite=lax" in cookie, "path=/;" in cookie) == (True, True, True)
+    second = api.request("GET", "/", headers=HTML)
+    assert ("What is shown here</h2>" in second.text, "set-cookie" in second.headers) == (False, False)
+    [again] = re.findall(r'href="([^"]+)">What is shown here\?', second.text)
+    assert "What is shown here</h2>" in open_page(api, again)
+
+
+def test_an_empty_page_says_what_to_do_next(api: Api, broker: mongoq.Broker) -> None:
+    pages = [open_page(api, "/"), open_page(api, "/workers"), open_page(api, "/pipelines")]
+    assert ["There are no queues yet" in pages[0], "No worker runs" in pages[1]] == [True, True]
+    queue = broker.queue("it's; rm -rf", history=60)
+    queue.push(1)
+    queue.pop()
+    broker.queue("plain", lease=7).push(1)
+    broker.queue("plain").pop()
+    for name in (queue.name, "plain"):
+        pages += [open_page(api, "/queue", name=name, state=state) for state in ("live", "reserved", "scheduled")]
+        pages += [open_page(api, "/queue", name=name, state="expired")]
+    pages += [open_page(api, "/queue", name="plain", state="processed")]
+    queue.push(1)
+    queue.bury(queue.reserve(), reason="x")  # type: ignore[arg-type]  # there is an item
+    queue.dead.purge()
+    pages += [open_page(api, "/letters", queue=queue.name)]
+    for page in pages:
+        assert 'class="empty"' in page
+        commands = [unescape(each) for each in re.findall(r"<code>(mongoq [^<]*)</code>", page)]
+        assert commands or "No lease has run out" in page
+        for command in commands:
+            words = shlex.split(command)
+            check_command(words)
+            assert "rm" not in words
+    unmatched = open_page(api, "/queue", name="plain", where='{"a": 1}')
+    assert 'No item matches. <a href="/queue?name=plain&amp;state=live">' in unmatched
 
 
 @pytest.mark.parametrize("state", ["live", "ready", "processed"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -145,7 +146,7 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     filters = {"count": show_count, "duration": show_duration, "short": show_short, "long": show_long}
-    filters |= {"rate": show_rate, "packed": json.dumps, "cell": show_cell, "text": show_text}
+    filters |= {"rate": show_rate, "packed": json.dumps, "shell": shlex.quote, "cell": show_cell, "text": show_text}
     environment.filters.update({**filters, "time": lambda at: "" if at is None else _show_time(at)})
     environment.tests.update({"id": is_id, "list": lambda value: isinstance(value, list)})
     return environment

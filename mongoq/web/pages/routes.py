@@ -18,7 +18,7 @@ from mongoq.protocol.insight import find_item, read_queues, read_settings
 from mongoq.web.models import ListedState
 from mongoq.web.pages.drawing import draw, draw_rates
 from mongoq.web.pages.feed import Feed
-from mongoq.web.pages.render import Renderer
+from mongoq.web.pages.render import Renderer, root_of
 from mongoq.web.pages.settings import make_fields
 from mongoq.web.pages.troubles import find_kind, find_troubles, sort_by_trouble
 from mongoq.web.pipelines import find_error_queues, make_drawing
@@ -35,6 +35,10 @@ PROCESSED_COLUMNS = ("id", "processed", "attempts", "payload")
 LETTER_COLUMNS = ("id", "reason", "error", "attempts", "payload")
 QUEUE_BUDGET = 10_000
 """Documents that the counts of one queue may examine: an open page reads them again and again."""
+VISITED = "mongoq_visited"
+"""Cookie of a reader who has seen the introduction."""
+VISITED_SECONDS = 365 * 86_400
+"""Seconds for which a browser keeps that cookie."""
 RENEWAL_SECONDS = "5"
 """Seconds after which the page of a server that is away tries again."""
 STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -91,7 +95,12 @@ class _Pages:
         queues = await self._readings.read()
         lines = {queue.name: draw_rates(self._readings.rates(queue.name)) for queue in queues}
         judged = sort_by_trouble(queues, errors=self._error_queues, is_failing=self._readings.is_failing)
-        return self._renderer.page(request, "overview", queues=judged, lines=lines)
+        introduces = VISITED not in request.cookies or "introduction" in request.query_params
+        response = self._renderer.page(request, "overview", queues=judged, lines=lines, introduces=introduces)
+        if VISITED not in request.cookies:
+            path = root_of(request) or "/"
+            response.set_cookie(VISITED, "yes", VISITED_SECONDS, path=path, httponly=True, samesite="lax")
+        return response
 
     async def show_queue(
         self,

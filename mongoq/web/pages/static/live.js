@@ -5,8 +5,15 @@ function showTimes(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
     if (Number.isNaN(at.getTime())) continue;
-    time.title = time.dateTime + " (UTC)";
-    time.textContent = at.toLocaleString();
+    const utc = at.toISOString().slice(0, 19).replace("T", " ") + " UTC";
+    if (at.getTimezoneOffset() === 0) {
+      time.textContent = utc;
+      continue;
+    }
+    // Both are visible: a title would need a pointer, which keyboards and phones do not have.
+    const beside = document.createElement("small");
+    beside.textContent = utc;
+    time.replaceChildren(at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" }), " ", beside);
   }
 }
 
