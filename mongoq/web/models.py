@@ -74,6 +74,7 @@ class LetterGroup(Answer):
     example: Any = Field(description="Id of the first letter.")
     first: str | None = Field(description="Time of the first burial.")
     last: str | None
+    message: Any = Field(None, description="Message of the first letter's error.")
 
 
 class LetterGroups(Answer):

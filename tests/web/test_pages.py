@@ -6,12 +6,14 @@ import asyncio
 import re
 import shlex
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from html import unescape
 from typing import Any
 
 import pytest
 from bson import ObjectId
 from fastapi import FastAPI
+from pymongo import MongoClient
 
 import mongoq
 from mongoq.web import create_app, readings
@@ -172,6 +174,31 @@ def test_letters_are_grouped_and_a_group_goes_back(each_api: Api, queue: mongoq.
     done = send_form(each_api, read_form(asked.text))
     assert "5 letters of orders.dead went back." in done.text
     assert (queue.size(), queue.dead.size()) == (5, 2)
+
+
+def test_many_letters_with_three_causes_are_three_rows(
+    api: Api, broker: mongoq.Broker, client: MongoClient[Any], database: str
+) -> None:
+    queue = broker.queue("orders", max_retries=0)
+    bury(queue, 1)
+    bury(queue, 2, error=KeyError("city"))
+    bury(queue, 3, reason="gone", error=ValueError("x"))
+    collection, first = client[database]["mongoq"], {}
+    for letter in list(collection.find({"q": "orders.dead", "when": {"$exists": True}})):
+        first[letter["origin"].get("reason"), letter.get("error", {}).get("type")] = letter["_id"]
+        last = letter["origin"]["at"] + timedelta(hours=5)
+        copies = [{**letter, "_id": ObjectId(), "origin": {**letter["origin"], "at": last}} for _ in range(3_333)]
+        collection.insert_many([{**copy, "when": copy["when"] + timedelta(minutes=1)} for copy in copies])
+    page = open_page(api, "/letters", queue="orders")
+    rows = re.findall(r"<tr>(.*?)</tr>", page.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
+    assert len(rows) == 3
+    for (reason, error), id in first.items():
+        [row] = [row for row in rows if str(id) in row]
+        assert "3,334" in row
+        assert (f"<bdi>{reason}</bdi>" in row, f"<bdi>{error or ''}</bdi>" in row) == (True, True)
+        begins, ends = map(datetime.fromisoformat, re.findall(r'datetime="([^"]+)"', row))
+        assert ends - begins == timedelta(hours=5)
+    assert "<bdi>x</bdi>" in page  # the message of an example
 
 
 def test_a_reason_of_several_lines_chooses_its_letters(api: Api, queue: mongoq.Queue[Any]) -> None:

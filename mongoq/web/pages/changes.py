@@ -20,6 +20,7 @@ from mongoq.web import audit
 from mongoq.web.pages.forms import NO_FORM, first_values, go_to, read_fields
 from mongoq.web.pages.render import Renderer, make_address, root_of, show_count
 from mongoq.web.readings import LetterReadings
+from mongoq.web.routes.history import count_matches
 from mongoq.web.routes.letters import open_letters, select
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services
@@ -156,8 +157,9 @@ class _Changes:
             counted: BoundedCount = await self._client.read(
                 dead_letters.count_letters, chosen, handle=letters, limit=COUNT_LIMIT
             )
-            number = min(counted.number, self._services.max_bulk)
-            amount = f"{show_count(number)} {'letter' if number == 1 else 'letters'}"
+            if counted.number >= self._services.max_bulk:
+                counted = BoundedCount(self._services.max_bulk)
+            amount = _describe(counted, "letter", "letters")
             where = f"to {form.to}" if form.to else "back to their queues"
             verb = LETTER_VERBS[form.action].format(amount, where)
             return self._ask(request, form, f"{verb}, {letters.name}?", verb, "/letters")
@@ -182,8 +184,12 @@ class _Changes:
         chosen: dict[str, Any] = {"ids": form.ids or None, "since": since, "until": until}
         chosen["where"] = read_filter(form.where)
         options = {"to": target, "limit": self._services.max_bulk, "dry_run": not form.confirmed}
-        done: Replayed = await self._client.call(handle.replay, **chosen, **options)
-        amount = f"{show_count(done.pushed)} {'copy' if done.pushed == 1 else 'copies'}"
+        counted = None
+        if not form.confirmed:
+            counted = await count_matches(self._services, handle, limit=self._services.max_bulk, **chosen)
+        # A dry run examines all that the time covers; where that is too much, the count has to do.
+        done = Replayed() if counted is not None else await self._client.call(handle.replay, **chosen, **options)
+        amount = _describe(counted or BoundedCount(done.pushed), "copy", "copies")
         before = f" {done.already:,} were pushed before." if done.already else ""
         if form.confirmed:
             audit.record(request, "replay", form.queue, done.pushed, to=target)
@@ -205,6 +211,13 @@ class _Changes:
     def _report(self, request: Request, text: str) -> Response:
         """Return the page that says what was done."""
         return self._renderer.message(request, "Done", text)
+
+
+def _describe(counted: BoundedCount, one: str, many: str) -> str:
+    """Return a number of items in words; a count that ended at its limit has met at least so many."""
+    if not counted.exact and not counted.number:
+        return f"{many} that may lie behind the first {COUNT_LIMIT:,} items, where none is,"
+    return f"{show_count(counted)} {one if counted == BoundedCount(1) else many}"
 
 
 def _rest(done: Replayed) -> str:

@@ -15,6 +15,7 @@ from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.history.dead_letters import FailureGroup
 from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.insight import find_item, read_queues, read_settings
+from mongoq.web import readings
 from mongoq.web.models import ListedState
 from mongoq.web.pages.drawing import draw, draw_rates
 from mongoq.web.pages.feed import Feed
@@ -175,6 +176,8 @@ class _Pages:
             groups=groups,
             chosen=list(filter(partial(_can_choose, groups), groups)),
             more=more,
+            grouped=readings.GROUPED_LETTERS,
+            most_groups=readings.MAX_GROUPS,
             listed=page["items"],
             next=page["next"],
             columns=LETTER_COLUMNS,
