@@ -126,24 +126,38 @@ def counts(context: QueueContext[Any], limit: int | None) -> Flow[Counts]:
     """Count the live items by state in one ``aggregate`` that reads at most ``limit`` of them."""
     if limit is not None:
         count(limit, "limit")
-    yield from ensure_broker_ready(context.broker, write=False)
-    now = context.broker.clock.now()
-    counted = counts_of((yield from count_states(in_state(context.name, None, now), now, limit=limit)))
-    room = {} if limit is None else {"limit": max(limit - counted.total, 1)}
-    blocked: int = yield from Command("count_documents", {"filter": blocked_filter(context.name), **room})
+    broker = context.broker
+    yield from ensure_broker_ready(broker, write=False)
+    now = broker.clock.now()
+    command = count_states(broker, in_state(context.name, None, now), blocked_filter(context.name), now, limit=limit)
+    counted = counts_of((yield from command))
+    if not broker.serverless:
+        return counted
+    blocked: int = yield from Command("count_documents", {"filter": blocked_filter(context.name)})
     return replace(counted, blocked=blocked)
 
 
 def count_states(
-    filter: Mapping[str, Any], now: datetime, *, limit: int | None = None, by_queue: bool = False
+    broker: BrokerContext,
+    live: Mapping[str, Any],
+    blocked: Mapping[str, Any],
+    now: datetime,
+    *,
+    limit: int | None = None,
+    by_queue: bool = False,
 ) -> Command[list[Any]]:
-    """Return the ``aggregate`` that counts items by state, and on request by queue too."""
+    """Return the ``aggregate`` that counts items by state, and on request by queue too.
+
+    Blocked items come by ``$unionWith``, from an index of their own; mongomock has no such stage and leaves them out.
+    """
     queue = {"q": "$q"} if by_queue else {}
+    waiting = [{"$match": blocked}, {"$project": {"_id": 0, "q": 1, "blocked": {"$literal": True}}}]
     pipeline: list[Mapping[str, Any]] = [
-        {"$match": filter},
-        *([] if limit is None else [{"$limit": limit}]),
+        {"$match": live},
         {"$project": {"q": 1, "reserved": {"$eq": ["$reserved", True]}, "due": {"$lte": ["$when", now]}}},
-        {"$group": {"_id": {"reserved": "$reserved", "due": "$due", **queue}, "n": {"$sum": 1}}},
+        *([] if broker.serverless else [{"$unionWith": {"coll": broker.collection, "pipeline": waiting}}]),
+        *([] if limit is None else [{"$limit": limit}]),
+        {"$group": {"_id": {"reserved": "$reserved", "due": "$due", "blocked": "$blocked", **queue}, "n": {"$sum": 1}}},
     ]
     return Command("aggregate", {"pipeline": pipeline})
 
@@ -151,7 +165,11 @@ def count_states(
 def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
     """Return the counts of one queue from the groups that ``count_states`` found."""
     names = {(False, True): "ready", (False, False): "scheduled", (True, False): "reserved", (True, True): "expired"}
-    return Counts(**{names[group["_id"]["reserved"], group["_id"]["due"]]: group["n"] for group in groups})
+    numbers = {
+        "blocked" if group["_id"].get("blocked") else names[group["_id"]["reserved"], group["_id"]["due"]]: group["n"]
+        for group in groups
+    }
+    return Counts(**numbers)
 
 
 def blocked_by(context: QueueContext[M], id: ObjectId) -> Flow[list[Item[M]]]:

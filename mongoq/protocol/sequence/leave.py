@@ -67,7 +67,9 @@ def leave(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow
 
 def promote(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow[dict[str, list[Promoted]]]:
     """Promote up to so many items of each sequence, without any change of the control documents; return them."""
-    now, requests, promoted = broker.clock.now(), [], {}
+    now = broker.clock.now()
+    requests: list[Statement] = []
+    promoted: dict[str, list[Promoted]] = {}
     for sequence, number in numbers.items():
         following = yield from _find_following(broker, queue, sequence, number)
         promoted[sequence] = [_promoted(queue, document, now) for document in following]

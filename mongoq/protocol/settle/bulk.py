@@ -144,7 +144,7 @@ def _run_in_order(context: QueueContext[Any], wanted: Sequence[Wanted], tally: B
         tally.failed |= {id_key(item.id): own_error(error) for item, _ in wanted}
         return
 
-    def record(result: tuple[list[Wanted], list[Promoted]]) -> None:
+    def record(result: tuple[Sequence[Wanted], list[Promoted]]) -> None:
         settled, promoted = result
         mark_done(context, group_by_statement(settled), tally)
         record_promoted(context.broker, promoted)
