@@ -23,7 +23,7 @@ from mongoq.model.settings import queue_options
 from mongoq.model.trail import STAGE_BYTES, payload_at
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, number_matched
 from mongoq.protocol.history.mistaken import refuse_mistake
@@ -38,7 +38,7 @@ from mongoq.protocol.history.pages import (
 from mongoq.protocol.history.read import NOT_RESERVED
 from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.history.search import Progress, count_free, search
-from mongoq.protocol.sequence.control import ensure_ordered, run_atomic, send_statements
+from mongoq.protocol.sequence.control import ensure_possible, run_atomic, send_statements
 from mongoq.protocol.sequence.enter import enter
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.bulk import count_found
@@ -277,10 +277,12 @@ def _hand_back_in_order(
             changes.pop("key", None)  # an item of a sequence has none
             queues.setdefault(changes["q"], []).append((document, changes))
     moved = 0
+    if queues:
+        yield from ensure_possible(context.broker)
     for queue, letters in queues.items():
         home = QueueContext(context.broker, queue_options(queue), context.broker.untyped)
         yield from ensure_ready(home)
-        yield from ensure_ordered(home, joined=False)
+        yield from mark_ordered(home, joined=False)
         attempt = partial(_enter_again, context, home, letters)
         entered, promoted = yield from run_atomic(context.broker, attempt)
         for update in entered:

@@ -14,13 +14,14 @@ from mongoq.model.arguments import count, object_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER, SEQUENCE_ORDER
 from mongoq.model.item import Item, State
-from mongoq.model.sequence import blocked_filter, heads_filter
+from mongoq.model.sequence import blocked_filter, control_id
 from mongoq.model.trail import Hop, trail_of
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow, delete_many
 from mongoq.protocol.sequence.delete import delete_in_order
+from mongoq.protocol.sequence.repair import find_heads
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol.wait.wait import find_next_due
 
@@ -46,8 +47,6 @@ Selection = State | None
 """One state, or ``None`` for all items that are not processed."""
 
 
-MAX_HEADS = 1_000
-"""Items that one item waits for, of which ``blocked_by`` returns the first ones."""
 NOT_RESERVED = {"$ne": True}
 """Condition of an item without a reservation: documents of other programs may hold any value there, or none."""
 
@@ -173,15 +172,16 @@ def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
 
 
 def blocked_by(context: QueueContext[M], id: ObjectId) -> Flow[list[Item[M]]]:
-    """Read the items that a blocked item waits for (two ``find``)."""
+    """Read the items that a blocked item waits for (three ``find``)."""
     filter = {"_id": object_id(id), **blocked_filter(context.name)}
     yield from ensure_broker_ready(context.broker, write=False)
     document = yield from find_one(context.broker, filter, {"sequence": 1, "place": 1})
     if document is None:
         return []
-    heads = {**heads_filter(context.name), "sequence": document["sequence"]}
-    documents = yield from find_few(context.broker, heads, [("place", 1)], MAX_HEADS, lenient=True)
-    return context.items(documents, context.broker.clock.now())
+    control = yield from find_one(context.broker, {"_id": control_id(context.name, document["sequence"])})
+    if control is None:
+        return []
+    return context.items((yield from find_heads(context, control)), context.broker.clock.now())
 
 
 def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.envelope import is_same_push
-from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.push.insert import find_pushed, id_taken_error, insert_command
-from mongoq.protocol.sequence.control import ensure_ordered, run_atomic
+from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.enter import enter
 from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.state.context import QueueContext
@@ -37,7 +37,7 @@ def push_in_order(context: QueueContext[Any], pushes: Sequence[Ordered], *, id_g
             "sequence", f"{context.name!r} is a topic: its copies go to several queues, and have no common order"
         )
     yield from ensure_ready(context, fresh=not joined)
-    yield from ensure_ordered(context, joined=joined)
+    yield from mark_ordered(context, joined=joined)
     attempt = partial(_insert_all, context, pushes, id_given=id_given)
     documents, promoted = yield from run_atomic(context.broker, attempt, joined=joined)
     for document in documents:

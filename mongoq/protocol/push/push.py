@@ -32,6 +32,7 @@ from mongoq.protocol.push.insert import (
     push_keyed,
 )
 from mongoq.protocol.push.publish import publish
+from mongoq.protocol.sequence.control import ensure_possible
 from mongoq.protocol.state.batcher import Batchers, copies
 from mongoq.protocol.state.context import QueueContext
 
@@ -156,6 +157,8 @@ def push(
     check_due(delay, when)
     draft = Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given_id, remember)
     joined = session is not None
+    if sequence is not None and not joined:
+        yield from ensure_possible(context.broker)
     yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
     draft.stamp()
     if given_id is not None:

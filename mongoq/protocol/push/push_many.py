@@ -40,6 +40,7 @@ from mongoq.protocol.push.in_order import push_in_order
 from mongoq.protocol.push.insert import Keyed, find_pushed, push_keyed
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, Copy, insert_joined, publish, publish_many
 from mongoq.protocol.push.push import check_due, check_headers, due_time, remember_time
+from mongoq.protocol.sequence.control import ensure_possible
 from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.push")
@@ -154,6 +155,9 @@ def push_many(
     check_due(delay, when)
     if not values:
         return []
+    is_ordered = any(one is not None for one in places)
+    if is_ordered and not joined:
+        yield from ensure_possible(context.broker)
     yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
     raw = new_ids(len(values)) if given_ids is None else [id.binary for id in given_ids]
     identities = given_ids or list(map(ObjectId, raw))
@@ -161,7 +165,7 @@ def push_many(
         context.state.expect_remembered(remember)
     envelopes = _Envelopes(context, [options], None if given_ids is None else remember)
     pushes = [(id, value, 0) for id, value in zip(raw, values, strict=True)]
-    if any(one is not None for one in places):
+    if is_ordered:
         yield from _push_in_order(context, pushes, places, envelopes, id_given=given_ids is not None, joined=joined)
     elif bound := context.broker.topics.bound.get(context.name):
         fresh = list(zip(identities, values, strict=True))

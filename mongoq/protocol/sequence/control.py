@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from mongoq.errors import TransactionsUnavailable
-from mongoq.protocol.base.queue_settings import mark_ordered
 from mongoq.protocol.base.retry import retry_lost_race
 from mongoq.protocol.base.transaction import ensure_transactional, run_in_transaction
 from mongoq.protocol.flow import Command, Flow
-from mongoq.protocol.state.context import BrokerContext, QueueContext
+from mongoq.protocol.state.context import BrokerContext
 
 T = TypeVar("T")
 Statement = tuple[str, dict[str, Any]]
@@ -20,18 +19,18 @@ MAX_STATEMENTS = 1_000
 """Statements of one bulk, at most."""
 
 
-def ensure_ordered(context: QueueContext[Any], *, joined: bool) -> Flow[None]:
-    """Refuse a server without transactions, and note in the queue's control document that it has sequences.
+def ensure_possible(broker: BrokerContext) -> Flow[None]:
+    """Refuse a server without transactions before anything is written.
 
-    The note comes before the first item: a process that reads it settles by it. In a caller's transaction (``joined``)
-    both happen together.
+    Raises:
+        TransactionsUnavailable: the server is no replica set.
     """
-    if not context.broker.serverless and not joined:
-        try:
-            yield from ensure_transactional(context.broker)
-        except TransactionsUnavailable as error:
-            raise TransactionsUnavailable(error.server, needed_by=["sequences (sequence=)"]) from None
-    yield from mark_ordered(context, joined=joined)
+    if broker.serverless:
+        return
+    try:
+        yield from ensure_transactional(broker)
+    except TransactionsUnavailable as error:
+        raise TransactionsUnavailable(error.server, needed_by=["sequences (sequence=)"]) from None
 
 
 def run_atomic(broker: BrokerContext, attempt: Callable[[], Flow[T]], *, joined: bool = False) -> Flow[T]:

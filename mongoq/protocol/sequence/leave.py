@@ -6,12 +6,13 @@ deleted, and so conflicts with a push that saw the sequence full: one of the two
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from mongoq.model.item import Document
+from mongoq.model.item import Document, Item, has_place
 from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Command, Flow
@@ -62,6 +63,23 @@ def leave(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow
             if left := numbers[sequence] - len(chosen):
                 requests += _closing(control, left)
     yield from send_statements(broker, requests)
+    return promoted
+
+
+def give_up_places(broker: BrokerContext, items: Iterable[Item[Any]]) -> Flow[list[Promoted]]:
+    """Take the places of items that have left their queues by other statements, and let the next ones follow.
+
+    Called in the transaction of these statements; items without a place are left out.
+    """
+    queues: dict[str, list[Item[Any]]] = {}
+    for item in items:
+        if has_place(item):
+            queues.setdefault(item.queue, []).append(item)
+    promoted: list[Promoted] = []
+    for queue, placed in queues.items():
+        left = {"_id": {"$in": [item.id for item in placed]}}
+        yield from Command[Any]("update_many", {"filter": left, "update": {"$unset": {"place": ""}}})
+        promoted += yield from leave(broker, queue, Counter(str(item.sequence) for item in placed))
     return promoted
 
 

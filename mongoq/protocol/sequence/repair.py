@@ -9,7 +9,7 @@ from mongoq.model.item import Document
 from mongoq.model.sequence import control_prefix, heads_filter
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.state.context import QueueContext
@@ -48,6 +48,10 @@ def _repair(context: QueueContext[Any], id: str) -> Flow[list[Promoted]]:
 
 def _count_missing(context: QueueContext[Any], control: Document) -> Flow[int]:
     """Return how many heads a control document counts that are not there."""
+    return int(control["open"]) - len((yield from find_heads(context, control)))
+
+
+def find_heads(context: QueueContext[Any], control: Document) -> Flow[list[Document]]:
+    """Find the heads of a sequence, no more than its control document counts: the index has them before the others."""
     filter = {**heads_filter(context.name), "sequence": control["sequence"]}
-    number: int = yield from Command("count_documents", {"filter": filter})
-    return int(control.get("open", 0)) - number
+    return (yield from find_few(context.broker, filter, [("place", 1)], control["open"], lenient=True))

@@ -13,9 +13,9 @@ from typing import Any
 
 from mongoq.model.item import Item, has_place
 from mongoq.model.settings import queue_options
-from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.sequence.control import ensure_ordered, run_atomic
+from mongoq.protocol.sequence.control import ensure_possible, run_atomic
 from mongoq.protocol.sequence.enter import Entry, enter
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.settlement import Settlement, record_settled, settle_fenced
@@ -61,8 +61,10 @@ def get_ready_to_enter(context: QueueContext[Any], wanted: Iterable[Wanted], *, 
     """Prepare the queues into whose sequences items go, before the transaction begins."""
     for queue in {settlement.put.queue for _, settlement in wanted if settlement.enters and settlement.put}:
         target = _target(context, queue)
+        if not joined:
+            yield from ensure_possible(context.broker)
         yield from ensure_ready(target)
-        yield from ensure_ordered(target, joined=joined)
+        yield from mark_ordered(target, joined=joined)
 
 
 def _target(context: QueueContext[Any], queue: str) -> QueueContext[Any]:
