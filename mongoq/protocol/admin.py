@@ -169,20 +169,19 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
     if not isinstance(force, bool):
         raise ArgumentInvalid("force", f"True or False, not {force!r:.60}")
     yield from ensure_broker_ready(broker, write=True)
-    live, deleted = in_state(queue, None, BEGINNING), 0
+    live, deleted = {"$or": [in_state(queue, None, BEGINNING), blocked_filter(queue)]}, 0
     if force:
-        # Blocked items first: a crash in between leaves none that waits for an item that is gone.
-        deleted = yield from delete_many(blocked_filter(queue))
-        deleted += yield from delete_many(live)
+        deleted = yield from delete_many(live)
     elif (yield from find_one(broker, live, {"_id": 1})) is not None:
         number: int = yield from Command("count_documents", {"filter": live})
         raise QueueNotEmpty(queue, max(number, 1))
     yield from delete_many({"q": queue, "processed": {"$gte": BEGINNING}})
-    yield from delete_many({**prefix_filter(control_prefix(queue)), "queue": queue})
     # Write this process's counts first: a later flush would create the counters again.
     yield from flush(broker)
     marks = [f"{END_PREFIX}{priority}:{queue}" for priority in PRIORITIES]
-    yield from delete_many({"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, CONTROL_PREFIX + queue]}})
+    named = {"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, CONTROL_PREFIX + queue]}}
+    sequences = {**prefix_filter(control_prefix(queue)), "queue": queue}
+    yield from delete_many({"$or": [named, sequences]})
     _forget(broker, queue)
     return deleted
 

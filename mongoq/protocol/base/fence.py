@@ -14,7 +14,8 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, ItemForeign, ReservationLost
 from mongoq.model.envelope import Document, attempts_of
-from mongoq.model.item import Item, is_held_in
+from mongoq.model.item import Item, is_held_in, reservation_key
+from mongoq.model.process import Event
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_and_report
@@ -38,7 +39,9 @@ def update_command(id: ObjectId, token: ObjectId | None, update: Mapping[str, An
     return Command("update_one", {"filter": {"_id": id, "token": token}, "update": update}, has_matched)
 
 
-def run_fenced(context: QueueContext[Any], item: Item[Any], command: Command[bool], happened: Verdict) -> Flow[None]:
+def run_fenced(
+    context: QueueContext[Any], item: Item[Any], command: Command[bool], happened: Verdict, event: Event | None
+) -> Flow[None]:
     """Send a fenced command, and raise ``ReservationLost`` when the token no longer holds the item.
 
     The driver sends the command as a retryable write. The server keeps a record of it, and after a lost reply the
@@ -50,12 +53,19 @@ def run_fenced(context: QueueContext[Any], item: Item[Any], command: Command[boo
     document. That document is durable, since the second command has waited for the majority, even though it changed
     nothing. A delete leaves nothing to read, so a missing item stays uncertain: no local clock can tell whether the
     lease still ran when the server got the command, since a paused machine stops all its clocks.
+
+    ``event`` is the event to count; ``None`` for a command that does not settle the item.
     """
     has_happened, was_lost = yield from retry_and_report(command.__iter__)
     if was_lost and not has_happened:
         has_happened = yield from _resolve_lost_reply(context, item, happened)
     if not has_happened:
         yield from _raise_lost(context, item)
+    if event is not None:
+        if context.broker.unsettled:
+            # The end of a ``reserved()`` block settles the reservations that are still in this set.
+            context.broker.unsettled.discard(reservation_key(item))
+        context.count(event)
 
 
 def _resolve_lost_reply(context: QueueContext[Any], item: Item[Any], happened: Verdict) -> Flow[bool]:

@@ -91,11 +91,17 @@ class Batch:
         return self._markers[key]
 
 
-def settle_fenced(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> Flow[None]:
-    """Settle one item by a command of its own, whose answer is exact, without a record of it."""
-    command = _fenced_command(context, item, settlement)
+def settle_alone(
+    context: QueueContext[Any], item: Item[Any], settlement: Settlement, *, joined: bool = False
+) -> Flow[Any]:
+    """Settle one item by a command of its own, whose answer is exact; return the answer for the caller.
+
+    A transaction (``joined``) may be tried again, so it is recorded by ``record_settled`` once it is over.
+    """
+    command, put = _fenced_command(context, item, settlement), settlement.put
+    event = None if joined else settlement.event
     try:
-        yield from run_fenced(context, item, command, lambda document: settlement.happened(document, item))
+        yield from run_fenced(context, item, command, lambda document: settlement.happened(document, item), event)
     except Refused as refused:
         if settlement.patch is None:
             raise
@@ -105,21 +111,21 @@ def settle_fenced(context: QueueContext[Any], item: Item[Any], settlement: Settl
         if settlement.patch is not None and lost.certain and (yield from _is_still_held(context, item)):
             raise patch_too_large_error(settlement.patch) from None
         raise
-
-
-def record_settled(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> Any:
-    """Count a settled item, and wake the waiters of the queue it goes to; return the answer for the caller."""
-    if settlement.event is not None:
-        if context.broker.unsettled:
-            # The end of a ``reserved()`` block settles the reservations that are still in this set.
-            context.broker.unsettled.discard(reservation_key(item))
-        context.count(settlement.event)
-    put = settlement.put
-    if put is not None:
+    if put is not None and not joined:
         priority = item.priority if put.priority is None else put.priority
         # By its id, the waiters of this process recognise the event of the change stream: they ask once, not twice.
         context.broker.record_put(put.queue, put.when, priority, id=item.id, is_new=False)
     return settlement.answer
+
+
+def record_settled(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> None:
+    """Count an item that was settled in a transaction, and wake the waiters of the queue it goes to."""
+    if settlement.event is not None:
+        context.broker.unsettled.discard(reservation_key(item))
+        context.count(settlement.event)
+    if (put := settlement.put) is not None:
+        priority = item.priority if put.priority is None else put.priority
+        context.broker.record_put(put.queue, put.when, priority, id=item.id, is_new=False)
 
 
 def _fenced_command(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> Command[bool]:
