@@ -145,6 +145,37 @@ def test_batches_of_two_processes_share_no_item(uri: str, raw: Any, database: st
     check(raw)
 
 
+def test_many_processes_begin_a_sequence_at_once(uri: str, raw: Any, database: str) -> None:
+    number, processes = 30, 6
+    barrier = threading.Barrier(processes)
+
+    def push_all() -> None:
+        with mongoq.connect(uri, database=database) as broker:
+            for name in range(number):
+                barrier.wait()
+                broker.queue("orders").push(name, sequence=str(name))
+
+    with ThreadPoolExecutor(processes) as pool:
+        for thread in [pool.submit(push_all) for _ in range(processes)]:
+            thread.result()
+    check(raw)
+    assert raw.count_documents({"q": "orders"}) == number * processes
+
+
+def test_concurrent_callers_go_around_the_group_commit(uri: str, raw: Any, database: str) -> None:
+    names = [f"s{number}" for number in range(32)]
+    with mongoq.connect(uri, database=database, group_commit=True) as broker, ThreadPoolExecutor(32) as pool:
+        queue = broker.queue("orders")
+        queue.push_many([1] * len(names), sequences=names)
+        queue.push_many([2] * len(names), sequences=names)
+        for payload in (1, 2):
+            items = queue.reserve_many(100)
+            assert [item.payload for item in items] == [payload] * len(names)
+            list(pool.map(queue.commit, items))
+            check(raw)
+    assert raw.count_documents({"q": "orders"}) == 0
+
+
 # --- lost replies --------------------------------------------------------------------------------
 
 
