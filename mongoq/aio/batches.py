@@ -150,13 +150,17 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
         """
         await self._run(settle.rollback_many, items, delay=delay, error=error)
 
-    async def release_many(self, items: Iterable[Item[Any]]) -> None:
+    async def release_many(self, items: Iterable[Item[Any]], *, delay: Duration | None = None) -> None:
         """Hand items back unused: to their places in the order, attempts not counted (``bulkWrite`` of ``update``).
+
+        Args:
+            items: as for ``commit_many``.
+            delay: time from now until they may be claimed again, as for ``release``.
 
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        await self._run(settle.release_many, items)
+        await self._run(settle.release_many, items, delay=delay)
 
     async def extend_many(self, items: Iterable[Item[M]], *, lease: Duration | None = None) -> list[Item[M]]:
         """Restart the leases with this length, and return the items with new ends (``bulkWrite`` of ``update``).

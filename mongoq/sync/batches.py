@@ -151,13 +151,17 @@ class Batches(Runner[QueueContext[M]]):
         """
         self._run(settle.rollback_many, items, delay=delay, error=error)
 
-    def release_many(self, items: Iterable[Item[Any]]) -> None:
+    def release_many(self, items: Iterable[Item[Any]], *, delay: Duration | None = None) -> None:
         """Hand items back unused: to their places in the order, attempts not counted (``bulkWrite`` of ``update``).
+
+        Args:
+            items: as for ``commit_many``.
+            delay: time from now until they may be claimed again, as for ``release``.
 
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        self._run(settle.release_many, items)
+        self._run(settle.release_many, items, delay=delay)
 
     def extend_many(self, items: Iterable[Item[M]], *, lease: Duration | None = None) -> list[Item[M]]:
         """Restart the leases with this length, and return the items with new ends (``bulkWrite`` of ``update``).

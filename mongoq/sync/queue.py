@@ -255,14 +255,19 @@ class Queue(Batches[M], Contents[M], Local):
         """
         self._run(group_commit.rollback, item, delay=delay, error=error)
 
-    def release(self, item: Item[Any]) -> None:
+    def release(self, item: Item[Any], *, delay: Duration | None = None) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
+
+        Args:
+            item: the result of ``reserve``.
+            delay: time from now until it may be claimed again, a ``timedelta`` or seconds, as for the outcome
+                ``Later``. Its last error stays; no retry is used up.
 
         Raises:
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        self._run(settle.release, item)
+        self._run(settle.release, item, delay=delay)
 
     def extend(self, item: Item[M], *, lease: Duration | None = None) -> Item[M]:
         """Extend the lease to this length from now on, and return the item with its new end (``update``).
