@@ -25,7 +25,7 @@ from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.health import Health
 from mongoq.model.process import Local
-from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_source, queue_options
+from mongoq.model.settings import DEFAULT, Default, OnExpired, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin
 from mongoq.protocol.base import bootstrap, transaction
@@ -129,6 +129,7 @@ class AsyncBroker(AsyncRunner[BrokerContext], Local):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> AsyncQueue[M]: ...
 
     @overload
@@ -141,6 +142,7 @@ class AsyncBroker(AsyncRunner[BrokerContext], Local):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> AsyncQueue[Any]: ...
 
     def queue(
@@ -152,13 +154,14 @@ class AsyncBroker(AsyncRunner[BrokerContext], Local):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> AsyncQueue[Any]:
         """Return a handle of a queue, without any I/O; a queue exists as soon as an item is in it.
 
-        ``lease``, ``history``, ``max_retries`` and ``dead`` are settings of the queue. The first write through the
-        handle stores the given ones, and every process uses the stored ones. If a setting is stored already, the stored
-        value wins, with a warning in the log, unless the broker has ``settings="code"``; ``queue.configure`` changes
-        it.
+        ``lease``, ``history``, ``max_retries``, ``dead`` and ``on_expired`` are settings of the queue. The first write
+        through the handle stores the given ones, and every process uses the stored ones. If a setting is stored
+        already, the stored value wins, with a warning in the log, unless the broker has ``settings="code"``;
+        ``queue.configure`` changes it.
 
         Args:
             name: at most 120 bytes (125 when it ends in ``.dead``), not empty, without NUL, not beginning with ``$``.
@@ -171,12 +174,17 @@ class AsyncBroker(AsyncRunner[BrokerContext], Local):
             dead: the dead queue; by default the name with ``.dead`` added. A dead queue has none itself: failures in it
                 stay there. ``None`` for no dead queue and no limit of retries; a payload that does not fit the model is
                 then raised, since it cannot be buried.
+            on_expired: where an item goes that was not started by the time of ``push(expires=)``: ``"history"``, or
+                deleted if the queue keeps none; or ``"dead"``, the dead queue, with the reason ``"expired"``. Default
+                ``"history"``.
 
         Raises:
             QueueNameInvalid: the name cannot be stored.
             ArgumentInvalid: another option cannot be used; the message names it.
         """
-        options = queue_options(name, lease=lease, history=history, max_retries=max_retries, dead=dead)
+        options = queue_options(
+            name, lease=lease, history=history, max_retries=max_retries, dead=dead, on_expired=on_expired
+        )
         codec: Codec[Any] = Codec(self._context.encoding, model)
         return AsyncQueue(self._driver, QueueContext(self._context, options, codec))
 

@@ -12,7 +12,7 @@ from bson import ObjectId
 from mongoq.aio.batches import AsyncBatches
 from mongoq.aio.blocks import AsyncReserved
 from mongoq.aio.contents import AsyncContents
-from mongoq.model.arguments import Duration
+from mongoq.model.arguments import Duration, Expires
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
@@ -85,6 +85,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
         headers: Mapping[str, Any] | None = None,
         id: ObjectId | None = None,
         once: Duration | None = None,
+        expires: Expires | None = None,
         session: Any = None,
     ) -> ObjectId:
         """Add an item, and return its id once a majority has it (``insert``; with a key ``findAndModify``, upsert).
@@ -107,6 +108,9 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             id: the item's id, unique in the collection. The same push again, also after the item was moved or settled,
                 adds nothing.
             once: time for which a given ``id`` is remembered, a ``timedelta`` or seconds. Default 7 days.
+            expires: time from now by which the item must be started, a ``timedelta`` or seconds; or an aware time,
+                which may be over already. An item that no caller has claimed by then is never handed out: the claim
+                that meets it settles it, as the setting ``on_expired`` says. Once claimed, an item does not expire.
             session: a session of the client with a transaction in it, such as ``tx.session``; then the push happens
                 when the transaction is committed, or not at all.
 
@@ -134,6 +138,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             once=once,
             key=key,
             on_duplicate=on_duplicate,
+            expires=expires,
             session=session,
         )
         return await self._run_flow(pushing if session is None else run_within(self._context, session, pushing))

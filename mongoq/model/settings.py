@@ -17,6 +17,10 @@ DEFAULT_MAX_RETRIES = 10
 
 SettingsFrom = Literal["stored", "code"]
 """Source of the settings that win where code and stored settings differ."""
+OnExpired = Literal["history", "dead"]
+"""Where an item goes that was not started in time."""
+SETTINGS = ("lease", "history", "max_retries", "dead", "on_expired")
+"""Names of all settings of a queue."""
 
 
 class Default:
@@ -58,6 +62,8 @@ class QueueSettings:
         history: time that processed items are kept, or ``None`` to delete them.
         max_retries: runs after the first one before an item is buried; ``None`` for no limit.
         dead: name of the queue for buried items, or ``None`` for no dead queue, as for a dead queue itself.
+        on_expired: where an item goes that was not started in time: ``"history"``, deleted where the queue keeps none,
+            or ``"dead"``.
     """
 
     name: str
@@ -65,6 +71,12 @@ class QueueSettings:
     history: timedelta | None = None
     max_retries: int | None = DEFAULT_MAX_RETRIES
     dead: str | None = None
+    on_expired: OnExpired = "history"
+
+    @property
+    def buries_expired(self) -> bool:
+        """True if items that were not started in time go to the dead queue."""
+        return self.on_expired == "dead" and self.dead is not None
 
     @property
     def most_attempts(self) -> int | None:
@@ -105,9 +117,11 @@ def check_source(settings: Any) -> SettingsFrom:
 
 
 def check_limit(name: str, options: Mapping[str, Any], *, dead: str | None) -> None:
-    """Refuse a limit of retries for a queue without a dead queue; ``dead`` is its dead queue unless one is given."""
+    """Refuse settings that need a dead queue for a queue without one; ``dead`` is its dead queue if none is given."""
     if options.get("max_retries") is not None and options.get("dead", dead) is None:
         raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
+    if options.get("on_expired") == "dead" and options.get("dead", dead) is None:
+        raise ArgumentInvalid("on_expired", f"queue {name!r} has no dead queue that could take expired items")
 
 
 def check_options(
@@ -117,6 +131,7 @@ def check_options(
     history: Duration | Default | None = DEFAULT,
     max_retries: int | Default | None = DEFAULT,
     dead: str | Default | None = DEFAULT,
+    on_expired: OnExpired | Default = DEFAULT,
 ) -> dict[str, Any]:
     """Return the given options, each in the form used inside; raises ``ArgumentInvalid``."""
     values: dict[str, Any] = {}
@@ -128,6 +143,10 @@ def check_options(
         values["max_retries"] = None if max_retries is None else count(max_retries, "max_retries", least=0)
     if not isinstance(dead, Default):
         values["dead"] = None if dead is None else _dead_queue(name, dead)
+    if not isinstance(on_expired, Default):
+        if on_expired not in get_args(OnExpired):
+            raise ArgumentInvalid("on_expired", f"'history' or 'dead', not {on_expired!r:.60}")
+        values["on_expired"] = on_expired
     return values
 
 
@@ -162,7 +181,7 @@ def from_stored(name: str, settings: Any) -> dict[str, Any]:
     """
     if not isinstance(settings, Mapping):
         raise ArgumentInvalid("settings", f"a document, not {type(settings).__name__}")
-    values = {option: settings[option] for option in ("lease", "history", "max_retries", "dead") if option in settings}
+    values = {option: settings[option] for option in SETTINGS if option in settings}
     most = values.get("max_retries")
     # A shell writes every number as a float.
     if isinstance(most, float) and most.is_integer():

@@ -13,7 +13,7 @@ from mongoq.drivers.threads.driver import Runner
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
-from mongoq.model.settings import DEFAULT, Default, QueueSettings
+from mongoq.model.settings import DEFAULT, Default, OnExpired, QueueSettings
 from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.history import read, replay
@@ -265,6 +265,7 @@ class Contents(Runner[QueueContext[M]]):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
         existing: bool = False,
     ) -> QueueSettings:
         """Change the queue's settings for all processes within a second, and return them (``update``).
@@ -277,13 +278,20 @@ class Contents(Runner[QueueContext[M]]):
                 them.
             max_retries: further runs of an item after the first; ``None`` for no limit.
             dead: the dead queue; ``None`` for none, and no limit of retries.
+            on_expired: where an item goes that was not started in time, ``"history"`` or ``"dead"``.
             existing: apply ``history`` to items in the history too: one ``update`` of all of them, in time proportional
                 to their number. A crash after the first command leaves it undone; call it again.
 
         Raises:
             ArgumentInvalid: an option cannot be used; the message names it, and nothing was written.
         """
-        options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
+        options = {
+            "lease": lease,
+            "history": history,
+            "max_retries": max_retries,
+            "dead": dead,
+            "on_expired": on_expired,
+        }
         return self._run(queue_settings.configure, options, existing=existing)
 
     def pause(self) -> None:

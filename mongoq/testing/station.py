@@ -43,11 +43,11 @@ class Result:
 
     Attributes:
         item: the item as it was reserved for the run, so that ``item.attempts`` counts it.
-        outcome: ``"done"``, committed; ``"retry"``, rolled back; ``"dead"``, buried, by ``Dead`` or after its last
-            retry; ``"later"``, put off by ``Later``; ``"dropped"``, by ``Drop``; ``"moved"``, by ``Move``, or on to the target of its stage;
-            ``"screened"``: it did not match its stage's ``where``, was not run, and was settled by ``otherwise``; or
-            ``"lost"``: at the end of the run it had another holder or was settled, perhaps by the handler itself, and
-            nothing was changed.
+        outcome: ``"done"``, committed; ``"retry"``, rolled back; ``"later"``, put off by ``Later``; ``"dead"``, buried,
+            by ``Dead`` or after its last retry; ``"dropped"``, by ``Drop``; ``"moved"``, by ``Move``, or on to the
+            target of its stage; ``"screened"``: it did not match its stage's ``where``, was not run, and was settled by
+            ``otherwise``; or ``"lost"``: at the end of the run it had another holder or was settled, perhaps by the
+            handler itself, and nothing was changed.
         returned: return value of the handler; of a batch handler the entry for this item.
         error: exception of the handler, or the error in its outcome; or the reason why a returned outcome was
             impossible; or the ``ReservationLost`` of a lost item; else ``None``.

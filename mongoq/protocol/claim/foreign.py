@@ -112,7 +112,7 @@ def _removal(context: QueueContext[Any], reason: str) -> Change:
     if context.stage is not None:
         origin["stage"] = context.stage.name
     buried = {"q": context.settings.dead, "when": now, "reserved": False, "attempts": 0, "origin": origin}
-    return buried, ("token", "key", *HISTORY_FIELDS)
+    return buried, ("token", "key", "start_by", *HISTORY_FIELDS)
 
 
 def _record_removal(context: QueueContext[Any], id: Any, fields: Mapping[str, Any]) -> None:

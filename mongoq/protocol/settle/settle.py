@@ -133,6 +133,23 @@ def retention_update(
     return history_update({**marks, **changes})
 
 
+def make_unstarted(context: QueueContext[Any], item: Item[Any], batch: Batch, *, claimed: bool) -> Settlement:
+    """Return the settlement of an item that was not started in time: it goes to history, or is deleted.
+
+    ``claimed`` takes the attempt of the claim that found it back.
+    """
+    expires = expiry(batch.now, context.settings.history, item.once)
+    key = "unstarted", id_key(item.token), expires, claimed
+    if key not in batch.alike:
+        update = retention_update(context, item, batch.now, {})
+        if update is None:
+            batch.alike[key] = Settlement(None, _is_deleted, "expired")
+        else:
+            update |= {"$inc": {"attempts": -1}} if claimed else {}
+            batch.alike[key] = Settlement(update, partial(_is_kept, now=batch.now), "expired", is_proof=False)
+    return batch.alike[key]
+
+
 def history_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the update that turns an item into history. The token goes: left in, a late rollback revives it."""
     update: dict[str, Any] = {

@@ -71,7 +71,7 @@ def make_router(services: Services) -> APIRouter:
         broker = await client.open()
         is_new = not await client.read(is_known, action.queue)
         [when] = await services.read_times(action.when)
-        names = ("delay", "priority", "headers", *(() if action.key is None else ("key", "on_duplicate")))
+        names = ("delay", "expires", "priority", "headers", *(() if action.key is None else ("key", "on_duplicate")))
         options = {name: getattr(action, name) for name in names}
         pushed = await client.call(broker.queue(action.queue).push, action.payload, when=when, **options)
         audit.record(request, "push", action.queue, 1, id=str(pushed))
