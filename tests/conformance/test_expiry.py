@@ -283,3 +283,13 @@ async def test_the_setting(shell: Shell) -> None:
     await queue.dead.push("b", expires=1)
     shell.clock.advance(1)
     assert [item.payload for item in await queue.dead.reserve_many(5)] == ["a"]
+
+
+@pytest.mark.parametrize("way", CLAIMS)
+async def test_without_a_dead_queue_expired_items_are_deleted(shell: Shell, way: str) -> None:
+    queue = shell.queue(on_expired="dead")
+    await queue.push_many(["a", "b"], expires=60)
+    await queue.configure(dead=None)
+    shell.clock.advance(60)
+    assert await _claim(queue, way) == []
+    assert await queue.size() == 0

@@ -186,7 +186,7 @@ def send_claim(claim: BatchClaim, tried: int, *, projection: Mapping[str, Any] |
     elif all_read:  # otherwise, items that cannot be returned to the caller are left to the next claim
         items |= yield from _claim_leftovers(claim, items, tried)
     claimed = [items[key] for key in claim.ids if key in items]
-    return (yield from start_or_expire(claim.context, claimed, partial(claim.give_back, claim.ids)))
+    return (yield from start_or_expire(claim.context, claimed, claim.token, partial(claim.give_back, claim.ids)))
 
 
 def _send(claim: BatchClaim) -> Flow[tuple[int, bool]]:

@@ -17,6 +17,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from bson import ObjectId
+
 from mongoq.errors import ReservationLost
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.indexes import CLAIM_ORDER
@@ -47,11 +49,11 @@ def is_expired(item: Item[Any], now: datetime) -> bool:
 
 
 def start_or_expire(
-    context: QueueContext[Any], items: list[Item[Any]], give_back: Callable[[], Command[Any]]
+    context: QueueContext[Any], items: list[Item[Any]], token: ObjectId | None, give_back: Callable[[], Command[Any]]
 ) -> Flow[list[Item[Any]]]:
     """Return the reserved items that start now; items whose time is over are settled (``update`` or ``delete``).
 
-    All items are under one token. Items without a date cost no command. ``give_back`` makes the command that hands the
+    All items are under the token. Items without a date cost no command. ``give_back`` makes the command that hands the
     items back if the caller is cancelled meanwhile.
     """
     if not has_start_by(items):
@@ -62,20 +64,23 @@ def start_or_expire(
     starting = [item for item in items if id_key(item.id) not in late]
     dated = [item for item in starting if item.stored("start_by") is not None]
     if dated:
-        held = yield from _start(context, dated, give_back)
+        held = yield from _start(context, dated, token, give_back)
         lost = {id_key(item.id) for item in dated} - held
         starting = [item for item in starting if id_key(item.id) not in lost]
     if expired:
-        yield from _settle_reserved(context, expired)
+        yield from _settle_reserved(context, expired, token)
         yield from settle_expired_head(context)
     return starting
 
 
 def _start(
-    context: QueueContext[Any], items: Sequence[Item[Any]], give_back: Callable[[], Command[Any]]
+    context: QueueContext[Any],
+    items: Sequence[Item[Any]],
+    token: ObjectId | None,
+    give_back: Callable[[], Command[Any]],
 ) -> Flow[set[Any]]:
     """Remove the dates of items that start, and return the keys of those that the token still holds."""
-    fence = {"_id": {"$in": [item.id for item in items]}, "token": items[0].token}
+    fence = {"_id": {"$in": [item.id for item in items]}, "token": token}
     command: Command[int] = Command(
         "update_many",
         {"filter": fence, "update": {"$unset": {"start_by": ""}}},
@@ -90,10 +95,10 @@ def _start(
     return {id_key(document["_id"]) for document in documents}
 
 
-def _settle_reserved(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[None]:
+def _settle_reserved(context: QueueContext[Any], items: Sequence[Item[Any]], token: ObjectId | None) -> Flow[None]:
     """Settle the expired items of a claim; an item that another caller has by now is left to it."""
     if any(item.stored("q") is None for item in items):  # the claim of a stream reads few fields
-        items = yield from _read_whole(context, items)
+        items = yield from _read_whole(context, items, token)
     batch = Batch(context.broker.clock)
     wanted: list[Wanted] = [(item, make_expiry(context, item, batch, claimed=True)) for item in items]
     result = yield from run_bulk(context, wanted)
@@ -102,8 +107,10 @@ def _settle_reserved(context: QueueContext[Any], items: Sequence[Item[Any]]) -> 
             raise error
 
 
-def _read_whole(context: QueueContext[Any], items: Sequence[Item[Any]]) -> Flow[list[Item[Any]]]:
-    fence = {"_id": {"$in": [item.id for item in items]}, "token": items[0].token}
+def _read_whole(
+    context: QueueContext[Any], items: Sequence[Item[Any]], token: ObjectId | None
+) -> Flow[list[Item[Any]]]:
+    fence = {"_id": {"$in": [item.id for item in items]}, "token": token}
     documents = yield from find_few(context.broker, fence, [("_id", 1)], len(items), projection=UNREAD)
     now = context.broker.clock.now()
     return [context.raw_item(document, now) for document in documents]

@@ -118,7 +118,7 @@ def claim_with_lapse(
         item, spent, lapsed = claimed
         if spent:
             yield from bury_exhausted(context, item)
-        elif (yield from start_or_expire(context, [item], partial(_give_back_command, context, item))):
+        elif (yield from start_or_expire(context, [item], item.token, partial(_give_back_command, context, item))):
             return item, lapsed
     return None
 
