@@ -35,7 +35,7 @@ from mongoq.model.clock import VirtualClock
 from mongoq.model.copies import SKIP, Replayed
 from mongoq.model.health import Health
 from mongoq.model.item import Failure, Item, Origin
-from mongoq.model.outcomes import Dead, Drop, Fork, Move, Outcome, Record, Retry
+from mongoq.model.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Record, Retry
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.settings import QueueSettings
 from mongoq.model.trail import Hop
@@ -83,6 +83,7 @@ __all__ = [
     "Item",
     "ItemForeign",
     "Job",
+    "Later",
     "Linear",
     "MongoqError",
     "Move",

@@ -282,3 +282,21 @@ def test_a_push_under_a_taken_key_says_so(
     assert [item.payload for item in queue.peek(5)] == [payload]
     [record] = [record for record in caplog.records if record.name == "mongoq.audit"]
     assert record.mongoq_number == payload - 1  # type: ignore[attr-defined]
+
+
+def test_a_pushed_item_may_expire(api: Api, queue: mongoq.Queue[Any]) -> None:
+    id = api.post("/api/items/push", queue="orders", payload=1, expires=600).json()["id"]
+    item = queue.get(ObjectId(id))
+    assert item is not None
+    assert item.start_by is not None
+    assert api.get(f"/api/items/{id}").json()["start_by"]
+    for body in ({"expires": -1}, {"expires": 0}, {"expires": "10m"}, {"expires": 60, "delay": 60}):
+        assert api.post("/api/items/push", queue="orders", payload=2, **body).status_code == 422
+    assert queue.size() == 1
+
+
+def test_where_expired_items_go_is_a_setting(api: Api, queue: mongoq.Queue[Any]) -> None:
+    queue.push(1)
+    assert api.get("/api/settings", queue="orders").json()["on_expired"] == "history"
+    assert api.post("/api/settings", queue="orders", on_expired="dead").json()["on_expired"] == "dead"
+    assert api.post("/api/settings", queue="orders", on_expired="nowhere").status_code == 422
