@@ -18,8 +18,9 @@ from mongoq.web import addresses, link
 from mongoq.web.access import Access, Users, check_access
 from mongoq.web.client import BrokerClient
 from mongoq.web.guard import Guard
-from mongoq.web.pages import changes
+from mongoq.web.pages import changes, editing
 from mongoq.web.pages import routes as pages
+from mongoq.web.pages import settings as settings_page
 from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.pipelines import check_pipelines
@@ -102,6 +103,8 @@ def create_app(
     for router in (
         pages.make_router(services, renderer, readings, letter_readings, app.state.feed),
         changes.make_router(services, renderer, letter_readings),
+        settings_page.make_router(services, renderer),
+        editing.make_router(services, renderer),
     ):
         app.include_router(router)
     add_handlers(app, partial(pages.show_problem, renderer))
