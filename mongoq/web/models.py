@@ -163,9 +163,10 @@ class SettingsDocument(Answer):
 
 
 class Pushed(Answer):
-    """An item that was pushed."""
+    """An item that was pushed, or the one that was there before."""
 
     id: str
+    new_item: bool = Field(description="False if an item had the id or the key already.")
     queue: str
     new_queue: bool = Field(description="True if no caller had used the queue before.")
 
@@ -223,6 +224,8 @@ class Push(Action):
     key: str | None = Field(None, description="At most one live item of the queue has this key.")
     on_duplicate: Literal["raise", "keep", "replace"] = Field("raise", description="What to do if one has it.")
     headers: dict[str, Any] | None = None
+    id: ItemId | None = Field(None, description="Id of the item: the same push again adds no second item.")
+    once: Seconds | None = Field(None, description="Seconds for which the id is remembered; default 7 days.")
 
 
 class Remove(Action):
