@@ -87,7 +87,7 @@ class Ticked:
 
 
 def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: float) -> Flow[Ticked]:
-    """Push the items of the due ticks of a schedule, and go on to the next tick (``insert`` for each, ``update``).
+    """Push the items of the due ticks of a schedule, and go on to the next tick (``insert``, ``update`` for each).
 
     Raises:
         ScheduleUnreadable: another program has written the document, or a later mongoq.
@@ -100,18 +100,30 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
     if due is None or due > now:
         return Ticked(0, due)
     ticks, following = select_ticks(stored.timetable, due, now, stored.missed, stored.horizon)
-    for at in ticks:
+    reached = due
+    for made, at in enumerate(ticks):
         yield from _push_tick(broker, stored, at, read_at)
-    fence = {"_id": document["_id"], "identity": stored.identity, "edition": stored.edition, "next": due}
-    changes: dict[str, Any] = {"next": following, **({"last": ticks[-1]} if ticks else {})}
-    advance = Command("update_one", {"filter": fence, "update": {"$set": changes}}, has_matched)
-    if not (yield from retry_until_reply(advance)):
-        # Another process has made these ticks as well, or the schedule was changed: the next look tells.
+        # After each one: a process that is killed leaves a single tick to be made again.
+        onward = ticks[made + 1] if made + 1 < len(ticks) else following
+        if not (yield from _advance(stored, reached, {"next": onward, "last": at})):
+            return Ticked(made, None)
+        reached = at if onward is None else onward
+    if not ticks and not (yield from _advance(stored, due, {"next": following})):
         return Ticked(0, None)
     if now - due > LATE and not broker.serverless:  # a test moves its clock by hours, and means to
         words = "schedule %r: its tick of %s came late, at %s; made %d"
         logger.warning(words, stored.name, due, now, len(ticks), extra=log_fields(queue=stored.queue))
     return Ticked(len(ticks), following)
+
+
+def _advance(stored: StoredSchedule, tick: datetime, changes: Mapping[str, Any]) -> Flow[bool]:
+    """Go on from a tick (``update``), and return whether the schedule was still there.
+
+    If not, another process has made the tick as well, or the schedule was changed or removed: the next look tells.
+    """
+    own = {"_id": stored.document["_id"], "identity": stored.identity, "edition": stored.edition, "next": tick}
+    command = Command("update_one", {"filter": own, "update": {"$set": changes}}, has_matched)
+    return (yield from retry_until_reply(command))
 
 
 def _push_tick(broker: BrokerContext, stored: StoredSchedule, at: datetime, read_at: float) -> Flow[None]:
