@@ -135,7 +135,7 @@ class ScheduleUnknown(ArgumentInvalid):
     def __init__(self, schedule: str, nearest: Sequence[str], namespace: str) -> None:
         names = ", ".join(map(repr, nearest))
         hint = f"the nearest names are {names}" if nearest else "and no schedule in it has a similar name"
-        super().__init__("name", f"there is no schedule {schedule!r} in {namespace}; {hint}")
+        super().__init__("schedule", f"there is no schedule {schedule!r} in {namespace}; {hint}")
         self.schedule = schedule
         self.nearest = tuple(nearest)
 

@@ -18,7 +18,7 @@ from mongoq.model.arguments import Duration, count, duration, queue_name
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.clock import milliseconds
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Codec, Encoding
-from mongoq.model.encoding.extended_json import time_text
+from mongoq.model.encoding.extended_json import duration_text, time_text
 from mongoq.model.schedule.timetable import (
     DEFAULT_HORIZON,
     LATE,
@@ -334,6 +334,7 @@ class ScheduleRecord:
         seen: last time that a process had it in its code.
         unseen: True if a function belongs to it, and no process had it in its code for a day.
         trouble: why it cannot be read; ``None`` if it can. Then most fields are empty.
+        needs_code: True if a function belongs to it.
     """
 
     name: str
@@ -349,6 +350,23 @@ class ScheduleRecord:
     seen: datetime | None = None
     unseen: bool = False
     trouble: str | None = None
+    needs_code: bool = False
+
+    @property
+    def notes(self) -> list[str]:
+        """What is odd about it, for people."""
+        late = timedelta(seconds=int(self.late.total_seconds()))
+        notes = [
+            (self.paused, "paused"),
+            (bool(self.late), f"late by {duration_text(late)}"),
+            (self.unseen, "in no running code"),
+            (self.trouble is not None, self.trouble or ""),
+        ]
+        return [text for is_so, text in notes if is_so]
+
+    def is_unseen_for(self, length: timedelta, now: datetime) -> bool:
+        """Return whether it belongs to a function that no process had in its code for a time."""
+        return self.needs_code and (self.seen is None or now - self.seen > length)
 
     def to_document(self) -> dict[str, Any]:
         """Return the record as values of JSON."""
@@ -393,4 +411,5 @@ def to_record(document: Mapping[str, Any], now: datetime) -> ScheduleRecord:
         where=" in ".join(place),
         seen=seen,
         unseen=needs_code and (seen is None or now - seen > UNSEEN_AFTER),
+        needs_code=needs_code,
     )

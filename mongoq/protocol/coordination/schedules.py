@@ -181,6 +181,16 @@ def list_schedules(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
     return [to_record(document, now) for document in documents]
 
 
+def find_schedule(broker: BrokerContext, name: str) -> Flow[ScheduleRecord]:
+    """Return one schedule (``find`` by ``_id``); raises ``ScheduleUnknown``."""
+    id = _id(name)
+    yield from ensure_broker_ready(broker, write=False)
+    document = yield from find_one(broker, {"_id": id}, UNREAD, lenient=True)
+    if document is None:
+        yield from _raise_unknown(broker, name)
+    return to_record(document or {"_id": id}, broker.clock.now())
+
+
 def set_schedule_paused(broker: BrokerContext, name: str, paused: bool) -> Flow[None]:
     """Pause or resume a schedule (``update``); raises ``ScheduleUnknown``."""
     id = _id(name)
@@ -207,11 +217,11 @@ def prune_schedules(broker: BrokerContext, unseen: Duration) -> Flow[list[str]]:
     """
     length = duration(unseen, "unseen")
     yield from ensure_broker_ready(broker, write=True)
-    until = broker.clock.now() - length
+    now = broker.clock.now()
     names = []
     for record in (yield from list_schedules(broker)):
-        if record.unseen or (record.seen is not None and record.seen < until):
-            filter = {"_id": SCHEDULE_PREFIX + record.name, "function": {"$ne": None}, "seen": {"$lt": until}}
+        if record.is_unseen_for(length, now):
+            filter = {"_id": SCHEDULE_PREFIX + record.name, "function": {"$ne": None}, "seen": record.seen}
             if (yield from retry_until_reply(_delete(filter))):
                 broker.schedules.pop(record.name, None)
                 names.append(record.name)
