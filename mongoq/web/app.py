@@ -19,12 +19,13 @@ from mongoq.web.client import BrokerClient
 from mongoq.web.guard import Guard
 from mongoq.web.pages import changes
 from mongoq.web.pages import routes as pages
+from mongoq.web.pages import schedules as schedule_pages
 from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.pipelines import check_pipelines
 from mongoq.web.problems import RESPONSES, add_handlers, describe
 from mongoq.web.readings import LetterReadings, QueueReadings
-from mongoq.web.routes import dead_set, history, items, letters, queues, settings, system
+from mongoq.web.routes import dead_set, history, items, letters, queues, schedules, settings, system
 from mongoq.web.routes import pipelines as pipeline_calls
 from mongoq.web.services import Services
 
@@ -85,7 +86,7 @@ def create_app(
         lifespan=close_at_end,
         responses=RESPONSES,
     )
-    for module in (queues, settings, items, letters, history, pipeline_calls, system, dead_set):
+    for module in (queues, settings, items, letters, history, pipeline_calls, system, schedules, dead_set):
         app.include_router(module.make_router(services))
     renderer = Renderer()
     readings, letter_readings = QueueReadings(client), LetterReadings(client)
@@ -93,6 +94,7 @@ def create_app(
     for router in (
         pages.make_router(services, renderer, readings, letter_readings, app.state.feed),
         changes.make_router(services, renderer, letter_readings),
+        schedule_pages.make_router(services, renderer),
     ):
         app.include_router(router)
     add_handlers(app, partial(pages.show_problem, renderer))

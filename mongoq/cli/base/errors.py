@@ -16,7 +16,7 @@ UNAVAILABLE = 3
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it."""
 STATE_ARGUMENTS = ("queue", "schedule", "host")
-"""Arguments whose errors say in a sentence what the command has met: an unknown queue or schedule, a port that is in use."""
+"""Arguments whose errors say in a sentence what the command has met: an unknown queue, a port in use."""
 
 
 def describe_error(error: MongoqError) -> tuple[str, int]:

@@ -1,0 +1,74 @@
+"""Page of the schedules, and the changes that its forms ask for: a question first, then the change."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, HTTPException, Request, Response
+
+from mongoq.model.arguments import queue_name
+from mongoq.protocol.coordination.schedules import find_schedule, list_schedules
+from mongoq.web.pages.changes import FORM_TYPE, MAX_FIELDS
+from mongoq.web.pages.render import Renderer, make_address, root_of
+from mongoq.web.routes.schedules import remove, run_now, set_paused
+from mongoq.web.services import Services
+
+QUESTIONS = {
+    "pause": ("Let {} make no items until it is resumed?", "Pause"),
+    "resume": ("Let {} make items again?", "Resume"),
+    "run": ("Push an extra item of {} now?", "Push"),
+    "remove": ("Delete the schedule {}? Its items stay.", "Delete"),
+}
+"""Question and verb of each change."""
+PATH = "/schedules"
+
+
+def make_router(services: Services, renderer: Renderer) -> APIRouter:
+    """Return the page, and the call that its forms are sent to."""
+    router = APIRouter(include_in_schema=False)
+
+    async def show_schedules(request: Request) -> Response:
+        """Show all schedules."""
+        records = await services.client.read(list_schedules)
+        return renderer.page(request, "schedules", schedules=records)
+
+    async def change_schedule(request: Request) -> Response:
+        """Carry out what a form asks for, or ask first."""
+        action, name, confirmed = await _read_form(request)
+        record = await services.client.read(find_schedule, name)
+        if not confirmed:
+            question, verb = QUESTIONS[action]
+            fields = [("action", action), ("schedule", name)]
+            options = {"fields": fields, "back": make_address(root_of(request), PATH), "target": f"{PATH}/change"}
+            return renderer.page(request, "confirm", question=question.format(record.name), verb=verb, **options)
+        if action == "run":
+            await run_now(services, request, name)
+        elif action == "remove":
+            await remove(services, request, name)
+        else:
+            await set_paused(services, request, name, action)
+        return Response(status_code=HTTPStatus.SEE_OTHER, headers={"Location": make_address(root_of(request), PATH)})
+
+    router.add_api_route(PATH, show_schedules, methods=["GET"])
+    router.add_api_route(f"{PATH}/change", change_schedule, methods=["POST"])
+    return router
+
+
+async def _read_form(request: Request) -> tuple[str, str, bool]:
+    """Return the change, the schedule, and whether the reader has agreed.
+
+    Raises:
+        HTTPException: it is no form, or a field of it cannot be used.
+    """
+    if request.headers.get("content-type", "").partition(";")[0] != FORM_TYPE:
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form")
+    body = await request.body()
+    try:
+        values = parse_qs(body.decode(), keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS)
+        action, name = values["action"][0], values["schedule"][0]
+    except Exception as error:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "this is no form of a page") from error
+    if action not in QUESTIONS:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"there is no change {action!r:.40}")
+    return action, queue_name(name, "schedule"), "confirmed" in values
