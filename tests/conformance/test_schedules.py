@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 from pydantic import BaseModel
+from pymongo.errors import AutoReconnect
 
 import mongoq
 from mongoq.model.clock import local_seconds
@@ -363,6 +364,18 @@ async def test_a_function_that_fails_stops_no_other_schedule(shell: Shell, caplo
     assert await shell.broker.tick() == 0
     assert caplog.text.count("IndexError") == 1
     answers.append(7)
+    assert await shell.broker.tick() == 1
+
+
+async def test_a_function_that_meets_an_outage_of_its_own_stops_no_other_schedule(shell: Shell) -> None:
+    at_hour(shell)
+
+    def make(tick: mongoq.Tick) -> Any:
+        raise AutoReconnect("another server")
+
+    await shell.broker.schedule("a", queue="reports", every=HOUR, make=make)
+    await shell.broker.schedule("b", queue="reports", every=HOUR)
+    shell.clock.advance(60)
     assert await shell.broker.tick() == 1
 
 

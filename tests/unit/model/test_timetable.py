@@ -159,7 +159,7 @@ def test_a_date_is_over_once_it_was_due() -> None:
 
 
 def test_expressions_that_never_fire_are_refused_and_rare_ones_are_not() -> None:
-    for expression in ("0 0 31 2 *", "0 0 30 2 *", "0 0 31 4,6 *"):
+    for expression in ("0 0 31 2 *", "0 0 30 2 *", "0 0 31 4,6 *", "0 0 */31 2 0#5"):
         with pytest.raises(mongoq.ArgumentInvalid, match="never fires"):
             check_cron(expression, "UTC")
     assert check_cron("0 0 29 2 *", "UTC").after(datetime(2025, 1, 1, tzinfo=UTC)) == datetime(2028, 2, 29, tzinfo=UTC)
