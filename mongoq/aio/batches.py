@@ -35,6 +35,8 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
         headers: Mapping[str, Any] | None = None,
         ids: Iterable[ObjectId] | None = None,
         once: Duration | None = None,
+        sequence: str | None = None,
+        sequences: Iterable[str | None] | None = None,
         session: Any = None,
     ) -> list[ObjectId]:
         """Add items, and return their ids in order once a majority has them (``insert`` of many).
@@ -55,6 +57,9 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
             ids: the items' ids, one for each payload, unique in the collection. The same push again, also after the
                 item was moved or settled, adds nothing and is no error.
             once: time for which given ``ids`` are remembered, a ``timedelta`` or seconds. Default 7 days.
+            sequence: as for ``push``, for all items; they take their places in the order given, in one transaction for
+                each 1,000 items.
+            sequences: the items' sequences instead, one or ``None`` for each payload.
             session: a session of the client with a transaction in it, such as ``tx.session``; then the push happens
                 when the transaction is committed, or not at all.
 
@@ -83,6 +88,8 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
             headers=headers,
             ids=ids,
             once=once,
+            sequence=sequence,
+            sequences=sequences,
             session=session,
         )
         return await self._run_flow(pushing if session is None else run_within(self._context, session, pushing))

@@ -130,6 +130,7 @@ class AsyncBroker(AsyncSchedules, Local):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        max_in_sequence: int | Default = DEFAULT,
     ) -> AsyncQueue[M]: ...
 
     @overload
@@ -142,6 +143,7 @@ class AsyncBroker(AsyncSchedules, Local):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        max_in_sequence: int | Default = DEFAULT,
     ) -> AsyncQueue[Any]: ...
 
     def queue(
@@ -153,13 +155,13 @@ class AsyncBroker(AsyncSchedules, Local):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        max_in_sequence: int | Default = DEFAULT,
     ) -> AsyncQueue[Any]:
         """Return a handle of a queue, without any I/O; a queue exists as soon as an item is in it.
 
-        ``lease``, ``history``, ``max_retries`` and ``dead`` are settings of the queue. The first write through the
-        handle stores the given ones, and every process uses the stored ones. If a setting is stored already, the stored
-        value wins, with a warning in the log, unless the broker has ``settings="code"``; ``queue.configure`` changes
-        it.
+        All options but ``model`` are settings of the queue. The first write through the handle stores the given ones,
+        and every process uses the stored ones. If a setting is stored already, the stored value wins, with a warning in
+        the log, unless the broker has ``settings="code"``; ``queue.configure`` changes it.
 
         Args:
             name: at most 120 bytes (125 when it ends in ``.dead``), not empty, without NUL, not beginning with ``$``.
@@ -172,12 +174,20 @@ class AsyncBroker(AsyncSchedules, Local):
             dead: the dead queue; by default the name with ``.dead`` added. A dead queue has none itself: failures in it
                 stay there. ``None`` for no dead queue and no limit of retries; a payload that does not fit the model is
                 then raised, since it cannot be buried.
+            max_in_sequence: number of items of one ``sequence`` that are handed out at a time. Default 1.
 
         Raises:
             QueueNameInvalid: the name cannot be stored.
             ArgumentInvalid: another option cannot be used; the message names it.
         """
-        options = queue_options(name, lease=lease, history=history, max_retries=max_retries, dead=dead)
+        options = queue_options(
+            name,
+            lease=lease,
+            history=history,
+            max_retries=max_retries,
+            dead=dead,
+            max_in_sequence=max_in_sequence,
+        )
         codec: Codec[Any] = Codec(self._context.encoding, model)
         return AsyncQueue(self._driver, QueueContext(self._context, options, codec))
 

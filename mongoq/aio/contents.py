@@ -17,8 +17,9 @@ from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.history import read, replay
 from mongoq.protocol.history.pages import Range, history_page, history_range
-from mongoq.protocol.history.read import Counts, Selection
+from mongoq.protocol.history.read import Counts, Selection, blocked_by
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
+from mongoq.protocol.sequence.repair import repair_sequences
 from mongoq.protocol.state.context import QueueContext, context_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         Args:
             n: number of items, at most.
             state: ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, ``"processed"`` (history, oldest first),
-                or ``None`` for all items that are not processed.
+                ``"blocked"`` (by the item before it in its sequence; in the order of sequences and places), or
+                ``None`` for all items that are not processed or blocked.
 
         Raises:
             PayloadInvalid: a payload does not fit the model; its ``item`` is the raw item.
@@ -71,6 +73,21 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
             limit: number of items to read, at most.
         """
         return await self._run(read.counts, limit)
+
+    async def blocked_by(self, id: ObjectId) -> list[Item[M]]:
+        """Return the items that an item waits for, the first ones of its sequence (two ``find``).
+
+        None if the item is not blocked; else as many as ``max_in_sequence`` of the queue allows, in the order of their
+        places.
+        """
+        return await self._run(blocked_by, id)
+
+    async def repair_sequences(self) -> int:
+        """Let items go that wait for one which another program has deleted, and return how many (transactions).
+
+        mongoq itself leaves no sequence without a first item. A crash in between leaves the rest: call it again.
+        """
+        return await self._run(repair_sequences)
 
     async def next_when(self) -> datetime | None:
         """Return the time at which the next item is or was due, by its schedule or the end of its lease; else ``None``.
@@ -264,6 +281,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        max_in_sequence: int | Default = DEFAULT,
         existing: bool = False,
     ) -> QueueSettings:
         """Change the queue's settings for all processes within a second, and return them (``update``).
@@ -276,13 +294,21 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
                 them.
             max_retries: further runs of an item after the first; ``None`` for no limit.
             dead: the dead queue; ``None`` for none, and no limit of retries.
+            max_in_sequence: number of items of one sequence that are handed out at a time, from the next push or
+                settlement of each sequence on.
             existing: apply ``history`` to items in the history too: one ``update`` of all of them, in time proportional
                 to their number. A crash after the first command leaves it undone; call it again.
 
         Raises:
             ArgumentInvalid: an option cannot be used; the message names it, and nothing was written.
         """
-        options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
+        options = {
+            "lease": lease,
+            "history": history,
+            "max_retries": max_retries,
+            "dead": dead,
+            "max_in_sequence": max_in_sequence,
+        }
         return await self._run(queue_settings.configure, options, existing=existing)
 
     async def pause(self) -> None:

@@ -119,6 +119,8 @@ class Move(Outcome):
         when: time before which it is not claimed there (aware).
         priority: the new priority.
         headers: the new headers; ``None`` removes them. The trace of the item goes on in them, unless they have one.
+        sequence: sequence at whose end it takes its place there. By default it waits for no other item there, whatever
+            its sequence here.
     """
 
     to: Any
@@ -129,6 +131,7 @@ class Move(Outcome):
     when: datetime | None = None
     priority: int | None = None
     headers: Mapping[str, Any] | None = KEEP
+    sequence: str | None = None
 
     def __init__(
         self,
@@ -140,6 +143,7 @@ class Move(Outcome):
         when: datetime | None = None,
         priority: int | None = None,
         headers: Mapping[str, Any] | None = KEEP,
+        sequence: str | None = None,
     ) -> None:
         # A batch makes thousands of outcomes, and setting a frozen attribute takes five times as long.
         attributes = self.__dict__
@@ -147,6 +151,7 @@ class Move(Outcome):
         # A subclass may have class attributes of these names, so all are set on the instance.
         if type(self) is not Move:
             attributes.update(payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers)
+            attributes["sequence"] = sequence
             return
         if payload is not KEEP:
             attributes["payload"] = payload
@@ -160,6 +165,8 @@ class Move(Outcome):
             attributes["priority"] = priority
         if headers is not KEEP:
             attributes["headers"] = headers
+        if sequence is not None:
+            attributes["sequence"] = sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from struct import Struct
 from typing import Any
 
@@ -85,6 +85,7 @@ DATE_TYPES = {datetime}
 _envelope = attrgetter("_document")
 _namespace = attrgetter("_namespace")
 _due = attrgetter("_due")
+_has_place = methodcaller("__contains__", "place")
 _fields = [itemgetter(name) for name in ("_id", "q", "token", "when", "reserved")]
 
 
@@ -111,6 +112,8 @@ def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | Non
     try:
         ids, queues, tokens, ends, reserved = [list(map(field, envelopes)) for field in _fields]
     except KeyError:
+        return None
+    if any(map(_has_place, envelopes)):  # what leaves a sequence lets the next item go
         return None
     if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_ID_TYPES.issuperset(map(type, chain(ids, tokens)))):
         return None

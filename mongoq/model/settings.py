@@ -15,6 +15,9 @@ DEFAULT_LEASE = timedelta(seconds=30)
 DEFAULT_MAX_RETRIES = 10
 """Retries of a queue without the option."""
 
+DEFAULT_MAX_IN_SEQUENCE = 1
+"""Items of one sequence that are handed out at a time, in a queue without the option."""
+
 SettingsFrom = Literal["stored", "code"]
 """Source of the settings that win where code and stored settings differ."""
 
@@ -58,6 +61,7 @@ class QueueSettings:
         history: time that processed items are kept, or ``None`` to delete them.
         max_retries: runs after the first one before an item is buried; ``None`` for no limit.
         dead: name of the queue for buried items, or ``None`` for no dead queue, as for a dead queue itself.
+        max_in_sequence: number of items of one sequence that are handed out at a time.
     """
 
     name: str
@@ -65,6 +69,7 @@ class QueueSettings:
     history: timedelta | None = None
     max_retries: int | None = DEFAULT_MAX_RETRIES
     dead: str | None = None
+    max_in_sequence: int = DEFAULT_MAX_IN_SEQUENCE
 
     @property
     def most_attempts(self) -> int | None:
@@ -117,6 +122,7 @@ def check_options(
     history: Duration | Default | None = DEFAULT,
     max_retries: int | Default | None = DEFAULT,
     dead: str | Default | None = DEFAULT,
+    max_in_sequence: int | Default = DEFAULT,
 ) -> dict[str, Any]:
     """Return the given options, each in the form used inside; raises ``ArgumentInvalid``."""
     values: dict[str, Any] = {}
@@ -128,6 +134,8 @@ def check_options(
         values["max_retries"] = None if max_retries is None else count(max_retries, "max_retries", least=0)
     if not isinstance(dead, Default):
         values["dead"] = None if dead is None else _dead_queue(name, dead)
+    if not isinstance(max_in_sequence, Default):
+        values["max_in_sequence"] = count(max_in_sequence, "max_in_sequence", least=1)
     return values
 
 
@@ -155,6 +163,10 @@ def to_stored(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
+STORED_OPTIONS = ("lease", "history", "max_retries", "dead", "max_in_sequence")
+"""Names of the options that are stored with a queue."""
+
+
 def from_stored(name: str, settings: Any) -> dict[str, Any]:
     """Return stored options in the form used inside; raises ``ArgumentInvalid`` for bad values of other programs.
 
@@ -162,9 +174,10 @@ def from_stored(name: str, settings: Any) -> dict[str, Any]:
     """
     if not isinstance(settings, Mapping):
         raise ArgumentInvalid("settings", f"a document, not {type(settings).__name__}")
-    values = {option: settings[option] for option in ("lease", "history", "max_retries", "dead") if option in settings}
-    most = values.get("max_retries")
-    # A shell writes every number as a float.
-    if isinstance(most, float) and most.is_integer():
-        values["max_retries"] = int(most)
+    values = {option: settings[option] for option in STORED_OPTIONS if option in settings}
+    for option in ("max_retries", "max_in_sequence"):
+        number = values.get(option)
+        # A shell writes every number as a float.
+        if isinstance(number, float) and number.is_integer():
+            values[option] = int(number)
     return check_options(name, **values)

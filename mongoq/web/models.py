@@ -74,6 +74,7 @@ class LetterGroup(Answer):
     example: Any = Field(description="Id of the first letter.")
     first: str | None = Field(description="Time of the first burial.")
     last: str | None
+    message: Any = Field(None, description="Message of the first letter's error.")
 
 
 class LetterGroups(Answer):
@@ -117,6 +118,7 @@ class PipelineNode(Answer):
     kind: Literal["source", "queue", "stage"]
     name: str
     queue: QueueState | None = Field(description="State of a queue; null if no caller has used it, and for others.")
+    failed: int | None = Field(None, description="Failed runs of a stage since its queues were made.")
 
 
 class PipelineEdge(Answer):
@@ -127,7 +129,9 @@ class PipelineEdge(Answer):
     end: str
     items: int | None = Field(None, description="Items that wait for the stage or are with it.")
     exact: bool = Field(True, description="False if the count of items ended at a limit.")
-    passed: int | None = Field(None, description="Items that have gone through since the queue was made.")
+    passed: int | None = Field(
+        None, description="Items that have gone this way since the queues were made; absent where that is not counted."
+    )
 
 
 class PipelineDocument(Answer):
@@ -159,9 +163,10 @@ class SettingsDocument(Answer):
 
 
 class Pushed(Answer):
-    """An item that was pushed."""
+    """An item that was pushed, or the one that was there before."""
 
     id: str
+    new_item: bool = Field(description="False if an item had the id or the key already.")
     queue: str
     new_queue: bool = Field(description="True if no caller had used the queue before.")
 
@@ -219,6 +224,8 @@ class Push(Action):
     key: str | None = Field(None, description="At most one live item of the queue has this key.")
     on_duplicate: Literal["raise", "keep", "replace"] = Field("raise", description="What to do if one has it.")
     headers: dict[str, Any] | None = None
+    id: ItemId | None = Field(None, description="Id of the item: the same push again adds no second item.")
+    once: Seconds | None = Field(None, description="Seconds for which the id is remembered; default 7 days.")
 
 
 class Remove(Action):

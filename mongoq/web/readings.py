@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from anyio import Lock
@@ -37,6 +38,10 @@ SAMPLES = 60
 """Samples that are kept, for an hour."""
 DONE = ("get", "commit", "move")
 """Events by which an item leaves a queue as it should."""
+FAILED = ("rollback", "dead")
+"""Events of failed runs: the item comes again, or has failed for good."""
+FAILING_SAMPLES = 5
+"""Last samples in which a failure makes a queue a failing one."""
 
 
 class SharedReading(Generic[T]):
@@ -121,15 +126,28 @@ class LetterReadings:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Numbers of items that had left each queue by a time.
+    """Numbers of events of each queue by a time.
 
     Attributes:
         at: time, on a clock of this process.
-        done: numbers by queue, since each queue was made.
+        events: numbers of events by name, by queue, since each queue was made.
     """
 
     at: float
-    done: Mapping[str, int]
+    events: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Numbers of events as far as samples have been kept.
+
+    Attributes:
+        minute: events a minute, between the last two samples.
+        hour: events between the first sample of the last hour and the last one.
+    """
+
+    minute: float
+    hour: int
 
 
 class QueueReadings:
@@ -165,18 +183,41 @@ class QueueReadings:
         queues = await self.read()
         return [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in queues]
 
-    def rates(self, queue: str) -> list[float]:
-        """Return the numbers of items a minute that have left a queue, between each two samples of the last hour."""
-        pairs = zip(self._samples, list(self._samples)[1:], strict=False)
+    def rates(self, queue: str, events: Collection[str] = DONE) -> list[float]:
+        """Return the numbers of events of a queue a minute, between each two samples of the last hour.
+
+        By default these are the items that have left it as they should.
+        """
+        samples = list(self._samples)
         return [
-            # A queue that was dropped meanwhile counts from zero again.
-            60 * max(0, after.done.get(queue, 0) - before.done.get(queue, 0)) / (after.at - before.at)
-            for before, after in pairs
+            60 * _count_between(before, after, queue, events) / (after.at - before.at)
+            for before, after in pairwise(samples)
         ]
+
+    def measure(self, queues: Iterable[str], events: Collection[str]) -> Throughput | None:
+        """Return how many events of some queues there were lately; ``None`` before the second sample."""
+        samples = list(self._samples)
+        if len(samples) < 2:
+            return None
+        names = tuple(queues)
+        numbers = [
+            sum(_count_between(before, after, name, events) for name in names) for before, after in pairwise(samples)
+        ]
+        return Throughput(60 * numbers[-1] / (samples[-1].at - samples[-2].at), sum(numbers))
+
+    def is_failing(self, queue: str) -> bool:
+        """Return whether an item of a queue has failed in the last minutes."""
+        samples = list(self._samples)[-FAILING_SAMPLES - 1 :]
+        return any(_count_between(before, after, queue, FAILED) for before, after in pairwise(samples))
 
     def _keep_sample(self, queues: list[QueueInsight]) -> None:
         read_at = self._reading.read_at
         if self._samples and read_at < self._samples[-1].at + SAMPLE_SECONDS:
             return
-        done = {queue.name: sum(queue.events.get(event, 0) for event in DONE) for queue in queues}
-        self._samples.append(Sample(read_at, done))
+        self._samples.append(Sample(read_at, {queue.name: queue.events for queue in queues}))
+
+
+def _count_between(before: Sample, after: Sample, queue: str, events: Collection[str]) -> int:
+    """Return the number of events between two samples; a queue that was dropped meanwhile counts from zero again."""
+    earlier, later = before.events.get(queue, {}), after.events.get(queue, {})
+    return sum(max(0, later.get(event, 0) - earlier.get(event, 0)) for event in events)

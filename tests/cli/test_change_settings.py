@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 import mongoq
-from mongoq.cli.base.durations import setting_text
+from mongoq.model.encoding.extended_json import setting_text
 
 Run = Callable[..., Result]
 Read = Callable[..., list[Any]]

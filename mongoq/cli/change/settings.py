@@ -13,11 +13,12 @@ from mongoq.cli.base.amounts import ROUGH_LIMIT, amount, count_items
 from mongoq.cli.base.arguments import QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
-from mongoq.cli.base.durations import DURATION, DURATION_OR_NONE, NONE, ParameterType, setting_text
+from mongoq.cli.base.durations import DURATION, DURATION_OR_NONE, ParameterType
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
 from mongoq.errors import MongoqError, QueueUnknown
 from mongoq.model.arguments import queue_name
+from mongoq.model.encoding.extended_json import NONE, setting_text
 from mongoq.model.settings import QueueOptions, QueueSettings, check_limit, check_options, resolve_settings
 from mongoq.protocol import admin
 from mongoq.protocol.history.mistaken import refuse_unknown

@@ -15,7 +15,7 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.indexes import CLAIM_ORDER
-from mongoq.model.item import Item
+from mongoq.model.item import Item, has_place
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.claim import foreign
@@ -30,6 +30,8 @@ from mongoq.protocol.claim.reserve import (
 )
 from mongoq.protocol.flow import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
+from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle import bury, settle
 from mongoq.protocol.state.context import QueueContext
 
@@ -59,7 +61,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     """Remove the first eligible item from the queue, and return it: at most once."""
     check_on_invalid(on_invalid)
     yield from ensure_ready(context)
-    while popped := (yield from claim_first(context, partial(_take, context))):
+    while popped := (yield from claim_first(context, partial(_take_in_order, context))):
         item = popped.item
         if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
             runs = max_runs(context)
@@ -76,6 +78,58 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     return None
 
 
+def _take_in_order(context: QueueContext[Any]) -> Flow[_Popped | None]:
+    """Settle the head of the queue; in a queue with sequences in a transaction, in which the next item follows.
+
+    A process that has not heard yet of the queue's first sequence lets the next item follow in a transaction of its
+    own. A crash in between leaves a sequence that ``repair_sequences`` mends.
+    """
+    if context.state.ordered and not context.broker.serverless:
+        popped, promoted = yield from run_atomic(context.broker, partial(_take_and_promote, context))
+        record_promoted(context.broker, promoted)
+        if isinstance(popped, _UnreadableBuried):
+            raise Unreadable(popped.cause)
+        return popped
+    popped = yield from _take(context)
+    if popped is not None and has_place(popped.item):
+        context.state.ordered = True
+        promoted = yield from run_atomic(context.broker, partial(_promote_after, context, popped))
+        record_promoted(context.broker, promoted)
+    return popped
+
+
+def _take_and_promote(context: QueueContext[Any]) -> Flow[tuple[_Popped | _UnreadableBuried | None, list[Promoted]]]:
+    taken: _Popped | _UnreadableBuried | None
+    try:
+        taken = yield from _take(context)
+    except _UnreadableBuried as unreadable:
+        taken = unreadable
+    if taken is None or (isinstance(taken, _UnreadableBuried) and context.settings.dead is None):
+        return taken, []
+    return taken, (yield from _promote_next(context, taken.before))
+
+
+def _promote_after(context: QueueContext[Any], popped: _Popped) -> Flow[list[Promoted]]:
+    """Take the place from what a pop has left in history, if anything, and let the next item follow."""
+    left = {"_id": popped.before["_id"], "settled": popped.token}
+    yield from Command("update_one", {"filter": left, "update": {"$unset": {"place": ""}}})
+    return (yield from _promote_next(context, popped.before))
+
+
+def _promote_next(context: QueueContext[Any], before: Document) -> Flow[list[Promoted]]:
+    sequence = before.get("sequence")
+    left = {sequence: 1} if "place" in before and isinstance(sequence, str) else {}
+    return (yield from leave(context.broker, context.name, left))
+
+
+class _UnreadableBuried(Unreadable):
+    """The head of the queue could not be decoded, and was buried or postponed."""
+
+    def __init__(self, before: UnreadableDocument) -> None:
+        super().__init__(InvalidBSON(before.problem))
+        self.before = before
+
+
 def _take(context: QueueContext[Any]) -> Flow[_Popped | None]:
     """Settle the head of the queue in one command, with or without a remembered id.
 
@@ -88,7 +142,8 @@ def _take(context: QueueContext[Any]) -> Flow[_Popped | None]:
     start = state.claim_hints.start(context.name, now)
     marks = {"processed": now, "expires": now + (history or ZERO_TIME), "settled": token}
     # Once a remembered id was met, more are likely: the update is then sent first for a while.
-    updates = context.broker.serverless or time.monotonic() < state.remembers_until
+    # In a transaction it is always the update: a refused delete would end the transaction.
+    updates = context.broker.serverless or state.ordered or time.monotonic() < state.remembers_until
     while True:
         command = _pop_command(context, start.filter, marks, history, updates=updates)
         try:
@@ -102,7 +157,7 @@ def _take(context: QueueContext[Any]) -> Flow[_Popped | None]:
             state.expect_remembered()
     if isinstance(before, UnreadableDocument):
         yield from foreign.bury_popped_unreadable(context, before, q=context.name, processed=now, settled=token)
-        raise Unreadable(InvalidBSON(before.problem))
+        raise _UnreadableBuried(before)
     state.record_claim(start, before)
     if before is None:
         return None
@@ -170,7 +225,8 @@ def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps:
     fields["expires"] = {"$max": [marks["expires"], {"$cond": [IS_REMEMBERED, "$once", None]}]}
     if keeps:
         fields["attempts"] = {"$add": [{"$ifNull": ["$attempts", 0]}, 1]}
-    return [{"$set": fields}, {"$unset": ["when", "token", *drops]}]
+    place = ("place",) if context.state.ordered else ()
+    return [{"$set": fields}, {"$unset": ["when", "token", *place, *drops]}]
 
 
 def _undo_command(context: QueueContext[Any], before: Document, now: datetime, token: ObjectId) -> Command[Any]:
@@ -240,7 +296,7 @@ def _bury_popped(
     before, item, token = popped
     now, queue = context.broker.clock.now(), bury.dead_queue(context)
     burial, marks = bury.burial_update(context, item, reason=reason, error=error, attempts=attempts, now=now)
-    fields = {name: value for name, value in before.items() if name not in burial["$unset"]}
+    fields = {name: value for name, value in before.items() if name not in burial["$unset"] and name != "place"}
     dead = {**fields, **burial["$set"], **marks.in_document(before)}
     try:
         yield from _restore_command(dead, token)

@@ -33,6 +33,8 @@ REMOVED_FIELDS = ("token", "error", "batch", "trail", "pushed", "replayed", "joi
 ``by`` stays: with it, an item may have changed (``candidates``). ``hops`` and ``missed`` stay: with them a stage and a
 join know that this id has been there before.
 """
+KEYED = "cannot be given with key=: an item with a key may be replaced in its place; give one of the two"
+"""Problem of a push or a move with both a sequence and a key."""
 PUSH_FIELDS = {"q": 1, "into": 1, "once": 1, "origin.queue": 1}
 """Fields that identify the push of an envelope."""
 

@@ -16,11 +16,23 @@ from mongoq.model.clock import Clock, milliseconds, time_of
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, fresh_envelope, new_envelope
+from mongoq.model.sequence import check_sequence
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared, chunks
-from mongoq.protocol.push.insert import Keyed, OnDuplicate, check_keyed, insert_command, insert_item, is_new, push_keyed
+from mongoq.protocol.push.in_order import push_in_order
+from mongoq.protocol.push.insert import (
+    KEYED,
+    Keyed,
+    OnDuplicate,
+    check_keyed,
+    insert_command,
+    insert_item,
+    is_new,
+    push_keyed,
+)
 from mongoq.protocol.push.publish import publish
+from mongoq.protocol.sequence.control import ensure_possible
 from mongoq.protocol.state.batcher import Batchers, copies
 from mongoq.protocol.state.context import QueueContext
 
@@ -125,6 +137,7 @@ def push(
     once: Duration | None,
     key: str | None = None,
     on_duplicate: OnDuplicate = "keep",
+    sequence: str | None = None,
     session: Any = None,
 ) -> Flow[ObjectId]:
     """Insert one item, or a copy of it for each queue bound to this one, and return its id.
@@ -133,6 +146,10 @@ def push(
     bindings were read before that transaction's push.
     """
     keyed = None if key is None and on_duplicate == "keep" else check_keyed(key, on_duplicate)
+    if sequence is not None:
+        check_sequence(sequence)
+        if keyed is not None:
+            raise ArgumentInvalid("sequence", KEYED)
     wrapped = context.codec.wrap(payload)
     stored_headers = check_headers(headers, context.broker.encoding)
     given_id = None if id is None else object_id(id)
@@ -140,10 +157,17 @@ def push(
     check_due(delay, when)
     draft = Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given_id, remember)
     joined = session is not None
+    if sequence is not None and not joined:
+        yield from ensure_possible(context.broker)
     yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
     draft.stamp()
     if given_id is not None:
         context.state.expect_remembered(remember)
+    if sequence is not None:
+        id_given = given_id is not None
+        pushed = [(draft.envelope(), sequence)]
+        yield from push_in_order(context, pushed, id_given=id_given, joined=joined)
+        return draft.id
     return (yield from _insert_draft(draft, keyed, joined=joined))
 
 

@@ -18,6 +18,7 @@ from mongoq.model.arguments import Duration, object_id, read_list
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, is_same_push, new_envelope
+from mongoq.model.sequence import check_sequence
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
@@ -35,9 +36,11 @@ from mongoq.protocol.flow import (
     own_error,
     with_place,
 )
+from mongoq.protocol.push.in_order import push_in_order
 from mongoq.protocol.push.insert import Keyed, find_pushed, push_keyed
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, Copy, insert_joined, publish, publish_many
 from mongoq.protocol.push.push import check_due, check_headers, due_time, remember_time
+from mongoq.protocol.sequence.control import ensure_possible
 from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.push")
@@ -133,6 +136,8 @@ def push_many(
     headers: Mapping[str, Any] | None,
     ids: Iterable[ObjectId] | None,
     once: Duration | None,
+    sequence: str | None = None,
+    sequences: Iterable[str | None] | None = None,
     session: Any = None,
 ) -> Flow[list[ObjectId]]:
     """Insert many items, or copies of them for each bound queue, and return their ids in order.
@@ -143,12 +148,16 @@ def push_many(
     joined = session is not None
     values = _encode_payloads(context, payloads)
     given_ids = None if ids is None else _check_ids(ids, len(values))
+    places = _check_sequences(sequence, sequences, len(values))
     stored_headers = check_headers(headers, context.broker.encoding)
     options = PushOptions(delay, when, checked_priority(priority), stored_headers)
     remember = remember_time(once, given_ids is not None)
     check_due(delay, when)
     if not values:
         return []
+    is_ordered = any(one is not None for one in places)
+    if is_ordered and not joined:
+        yield from ensure_possible(context.broker)
     yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
     raw = new_ids(len(values)) if given_ids is None else [id.binary for id in given_ids]
     identities = given_ids or list(map(ObjectId, raw))
@@ -156,7 +165,9 @@ def push_many(
         context.state.expect_remembered(remember)
     envelopes = _Envelopes(context, [options], None if given_ids is None else remember)
     pushes = [(id, value, 0) for id, value in zip(raw, values, strict=True)]
-    if bound := context.broker.topics.bound.get(context.name):
+    if is_ordered:
+        yield from _push_in_order(context, pushes, places, envelopes, id_given=given_ids is not None, joined=joined)
+    elif bound := context.broker.topics.bound.get(context.name):
         fresh = list(zip(identities, values, strict=True))
         first = envelopes.document(pushes[0], None)
         yield from publish_many(context.broker, first, fresh, bound, id_given=given_ids is not None, joined=joined)
@@ -167,6 +178,53 @@ def push_many(
     else:
         yield from _insert_in_chunks(context, pushes, envelopes, again=given_ids is not None)
     return identities
+
+
+MAX_TRANSACTION_PUSHES = 1_000
+"""Items pushed into sequences in one transaction, at most."""
+
+
+def _check_sequences(sequence: Any, sequences: Any, number: int) -> list[str | None]:
+    """Return the sequence of each item, or an empty list if none has one."""
+    if sequences is None:
+        return [] if sequence is None else [check_sequence(sequence)] * number
+    if sequence is not None:
+        raise ArgumentInvalid("sequences", "give either sequence= for all items or sequences= with one for each")
+    listed = read_list(sequences, "sequences")
+    if len(listed) != number:
+        raise ArgumentInvalid("sequences", f"{len(listed)} sequences for {number} payloads; give one or None for each")
+    return [None if one is None else check_sequence(one, f"sequences[{place}]") for place, one in enumerate(listed)]
+
+
+def _push_in_order(
+    context: QueueContext[Any],
+    pushes: Sequence[Push],
+    sequences: Sequence[str | None],
+    envelopes: _Envelopes,
+    *,
+    id_given: bool,
+    joined: bool,
+) -> Flow[None]:
+    """Push items into sequences, a transaction for each chunk, or all in the caller's (``joined``).
+
+    A crash in between leaves the first chunks pushed. Raises ``BatchIncomplete`` for the items of the others, or the
+    driver's error when nothing was pushed.
+    """
+    each = list(zip(pushes, sequences, strict=True))
+    done: list[ObjectId] = []
+    for chunk in chunks(each, lambda pair: envelopes.size(pair[0]), most=MAX_TRANSACTION_PUSHES):
+        pairs = [
+            (envelopes.document(push, context.broker.encoding.unwrap("payload", push[1])), sequence)
+            for push, sequence in chunk
+        ]
+        try:
+            yield from push_in_order(context, pairs, id_given=id_given, joined=joined)
+        except Exception as error:
+            if not done:
+                raise
+            rest = [ObjectId(push[0]) for push, _ in each[len(done) :]]
+            finish(context.name, done, dict.fromkeys(rest, own_error(error)))
+        done += [ObjectId(push[0]) for push, _ in chunk]
 
 
 def _encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:

@@ -23,6 +23,7 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow, has_matched
 from mongoq.protocol.settle.bulk import check_items, settle_alike, settle_bulk
 from mongoq.protocol.settle.bury import make_burial, reason_exhausted
+from mongoq.protocol.settle.in_order import settle_one
 from mongoq.protocol.settle.settlement import (
     Batch,
     Patch,
@@ -31,7 +32,6 @@ from mongoq.protocol.settle.settlement import (
     check_patch,
     max_growth,
     merge_patch,
-    settle_one,
 )
 from mongoq.protocol.settle.trail import NO_MARKS
 from mongoq.protocol.state.context import QueueContext
@@ -65,13 +65,15 @@ def _settle_many(
 # --- done ----------------------------------------------------------------------------------------
 
 
-def commit(context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, patch: Any = None) -> Flow[None]:
+def commit(
+    context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, patch: Any = None, joined: bool = False
+) -> Flow[None]:
     """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id."""
     value = None if payload is KEEP else context.codec.wrap(payload)
     checked = check_patch(context, patch, replaces_payload=value is not None)
     yield from begin_settle(context, item)
     settlement = make_commit(context, item, Batch(context.broker.clock), payload=value, patch=checked)
-    yield from settle_one(context, item, settlement)
+    yield from settle_one(context, item, settlement, joined=joined)
 
 
 def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:

@@ -106,6 +106,7 @@ class QueueState(Known):
             blocks the first of them.
         remembers_until: until when, on the monotonic clock, pops expect remembered ids; set by a push that gives one,
             and by a pop that met one.
+        ordered: items of the queue have had sequences: then what removes an item lets the next one of its sequence go.
     """
 
     paused: bool = False
@@ -123,6 +124,7 @@ class QueueState(Known):
     fenced_at: float = field(default_factory=time.monotonic)
     asserted: set[tuple[str, Any]] = field(default_factory=set)
     remembers_until: float = float("-inf")
+    ordered: bool = False
 
     def expect_remembered(self, remember: timedelta = MAX_EXPECTED_REMEMBER) -> None:
         """Let pops use updates for this long, a minute at most; the server logs each delete that it refuses."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from urllib.parse import parse_qs
 
 from fastapi import APIRouter, HTTPException, Request, Response
 
 from mongoq.model.arguments import queue_name
 from mongoq.protocol.coordination.schedules import find_schedule, list_schedules
-from mongoq.web.pages.changes import FORM_TYPE, MAX_FIELDS
+from mongoq.web.pages.forms import NO_FORM, first_values, go_to, read_fields
 from mongoq.web.pages.render import Renderer, make_address, root_of
 from mongoq.web.routes.schedules import remove, run_now, set_paused
 from mongoq.web.services import Services
@@ -48,7 +47,7 @@ def make_router(services: Services, renderer: Renderer) -> APIRouter:
             await remove(services, request, name)
         else:
             await set_paused(services, request, name, action)
-        return Response(status_code=HTTPStatus.SEE_OTHER, headers={"Location": make_address(root_of(request), PATH)})
+        return go_to(request, PATH)
 
     router.add_api_route(PATH, show_schedules, methods=["GET"])
     router.add_api_route(f"{PATH}/change", change_schedule, methods=["POST"])
@@ -60,15 +59,10 @@ async def _read_form(request: Request) -> tuple[str, str, bool]:
 
     Raises:
         HTTPException: it is no form, or a field of it cannot be used.
+        QueueNameInvalid: no schedule can have this name.
     """
-    if request.headers.get("content-type", "").partition(";")[0] != FORM_TYPE:
-        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form")
-    body = await request.body()
-    try:
-        values = parse_qs(body.decode(), keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS)
-        action, name = values["action"][0], values["schedule"][0]
-    except Exception as error:
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "this is no form of a page") from error
-    if action not in QUESTIONS:
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"there is no change {action!r:.40}")
-    return action, queue_name(name, "schedule"), "confirmed" in values
+    fields = first_values(await read_fields(request))
+    action, name = fields.get("action"), fields.get("schedule")
+    if action not in QUESTIONS or name is None:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FORM)
+    return action, queue_name(name, "schedule"), "confirmed" in fields
