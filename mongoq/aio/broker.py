@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 
 from mongoq.aio.blocks import AsyncTransaction
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
-from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
+from mongoq.aio.schedules import AsyncSchedules
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.backend import open_backend
 from mongoq.drivers.health import CHECK_ERRORS, HealthWatch, describe_trouble
 from mongoq.errors import ArgumentInvalid
@@ -48,7 +49,7 @@ HEALTH_SECONDS = 2.0
 """Default time limit of a check of the health: a probe gives up soon after."""
 
 
-class AsyncBroker(AsyncRunner[BrokerContext], Local):
+class AsyncBroker(AsyncSchedules, Local):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect_async`` makes one from a URI. On a collection of your own:

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from mongoq.drivers.backend import open_backend
 from mongoq.drivers.health import CHECK_ERRORS, HealthWatch, describe_trouble
-from mongoq.drivers.threads.driver import Runner, ThreadDriver
+from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
@@ -39,6 +39,7 @@ from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync.blocks import Transaction
 from mongoq.sync.queue import DeadQueue, Queue
+from mongoq.sync.schedules import Schedules
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -48,7 +49,7 @@ HEALTH_SECONDS = 2.0
 """Default time limit of a check of the health: a probe gives up soon after."""
 
 
-class Broker(Runner[BrokerContext], Local):
+class Broker(Schedules, Local):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect`` makes one from a URI. On a collection of your own:
