@@ -27,13 +27,16 @@ from mongoq.web.pipelines import find_error_queues, make_drawing
 from mongoq.web.problems import SAFE_METHODS
 from mongoq.web.readings import DONE, FAILED, LetterReadings, PageReadings, QueueReadings
 from mongoq.web.routes.letters import open_letters, select, with_page
-from mongoq.web.services import Services, to_document
+from mongoq.web.services import Services
 from mongoq.web.values import CursorText, FilterText, ItemId, Moment, QueueName
 
 LISTED = 50
 """Items on one page."""
 LIVE_COLUMNS = ("id", "state", "due", "priority", "attempts", "key", "payload")
 PROCESSED_COLUMNS = ("id", "processed", "attempts", "payload")
+BLOCKED_COLUMNS = ("id", "sequence", "blocked_by", "ready_from", "payload")
+COLUMNS = {"processed": PROCESSED_COLUMNS, "blocked": BLOCKED_COLUMNS}
+"""Columns of the items of a state; others have ``LIVE_COLUMNS``."""
 LETTER_COLUMNS = ("id", "reason", "error", "attempts", "payload")
 QUEUE_BUDGET = 10_000
 """Documents that the counts of one queue may examine: an open page reads them again and again."""
@@ -137,7 +140,7 @@ class _Pages:
             troubles=find_troubles(queue, kind, is_failing=self._readings.is_failing(name)),
             settings=make_fields(read),
             state=state,
-            columns=PROCESSED_COLUMNS if state == "processed" else LIVE_COLUMNS,
+            columns=COLUMNS.get(state, LIVE_COLUMNS),
             listed=page["items"],
             next=page["next"],
             where=request.query_params.get("where"),
@@ -151,7 +154,7 @@ class _Pages:
         if item is None:
             text = f"There is no item {id}. It may have been settled in a queue without history, or never existed."
             return self._renderer.message(request, "No such item", text, HTTPStatus.NOT_FOUND)
-        return self._renderer.page(request, "item", item=to_document(item, whole=True))
+        return self._renderer.page(request, "item", item=await self._services.describe_item(item))
 
     async def show_letters(
         self,
