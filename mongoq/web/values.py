@@ -196,12 +196,12 @@ def _resume(wanted: Range, document: Mapping[str, Any]) -> Range:
     if after.keys() != set(_position_fields(wanted)):
         raise ValueError("another position")
     if wanted.state == "blocked":
-        if not isinstance(after["sequence"], str) or type(after["place"]) is not int:
+        if not isinstance(after["sequence"], str) or not isinstance(after["place"], int):
             raise TypeError("no item has this place")
         return replace(rest, after=dict(after))
-    if not isinstance(after["processed" if wanted.state == "processed" else "when"], datetime):
-        raise ValueError("another position")
-    if not isinstance(after.get("priority"), int | float | None) or isinstance(after["_id"], list | bson.Regex):
+    date = "processed" if wanted.state == "processed" else "when"
+    is_dated = isinstance(after[date], datetime) and isinstance(after.get("priority"), int | float | None)
+    if not is_dated or isinstance(after["_id"], list | bson.Regex):
         raise TypeError("no document is there")
     return replace(rest, after=dict(after))
 

@@ -42,8 +42,9 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
     orders.is_paused()
     assert orders.settings.history is None
     (done,) = read("configure", "orders", *options, "--yes")
-    before = {"lease": 60.0, "history": None, "max_retries": 10, "dead": "orders.dead", "on_expired": "history"}
-    after = {"lease": 60.0, "history": 604_800.0, "max_retries": 3, "dead": "graves", "on_expired": "history"}
+    same = {"lease": 60.0, "on_expired": "history", "max_in_sequence": 1}
+    before = {**same, "history": None, "max_retries": 10, "dead": "orders.dead"}
+    after = {**same, "history": 604_800.0, "max_retries": 3, "dead": "graves"}
     assert done == {"queue": "orders", "before": before, "after": after}
     orders.is_paused()
     settings = orders.settings
@@ -57,7 +58,11 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
         ["max-retries", "3", "none"],
         ["dead", "graves", "none"],
         ["on-expired", "history", "history"],
+        ["max-in-sequence", "1", "1"],
     ]
+    assert run("configure", "orders", "--max-in-sequence", "3", "--yes").exit_code == 0
+    orders.is_paused()
+    assert orders.settings.max_in_sequence == 3
 
 
 def test_a_history_is_changed_for_kept_items_too(read: Read, broker: mongoq.Broker, raw: Any) -> None:
@@ -148,3 +153,14 @@ def test_where_expired_items_go_is_a_setting(run: Run, read: Read, orders: Queue
     assert orders.settings.on_expired == "dead"
     assert "on-expired" in run("settings", "orders").stdout
     assert run("configure", "orders", "--on-expired", "nowhere").exit_code == 2
+
+
+def test_sequences_are_repaired(run: Run, read: Read, orders: Queue, raw: Any) -> None:
+    first, second, _ = orders.push_many(range(3), sequence="a")
+    assert run("repair-sequences", "orders").stdout == "no sequence of orders lacks its first item\n"
+    raw.delete_one({"_id": first})
+    assert "gone" not in run("repair-sequences", "orders").stdout
+    assert [item.id for item in orders.peek()] == [second]
+    raw.delete_one({"_id": second})
+    assert read("repair-sequences", "orders") == [{"queue": "orders", "promoted": 1}]
+    assert "no queue" in run("repair-sequences", "oders").stderr or run("repair-sequences", "oders").exit_code == 1

@@ -90,8 +90,8 @@ def export(
     """Write the live items of QUEUE as lines of canonical extended JSON, which "mongoq import" reads.
 
     The items are read page by page, and stay as they are. A reserved item is written as it would come back: due when
-    its lease ends. Items of sequences come in their order, blocked ones last. Items that change meanwhile may be missing
-    or be written twice; pause the queue for an exact copy.
+    its lease ends. Items of sequences come in their order, blocked ones last. Items that change meanwhile may be
+    missing or be written twice; pause the queue for an exact copy.
     """
     if history + dead + (state is not None) > 1:
         raise click.UsageError("choose one of --history, --dead and --state")
@@ -253,8 +253,8 @@ def import_(*, queue: str, file: Any, dry_run: bool, broker: Broker, output: Out
     """Add items that "mongoq export" has written to QUEUE, from FILE or stdin.
 
     Each item has the id, payload, due date, priority, attempts, key and headers that it had; a dead letter has its
-    origin and error. Items of sequences take their places in the order of the lines. The same items again add nothing, for seven days after they are settled. A bad line ends the
-    command, and the lines before it are imported.
+    origin and error. Items of sequences take their places in the order of the lines. The same items again add nothing,
+    for seven days after they are settled. A bad line ends the command, and the lines before it are imported.
     """
     handle = broker.queue(queue)
     if targets := broker.bindings().get(queue):

@@ -1,4 +1,4 @@
-"""Repairs of sequences by workers: one process at a time looks at the sequences of a queue, a part of them in each turn."""
+"""Repairs of sequences by workers: one process at a time looks at the sequences of a queue, 1,000 in each turn."""
 
 from __future__ import annotations
 
