@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.routing import APIRoute
 from starlette.responses import StreamingResponse
 
 from mongoq.protocol.coordination.heartbeats import workers
@@ -60,10 +61,8 @@ def make_router(
     router.add_api_route("/pipelines", pages.show_pipelines)
     router.add_api_route("/pipeline", pages.show_pipeline)
     router.add_api_route("/workers", pages.show_workers)
-    others = APIRouter(include_in_schema=False)
-    others.add_api_route("/events", pages.serve_events)
-    others.add_api_route("/static/{name}", serve_static)
-    router.include_router(others)
+    router.add_api_route("/events", pages.serve_events, route_class_override=APIRoute)
+    router.add_api_route("/static/{name}", serve_static, route_class_override=APIRoute)
     return router
 
 
