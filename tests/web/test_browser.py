@@ -39,6 +39,8 @@ def test_a_failing_item_is_found_explained_and_sent_back(
     broker.queue("mails").pause()
     place = serve(create_app(broker, access="act"))
     browser.get(f"http://{place}/")
+    browser.delete_all_cookies()  # those of other tests on this machine
+    browser.refresh()
     until(lambda: "numbers are live" in texts(browser, "#live"))
     assert "orders" not in texts(browser, "tbody th a")
     queue.push_many([{"id": number, "city": "Paris" if number % 2 else None} for number in range(6)])
@@ -53,6 +55,10 @@ def test_a_failing_item_is_found_explained_and_sent_back(
             raise KeyError("city")
 
     worker.run(drain=True)
+    until(lambda: "3" in texts(browser, "tbody td a"))
+    assert "What is shown here" in texts(browser, "section h2")
+    browser.refresh()
+    assert texts(browser, "section h2") == []
     until(lambda: "3" in texts(browser, "tbody td a"))
     save_picture(browser, "dashboard")
     click(browser, "tbody td a", "3")

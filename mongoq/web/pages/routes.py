@@ -148,7 +148,11 @@ class _Pages:
         """Show all that is known about one item."""
         item = await self._client.read(find_item, id)
         if item is None:
-            text = f"There is no item {id}. It may have been settled in a queue without history, or never existed."
+            text = (
+                f"There is no item {id}. It may have been settled in a queue without history, its time in the history "
+                "may be over, or it was deleted or never existed. The settings of a queue say for how long it keeps "
+                "processed items."
+            )
             return self._renderer.message(request, "No such item", text, HTTPStatus.NOT_FOUND)
         return self._renderer.page(request, "item", item=to_document(item, whole=True))
 
