@@ -170,6 +170,7 @@ class FailureGroup:
         example: id of the first letter, in the order of claims.
         first: time of the first burial; ``None`` when it is not known.
         last: time of the last burial.
+        message: message of the first letter's error; ``None`` without an error.
     """
 
     reason: str | None
@@ -178,6 +179,7 @@ class FailureGroup:
     example: Any
     first: datetime | None
     last: datetime | None
+    message: str | None = None
 
 
 def group_letters(
@@ -200,6 +202,7 @@ def group_letters(
                 "_id": {"reason": "$origin.reason", "error": "$error.type"},
                 "number": {"$sum": 1},
                 "example": {"$first": "$_id"},
+                "message": {"$first": "$error.message"},
                 "first": {"$min": "$origin.at"},
                 "last": {"$max": "$origin.at"},
             }
