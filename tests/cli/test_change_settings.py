@@ -42,8 +42,9 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
     orders.is_paused()
     assert orders.settings.history is None
     (done,) = read("configure", "orders", *options, "--yes")
-    before = {"lease": 60.0, "history": None, "max_retries": 10, "dead": "orders.dead", "on_expired": "history"}
-    after = {"lease": 60.0, "history": 604_800.0, "max_retries": 3, "dead": "graves", "on_expired": "history"}
+    same = {"lease": 60.0, "max_in_sequence": 1, "on_expired": "history"}
+    before = {**same, "history": None, "max_retries": 10, "dead": "orders.dead"}
+    after = {**same, "history": 604_800.0, "max_retries": 3, "dead": "graves"}
     assert done == {"queue": "orders", "before": before, "after": after}
     orders.is_paused()
     settings = orders.settings
@@ -56,6 +57,7 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
         ["history", "7d", "none"],
         ["max-retries", "3", "none"],
         ["dead", "graves", "none"],
+        ["max-in-sequence", "1", "1"],
         ["on-expired", "history", "history"],
     ]
 
