@@ -16,14 +16,14 @@ from pydantic import TypeAdapter
 
 from mongoq.drivers.backend import open_backend
 from mongoq.drivers.health import CHECK_ERRORS, HealthWatch, describe_trouble
-from mongoq.drivers.threads.driver import Runner, ThreadDriver
+from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.health import Health
 from mongoq.model.process import Local
-from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_source, queue_options
+from mongoq.model.settings import DEFAULT, Default, OnExpired, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin
 from mongoq.protocol.base import bootstrap, transaction
@@ -39,6 +39,7 @@ from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync.blocks import Transaction
 from mongoq.sync.queue import DeadQueue, Queue
+from mongoq.sync.schedules import Schedules
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -48,7 +49,7 @@ HEALTH_SECONDS = 2.0
 """Default time limit of a check of the health: a probe gives up soon after."""
 
 
-class Broker(Runner[BrokerContext], Local):
+class Broker(Schedules, Local):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect`` makes one from a URI. On a collection of your own:
@@ -130,6 +131,7 @@ class Broker(Runner[BrokerContext], Local):
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> Queue[M]: ...
 
     @overload
@@ -143,6 +145,7 @@ class Broker(Runner[BrokerContext], Local):
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> Queue[Any]: ...
 
     def queue(
@@ -155,6 +158,7 @@ class Broker(Runner[BrokerContext], Local):
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> Queue[Any]:
         """Return a handle of a queue, without any I/O; a queue exists as soon as an item is in it.
 
@@ -174,6 +178,9 @@ class Broker(Runner[BrokerContext], Local):
                 stay there. ``None`` for no dead queue and no limit of retries; a payload that does not fit the model is
                 then raised, since it cannot be buried.
             max_in_sequence: number of items of one ``sequence`` that are handed out at a time. Default 1.
+            on_expired: where an item goes that was not started by the time of ``push(expires=)``: ``"history"``, or
+                deleted if the queue keeps none; or ``"dead"``, the dead queue, with the reason ``"expired"``. Default
+                ``"history"``.
 
         Raises:
             QueueNameInvalid: the name cannot be stored.
@@ -186,6 +193,7 @@ class Broker(Runner[BrokerContext], Local):
             max_retries=max_retries,
             dead=dead,
             max_in_sequence=max_in_sequence,
+            on_expired=on_expired,
         )
         codec: Codec[Any] = Codec(self._context.encoding, model)
         return Queue(self._driver, QueueContext(self._context, options, codec))

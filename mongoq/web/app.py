@@ -20,13 +20,14 @@ from mongoq.web.client import BrokerClient
 from mongoq.web.guard import Guard
 from mongoq.web.pages import changes, editing
 from mongoq.web.pages import routes as pages
+from mongoq.web.pages import schedules as schedule_pages
 from mongoq.web.pages import settings as settings_page
 from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.pipelines import check_pipelines
 from mongoq.web.problems import RESPONSES, add_handlers, describe
 from mongoq.web.readings import LetterReadings, QueueReadings
-from mongoq.web.routes import dead_set, history, items, letters, queues, settings, system
+from mongoq.web.routes import dead_set, history, items, letters, queues, schedules, settings, system
 from mongoq.web.routes import pipelines as pipeline_calls
 from mongoq.web.routes.metrics import make_router as make_metrics_router
 from mongoq.web.services import Services
@@ -92,7 +93,7 @@ def create_app(
         responses=RESPONSES,
         redirect_slashes=False,  # it would name the host that a proxy has called
     )
-    for module in (queues, settings, items, letters, history, pipeline_calls, system, dead_set):
+    for module in (queues, settings, items, letters, history, pipeline_calls, system, schedules, dead_set):
         app.include_router(module.make_router(services))
     app.include_router(make_metrics_router(services))
     if isinstance(access, link.SecretLink):
@@ -103,6 +104,7 @@ def create_app(
     for router in (
         pages.make_router(services, renderer, readings, letter_readings, app.state.feed),
         changes.make_router(services, renderer, letter_readings),
+        schedule_pages.make_router(services, renderer),
         settings_page.make_router(services, renderer),
         editing.make_router(services, renderer),
     ):

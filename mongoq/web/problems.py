@@ -26,6 +26,7 @@ from mongoq.errors import (
     MongoqError,
     PayloadTooLarge,
     QueueUnknown,
+    ScheduleUnknown,
     ServerUnavailable,
 )
 
@@ -47,6 +48,7 @@ MAX_LOGGED_CHARACTERS = 300
 PROBLEM_REFERENCE = {"$ref": "#/components/schemas/Problem"}
 STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (QueueUnknown, HTTPStatus.NOT_FOUND),
+    (ScheduleUnknown, HTTPStatus.NOT_FOUND),
     (PayloadTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (ArgumentInvalid, HTTPStatus.UNPROCESSABLE_ENTITY),
     (DuplicateItem, HTTPStatus.CONFLICT),

@@ -70,6 +70,7 @@ def test_each_check_is_a_line(examine: Examine, broker: mongoq.Broker) -> None:
         "cache",
         "stored settings",
         "workers",
+        "schedules",
         "consumers",
         "paused",
         "oldest item",

@@ -282,3 +282,21 @@ def test_a_purge_has_a_dry_run_and_a_limit(api: Api, queue: mongoq.Queue[Any]) -
     assert api.post("/api/items/purge", queue="orders", where={"n": {"$gte": 4}}, limit=2).json()["number"] == 2
     assert queue.size() == 8
     assert api.post("/api/items/purge", queue="orders", limit=10**6).status_code == 422
+
+
+def test_a_pushed_item_may_expire(api: Api, queue: mongoq.Queue[Any]) -> None:
+    id = api.post("/api/items/push", queue="orders", payload=1, expires=600).json()["id"]
+    item = queue.get(ObjectId(id))
+    assert item is not None
+    assert item.start_by is not None
+    assert api.get(f"/api/items/{id}").json()["start_by"]
+    for body in ({"expires": -1}, {"expires": 0}, {"expires": "10m"}, {"expires": 60, "delay": 60}):
+        assert api.post("/api/items/push", queue="orders", payload=2, **body).status_code == 422
+    assert queue.size() == 1
+
+
+def test_where_expired_items_go_is_a_setting(api: Api, queue: mongoq.Queue[Any]) -> None:
+    queue.push(1)
+    assert api.get("/api/settings", queue="orders").json()["on_expired"] == "history"
+    assert api.post("/api/settings", queue="orders", on_expired="dead").json()["on_expired"] == "dead"
+    assert api.post("/api/settings", queue="orders", on_expired="nowhere").status_code == 422

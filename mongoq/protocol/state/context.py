@@ -179,6 +179,8 @@ class BrokerContext:
         look_at: from when on, on the monotonic clock, a write of counters also checks which queues are empty.
         sweep_at: from when on, on the monotonic clock, this process looks for idle queues (``protocol.admin``).
         settings_from: the settings that win when those in code differ from the stored ones.
+        schedules: the schedules that code of this process has defined, by name.
+        schedule_troubles: the last line that was logged about each schedule, by name.
     """
 
     namespace: str
@@ -201,6 +203,8 @@ class BrokerContext:
     received: set[str] = field(default_factory=set)
     look_at: float = float("-inf")
     sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * FIRST_SWEEP_SECONDS)
+    schedules: dict[str, Any] = field(default_factory=dict)
+    schedule_troubles: dict[str, str] = field(default_factory=dict)
     untyped: Codec[Any] = field(init=False)
     registry: WaiterRegistry = field(init=False)
 
