@@ -221,7 +221,7 @@ def prune_schedules(broker: BrokerContext, unseen: Duration) -> Flow[list[str]]:
     names = []
     for record in (yield from list_schedules(broker)):
         if record.is_unseen_for(length, now):
-            filter = {"_id": SCHEDULE_PREFIX + record.name, "function": {"$ne": None}, "seen": record.seen}
+            filter = {"_id": SCHEDULE_PREFIX + record.name, "seen": record.seen}
             if (yield from retry_until_reply(_delete(filter))):
                 broker.schedules.pop(record.name, None)
                 names.append(record.name)
