@@ -36,7 +36,7 @@ from mongoq.model.clock import VirtualClock
 from mongoq.model.copies import SKIP, Replayed
 from mongoq.model.health import Health
 from mongoq.model.item import Failure, Item, Origin
-from mongoq.model.outcomes import Dead, Drop, Fork, Move, Outcome, Record, Retry
+from mongoq.model.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Record, Retry
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.schedule.definition import ScheduleRecord, Tick
 from mongoq.model.settings import QueueSettings
@@ -85,6 +85,7 @@ __all__ = [
     "Item",
     "ItemForeign",
     "Job",
+    "Later",
     "Linear",
     "MongoqError",
     "Move",

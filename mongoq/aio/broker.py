@@ -26,7 +26,7 @@ from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.health import Health
 from mongoq.model.process import Local
-from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_source, queue_options
+from mongoq.model.settings import DEFAULT, Default, OnExpired, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin
 from mongoq.protocol.base import bootstrap, transaction
@@ -131,6 +131,7 @@ class AsyncBroker(AsyncSchedules, Local):
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> AsyncQueue[M]: ...
 
     @overload
@@ -144,6 +145,7 @@ class AsyncBroker(AsyncSchedules, Local):
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> AsyncQueue[Any]: ...
 
     def queue(
@@ -156,6 +158,7 @@ class AsyncBroker(AsyncSchedules, Local):
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> AsyncQueue[Any]:
         """Return a handle of a queue, without any I/O; a queue exists as soon as an item is in it.
 
@@ -175,6 +178,9 @@ class AsyncBroker(AsyncSchedules, Local):
                 stay there. ``None`` for no dead queue and no limit of retries; a payload that does not fit the model is
                 then raised, since it cannot be buried.
             max_in_sequence: number of items of one ``sequence`` that are handed out at a time. Default 1.
+            on_expired: where an item goes that was not started by the time of ``push(expires=)``: ``"history"``, or
+                deleted if the queue keeps none; or ``"dead"``, the dead queue, with the reason ``"expired"``. Default
+                ``"history"``.
 
         Raises:
             QueueNameInvalid: the name cannot be stored.
@@ -187,6 +193,7 @@ class AsyncBroker(AsyncSchedules, Local):
             max_retries=max_retries,
             dead=dead,
             max_in_sequence=max_in_sequence,
+            on_expired=on_expired,
         )
         codec: Codec[Any] = Codec(self._context.encoding, model)
         return AsyncQueue(self._driver, QueueContext(self._context, options, codec))

@@ -12,7 +12,7 @@ from mongoq.drivers.aio.driver import AsyncRunner
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
-from mongoq.model.settings import DEFAULT, Default, QueueSettings
+from mongoq.model.settings import DEFAULT, Default, OnExpired, QueueSettings
 from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.history import read, replay
@@ -282,6 +282,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
         existing: bool = False,
     ) -> QueueSettings:
         """Change the queue's settings for all processes within a second, and return them (``update``).
@@ -296,6 +297,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
             dead: the dead queue; ``None`` for none, and no limit of retries.
             max_in_sequence: number of items of one sequence that are handed out at a time, from the next push or
                 settlement of each sequence on.
+            on_expired: where an item goes that was not started in time, ``"history"`` or ``"dead"``.
             existing: apply ``history`` to items in the history too: one ``update`` of all of them, in time proportional
                 to their number. A crash after the first command leaves it undone; call it again.
 
@@ -308,6 +310,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
             "max_retries": max_retries,
             "dead": dead,
             "max_in_sequence": max_in_sequence,
+            "on_expired": on_expired,
         }
         return await self._run(queue_settings.configure, options, existing=existing)
 

@@ -254,6 +254,14 @@ class Item(Generic[M]):
         return self._document.get("once")
 
     @property
+    def start_by(self) -> datetime | None:
+        """Time by which it must be started, if ``push(expires=)`` gave one; ``None`` once it was claimed.
+
+        The item that a claim returns still has it. A processed item with a time before ``processed`` has expired.
+        """
+        return self._document.get("start_by")
+
+    @property
     def namespace(self) -> str:
         """``database.collection`` that holds it."""
         return self._namespace

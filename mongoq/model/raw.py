@@ -136,6 +136,11 @@ def one_due(items: Items) -> bool:
     return first is not None and all(first == due for due in map(_due, items))
 
 
+def has_start_by(items: Items) -> bool:
+    """Return whether any item has a date by which it must be started."""
+    return any("start_by" in document for document in map(_envelope, items))
+
+
 def remembers(items: Items) -> bool:
     """Return whether the id of any item is remembered after it is settled."""
     return any("once" in document for document in map(_envelope, items))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
@@ -26,6 +27,12 @@ def check_sequence(sequence: Any, argument: str = "sequence") -> str:
     if any("\ud800" <= letter <= "\udfff" for letter in sequence):
         raise ArgumentInvalid(argument, "cannot hold lone surrogates")
     return str(sequence)
+
+
+def refuse_expiry(sequences: Iterable[str | None], expires: Any) -> None:
+    """Raise ``ArgumentInvalid`` for items in sequences that would expire: their claims let no next item follow."""
+    if expires is not None and any(sequence is not None for sequence in sequences):
+        raise ArgumentInvalid("expires", "cannot be given with sequence=: an item in a sequence waits for its turn")
 
 
 def control_prefix(queue: str) -> str:

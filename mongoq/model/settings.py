@@ -20,6 +20,10 @@ DEFAULT_MAX_IN_SEQUENCE = 1
 
 SettingsFrom = Literal["stored", "code"]
 """Source of the settings that win where code and stored settings differ."""
+OnExpired = Literal["history", "dead"]
+"""Where an item goes that was not started in time."""
+SETTINGS = ("lease", "history", "max_retries", "dead", "max_in_sequence", "on_expired")
+"""Names of all settings of a queue."""
 
 
 class Default:
@@ -62,6 +66,8 @@ class QueueSettings:
         max_retries: runs after the first one before an item is buried; ``None`` for no limit.
         dead: name of the queue for buried items, or ``None`` for no dead queue, as for a dead queue itself.
         max_in_sequence: number of items of one sequence that are handed out at a time.
+        on_expired: where an item goes that was not started in time: ``"history"``, deleted where the queue keeps none,
+            or ``"dead"``.
     """
 
     name: str
@@ -70,6 +76,12 @@ class QueueSettings:
     max_retries: int | None = DEFAULT_MAX_RETRIES
     dead: str | None = None
     max_in_sequence: int = DEFAULT_MAX_IN_SEQUENCE
+    on_expired: OnExpired = "history"
+
+    @property
+    def buries_expired(self) -> bool:
+        """True if items that were not started in time go to the dead queue."""
+        return self.on_expired == "dead" and self.dead is not None
 
     @property
     def most_attempts(self) -> int | None:
@@ -110,9 +122,11 @@ def check_source(settings: Any) -> SettingsFrom:
 
 
 def check_limit(name: str, options: Mapping[str, Any], *, dead: str | None) -> None:
-    """Refuse a limit of retries for a queue without a dead queue; ``dead`` is its dead queue unless one is given."""
+    """Refuse settings that need a dead queue for a queue without one; ``dead`` is its dead queue if none is given."""
     if options.get("max_retries") is not None and options.get("dead", dead) is None:
         raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
+    if options.get("on_expired") == "dead" and options.get("dead", dead) is None:
+        raise ArgumentInvalid("on_expired", f"queue {name!r} has no dead queue that could take expired items")
 
 
 def check_options(
@@ -123,6 +137,7 @@ def check_options(
     max_retries: int | Default | None = DEFAULT,
     dead: str | Default | None = DEFAULT,
     max_in_sequence: int | Default = DEFAULT,
+    on_expired: OnExpired | Default = DEFAULT,
 ) -> dict[str, Any]:
     """Return the given options, each in the form used inside; raises ``ArgumentInvalid``."""
     values: dict[str, Any] = {}
@@ -136,6 +151,10 @@ def check_options(
         values["dead"] = None if dead is None else _dead_queue(name, dead)
     if not isinstance(max_in_sequence, Default):
         values["max_in_sequence"] = count(max_in_sequence, "max_in_sequence", least=1)
+    if not isinstance(on_expired, Default):
+        if on_expired not in get_args(OnExpired):
+            raise ArgumentInvalid("on_expired", f"'history' or 'dead', not {on_expired!r:.60}")
+        values["on_expired"] = on_expired
     return values
 
 
@@ -163,10 +182,6 @@ def to_stored(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-STORED_OPTIONS = ("lease", "history", "max_retries", "dead", "max_in_sequence")
-"""Names of the options that are stored with a queue."""
-
-
 def from_stored(name: str, settings: Any) -> dict[str, Any]:
     """Return stored options in the form used inside; raises ``ArgumentInvalid`` for bad values of other programs.
 
@@ -174,7 +189,7 @@ def from_stored(name: str, settings: Any) -> dict[str, Any]:
     """
     if not isinstance(settings, Mapping):
         raise ArgumentInvalid("settings", f"a document, not {type(settings).__name__}")
-    values = {option: settings[option] for option in STORED_OPTIONS if option in settings}
+    values = {option: settings[option] for option in SETTINGS if option in settings}
     for option in ("max_retries", "max_in_sequence"):
         number = values.get(option)
         # A shell writes every number as a float.

@@ -27,8 +27,9 @@ from mongoq.web.pages.render import Renderer
 from mongoq.web.pipelines import check_pipelines
 from mongoq.web.problems import RESPONSES, add_handlers, describe
 from mongoq.web.readings import LetterReadings, QueueReadings
-from mongoq.web.routes import dead_set, history, items, letters, metrics, queues, schedules, settings, system
+from mongoq.web.routes import dead_set, history, items, letters, queues, schedules, settings, system
 from mongoq.web.routes import pipelines as pipeline_calls
+from mongoq.web.routes.metrics import make_router as make_metrics_router
 from mongoq.web.services import Services
 
 MAX_BULK = 10_000
@@ -92,9 +93,9 @@ def create_app(
         responses=RESPONSES,
         redirect_slashes=False,  # it would name the host that a proxy has called
     )
-    modules = (queues, settings, items, letters, history, pipeline_calls, system, schedules, metrics, dead_set)
-    for module in modules:
+    for module in (queues, settings, items, letters, history, pipeline_calls, system, schedules, dead_set):
         app.include_router(module.make_router(services))
+    app.include_router(make_metrics_router(services))
     if isinstance(access, link.SecretLink):
         app.include_router(access.make_router())
     renderer = Renderer()

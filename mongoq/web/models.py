@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mongoq.model.item import State
+from mongoq.model.settings import OnExpired
 from mongoq.web.values import MAX_LISTED, Filter, ItemId, Moment, QueueName
 
 ListedState = Literal[State, "live"]
@@ -158,6 +159,7 @@ class SettingsDocument(Answer):
     history: float | None = Field(description="Time for which processed items are kept; null if they are deleted.")
     max_retries: int | None = Field(description="Further runs of an item after the first; null for no limit.")
     dead: str | None = Field(description="Queue of the dead letters.")
+    on_expired: OnExpired = Field(description="Where items go that were not started in time.")
     paused: bool
     stored: list[str] = Field(description="Settings that are stored; the others are defaults.")
 
@@ -220,6 +222,7 @@ class Push(Action):
     payload: Any = Field(description="Any value of JSON or extended JSON.")
     delay: Seconds | None = Field(None, description="Seconds until it may be claimed.")
     when: Moment | None = None
+    expires: Seconds | None = Field(None, description="Seconds within which it must be started, or it does not run.")
     priority: Annotated[int, Field(ge=-100, le=100, description="From -100, first, to 100, last.")] = 0
     key: str | None = Field(None, description="At most one live item of the queue has this key.")
     on_duplicate: Literal["raise", "keep", "replace"] = Field("raise", description="What to do if one has it.")
@@ -255,6 +258,7 @@ class Configure(Action):
     history: Seconds | None = None
     max_retries: Annotated[int, Field(ge=0)] | None = None
     dead: str | None = None
+    on_expired: OnExpired = "history"
     existing: bool = Field(False, description="Apply history to the items in the history as well.")
 
 

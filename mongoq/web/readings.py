@@ -32,6 +32,8 @@ MAX_GROUPS = 100
 """Groups of dead letters, at most."""
 MAX_DEAD_QUEUES = 100
 """Dead queues whose groups are kept."""
+MAX_PAGES = 100
+"""Pages that are kept for their readers."""
 SAMPLE_SECONDS = 60.0
 """Seconds between two samples of the throughput, at least."""
 SAMPLES = 60
@@ -55,11 +57,12 @@ class SharedReading(Generic[T]):
         clock: returns seconds.
 
     Attributes:
-        read_at: time of the last reading, on the clock.
+        began_at: time at which the last reading began, on the clock.
+        read_at: time at which it ended.
     """
 
     def __init__(self, read: Callable[[], Awaitable[T]], clock: Callable[[], float]) -> None:
-        self.read_at = 0.0
+        self.began_at = self.read_at = 0.0
         self._read = read
         self._clock = clock
         self._lock = Lock()
@@ -86,9 +89,36 @@ class SharedReading(Generic[T]):
             except Exception as error:
                 self._failure = (self._clock(), error)
                 raise
-            self.read_at = self._clock()
+            self.began_at, self.read_at = began, self._clock()
             self._seconds = self.read_at - began
             return self._values[0]
+
+
+class PageReadings:
+    """Pages as the script of open pages asks for them again and again: each is made once for all its readers.
+
+    Args:
+        clock: returns seconds; another one only in tests.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._readings: dict[Any, SharedReading[bytes]] = {}
+
+    async def read(self, key: Any, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, float]:
+        """Return the page of a key, and the seconds until a newer one can be had; 0 for a page that was just made."""
+        reading = self._readings.pop(key, None) or SharedReading(make, self._clock)
+        self._readings[key] = reading  # the last of the dictionary is the one used last
+        while len(self._readings) > MAX_PAGES:
+            del self._readings[next(iter(self._readings))]
+        asked = self._clock()
+        page = await reading.get()
+        is_new = reading.began_at >= asked
+        return page, 0.0 if is_new else max(0.0, reading.read_at + reading.pause - self._clock())
+
+    def forget(self, key: Any) -> None:
+        """Make the page anew at the next call, because a reader has just seen a newer one."""
+        self._readings.pop(key, None)
 
 
 class LetterReadings:

@@ -74,10 +74,11 @@ def test_a_join_lets_the_next_items_follow(site: Site) -> None:
 
     @pipeline.join(["a", "b"], to="out", on="n")
     def both(a: Any, b: Any) -> Any:
-        return [a["n"], b["n"]]
+        return {"a": a["n"], "b": b["n"]}
 
     site.drain(pipeline)
-    assert sorted(site.payloads("out")) == [[n, n] for n in range(12)]
+    assert sorted(pair["a"] for pair in site.payloads("out")) == list(range(12))
+    assert all(pair["a"] == pair["b"] for pair in site.payloads("out"))
     assert left_over(site) == []
 
 

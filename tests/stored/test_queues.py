@@ -12,7 +12,7 @@ from bson import ObjectId
 import mongoq
 from tests.shells import Shell
 from tests.stored import inside
-from tests.stored.dump import Dump, kind
+from tests.stored.dump import HERE, Dump, kind
 from tests.stored.story import LONG, Order
 from tests.stored.write import LIFT, VALUES
 
@@ -391,3 +391,14 @@ def test_a_run_on_spark_is_halted_and_its_tasks_are_known(broker: mongoq.Broker,
     assert not inside.is_halted(broker, ObjectId())
     [run] = [document["run"] for document in dump.documents if "run" in document]
     assert inside.tasks_of(broker, run) == 1
+
+
+# --- items that must be started in time ------------------------------------------------------
+
+
+@pytest.mark.parametrize("dump", [HERE / "2026-11-27-expiry.jsonl"], indirect=True)
+async def test_items_that_must_be_started_in_time_expire_or_come(shell: Shell) -> None:
+    queue = shell.queue("codes")
+    assert [item.payload for item in await taken(queue)] == ["in time", "put off"]
+    (letter,) = await queue.dead.peek(5)
+    assert (letter.payload, letter.origin.reason, letter.start_by) == ("too late", "expired", None)

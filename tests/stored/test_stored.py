@@ -53,7 +53,7 @@ def test_and_every_kind_of_control_documents(latest: Dump) -> None:
 
 def test_and_every_setting_of_a_queue(latest: Dump) -> None:
     settings = {name for document in latest.documents for name in document.get("settings", ())}
-    assert settings == {"lease", "history", "max_retries", "dead"}
+    assert settings == {"lease", "history", "max_retries", "dead", "on_expired"}
 
 
 @pytest.mark.timeout(300)

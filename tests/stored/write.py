@@ -134,6 +134,15 @@ def orders(world: World) -> None:
     world.advance(timedelta(seconds=2))
 
 
+def codes(world: World) -> None:
+    """Items that must be started in time: one whose time is over, one that has time, one that was put off."""
+    queue = world.queue("codes", on_expired="dead")
+    queue.push("put off", expires=DAY)
+    queue.release(queue.reserve(), delay=2)
+    queue.push("too late", expires=1)
+    queue.push("in time", expires=1000 * DAY)
+
+
 def retries(world: World) -> None:
     """Items that have failed: one whose next run may begin, its last, and one that waits for it."""
     queue = world.queue("retries", max_retries=1)
@@ -375,6 +384,7 @@ CHAPTERS = (
     forgotten,
     joins,
     orders,
+    codes,
     retries,
     batches,
     dead_letters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -19,7 +19,7 @@ from mongoq.cli.base.output import Output
 from mongoq.errors import MongoqError, QueueUnknown
 from mongoq.model.arguments import queue_name
 from mongoq.model.encoding.extended_json import NONE, setting_text
-from mongoq.model.settings import QueueOptions, QueueSettings, check_limit, check_options, resolve_settings
+from mongoq.model.settings import OnExpired, QueueOptions, QueueSettings, check_limit, check_options, resolve_settings
 from mongoq.protocol import admin
 from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.sync import Broker, Queue
@@ -114,6 +114,11 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
     "--max-retries", type=CountOrNone(), help="Further runs of an item after the first, or none for no limit."
 )
 @click.option("--dead", metavar="QUEUE", help="Queue of the dead letters, or none.")
+@click.option(
+    "--on-expired",
+    type=click.Choice(get_args(OnExpired)),
+    help="Where items go that were not started in time; history deletes them where the queue keeps none.",
+)
 @click.option("--existing", is_flag=True, help="Apply --history to the items in the history too.")
 @with_new
 @with_confirmation
@@ -125,6 +130,7 @@ def configure(
     history: timedelta | str | None,
     max_retries: int | str | None,
     dead: str | None,
+    on_expired: OnExpired | None,
     existing: bool,
     new: bool,
     confirmation: Confirmation,
@@ -132,12 +138,18 @@ def configure(
     output: Output,
 ) -> None:
     """Change settings of QUEUE for all processes within a second, and show them before and after."""
-    options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
+    options = {
+        "lease": lease,
+        "history": history,
+        "max_retries": max_retries,
+        "dead": dead,
+        "on_expired": on_expired,
+    }
     given: dict[str, Any] = {
         name: None if value == NONE else value for name, value in options.items() if value is not None
     }
     if not given:
-        raise click.UsageError("give at least one of --lease, --history, --max-retries and --dead")
+        raise click.UsageError("give at least one of --lease, --history, --max-retries, --dead and --on-expired")
     if existing and "history" not in given:
         raise click.UsageError("--existing applies --history to the history; give --history as well")
     handle = open_queue(broker, queue, new=new)

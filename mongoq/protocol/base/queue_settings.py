@@ -13,7 +13,14 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.log_fields import log_fields
-from mongoq.model.settings import QueueSettings, check_limit, check_options, from_stored, to_stored
+from mongoq.model.settings import (
+    SETTINGS,
+    QueueSettings,
+    check_limit,
+    check_options,
+    from_stored,
+    to_stored,
+)
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
@@ -224,8 +231,7 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
     if not changes:
         raise ArgumentInvalid(
             "configure",
-            "give at least one of lease=, history=, max_retries=, dead=, max_in_sequence=; queue.settings tells what "
-            "is known",
+            f"give at least one of {'=, '.join(SETTINGS)}=; queue.settings tells what is known",
         )
     yield from ensure_ready(context)
     check_limit(context.name, changes, dead=context.settings.dead)

@@ -130,7 +130,7 @@ def _removal(context: QueueContext[Any], reason: str) -> Change:
         origin["stage"] = context.stage.name
     buried = {"q": context.settings.dead, "when": now, "reserved": False, "attempts": 0, "origin": origin}
     place = ("place",) if context.state.ordered else ()
-    return buried, ("token", "key", *place, *HISTORY_FIELDS)
+    return buried, ("token", "key", "start_by", *place, *HISTORY_FIELDS)
 
 
 def _record_removal(context: QueueContext[Any], id: Any, fields: Mapping[str, Any]) -> None:

@@ -16,8 +16,10 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item, has_place
+from mongoq.model.process import Event
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
+from mongoq.protocol.claim import expiry as start_date
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.reserve import (
     OnInvalid,
@@ -63,6 +65,9 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     yield from ensure_ready(context)
     while popped := (yield from claim_first(context, partial(_take_in_order, context))):
         item = popped.item
+        if start_date.is_expired(item, item.read_at):
+            yield from _settle_expired(context, popped)
+            continue
         if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
             runs = max_runs(context)
             yield from _bury_popped(context, popped, bury.reason_exhausted(runs), None, runs)
@@ -76,6 +81,19 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
             context.count("get")
             return decoded
     return None
+
+
+def _settle_expired(context: QueueContext[Any], popped: _Popped) -> Flow[None]:
+    """Settle a popped item that was not started in time: it has left the queue, and only a dead letter is missing.
+
+    The others at the head of the queue are settled with it.
+    """
+    if context.settings.buries_expired:
+        attempts = attempts_of(popped.before)
+        yield from _bury_popped(context, popped, start_date.EXPIRED_REASON, None, attempts, event="expired")
+    else:
+        context.count("expired")
+    yield from start_date.settle_expired_head(context)
 
 
 def _take_in_order(context: QueueContext[Any]) -> Flow[_Popped | None]:
@@ -286,7 +304,13 @@ def _delete_stub(
 
 
 def _bury_popped(
-    context: QueueContext[Any], popped: _Popped, reason: str, error: PayloadInvalid | None, attempts: int
+    context: QueueContext[Any],
+    popped: _Popped,
+    reason: str,
+    error: PayloadInvalid | None,
+    attempts: int,
+    *,
+    event: Event = "dead",
 ) -> Flow[None]:
     """Put a popped item into the dead queue, in place of the history or stub that it left.
 
@@ -303,5 +327,5 @@ def _bury_popped(
     except Duplicate:
         dead["_id"] = new_id()
         yield from Command("insert_one", {"document": dead})
-    context.count("dead")
+    context.count(event)
     context.broker.record_put(queue, now, item.priority, id=dead["_id"], is_new=False)

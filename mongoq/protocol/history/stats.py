@@ -31,7 +31,7 @@ MAX_COUNTER_STATEMENTS = 5_000
 """Statements in one ``bulkWrite``, at most."""
 MAX_CONTROL_DOCUMENTS = 1_000_000
 """Documents in one read, at most."""
-EMPTYING_EVENTS = frozenset({"get", "commit", "move", "dead"})
+EMPTYING_EVENTS = frozenset({"get", "commit", "move", "dead", "expired"})
 """Events after which a queue may be empty."""
 
 
@@ -48,6 +48,7 @@ class QueueStats:
         release: items handed back unused.
         move: items moved on to other queues.
         dead: items buried.
+        expired: items that were not started by their ``start_by``, and were settled instead.
         counts: present number of items in each live state.
     """
 
@@ -59,6 +60,7 @@ class QueueStats:
     release: int = 0
     move: int = 0
     dead: int = 0
+    expired: int = 0
     counts: Counts = field(default_factory=Counts)
 
 

@@ -25,7 +25,7 @@ OnDuplicate = Literal["keep", "replace", "raise"]
 ON_DUPLICATE_VALUES: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
 MAX_KEY_BYTES = 1024
 """Bytes of a key in UTF-8, at most."""
-REPLACED_FIELDS = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin")
+REPLACED_FIELDS = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin", "start_by")
 """Fields that a replacing push sets, and removes when it has no value for them."""
 REMOVED_FIELDS = ("token", "error", "batch", "trail", "pushed", "replayed", "joined")
 """Fields that a replacing push always removes: they tell of the item that was in the place before.

@@ -72,7 +72,10 @@ def burial_update(
         "reserved": False,
         "attempts": 0,
     }
-    update = {"$set": changes, "$unset": {"token": "", "key": "", "batch": "", "pushed": ""}}
+    unset = {"token": "", "key": "", "batch": "", "pushed": ""}
+    if item.stored("start_by") is not None:  # a letter does not expire
+        unset["start_by"] = ""
+    update = {"$set": changes, "$unset": unset}
     return update, Marker(context, "dead", at=now, to=dead).marks(item, attempts=attempts)
 
 

@@ -22,6 +22,8 @@ from mongoq.protocol.history.pages import BoundedCount
 from mongoq.web.guard import grant_of
 from mongoq.web.problems import SAFE_METHODS, path_of
 
+RENEWAL_HEADER = "x-mongoq-renewal"
+"""Header of a request that the script of an open page sends."""
 SHORT_CHARACTERS = 160
 """Characters of a payload in a list, at most."""
 LONG_CHARACTERS = 100_000
@@ -168,7 +170,8 @@ class Renderer:
         common: Mapping[str, Any] = {
             "link": partial(make_address, root_of(request)),
             "may_act": grant is not None and grant_of(request.scope).level == "act",
-            "user": "" if grant is None else grant.user,
+            # The script of a page takes its content alone, and several readers share it.
+            "user": "" if grant is None or RENEWAL_HEADER in request.headers else grant.user,
             "path": path_of(request),
             # The answer to a form has no address of its own: another page would come in its place.
             "renews": request.method in SAFE_METHODS,

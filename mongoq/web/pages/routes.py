@@ -20,11 +20,12 @@ from mongoq.web.models import ListedState
 from mongoq.web.pages.drawing import draw, draw_rates
 from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer, root_of
+from mongoq.web.pages.renewals import make_route_class
 from mongoq.web.pages.settings import make_fields
 from mongoq.web.pages.troubles import find_kind, find_troubles, sort_by_trouble
 from mongoq.web.pipelines import find_error_queues, make_drawing
 from mongoq.web.problems import SAFE_METHODS
-from mongoq.web.readings import DONE, FAILED, LetterReadings, QueueReadings
+from mongoq.web.readings import DONE, FAILED, LetterReadings, PageReadings, QueueReadings
 from mongoq.web.routes.letters import open_letters, select, with_page
 from mongoq.web.services import Services, to_document
 from mongoq.web.values import CursorText, FilterText, ItemId, Moment, QueueName
@@ -51,7 +52,7 @@ def make_router(
 ) -> APIRouter:
     """Return the pages."""
     pages = _Pages(services, renderer, readings, letters, feed)
-    router = APIRouter(include_in_schema=False)
+    router = APIRouter(include_in_schema=False, route_class=make_route_class(PageReadings()))
     router.add_api_route("/", pages.show_overview)
     router.add_api_route("/queue", pages.show_queue)
     router.add_api_route("/item", pages.show_item)
@@ -59,8 +60,10 @@ def make_router(
     router.add_api_route("/pipelines", pages.show_pipelines)
     router.add_api_route("/pipeline", pages.show_pipeline)
     router.add_api_route("/workers", pages.show_workers)
-    router.add_api_route("/events", pages.serve_events)
-    router.add_api_route("/static/{name}", serve_static)
+    others = APIRouter(include_in_schema=False)
+    others.add_api_route("/events", pages.serve_events)
+    others.add_api_route("/static/{name}", serve_static)
+    router.include_router(others)
     return router
 
 

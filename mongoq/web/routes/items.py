@@ -75,9 +75,10 @@ def make_router(services: Services) -> APIRouter:
         is_new_queue = not await client.read(is_known, action.queue)
         is_new = not await _has_item(client, action)
         [when] = await services.read_times(action.when)
-        names = ("delay", "priority", "headers", *(() if action.key is None else ("key", "on_duplicate")))
-        names += ("id", "once")
+        keyed = () if action.key is None else ("key", "on_duplicate")
+        names = ("delay", "expires", "priority", "headers", *keyed)
         options = {name: getattr(action, name) for name in names}
+        options |= {"id": action.id, "once": action.once}
         pushed = await client.call(broker.queue(action.queue).push, action.payload, when=when, **options)
         changed = is_new or action.on_duplicate == "replace"
         audit.record(request, "push", action.queue, int(changed), id=str(pushed))

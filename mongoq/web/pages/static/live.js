@@ -19,6 +19,7 @@ function showTimes(root) {
 
 let renewing = false;
 let missed = false;
+let waiting = 0;
 
 async function renew() {
   // A page in the background costs nothing, and a slow answer is waited for.
@@ -47,7 +48,11 @@ async function load() {
   // What the reader is just filling in or has selected must not go away.
   const touched = main.contains(document.activeElement) && document.activeElement !== main;
   if (touched || [...main.querySelectorAll("input, textarea, select")].some(isChanged)) return;
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  const answer = await fetch(location.href, { headers: { Accept: "text/html", "X-Mongoq-Renewal": "yes" } });
+  // Readers of one page share it: this one may have been made before the change.
+  const again = Number(answer.headers.get("X-Mongoq-Again"));
+  clearTimeout(waiting);
+  if (again > 0) waiting = setTimeout(() => { renew().catch(() => {}); }, 1000 * again);
   if (!answer.ok && answer.status !== 503) return;
   const read = new DOMParser().parseFromString(await answer.text(), "text/html");
   const renewed = read.getElementById("content");
