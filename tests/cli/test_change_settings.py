@@ -42,7 +42,7 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
     orders.is_paused()
     assert orders.settings.history is None
     (done,) = read("configure", "orders", *options, "--yes")
-    same = {"lease": 60.0, "on_expired": "history", "max_in_sequence": 1}
+    same = {"lease": 60.0, "max_in_sequence": 1, "on_expired": "history"}
     before = {**same, "history": None, "max_retries": 10, "dead": "orders.dead"}
     after = {**same, "history": 604_800.0, "max_retries": 3, "dead": "graves"}
     assert done == {"queue": "orders", "before": before, "after": after}
@@ -57,8 +57,8 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
         ["history", "7d", "none"],
         ["max-retries", "3", "none"],
         ["dead", "graves", "none"],
-        ["on-expired", "history", "history"],
         ["max-in-sequence", "1", "1"],
+        ["on-expired", "history", "history"],
     ]
     assert run("configure", "orders", "--max-in-sequence", "3", "--yes").exit_code == 0
     orders.is_paused()
@@ -155,12 +155,13 @@ def test_where_expired_items_go_is_a_setting(run: Run, read: Read, orders: Queue
     assert run("configure", "orders", "--on-expired", "nowhere").exit_code == 2
 
 
-def test_sequences_are_repaired(run: Run, read: Read, orders: Queue, raw: Any) -> None:
+def test_sequences_are_repaired(run: Run, read: Read, broker: mongoq.Broker, raw: Any) -> None:
+    orders = broker.queue("orders")
     first, second, _ = orders.push_many(range(3), sequence="a")
     assert run("repair-sequences", "orders").stdout == "no sequence of orders lacks its first item\n"
     raw.delete_one({"_id": first})
-    assert "gone" not in run("repair-sequences", "orders").stdout
+    assert run("repair-sequences", "orders").stdout == "1 item of orders may be claimed now\n"
     assert [item.id for item in orders.peek()] == [second]
     raw.delete_one({"_id": second})
     assert read("repair-sequences", "orders") == [{"queue": "orders", "promoted": 1}]
-    assert "no queue" in run("repair-sequences", "oders").stderr or run("repair-sequences", "oders").exit_code == 1
+    assert run("repair-sequences", "oders").exit_code == 1
