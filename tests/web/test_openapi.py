@@ -21,7 +21,7 @@ CHECKS = [
     checks.response_schema_conformance,
     checks.negative_data_rejection,
 ]
-CALLS = 27
+CALLS = 32
 
 
 @pytest.mark.parametrize("level", ["act", "read", "none"])
