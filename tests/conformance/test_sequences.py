@@ -258,6 +258,17 @@ async def leave_last(shell: Shell) -> None:
     assert not list(shell.raw.find({"q": "orders", "place": {"$exists": True}}))
 
 
+@pytest.mark.parametrize("history", [None, 60])
+async def test_a_process_that_knows_of_no_sequence_pops_in_order(shell: Shell, history: int | None) -> None:
+    other = shell.another().queue("orders", history=history)
+    await other.push("free")
+    assert (await other.pop()).payload == "free"
+    await fill(shell, 1, 2, 3)
+    assert [(await other.pop()).payload for _ in range(3)] == [1, 2, 3]
+    assert controls(shell) == []
+    assert shell.raw.find_one({"place": {"$exists": True}}) is None
+
+
 @pytest.mark.parametrize("leave", LEAVES)
 async def test_the_control_document_goes_with_the_last_item(shell: Shell, leave: Any) -> None:
     if shell.kind == "mongomock" and leave is _leave_by_filtered_purge:

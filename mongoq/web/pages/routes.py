@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.routing import APIRoute
 from starlette.responses import StreamingResponse
 
 from mongoq.protocol.coordination.heartbeats import workers
@@ -60,10 +61,8 @@ def make_router(
     router.add_api_route("/pipelines", pages.show_pipelines)
     router.add_api_route("/pipeline", pages.show_pipeline)
     router.add_api_route("/workers", pages.show_workers)
-    others = APIRouter(include_in_schema=False)
-    others.add_api_route("/events", pages.serve_events)
-    others.add_api_route("/static/{name}", serve_static)
-    router.include_router(others)
+    router.add_api_route("/events", pages.serve_events, route_class_override=APIRoute)
+    router.add_api_route("/static/{name}", serve_static, route_class_override=APIRoute)
     return router
 
 
@@ -149,7 +148,11 @@ class _Pages:
         """Show all that is known about one item."""
         item = await self._client.read(find_item, id)
         if item is None:
-            text = f"There is no item {id}. It may have been settled in a queue without history, or never existed."
+            text = (
+                f"There is no item {id}. It may have been settled in a queue without history, its time in the history "
+                "may be over, or it was deleted or never existed. The settings of a queue say for how long it keeps "
+                "processed items."
+            )
             return self._renderer.message(request, "No such item", text, HTTPStatus.NOT_FOUND)
         return self._renderer.page(request, "item", item=to_document(item, whole=True))
 
