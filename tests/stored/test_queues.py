@@ -47,32 +47,6 @@ async def payloads(queue: Any) -> list[Any]:
     return [item.payload for item in await queue.peek(100)]
 
 
-# --- schedules -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dump", [HERE / "2026-11-27-schedules.jsonl"], indirect=True)
-async def test_schedules_go_on(shell: Shell) -> None:
-    records = {record.name: record for record in await shell.broker.schedules()}
-    assert {name: (record.paused, record.version) for name, record in records.items()} == {
-        "chores": (False, 0),
-        "digest": (True, 2),
-        "launch": (False, 0),
-    }
-    assert [records[name].what for name in ("chores", "digest")] == ["every 60 s", "cron 0 6 * * * Europe/Berlin"]
-    assert records["launch"].next is None
-    last, due = records["chores"].last, records["chores"].next
-    assert last is not None
-    assert due == last + timedelta(minutes=1)
-    shell.clock.advance(max(due - shell.clock.now(), timedelta(0)))
-    number = await shell.queue("chores").size()
-    assert await shell.broker.tick() == 1
-    assert await shell.queue("chores").size() == number + 1
-    options = {"payload": {"what": "temp"}, "headers": {"by": "Ada"}, "priority": 3, "missed": "all", "horizon": DAY}
-    before = shell.raw.find_one({"_id": "schedule:chores"})
-    await shell.broker.schedule("chores", queue="chores", every=60, jitter=5, **options)
-    assert shell.raw.find_one({"_id": "schedule:chores"})["edition"] == before["edition"]  # the same digest
-
-
 # --- items -----------------------------------------------------------------------------------
 
 

@@ -403,18 +403,6 @@ def streams(world: World, at_work: ExitStack) -> None:
     working.claim(1)
 
 
-def schedules(world: World) -> None:
-    """Schedules of each kind: one that has ticked, one that is paused, and one that is over."""
-    broker = world.broker
-    options = {"payload": {"what": "temp"}, "headers": {"by": "Ada"}, "priority": 3, "missed": "all", "horizon": DAY}
-    broker.schedule("chores", queue="chores", every=60, jitter=5, **options)
-    broker.schedule("digest", queue="digests", cron="0 6 * * *", timezone="Europe/Berlin", make=str, version=2)
-    broker.schedule("launch", queue="launches", at=world.clock.now() + timedelta(seconds=30))
-    broker.pause_schedule("digest")
-    world.advance(timedelta(seconds=90))
-    assert broker.tick() == 2
-
-
 CHAPTERS = (
     forgotten,
     joins,
@@ -431,7 +419,6 @@ CHAPTERS = (
     settings,
     pipelines,
     replays,
-    schedules,
 )
 """Chapters that leave nothing running, in their order; the first two let months pass, the third a day."""
 
