@@ -132,7 +132,8 @@ class Contents(Runner[QueueContext[M]]):
                 ``$and $or $nor`` and ``$eq $ne $gt $gte $lt $lte $in $nin $all $exists $type $regex $options $size $mod
                 $not $elemMatch``. Values are taken literally.
             state: ``"processed"``, or ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, or ``None`` for all
-                live items, as they are when the first page is read.
+                live items that are not blocked, as they are when the first page is read; or ``"blocked"``, sequence by
+                sequence, without ``since`` and ``until``.
             page: items per command, at most.
 
         Raises:

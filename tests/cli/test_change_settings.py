@@ -42,8 +42,9 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
     orders.is_paused()
     assert orders.settings.history is None
     (done,) = read("configure", "orders", *options, "--yes")
-    before = {"lease": 60.0, "history": None, "max_retries": 10, "dead": "orders.dead", "on_expired": "history"}
-    after = {"lease": 60.0, "history": 604_800.0, "max_retries": 3, "dead": "graves", "on_expired": "history"}
+    same = {"lease": 60.0, "max_in_sequence": 1, "on_expired": "history"}
+    before = {**same, "history": None, "max_retries": 10, "dead": "orders.dead"}
+    after = {**same, "history": 604_800.0, "max_retries": 3, "dead": "graves"}
     assert done == {"queue": "orders", "before": before, "after": after}
     orders.is_paused()
     settings = orders.settings
@@ -56,8 +57,12 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
         ["history", "7d", "none"],
         ["max-retries", "3", "none"],
         ["dead", "graves", "none"],
+        ["max-in-sequence", "1", "1"],
         ["on-expired", "history", "history"],
     ]
+    assert run("configure", "orders", "--max-in-sequence", "3", "--yes").exit_code == 0
+    orders.is_paused()
+    assert orders.settings.max_in_sequence == 3
 
 
 def test_a_history_is_changed_for_kept_items_too(read: Read, broker: mongoq.Broker, raw: Any) -> None:
@@ -148,3 +153,15 @@ def test_where_expired_items_go_is_a_setting(run: Run, read: Read, orders: Queue
     assert orders.settings.on_expired == "dead"
     assert "on-expired" in run("settings", "orders").stdout
     assert run("configure", "orders", "--on-expired", "nowhere").exit_code == 2
+
+
+def test_sequences_are_repaired(run: Run, read: Read, broker: mongoq.Broker, raw: Any) -> None:
+    orders = broker.queue("orders")
+    first, second, _ = orders.push_many(range(3), sequence="a")
+    assert run("repair-sequences", "orders").stdout == "no sequence of orders lacks its first item\n"
+    raw.delete_one({"_id": first})
+    assert run("repair-sequences", "orders").stdout == "1 item of orders may be claimed now\n"
+    assert [item.id for item in orders.peek()] == [second]
+    raw.delete_one({"_id": second})
+    assert read("repair-sequences", "orders") == [{"queue": "orders", "promoted": 1}]
+    assert run("repair-sequences", "oders").exit_code == 1

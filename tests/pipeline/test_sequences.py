@@ -490,7 +490,7 @@ def generator(payload: Any) -> Iterator[str]:
         ({"sequence": "keep", "delivery": "at-most-once"}, "sequence: what is run at most once leaves its place"),
         (
             {"where": {"n": 1}, "otherwise": mongoq.Move("out", sequence="a")},
-            "otherwise: items that do not fit are settled as they are claimed, and enter no sequence",
+            "otherwise: a filter moves no item into a sequence; let a handler do it",
         ),
     ],
 )
@@ -569,3 +569,13 @@ def test_a_frame_stage_of_a_recipe_has_no_sequence() -> None:
     content["stages"][0]["frame"] = {}
     with pytest.raises(mongoq.GraphInvalid, match="sequence: a stage on frames has no such option"):
         mongoq.Pipeline.from_recipe(content)
+
+
+def test_a_filter_moves_nothing_into_a_sequence(site: Site) -> None:
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs=["out", "rest"])
+    otherwise = mongoq.Move("rest", sequence="a")
+    pipeline.stage("raw", to=["out", "rest"], name="work", where={"kind": "a"}, otherwise=otherwise)(
+        lambda payload: payload
+    )
+    with pytest.raises(mongoq.MongoqError, match="a filter moves no item into a sequence"):
+        site.drain(pipeline)

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import click
 
 from mongoq.cli.base.amounts import ROUGH_LIMIT, amount, count_items
-from mongoq.cli.base.arguments import QUEUE
+from mongoq.cli.base.arguments import COUNT, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.durations import DURATION, DURATION_OR_NONE, ParameterType
@@ -119,6 +119,7 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
     type=click.Choice(get_args(OnExpired)),
     help="Where items go that were not started in time; history deletes them where the queue keeps none.",
 )
+@click.option("--max-in-sequence", type=COUNT, help="Items of one sequence that are handed out at a time.")
 @click.option("--existing", is_flag=True, help="Apply --history to the items in the history too.")
 @with_new
 @with_confirmation
@@ -131,6 +132,7 @@ def configure(
     max_retries: int | str | None,
     dead: str | None,
     on_expired: OnExpired | None,
+    max_in_sequence: int | None,
     existing: bool,
     new: bool,
     confirmation: Confirmation,
@@ -144,12 +146,14 @@ def configure(
         "max_retries": max_retries,
         "dead": dead,
         "on_expired": on_expired,
+        "max_in_sequence": max_in_sequence,
     }
     given: dict[str, Any] = {
         name: None if value == NONE else value for name, value in options.items() if value is not None
     }
     if not given:
-        raise click.UsageError("give at least one of --lease, --history, --max-retries, --dead and --on-expired")
+        names = "--lease, --history, --max-retries, --dead, --on-expired and --max-in-sequence"
+        raise click.UsageError(f"give at least one of {names}")
     if existing and "history" not in given:
         raise click.UsageError("--existing applies --history to the history; give --history as well")
     handle = open_queue(broker, queue, new=new)
@@ -199,3 +203,20 @@ def _values(settings: QueueSettings) -> dict[str, Any]:
     values = asdict(settings)
     del values["name"]
     return {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in values.items()}
+
+
+@click.command("repair-sequences", short_help="Let sequences go on whose first item is gone.")
+@click.argument("queue", type=QUEUE)
+@with_broker
+def repair_sequences(*, queue: str, broker: Broker, output: Output) -> None:
+    """Let the next items of the sequences of QUEUE go, where another program has deleted the ones before them.
+
+    mongoq itself leaves no such sequence. A worker of the queue does the same, within some minutes.
+    """
+    number = open_queue(broker, queue).repair_sequences()
+    if output.as_json:
+        output.document({"queue": queue, "promoted": number})
+    elif number:
+        output.line(f"{amount(number)} of {queue} may be claimed now")
+    else:
+        output.line(f"no sequence of {queue} lacks its first item")

@@ -185,7 +185,7 @@ def _of_otherwise(stage: Stage) -> Iterator[str]:
         yield f"otherwise: Drop() or Move(queue), not {outcome!r:.60}"
         return
     if outcome.sequence is not None:
-        yield "otherwise: items that do not fit are settled as they are claimed, and enter no sequence; leave it out"
+        yield "otherwise: a filter moves no item into a sequence; let a handler do it"
     if outcome.payload is not KEEP or outcome.patch is not None:
         yield "otherwise: the move of items that do not fit leaves their payload alone; leave out payload= and patch="
     for check in (

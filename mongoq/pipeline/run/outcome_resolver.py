@@ -192,10 +192,9 @@ class StageOutcomeResolver(OutcomeResolver):
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> ResolvedOutcome:
         """Return the outcome of a failed run; an exception that counts as success sends the item on unchanged."""
         if is_success(consumer, error):
-            if self._only is None:
-                return Done()
             try:
-                return Move(self._only, sequence=self._choose_sequence(item, item.payload))
+                sequence = self._choose_sequence(item, item.payload)
+                return Done() if self._only is None else Move(self._only, sequence=sequence)
             except OutcomeInvalid as invalid:
                 error = invalid
         return self._retry(consumer, item, error, None)

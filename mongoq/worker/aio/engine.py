@@ -16,8 +16,11 @@ from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped
 from mongoq.model.health import Health
 from mongoq.model.log_fields import log_fields
+from mongoq.model.process import dice
 from mongoq.protocol.base.bootstrap import hello
 from mongoq.protocol.coordination import heartbeats
+from mongoq.protocol.coordination.document_lease import TakenOver
+from mongoq.protocol.coordination.repairs import REPAIR_INTERVAL, repair_in_turn
 from mongoq.protocol.flow import Flow, WakeEvent
 from mongoq.protocol.settle.by_token import extend_leases, record_timeout
 from mongoq.protocol.wait.wait import is_drained
@@ -245,6 +248,7 @@ class AsyncEngine:
             runner.start(once=drain)
         if self.loops:
             self._executor.start(self._keep_leases, "mongoq-keep")
+            self._executor.start(self._repair_sequences, "mongoq-repair")
         if any(loop.consumer.on_timeout != "log" for loop in self.loops):
             self._executor.start(self._time_out, "mongoq-time-out")
         self._executor.start(self._beat, "mongoq-beat")
@@ -435,6 +439,26 @@ class AsyncEngine:
     async def _tick(self) -> None:
         """Make the ticks of schedules that are due."""
         await self._ticker.run(self._new_end_event())
+
+    async def _repair_sequences(self) -> None:
+        """Look once a minute for sequences whose first item was deleted by another program, and let them go on.
+
+        Only one process does so for a queue. A crash leaves them for the next worker.
+        """
+        event, handles = self._new_end_event(), {loop.consumer.name: loop.consumer.queue for loop in self.loops}
+        while not (self._signals or self._ended):
+            try:
+                for name, handle in handles.items():
+                    if number := await handle._run(repair_in_turn):
+                        text = "queue %r: %d items of sequences go on; the ones before them were deleted elsewhere"
+                        logger.warning(text, name, number, extra=log_fields(queue=name, worker=self._name))
+            except TakenOver:
+                pass  # the look took longer than its lease, and another process has begun the next one
+            except Exception as error:
+                self._coordinator.report_error("repair sequences", error)
+            else:
+                self._coordinator.report_recovery("repair sequences")
+            await self._executor.rest(event, REPAIR_INTERVAL.total_seconds() * dice.uniform(0.8, 1.0))
 
     # --- until the queues are empty --------------------------------------------------------------
 
