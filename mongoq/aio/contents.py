@@ -264,6 +264,9 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        max_running: int | Default | None = DEFAULT,
+        rate: str | Default | None = DEFAULT,
+        burst: int | Default | None = DEFAULT,
         existing: bool = False,
     ) -> QueueSettings:
         """Change the queue's settings for all processes within a second, and return them (``update``).
@@ -276,13 +279,25 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
                 them.
             max_retries: further runs of an item after the first; ``None`` for no limit.
             dead: the dead queue; ``None`` for none, and no limit of retries.
+            max_running: runs of this queue at a time, over the workers of all processes; ``None`` for no limit.
+            rate: how many runs may start in a time: ``"100/m"``, ``"5/s"``, ``"1000/h"`` or ``"10/30s"``; ``None`` for
+                no limit.
+            burst: runs that may start at once under ``rate``; ``None`` for the default of the rate.
             existing: apply ``history`` to items in the history too: one ``update`` of all of them, in time proportional
                 to their number. A crash after the first command leaves it undone; call it again.
 
         Raises:
             ArgumentInvalid: an option cannot be used; the message names it, and nothing was written.
         """
-        options = {"lease": lease, "history": history, "max_retries": max_retries, "dead": dead}
+        options = {
+            "lease": lease,
+            "history": history,
+            "max_retries": max_retries,
+            "dead": dead,
+            "max_running": max_running,
+            "rate": rate,
+            "burst": burst,
+        }
         return await self._run(queue_settings.configure, options, existing=existing)
 
     async def pause(self) -> None:

@@ -1,4 +1,4 @@
-"""Settings of a queue: lease, history, retries, dead queue. Stored with the queue, so that all processes agree."""
+"""Settings of a queue: lease, history, retries, dead queue, limits. Stored with it, so that all processes agree."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from typing import Any, Final, Literal, get_args
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, Duration, count, duration, queue_name
+from mongoq.model.rate import EXAMPLE, Pace, make_pace, parse_rate
 
 DEFAULT_LEASE = timedelta(seconds=30)
 """Lease of a queue without the option."""
 DEFAULT_MAX_RETRIES = 10
 """Retries of a queue without the option."""
+
+LIMITS = ("max_running", "rate", "burst")
+"""Options that limit the runs of a queue."""
+STORED_OPTIONS = ("lease", "history", "max_retries", "dead", *LIMITS)
+"""Options that are stored with a queue."""
 
 SettingsFrom = Literal["stored", "code"]
 """Source of the settings that win where code and stored settings differ."""
@@ -58,6 +64,9 @@ class QueueSettings:
         history: time that processed items are kept, or ``None`` to delete them.
         max_retries: runs after the first one before an item is buried; ``None`` for no limit.
         dead: name of the queue for buried items, or ``None`` for no dead queue, as for a dead queue itself.
+        max_running: runs at a time, over the workers of all processes; ``None`` for no limit.
+        rate: how many runs may start in a time, such as ``"100/m"``; ``None`` for no limit.
+        burst: runs that may start at once under ``rate``; ``None`` for the default of the rate.
     """
 
     name: str
@@ -65,11 +74,23 @@ class QueueSettings:
     history: timedelta | None = None
     max_retries: int | None = DEFAULT_MAX_RETRIES
     dead: str | None = None
+    max_running: int | None = None
+    rate: str | None = None
+    burst: int | None = None
 
     @property
     def most_attempts(self) -> int | None:
         """Number of runs that an item gets in all; ``None`` for no limit."""
         return None if self.max_retries is None else self.max_retries + 1
+
+    @property
+    def is_limited(self) -> bool:
+        """True if workers run the items of the queue within limits."""
+        return self.max_running is not None or self.rate is not None
+
+    def make_pace(self, *, exact: bool = False) -> Pace | None:
+        """Return the slots of the rate; ``exact`` for a clock that stands still."""
+        return None if self.rate is None else make_pace(self.rate, self.burst, exact=exact)
 
     def is_spent(self, attempts: int) -> bool:
         """Return whether an item with this number of runs has none left."""
@@ -94,6 +115,7 @@ def queue_options(name: Any, **options: Any) -> QueueOptions:
     name = queue_name(name)
     values = check_options(name, **options)
     check_limit(name, values, dead=_default_dead(name))
+    check_burst(values, rate=None)
     return QueueOptions(name, values)
 
 
@@ -110,6 +132,12 @@ def check_limit(name: str, options: Mapping[str, Any], *, dead: str | None) -> N
         raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
 
 
+def check_burst(options: Mapping[str, Any], *, rate: str | None) -> None:
+    """Refuse a burst without a rate; ``rate`` is the rate of the queue unless one is given."""
+    if options.get("burst") is not None and options.get("rate", rate) is None:
+        raise ArgumentInvalid("burst", f"it goes with a rate, and there is none; give rate= as well: {EXAMPLE}")
+
+
 def check_options(
     name: str,
     *,
@@ -117,6 +145,9 @@ def check_options(
     history: Duration | Default | None = DEFAULT,
     max_retries: int | Default | None = DEFAULT,
     dead: str | Default | None = DEFAULT,
+    max_running: int | Default | None = DEFAULT,
+    rate: str | Default | None = DEFAULT,
+    burst: int | Default | None = DEFAULT,
 ) -> dict[str, Any]:
     """Return the given options, each in the form used inside; raises ``ArgumentInvalid``."""
     values: dict[str, Any] = {}
@@ -128,7 +159,20 @@ def check_options(
         values["max_retries"] = None if max_retries is None else count(max_retries, "max_retries", least=0)
     if not isinstance(dead, Default):
         values["dead"] = None if dead is None else _dead_queue(name, dead)
+    if not isinstance(max_running, Default):
+        values["max_running"] = None if max_running is None else _limit(max_running, "max_running", "max_running=8")
+    if not isinstance(rate, Default):
+        values["rate"] = None if rate is None else parse_rate(rate).text
+    if not isinstance(burst, Default):
+        values["burst"] = None if burst is None else _limit(burst, "burst", "burst=10")
     return values
+
+
+def _limit(value: Any, option: str, example: str) -> int:
+    try:
+        return count(value, option)
+    except ArgumentInvalid as error:
+        raise ArgumentInvalid(option, f"{error.problem}; for example {example}, or None for no limit") from None
 
 
 def _default_dead(name: str) -> str | None:
@@ -162,9 +206,10 @@ def from_stored(name: str, settings: Any) -> dict[str, Any]:
     """
     if not isinstance(settings, Mapping):
         raise ArgumentInvalid("settings", f"a document, not {type(settings).__name__}")
-    values = {option: settings[option] for option in ("lease", "history", "max_retries", "dead") if option in settings}
-    most = values.get("max_retries")
-    # A shell writes every number as a float.
-    if isinstance(most, float) and most.is_integer():
-        values["max_retries"] = int(most)
+    values = {option: settings[option] for option in STORED_OPTIONS if option in settings}
+    for option in ("max_retries", "max_running", "burst"):
+        number = values.get(option)
+        # A shell writes every number as a float.
+        if isinstance(number, float) and number.is_integer():
+            values[option] = int(number)
     return check_options(name, **values)

@@ -379,6 +379,9 @@ def test_settings_shows_stored_ones_and_defaults(run: Run, read: Read, broker: m
         "history": None,
         "max_retries": None,
         "dead": "orders.dead",
+        "max_running": None,
+        "rate": None,
+        "burst": None,
         "paused": False,
         "stored": ["lease", "max_retries"],
     }

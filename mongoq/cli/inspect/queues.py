@@ -11,6 +11,7 @@ from mongoq.cli.base.arguments import COUNT, QUEUE
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output, cell
 from mongoq.model.encoding.extended_json import duration_text
+from mongoq.model.settings import STORED_OPTIONS
 from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings, read_queues, read_settings
 from mongoq.protocol.insight import read_events as read_events_of
 from mongoq.sync import Broker
@@ -20,6 +21,14 @@ COLUMNS = ("queue", "ready", "scheduled", "reserved", "expired", "oldest", "rate
 OPTIONAL = frozenset({"paused"})
 """Columns that are left out if they are empty."""
 RIGHT = frozenset(COLUMNS) - {"queue", "paused"}
+NONE_TEXTS = {
+    "history": "none: processed items are deleted",
+    "max_retries": "no limit",
+    "max_running": "no limit",
+    "rate": "no limit",
+    "burst": "as the rate",
+}
+"""Texts of settings without a value."""
 COUNTED = ("ready", "scheduled", "reserved", "expired")
 
 
@@ -97,7 +106,7 @@ def settings(queue: str, broker: Broker, output: Output) -> None:
 
 
 def _values(read: StoredSettings) -> dict[str, Any]:
-    return {name: getattr(read.settings, name) for name in ("lease", "history", "max_retries", "dead")}
+    return {name: getattr(read.settings, name) for name in STORED_OPTIONS}
 
 
 def _seconds(value: Any) -> Any:
@@ -106,7 +115,7 @@ def _seconds(value: Any) -> Any:
 
 def _text(name: str, value: Any) -> str:
     if value is None:
-        return {"history": "none: processed items are deleted", "max_retries": "no limit"}.get(name, "none")
+        return NONE_TEXTS.get(name, "none")
     return duration_text(value) if isinstance(value, timedelta) else str(value)
 
 

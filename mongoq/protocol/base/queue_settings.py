@@ -13,7 +13,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.log_fields import log_fields
-from mongoq.model.settings import QueueSettings, check_limit, check_options, from_stored, to_stored
+from mongoq.model.settings import QueueSettings, check_burst, check_limit, check_options, from_stored, to_stored
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
@@ -223,10 +223,12 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
     if not changes:
         raise ArgumentInvalid(
             "configure",
-            "give at least one of lease=, history=, max_retries=, dead=; queue.settings tells what is known",
+            "give at least one of lease=, history=, max_retries=, dead=, max_running=, rate=, burst=; queue.settings "
+            "tells what is known",
         )
     yield from ensure_ready(context)
     check_limit(context.name, changes, dead=context.settings.dead)
+    check_burst(changes, rate=context.settings.rate)
     context.options = replace(context.options, given={**context.options.given, **changes})
     yield from _write(context, _update(changes))
     yield from _read(context)

@@ -124,7 +124,7 @@ class _Plan:
             case Dead():
                 settlement = make_burial(context, item, batch, reason=outcome.reason, error=None)
             case Release():
-                settlement = make_release(context, item, batch)
+                settlement = make_release(context, item, batch, outcome.when)
             case Fork():
                 self._forks.append((item, outcome))
                 return

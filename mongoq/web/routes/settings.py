@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.settings import STORED_OPTIONS
 from mongoq.protocol import admin
 from mongoq.protocol.insight import StoredSettings, read_settings
 from mongoq.web import audit
@@ -15,7 +16,7 @@ from mongoq.web.models import Configure, SettingsDocument
 from mongoq.web.services import Services
 from mongoq.web.values import ExtendedJsonRoute, QueueName, respond
 
-SETTINGS = ("lease", "history", "max_retries", "dead")
+SETTINGS = STORED_OPTIONS
 
 
 def make_router(services: Services) -> APIRouter:
