@@ -29,7 +29,9 @@ MAX_RUNNING = 8
 HANDLER_SECONDS = 0.1
 
 
-def _consume(address: Address, options: dict[str, Any], handler_seconds: float, stop: Any, results: Any) -> None:
+def _consume(
+    address: Address, options: dict[str, Any], handler_seconds: float, ready: Any, stop: Any, results: Any
+) -> None:
     """Run a worker until the event is set, and report the begin and the end of each run."""
     runs: list[tuple[float, float]] = []
     with MongoClient(address.uri) as client, Broker(client[address.database][address.collection]) as broker:
@@ -42,6 +44,7 @@ def _consume(address: Address, options: dict[str, Any], handler_seconds: float, 
             runs.append((began, time.time()))
 
         threading.Thread(target=lambda: (stop.wait(), worker.stop()), daemon=True).start()
+        ready.wait()
         worker.run(signals=False)
     results.put(runs)
 
@@ -73,11 +76,12 @@ def _run_workers(
         client[address.database][address.collection].delete_many({"_id": {"$regex": "^(limit|rate):"}})
         broker.queue(QUEUE).push_many(range(items))
     spawn = multiprocessing.get_context("spawn")
-    stop, results = spawn.Event(), spawn.Queue()
-    arguments = (address, options, handler_seconds, stop, results)
+    ready, stop, results = spawn.Barrier(PROCESSES + 1), spawn.Event(), spawn.Queue()
+    arguments = (address, options, handler_seconds, ready, stop, results)
     processes = [spawn.Process(target=_consume, args=arguments) for _ in range(PROCESSES)]
     for process in processes:
         process.start()
+    ready.wait(timeout=120)
     time.sleep(seconds + WARM_UP_SECONDS)
     stop.set()
     runs = [run for _ in processes for run in results.get(timeout=60)]
