@@ -1,26 +1,21 @@
-"""``python -m bench commands``: what commands that change nothing, scrapes and pages cost in a deep collection."""
+"""``python -m bench commands``: what commands that change nothing, and scrapes, cost in a deep collection."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
-from urllib.parse import quote
 
 from bson import ObjectId
 from click.testing import CliRunner
-from pymongo import MongoClient
 
 from bench import report
 from bench.benchmark import Benchmark
 from bench.core import positive
+from bench.costs import Call, measure_cost
 from bench.deep_collection import DEAD_QUEUE, QUEUE, RARE, DeepCollection, fill_collection, fill_waiting
 from bench.place import Place, place
 from mongoq import Broker
@@ -31,18 +26,11 @@ from mongoq.protocol.insight import read_queues
 
 __all__ = ["BENCHMARK"]
 
-PARTS = ("commands", "scrape", "pages")
-RUNS = 5
-LONG_SECONDS = 3.0
-"""Seconds of a run from which on a command is run once only."""
+PARTS = ("commands", "scrape")
 CACHE_MB = 6_144
-MORE_QUEUES = 480
-"""Queues with one item each, beside the small ones, for the pages."""
 WHERE = f'{{"city": "{RARE}"}}'
 COMMON = '{"city": "city 7"}'
 BEGINNING = "2000-01-01T00:00Z"
-
-Call = Callable[[], Any]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -66,10 +54,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if "commands" in parts:
             filled = _fill(here, fill_collection, options.items)
             result["commands"] = _facts(filled) | {"measured": measure_commands(here, filled.known_id, options.only)}
-            here.client[here.database][here.collection].drop()
-        if "pages" in parts:
-            filled = _fill(here, fill_collection, options.items)
-            result["pages"] = _facts(filled) | {"measured": measure_pages(here, filled.known_id)}
             here.client[here.database][here.collection].drop()
         if "scrape" in parts:
             with Broker(here.client[here.database][here.collection]) as broker:
@@ -150,7 +134,7 @@ def measure_commands(here: Place, known: ObjectId, only: str | None = None) -> l
     """Run each command in this process."""
     environment = {"MONGOQ_URI": here.uri, "MONGOQ_DATABASE": here.database, "MONGOQ_COLLECTION": here.collection}
     lines = [line for line in commands(known) if only is None or only in " ".join(line)]
-    measured = [_measure(here, _name(line, known), partial(_run, line, environment)) for line in lines]
+    measured = [measure_cost(here, _name(line, known), partial(_run, line, environment)) for line in lines]
     return measured + (measure_scrape(here) if only is None else [])
 
 
@@ -163,51 +147,7 @@ def measure_scrape(here: Place) -> list[dict[str, Any]]:
             "a frame of watch": lambda: broker._run(read_queues, budget=watch.BUDGET),
             "a read of queues": lambda: broker._run(read_queues),
         }
-        return [_measure(here, name, call) for name, call in calls.items()]
-
-
-def measure_pages(here: Place, known: ObjectId) -> list[dict[str, Any]]:
-    """Measure the pages of the dashboard: the first load, and the next ones, which share its readings."""
-    import httpx
-
-    from mongoq.web import create_app
-
-    with Broker(here.client[here.database][here.collection]) as broker, asyncio.Runner() as runner:
-        for number in range(MORE_QUEUES):
-            broker.queue(f"more-{number}").push(number)
-
-        def open_app() -> httpx.AsyncClient:
-            transport = httpx.ASGITransport(app=create_app(broker), client=("127.0.0.1", 1))
-            return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60)
-
-        def load(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
-            answer = runner.run(client.get(path))
-            return {"status": answer.status_code, "bytes": len(answer.content)}
-
-        def load_anew(path: str) -> dict[str, Any]:
-            return load(open_app(), path)
-
-        measured = []
-        for path in pages(known):
-            name, kept = path.replace(str(known), "KNOWN"), open_app()
-            measured.append(_measure(here, name, partial(load_anew, path)))
-            load(kept, path)
-            measured.append(_measure(here, f"{name}, again", partial(load, kept, path)))
-        return measured
-
-
-def pages(known: ObjectId) -> Iterator[str]:
-    """Return the addresses of the pages, and of the calls that pages of others would send again and again."""
-    yield "/"
-    yield f"/queue?name={QUEUE}"
-    yield from (f"/queue?name={QUEUE}&state={state}" for state in STATES)
-    yield f"/queue?name={QUEUE}&where={quote(WHERE)}"
-    yield f"/item?id={known}"
-    yield f"/letters?queue={QUEUE}"
-    yield f"/letters?queue={QUEUE}&reason={RARE}"
-    yield "/workers"
-    yield "/api/queues"
-    yield f"/api/letters/groups?queue={QUEUE}"
+        return [measure_cost(here, name, call) for name, call in calls.items()]
 
 
 def _name(line: Sequence[str], known: ObjectId) -> str:
@@ -224,38 +164,4 @@ def _run(line: Sequence[str], environment: Mapping[str, str]) -> Any:
     return {"exit": result.exit_code, "lines": result.stdout.count("\n"), "last": result.output[-200:].strip()}
 
 
-def _measure(here: Place, name: str, call: Call) -> dict[str, Any]:
-    milliseconds, documents, keys = list[float](), list[int](), list[int]()
-    answer: Any = None
-    while len(milliseconds) < RUNS:
-        before, started = _examined(here.client), perf_counter()
-        answer = call()
-        milliseconds.append((perf_counter() - started) * 1000)
-        after = _examined(here.client)
-        documents.append(after[0] - before[0])
-        keys.append(after[1] - before[1])
-        if milliseconds[0] > LONG_SECONDS * 1000:
-            break
-    result = {
-        "command": name,
-        "runs": len(milliseconds),
-        "documents_examined": int(median(documents)),
-        "keys_examined": int(median(keys)),
-        "ms": round(median(milliseconds), 1),
-        "load": round(os.getloadavg()[0], 1),
-        **(answer if isinstance(answer, dict) else {}),
-    }
-    report.progress(
-        f"{name:60} {result['documents_examined']:>10,} documents {result['keys_examined']:>12,} keys "
-        f"{result['ms']:>10,.1f} ms"
-    )
-    return result
-
-
-def _examined(client: MongoClient[Any]) -> tuple[int, int]:
-    """Return how many documents and keys of indexes the server has examined since its start."""
-    executor = client.admin.command({"serverStatus": 1})["metrics"]["queryExecutor"]
-    return executor["scannedObjects"], executor["scanned"]
-
-
-BENCHMARK = Benchmark("documents examined by commands that change nothing, by a scrape, and by pages", add_options, run)
+BENCHMARK = Benchmark("documents examined by commands that change nothing, and by a scrape", add_options, run)

@@ -14,7 +14,7 @@ from bson import ObjectId
 from pymongo import WriteConcern
 from pymongo.collection import Collection
 
-__all__ = ["DEAD_QUEUE", "QUEUE", "RARE", "DeepCollection", "fill_collection", "fill_waiting"]
+__all__ = ["DEAD_QUEUE", "QUEUE", "RARE", "DeepCollection", "fill_collection", "fill_many_queues", "fill_waiting"]
 
 QUEUE = "orders"
 DEAD_QUEUE = f"{QUEUE}.dead"
@@ -124,6 +124,23 @@ def fill_waiting(collection: Collection[Any], depth: int) -> DeepCollection:
     _fill(collection, small, SMALL_QUEUES * SMALL_DEPTH, started)
     known = collection.find_one({"q": QUEUE}) or {}
     return DeepCollection({"ready": depth}, (datetime.now(UTC) - started).total_seconds(), known["_id"])
+
+
+def fill_many_queues(collection: Collection[Any], items: int, queues: int, letters: int) -> DeepCollection:
+    """Store half of the items in one queue (ready, scheduled, processed), the others in many, and its dead letters."""
+    started, others = datetime.now(UTC), max(1, queues - 2)
+
+    def other(number: int, now: datetime) -> Envelope:
+        return {**ready(number, now), "q": f"queue-{number % others:03}"}
+
+    parts: dict[Kind, int] = {kind: max(1, items // 6) for kind in (ready, scheduled, processed)}
+    parts |= {kind: max(1, items // 5_000) for kind in (reserved, expired)}
+    parts |= {letter: letters, other: items - sum(parts.values())}
+    for kind, number in parts.items():
+        _fill(collection, kind, number, started)
+    known = collection.find_one({"q": QUEUE, "processed": {"$exists": True}}) or {}  # each page of an item shows it
+    named = {kind.__name__: number for kind, number in parts.items()}
+    return DeepCollection(named, (datetime.now(UTC) - started).total_seconds(), known["_id"])
 
 
 def _fill(collection: Collection[Any], kind: Kind, number: int, now: datetime) -> None:

@@ -29,12 +29,15 @@ MAX_RUNNING = 8
 HANDLER_SECONDS = 0.1
 
 
-def _consume(
-    address: Address, options: dict[str, Any], handler_seconds: float, ready: Any, stop: Any, results: Any
-) -> None:
+def _connect(address: Address) -> MongoClient[Any]:
+    return MongoClient(address.uri)
+
+
+def _consume(address: Address, options: dict[str, Any], handler_seconds: float, signals: tuple[Any, Any, Any]) -> None:
     """Run a worker until the event is set, and report the begin and the end of each run."""
+    ready, stop, results = signals
     runs: list[tuple[float, float]] = []
-    with MongoClient(address.uri) as client, Broker(client[address.database][address.collection]) as broker:
+    with _connect(address) as client, Broker(client[address.database][address.collection]) as broker:
         worker = Worker(broker)
 
         @worker.consumer(QUEUE, concurrency=MAX_RUNNING, **options)
@@ -43,7 +46,11 @@ def _consume(
             time.sleep(handler_seconds)
             runs.append((began, time.time()))
 
-        threading.Thread(target=lambda: (stop.wait(), worker.stop()), daemon=True).start()
+        def stop_later() -> None:
+            stop.wait()
+            worker.stop()
+
+        threading.Thread(target=stop_later, daemon=True).start()
         ready.wait()
         worker.run(signals=False)
     results.put(runs)
@@ -71,13 +78,13 @@ def _run_workers(
     address: Address, options: dict[str, Any], seconds: float, *, items: int, handler_seconds: float
 ) -> list[tuple[float, float]]:
     """Return the runs of all processes."""
-    with MongoClient(address.uri) as client, Broker(client[address.database][address.collection]) as broker:
+    with _connect(address) as client, Broker(client[address.database][address.collection]) as broker:
         broker.drop_queue(QUEUE, force=True)
         client[address.database][address.collection].delete_many({"_id": {"$regex": "^(limit|rate):"}})
         broker.queue(QUEUE).push_many(range(items))
     spawn = multiprocessing.get_context("spawn")
     ready, stop, results = spawn.Barrier(PROCESSES + 1), spawn.Event(), spawn.Queue()
-    arguments = (address, options, handler_seconds, ready, stop, results)
+    arguments = (address, options, handler_seconds, (ready, stop, results))
     processes = [spawn.Process(target=_consume, args=arguments) for _ in range(PROCESSES)]
     for process in processes:
         process.start()

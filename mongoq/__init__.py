@@ -25,6 +25,7 @@ from mongoq.errors import (
     QueueNotEmpty,
     QueueUnknown,
     ReservationLost,
+    ScheduleUnknown,
     SchemaTooNew,
     ServerUnavailable,
     StageStopped,
@@ -35,8 +36,9 @@ from mongoq.model.clock import VirtualClock
 from mongoq.model.copies import SKIP, Replayed
 from mongoq.model.health import Health
 from mongoq.model.item import Failure, Item, Origin
-from mongoq.model.outcomes import Dead, Drop, Fork, Move, Outcome, Record, Retry
+from mongoq.model.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Record, Retry
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
+from mongoq.model.schedule.definition import ScheduleRecord, Tick
 from mongoq.model.settings import QueueSettings
 from mongoq.model.trail import Hop
 from mongoq.pipeline import AsyncRun, Difference, Pipeline, Progress, Run, SourceProgress, StageProgress, Waiting
@@ -83,6 +85,7 @@ __all__ = [
     "Item",
     "ItemForeign",
     "Job",
+    "Later",
     "Linear",
     "MongoqError",
     "Move",
@@ -107,11 +110,14 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Run",
+    "ScheduleRecord",
+    "ScheduleUnknown",
     "SchemaTooNew",
     "ServerUnavailable",
     "SourceProgress",
     "StageProgress",
     "StageStopped",
+    "Tick",
     "Transaction",
     "TransactionsUnavailable",
     "VirtualClock",

@@ -5,6 +5,7 @@ MongoqError
 ├── ArgumentInvalid (ValueError)        an argument of the wrong type, sign or size
 │   ├── QueueNameInvalid                a queue name that cannot be stored
 │   ├── QueueUnknown                    a queue that no caller has used, most likely a name with a slip in it
+│   ├── ScheduleUnknown                 a schedule that does not exist, most likely a name with a slip in it
 │   ├── PayloadInvalid                  a value that BSON or the queue's model refuses
 │   ├── PayloadTooLarge                 an item beyond the size the server can keep working with
 │   ├── FilterInvalid                   a filter on payloads off the safe list, or one that the server refuses
@@ -64,6 +65,7 @@ __all__ = [
     "QueueNotEmpty",
     "QueueUnknown",
     "ReservationLost",
+    "ScheduleUnknown",
     "SchemaTooNew",
     "ServerUnavailable",
     "StageStopped",
@@ -119,6 +121,22 @@ class QueueUnknown(ArgumentInvalid):
         hint = f"the nearest names are {names}" if nearest else "and no queue in it has a similar name"
         super().__init__("queue", f"there is no queue {queue!r} in {namespace}; {hint}")
         self.queue = queue
+        self.nearest = tuple(nearest)
+
+
+class ScheduleUnknown(ArgumentInvalid):
+    """A schedule that is not defined: its name is most likely misspelt, or it was removed. Nothing was changed.
+
+    Attributes:
+        schedule: the name that was given.
+        nearest: the names that are most like it, the nearest first; there may be none.
+    """
+
+    def __init__(self, schedule: str, nearest: Sequence[str], namespace: str) -> None:
+        names = ", ".join(map(repr, nearest))
+        hint = f"the nearest names are {names}" if nearest else "and no schedule in it has a similar name"
+        super().__init__("schedule", f"there is no schedule {schedule!r} in {namespace}; {hint}")
+        self.schedule = schedule
         self.nearest = tuple(nearest)
 
 

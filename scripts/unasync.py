@@ -47,6 +47,8 @@ NAMES = {
     "AsyncQueue": "Queue",
     "AsyncReserved": "Reserved",
     "AsyncRunner": "Runner",
+    "AsyncSchedules": "Schedules",
+    "AsyncTicker": "Ticker",
     "AsyncTransaction": "Transaction",
     "AsyncEngine": "Engine",
     "AsyncSourceRunner": "SourceRunner",

@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 
 from mongoq.aio.blocks import AsyncTransaction
 from mongoq.aio.queue import AsyncDeadQueue, AsyncQueue
-from mongoq.drivers.aio.driver import AioDriver, AsyncRunner
+from mongoq.aio.schedules import AsyncSchedules
+from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.backend import open_backend
 from mongoq.drivers.health import CHECK_ERRORS, HealthWatch, describe_trouble
 from mongoq.errors import ArgumentInvalid
@@ -25,7 +26,7 @@ from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.health import Health
 from mongoq.model.process import Local
-from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_source, queue_options
+from mongoq.model.settings import DEFAULT, Default, OnExpired, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin
 from mongoq.protocol.base import bootstrap, transaction
@@ -48,7 +49,7 @@ HEALTH_SECONDS = 2.0
 """Default time limit of a check of the health: a probe gives up soon after."""
 
 
-class AsyncBroker(AsyncRunner[BrokerContext], Local):
+class AsyncBroker(AsyncSchedules, Local):
     """Many named queues in one MongoDB collection.
 
     ``mongoq.connect_async`` makes one from a URI. On a collection of your own:
@@ -129,6 +130,8 @@ class AsyncBroker(AsyncRunner[BrokerContext], Local):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        max_in_sequence: int | Default = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> AsyncQueue[M]: ...
 
     @overload
@@ -141,6 +144,8 @@ class AsyncBroker(AsyncRunner[BrokerContext], Local):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        max_in_sequence: int | Default = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> AsyncQueue[Any]: ...
 
     def queue(
@@ -152,13 +157,14 @@ class AsyncBroker(AsyncRunner[BrokerContext], Local):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        max_in_sequence: int | Default = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
     ) -> AsyncQueue[Any]:
         """Return a handle of a queue, without any I/O; a queue exists as soon as an item is in it.
 
-        ``lease``, ``history``, ``max_retries`` and ``dead`` are settings of the queue. The first write through the
-        handle stores the given ones, and every process uses the stored ones. If a setting is stored already, the stored
-        value wins, with a warning in the log, unless the broker has ``settings="code"``; ``queue.configure`` changes
-        it.
+        All options but ``model`` are settings of the queue. The first write through the handle stores the given ones,
+        and every process uses the stored ones. If a setting is stored already, the stored value wins, with a warning in
+        the log, unless the broker has ``settings="code"``; ``queue.configure`` changes it.
 
         Args:
             name: at most 120 bytes (125 when it ends in ``.dead``), not empty, without NUL, not beginning with ``$``.
@@ -171,12 +177,24 @@ class AsyncBroker(AsyncRunner[BrokerContext], Local):
             dead: the dead queue; by default the name with ``.dead`` added. A dead queue has none itself: failures in it
                 stay there. ``None`` for no dead queue and no limit of retries; a payload that does not fit the model is
                 then raised, since it cannot be buried.
+            max_in_sequence: number of items of one ``sequence`` that are handed out at a time. Default 1.
+            on_expired: where an item goes that was not started by the time of ``push(expires=)``: ``"history"``, or
+                deleted if the queue keeps none; or ``"dead"``, the dead queue, with the reason ``"expired"``. Default
+                ``"history"``.
 
         Raises:
             QueueNameInvalid: the name cannot be stored.
             ArgumentInvalid: another option cannot be used; the message names it.
         """
-        options = queue_options(name, lease=lease, history=history, max_retries=max_retries, dead=dead)
+        options = queue_options(
+            name,
+            lease=lease,
+            history=history,
+            max_retries=max_retries,
+            dead=dead,
+            max_in_sequence=max_in_sequence,
+            on_expired=on_expired,
+        )
         codec: Codec[Any] = Codec(self._context.encoding, model)
         return AsyncQueue(self._driver, QueueContext(self._context, options, codec))
 

@@ -12,13 +12,14 @@ from mongoq.drivers.aio.driver import AsyncRunner
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
-from mongoq.model.settings import DEFAULT, Default, QueueSettings
+from mongoq.model.settings import DEFAULT, Default, OnExpired, QueueSettings
 from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.history import read, replay
 from mongoq.protocol.history.pages import Range, history_page, history_range
-from mongoq.protocol.history.read import Counts, Selection
+from mongoq.protocol.history.read import Counts, Selection, blocked_by
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
+from mongoq.protocol.sequence.repair import repair_sequences
 from mongoq.protocol.state.context import QueueContext, context_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         Args:
             n: number of items, at most.
             state: ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, ``"processed"`` (history, oldest first),
-                or ``None`` for all items that are not processed.
+                ``"blocked"`` (by the item before it in its sequence; in the order of sequences and places), or
+                ``None`` for all items that are not processed or blocked.
 
         Raises:
             PayloadInvalid: a payload does not fit the model; its ``item`` is the raw item.
@@ -71,6 +73,21 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
             limit: number of items to read, at most.
         """
         return await self._run(read.counts, limit)
+
+    async def blocked_by(self, id: ObjectId) -> list[Item[M]]:
+        """Return the items that an item waits for, the first ones of its sequence (two ``find``).
+
+        None if the item is not blocked; else as many as ``max_in_sequence`` of the queue allows, in the order of their
+        places.
+        """
+        return await self._run(blocked_by, id)
+
+    async def repair_sequences(self) -> int:
+        """Let items go that wait for one which another program has deleted, and return how many (transactions).
+
+        mongoq itself leaves no sequence without a first item. A crash in between leaves the rest: call it again.
+        """
+        return await self._run(repair_sequences)
 
     async def next_when(self) -> datetime | None:
         """Return the time at which the next item is or was due, by its schedule or the end of its lease; else ``None``.
@@ -267,6 +284,8 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         max_running: int | Default | None = DEFAULT,
         rate: str | Default | None = DEFAULT,
         burst: int | Default | None = DEFAULT,
+        max_in_sequence: int | Default = DEFAULT,
+        on_expired: OnExpired | Default = DEFAULT,
         existing: bool = False,
     ) -> QueueSettings:
         """Change the queue's settings for all processes within a second, and return them (``update``).
@@ -283,6 +302,9 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
             rate: how many runs may start in a time: ``"100/m"``, ``"5/s"``, ``"1000/h"`` or ``"10/30s"``; ``None`` for
                 no limit.
             burst: runs that may start at once under ``rate``; ``None`` for the default of the rate.
+            max_in_sequence: number of items of one sequence that are handed out at a time, from the next push or
+                settlement of each sequence on.
+            on_expired: where an item goes that was not started in time, ``"history"`` or ``"dead"``.
             existing: apply ``history`` to items in the history too: one ``update`` of all of them, in time proportional
                 to their number. A crash after the first command leaves it undone; call it again.
 
@@ -297,6 +319,8 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
             "max_running": max_running,
             "rate": rate,
             "burst": burst,
+            "max_in_sequence": max_in_sequence,
+            "on_expired": on_expired,
         }
         return await self._run(queue_settings.configure, options, existing=existing)
 

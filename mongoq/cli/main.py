@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "show": "inspect.items",
     "history": "inspect.history",
     "workers": "inspect.workers",
+    "schedules": "change.schedules",
     "bindings": "inspect.queues",
     "stats": "inspect.queues",
     "settings": "inspect.queues",

@@ -13,6 +13,8 @@ from mongoq.errors import ArgumentInvalid, QueueNameInvalid
 
 Duration = timedelta | float
 """A ``timedelta``, or a number of seconds."""
+Expires = Duration | datetime
+"""A ``timedelta`` or a number of seconds from now, or an aware time."""
 
 QUEUE_NAME_BYTES = 120
 """Bytes of a queue's name in UTF-8, at most, without ``DEAD_SUFFIX``."""
@@ -106,6 +108,16 @@ def moment(value: Any, argument: str) -> datetime:
     except OverflowError:
         raise ArgumentInvalid(argument, f"lies beyond the years 1 to 9999 in UTC: {value!r}") from None
     return utc.replace(microsecond=utc.microsecond // 1000 * 1000)
+
+
+def expires(value: Any, argument: str = "expires") -> timedelta | datetime:
+    """Return how long an item may wait for its start, or until when (aware); a time may be over already."""
+    if isinstance(value, datetime):
+        return moment(value, argument)
+    if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
+        problem = f"a timedelta, a number of seconds or an aware datetime, such as 300, not {type(value).__name__}"
+        raise ArgumentInvalid(argument, problem)
+    return duration(value, argument, zero=False)
 
 
 def priority(value: Any) -> int:

@@ -64,6 +64,7 @@ def new_envelope(
     priority: int,
     headers: Document | None,
     once: datetime | None,
+    start_by: datetime | None = None,
 ) -> dict[str, Any]:
     """Return the envelope of an item that is pushed."""
     document: dict[str, Any] = {
@@ -80,6 +81,8 @@ def new_envelope(
     if once is not None:
         document["once"] = once
         document["into"] = queue
+    if start_by is not None:
+        document["start_by"] = start_by
     return document
 
 

@@ -1,4 +1,4 @@
-"""The four indexes. Their names carry the schema version, so that a later version can add new ones beside them."""
+"""The five indexes. Their names carry the schema version, so that a later version can add new ones beside them."""
 
 from __future__ import annotations
 
@@ -62,10 +62,14 @@ HISTORY = Index("mongoq1_history", ("q", "processed", "_id"), ("processed",))
 """Index of processed items, oldest first."""
 HISTORY_ORDER = HISTORY.order
 """Order of processed items, oldest first."""
+SEQUENCE = Index("mongoq1_sequence", ("q", "sequence", "place", "ready_from"), ("place",))
+"""Index of live items with a place in a sequence; with ``ready_from``, blocked items are counted in the index alone."""
+SEQUENCE_ORDER = [("sequence", 1), ("place", 1)]
+"""Order of the items of a queue that have places in sequences."""
 EXPIRES = Index("mongoq1_expires", ("expires",), ("expires",), {"expireAfterSeconds": 0})
 """TTL index: the server deletes a document at its date."""
 
-INDEXES = (CLAIM, KEY, HISTORY, EXPIRES)
+INDEXES = (CLAIM, KEY, HISTORY, SEQUENCE, EXPIRES)
 
 ClaimPlace = tuple[float, float]
 """Place of an item in the order of claims, but for its id: priority, and time in milliseconds since 1970."""

@@ -15,7 +15,7 @@ from mongoq.model.trail import ClaimedPayload, Hop, hops_counted, trail_of
 M = TypeVar("M")
 N = TypeVar("N")
 Document = Mapping[str, Any]
-State = Literal["ready", "scheduled", "reserved", "expired", "processed"]
+State = Literal["ready", "scheduled", "reserved", "expired", "blocked", "processed"]
 """State of an item, which follows from its fields and the time of the read."""
 
 
@@ -69,6 +69,8 @@ def state_of(document: Document, now: datetime) -> State:
     """Return the state that the fields mean at a time."""
     if document.get("processed") is not None:
         return "processed"
+    if "when" not in document:
+        return "blocked"
     due = document["when"] <= now
     if document.get("reserved"):
         return "expired" if due else "reserved"
@@ -142,7 +144,11 @@ class Item(Generic[M]):
 
     @property
     def state(self) -> State:
-        """Ready, scheduled, reserved, expired (the lease was over, and it was not reserved again yet) or processed."""
+        """Ready, scheduled, reserved, expired, blocked or processed.
+
+        Expired: the lease was over, and it was not reserved again yet. Blocked: it waits for the item before it in its
+        sequence.
+        """
         return state_of(self._document, self._now)
 
     @property
@@ -162,6 +168,11 @@ class Item(Generic[M]):
     def priority(self) -> int:
         """Priority from -100 (first) to 100 (last)."""
         return self._document.get("priority", 0)  # type: ignore[no-any-return]
+
+    @property
+    def sequence(self) -> str | None:
+        """Sequence in which it has, or had, its place; ``None`` for an item that waits for no other."""
+        return self._document.get("sequence")
 
     @property
     def attempts(self) -> int:
@@ -243,6 +254,14 @@ class Item(Generic[M]):
         return self._document.get("once")
 
     @property
+    def start_by(self) -> datetime | None:
+        """Time by which it must be started, if ``push(expires=)`` gave one; ``None`` once it was claimed.
+
+        The item that a claim returns still has it. A processed item with a time before ``processed`` has expired.
+        """
+        return self._document.get("start_by")
+
+    @property
     def namespace(self) -> str:
         """``database.collection`` that holds it."""
         return self._namespace
@@ -294,6 +313,12 @@ class Item(Generic[M]):
 
     def _values(self) -> tuple[Any, ...]:
         return self._document, self._payload, self._now, self._namespace, self._due
+
+
+def has_place(item: Item[Any]) -> bool:
+    """Return whether an item has a place in a sequence, so that another one may follow when it leaves."""
+    document = item._document
+    return "place" in document and isinstance(document.get("sequence"), str)
 
 
 def items_of(documents: Iterable[Document], now: datetime, namespace: str, dues: Iterable[datetime]) -> list[Item[Any]]:

@@ -11,7 +11,7 @@ from bson import ObjectId
 from mongoq.model.encoding.extended_json import time_text
 from mongoq.model.item import Item
 
-ORDER = ("priority", "attempts", "key", "by", "processed", "once", "expires", "error", "origin", "headers")
+ORDER = ("priority", "attempts", "key", "start_by", "by", "processed", "once", "expires", "error", "origin", "headers")
 """Fields of the envelope in the order of documents, after id, queue, state and date."""
 INNER = frozenset({"token", "batch", "settled", "into", "pushed", "hops", "trail", "joined", "parked", "missed"})
 """Fields that only ``show`` prints."""

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Never
 
 from mongoq.errors import ArgumentInvalid, OutcomeInvalid
-from mongoq.model.arguments import REASON_BYTES, Duration, duration, read_list, text
+from mongoq.model.arguments import REASON_BYTES, Duration, duration, moment, read_list, text
 from mongoq.model.encoding.error_text import name_of
 from mongoq.model.settings import KEEP
 
@@ -47,6 +47,31 @@ class Retry(Outcome):
             duration(self.delay, "delay")
         if self.error is not None and not isinstance(self.error, BaseException | str):
             raise ArgumentInvalid("error", f"an exception or a string, not {type(self.error).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class Later(Outcome):
+    """The item is put off: it goes back to its queue until a time, and this run of it does not count.
+
+    It is no failure. The attempt is taken back, so no retry is used up; no error is stored, and the error of an earlier
+    failure stays. Give either ``delay`` or ``when``. Nothing limits how often an item is put off: the handler decides.
+
+    Attributes:
+        delay: time until the item may be claimed again, a ``timedelta`` or seconds.
+        when: time before which it is not claimed again (aware).
+    """
+
+    delay: Duration | None = None
+    _: KW_ONLY
+    when: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if (self.delay is None) == (self.when is None):
+            raise ArgumentInvalid("delay", "give either a delay or when=, such as Later(600), not none or both")
+        if self.delay is not None:
+            duration(self.delay, "delay")
+        if self.when is not None:
+            moment(self.when, "when")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +150,8 @@ class Move(Outcome):
         when: time before which it is not claimed there (aware).
         priority: the new priority.
         headers: the new headers; ``None`` removes them. The trace of the item goes on in them, unless they have one.
+        sequence: sequence at whose end it takes its place there. By default it waits for no other item there, whatever
+            its sequence here.
     """
 
     to: Any
@@ -135,6 +162,7 @@ class Move(Outcome):
     when: datetime | None = None
     priority: int | None = None
     headers: Mapping[str, Any] | None = KEEP
+    sequence: str | None = None
 
     def __init__(
         self,
@@ -146,6 +174,7 @@ class Move(Outcome):
         when: datetime | None = None,
         priority: int | None = None,
         headers: Mapping[str, Any] | None = KEEP,
+        sequence: str | None = None,
     ) -> None:
         # A batch makes thousands of outcomes, and setting a frozen attribute takes five times as long.
         attributes = self.__dict__
@@ -153,6 +182,7 @@ class Move(Outcome):
         # A subclass may have class attributes of these names, so all are set on the instance.
         if type(self) is not Move:
             attributes.update(payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers)
+            attributes["sequence"] = sequence
             return
         if payload is not KEEP:
             attributes["payload"] = payload
@@ -166,6 +196,8 @@ class Move(Outcome):
             attributes["priority"] = priority
         if headers is not KEEP:
             attributes["headers"] = headers
+        if sequence is not None:
+            attributes["sequence"] = sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +231,9 @@ class Fork(Outcome):
         return [output for output in self.outputs if output is not None]
 
 
-HandlerOutcome = Dead | Drop | Fork | Move | Retry
+HandlerOutcome = Dead | Drop | Fork | Later | Move | Retry
 """Outcomes that a handler may return."""
-ResolvedOutcome = Dead | Done | Drop | Failed | Fork | Move | Release | SettledElsewhere
+ResolvedOutcome = Dead | Done | Drop | Failed | Fork | Later | Move | Release | SettledElsewhere
 """Outcomes that items are settled by: those of ``OutcomeResolver``, and ``Release``."""
 
 
@@ -223,7 +255,7 @@ def name_ending(outcome: ResolvedOutcome, *, spent: bool) -> str:
             return "dead" if spent and outcome.counted else "retried"
         case Dead():
             return "dead"
-        case Release():
+        case Release() | Later():
             return "released"
         case SettledElsewhere():
             return outcome.pop_ending()

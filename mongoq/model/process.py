@@ -49,7 +49,7 @@ dice = random.Random()
 os.register_at_fork(after_in_child=dice.seed)
 
 
-Event = Literal["put", "get", "reserve", "commit", "rollback", "release", "move", "dead"]
+Event = Literal["put", "get", "reserve", "commit", "rollback", "release", "move", "dead", "expired"]
 EVENTS: tuple[Event, ...] = get_args(Event)
 """All events, by name."""
 

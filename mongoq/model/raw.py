@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from struct import Struct
 from typing import Any
 
@@ -85,6 +85,7 @@ DATE_TYPES = {datetime}
 _envelope = attrgetter("_document")
 _namespace = attrgetter("_namespace")
 _due = attrgetter("_due")
+_has_place = methodcaller("__contains__", "place")
 _fields = [itemgetter(name) for name in ("_id", "q", "token", "when", "reserved")]
 
 
@@ -112,6 +113,8 @@ def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | Non
         ids, queues, tokens, ends, reserved = [list(map(field, envelopes)) for field in _fields]
     except KeyError:
         return None
+    if any(map(_has_place, envelopes)):  # what leaves a sequence lets the next item go
+        return None
     if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_ID_TYPES.issuperset(map(type, chain(ids, tokens)))):
         return None
     if not DATE_TYPES.issuperset(map(type, ends)):
@@ -131,6 +134,11 @@ def one_due(items: Items) -> bool:
     """Return whether all items were due at the same known time."""
     first = items[0].due
     return first is not None and all(first == due for due in map(_due, items))
+
+
+def has_start_by(items: Items) -> bool:
+    """Return whether any item has a date by which it must be started."""
+    return any("start_by" in document for document in map(_envelope, items))
 
 
 def remembers(items: Items) -> bool:

@@ -16,13 +16,15 @@ DEFAULT_LEASE = timedelta(seconds=30)
 DEFAULT_MAX_RETRIES = 10
 """Retries of a queue without the option."""
 
-LIMITS = ("max_running", "rate", "burst")
-"""Options that limit the runs of a queue."""
-STORED_OPTIONS = ("lease", "history", "max_retries", "dead", *LIMITS)
-"""Options that are stored with a queue."""
+DEFAULT_MAX_IN_SEQUENCE = 1
+"""Items of one sequence that are handed out at a time, in a queue without the option."""
 
 SettingsFrom = Literal["stored", "code"]
 """Source of the settings that win where code and stored settings differ."""
+OnExpired = Literal["history", "dead"]
+"""Where an item goes that was not started in time."""
+SETTINGS = ("lease", "history", "max_retries", "dead", "max_running", "rate", "burst", "max_in_sequence", "on_expired")
+"""Names of all settings of a queue."""
 
 
 class Default:
@@ -67,6 +69,9 @@ class QueueSettings:
         max_running: runs at a time, over the workers of all processes; ``None`` for no limit.
         rate: how many runs may start in a time, such as ``"100/m"``; ``None`` for no limit.
         burst: runs that may start at once under ``rate``; ``None`` for the default of the rate.
+        max_in_sequence: number of items of one sequence that are handed out at a time.
+        on_expired: where an item goes that was not started in time: ``"history"``, deleted where the queue keeps none,
+            or ``"dead"``.
     """
 
     name: str
@@ -77,6 +82,13 @@ class QueueSettings:
     max_running: int | None = None
     rate: str | None = None
     burst: int | None = None
+    max_in_sequence: int = DEFAULT_MAX_IN_SEQUENCE
+    on_expired: OnExpired = "history"
+
+    @property
+    def buries_expired(self) -> bool:
+        """True if items that were not started in time go to the dead queue."""
+        return self.on_expired == "dead" and self.dead is not None
 
     @property
     def most_attempts(self) -> int | None:
@@ -127,9 +139,11 @@ def check_source(settings: Any) -> SettingsFrom:
 
 
 def check_limit(name: str, options: Mapping[str, Any], *, dead: str | None) -> None:
-    """Refuse a limit of retries for a queue without a dead queue; ``dead`` is its dead queue unless one is given."""
+    """Refuse settings that need a dead queue for a queue without one; ``dead`` is its dead queue if none is given."""
     if options.get("max_retries") is not None and options.get("dead", dead) is None:
         raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
+    if options.get("on_expired") == "dead" and options.get("dead", dead) is None:
+        raise ArgumentInvalid("on_expired", f"queue {name!r} has no dead queue that could take expired items")
 
 
 def check_burst(options: Mapping[str, Any], *, rate: str | None) -> None:
@@ -148,6 +162,8 @@ def check_options(
     max_running: int | Default | None = DEFAULT,
     rate: str | Default | None = DEFAULT,
     burst: int | Default | None = DEFAULT,
+    max_in_sequence: int | Default = DEFAULT,
+    on_expired: OnExpired | Default = DEFAULT,
 ) -> dict[str, Any]:
     """Return the given options, each in the form used inside; raises ``ArgumentInvalid``."""
     values: dict[str, Any] = {}
@@ -159,12 +175,24 @@ def check_options(
         values["max_retries"] = None if max_retries is None else count(max_retries, "max_retries", least=0)
     if not isinstance(dead, Default):
         values["dead"] = None if dead is None else _dead_queue(name, dead)
-    if not isinstance(max_running, Default):
-        values["max_running"] = None if max_running is None else _limit(max_running, "max_running", "max_running=8")
-    if not isinstance(rate, Default):
-        values["rate"] = None if rate is None else parse_rate(rate).text
-    if not isinstance(burst, Default):
-        values["burst"] = None if burst is None else _limit(burst, "burst", "burst=10")
+    values |= _check_limits(max_running=max_running, rate=rate, burst=burst)
+    if not isinstance(max_in_sequence, Default):
+        values["max_in_sequence"] = count(max_in_sequence, "max_in_sequence", least=1)
+    if not isinstance(on_expired, Default):
+        if on_expired not in get_args(OnExpired):
+            raise ArgumentInvalid("on_expired", f"'history' or 'dead', not {on_expired!r:.60}")
+        values["on_expired"] = on_expired
+    return values
+
+
+def _check_limits(**limits: Any) -> dict[str, Any]:
+    """Return the given limits of runs."""
+    values = only_given(**limits)
+    if values.get("rate") is not None:
+        values["rate"] = parse_rate(values["rate"]).text
+    for option, example in (("max_running", "max_running=8"), ("burst", "burst=10")):
+        if values.get(option) is not None:
+            values[option] = _limit(values[option], option, example)
     return values
 
 
@@ -206,8 +234,8 @@ def from_stored(name: str, settings: Any) -> dict[str, Any]:
     """
     if not isinstance(settings, Mapping):
         raise ArgumentInvalid("settings", f"a document, not {type(settings).__name__}")
-    values = {option: settings[option] for option in STORED_OPTIONS if option in settings}
-    for option in ("max_retries", "max_running", "burst"):
+    values = {option: settings[option] for option in SETTINGS if option in settings}
+    for option in ("max_retries", "max_in_sequence", "max_running", "burst"):
         number = values.get(option)
         # A shell writes every number as a float.
         if isinstance(number, float) and number.is_integer():

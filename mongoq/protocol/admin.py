@@ -20,7 +20,8 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid, QueueNotEmpty
 from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, count, object_id, queue_name, read_list
-from mongoq.model.indexes import BEGINNING
+from mongoq.model.indexes import BEGINNING, SEQUENCE_ORDER
+from mongoq.model.sequence import blocked_filter, control_prefix
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
@@ -40,6 +41,7 @@ from mongoq.protocol.history.pages import (
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
 from mongoq.protocol.history.search import Progress, count_free, count_range
 from mongoq.protocol.history.stats import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
+from mongoq.protocol.sequence.delete import delete_in_order
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 MAX_DELETED_ITEMS = 1_000
@@ -68,15 +70,21 @@ def purge(
     if not failure and all(choice is None for choice in (where, limit, ids)):
         return (yield from read.purge(context, state))
     room = math.inf if limit is None else count(limit, "limit")
-    wanted = history_range(context, since=None, until=None, where=where, state=state, page=MAX_DELETED_ITEMS)
+    live_state = None if state == "blocked" else state
+    wanted = history_range(context, since=None, until=None, where=where, state=live_state, page=MAX_DELETED_ITEMS)
     if failure:
         wanted = wanted.narrow(failure)
     groups = _groups(ids, is_filtered=where is not None or bool(failure))
     yield from ensure_ready(context, fresh=False)
+    deleted = 0
+    if context.state.ordered and state in (None, "blocked"):
+        for group in groups:
+            deleted += yield from _purge_blocked(context, {**wanted.where, **group}, room - deleted)
+    if state == "blocked":
+        return deleted
     now = context.broker.clock.now()
     if state is None:
         wanted = wanted.narrow({"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]})
-    deleted = 0
     for group in groups:
         part = replace(wanted.narrow(group) if group else wanted, started=now)
         try:
@@ -118,7 +126,7 @@ def _groups(ids: Any, *, is_filtered: bool) -> list[Mapping[str, Any]]:
 
 def _purge_page(context: QueueContext[Any], wanted: Range, room: float) -> Flow[int]:
     if room == math.inf:
-        return (yield from delete_many(wanted.filter(context.name)))
+        return (yield from _delete(context, wanted.filter(context.name)))
     deleted, rest = 0, wanted
     while deleted < room:
         size = int(min(MAX_DELETED_ITEMS, room - deleted))
@@ -128,9 +136,26 @@ def _purge_page(context: QueueContext[Any], wanted: Range, room: float) -> Flow[
             break
         # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
         named = wanted.narrow({"_id": {"$in": [document["_id"] for document in page]}})
-        deleted += yield from delete_many(named.filter(context.name))
+        deleted += yield from _delete(context, named.filter(context.name))
         # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
         rest = replace(rest, after=page[-1])
+    return deleted
+
+
+def _delete(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[int]:
+    return (yield from delete_in_order(context, filter) if context.state.ordered else delete_many(filter))
+
+
+def _purge_blocked(context: QueueContext[Any], conditions: Mapping[str, Any], room: float) -> Flow[int]:
+    """Delete blocked items, before the ones that they wait for: none of them follows then."""
+    deleted, filter = 0, {**blocked_filter(context.name), **conditions}
+    while deleted < room:
+        size = int(min(MAX_DELETED_ITEMS, room - deleted))
+        page = yield from find_few(context.broker, filter, SEQUENCE_ORDER, size, projection={"_id": 1})
+        if not page:
+            break
+        named = {"$and": [filter, {"_id": {"$in": [document["_id"] for document in page]}}]}
+        deleted += yield from delete_many(named)
     return deleted
 
 
@@ -144,7 +169,7 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
     if not isinstance(force, bool):
         raise ArgumentInvalid("force", f"True or False, not {force!r:.60}")
     yield from ensure_broker_ready(broker, write=True)
-    live, deleted = in_state(queue, None, BEGINNING), 0
+    live, deleted = {"$or": [in_state(queue, None, BEGINNING), blocked_filter(queue)]}, 0
     if force:
         deleted = yield from delete_many(live)
     elif (yield from find_one(broker, live, {"_id": 1})) is not None:
@@ -154,7 +179,9 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
     # Write this process's counts first: a later flush would create the counters again.
     yield from flush(broker)
     marks = [f"{END_PREFIX}{priority}:{queue}" for priority in PRIORITIES]
-    yield from delete_many({"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, CONTROL_PREFIX + queue]}})
+    named = {"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, CONTROL_PREFIX + queue]}}
+    sequences = {**prefix_filter(control_prefix(queue)), "queue": queue}
+    yield from delete_many({"$or": [named, sequences]})
     _forget(broker, queue)
     return deleted
 
@@ -166,6 +193,7 @@ def _forget(broker: BrokerContext, queue: str) -> None:
     if state is not None:
         state.store(paused=False, settings={})
         state.asserted.clear()
+        state.ordered = False
         state.fenced_off.clear()
         state.prefetch.drop_behind(None, None)
         broker.wake(queue)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import error_document
 from mongoq.model.indexes import BEGINNING
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Item, has_place, id_key
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
@@ -27,8 +27,9 @@ from mongoq.protocol.push.push import push
 from mongoq.protocol.settle import move as moves
 from mongoq.protocol.settle import settle
 from mongoq.protocol.settle.bulk import BulkResult, run_bulk
+from mongoq.protocol.settle.in_order import settle_one
 from mongoq.protocol.settle.settle import make_commit, make_extension, make_rollback
-from mongoq.protocol.settle.settlement import Batch, Settlement, settle_one
+from mongoq.protocol.settle.settlement import Batch, Settlement
 from mongoq.protocol.state.batcher import copies
 from mongoq.protocol.state.context import QueueContext
 
@@ -88,7 +89,8 @@ def _share_settlement(context: QueueContext[Any], item: Item[Any], make: MakeSet
     yield from begin_settle(context, item)
     settling = _Settling(context, item, make)
     # Near the end of its lease the answer must be exact, so the item goes alone; other callers need not wait for it.
-    if ends_by(item, context.state.calm_at + LEASE_MARGIN):
+    # So does an item of a sequence, whose settlement may need a transaction.
+    if has_place(item) or ends_by(item, context.state.calm_at + LEASE_MARGIN):
         return (yield from settling.alone())
     assert context.broker.batchers is not None
     batcher = context.broker.batchers.batcher(("settle", context.name), _settle_for_all)
@@ -140,7 +142,7 @@ def commit(
 ) -> Flow[None]:
     """Settle an item as done; with a payload or a patch, by a command of its own."""
     if context.broker.batchers is None or payload is not KEEP or patch is not None or session is not None:
-        return settle.commit(context, item, payload=payload, patch=patch)
+        return settle.commit(context, item, payload=payload, patch=patch, joined=session is not None)
     return _share_settlement(context, item, make_commit)
 
 
@@ -172,7 +174,7 @@ def move(
     session: Any = None,
 ) -> Flow[None]:
     """Hand an item on to another queue; with a key for that queue, by a command of its own."""
-    if context.broker.batchers is None or key is not None or session is not None:
-        return moves.move(context, item, to, options, key=key)
+    if context.broker.batchers is None or key is not None or session is not None or options.sequence is not None:
+        return moves.move(context, item, to, options, key=key, joined=session is not None)
     checked = moves.check_move(context, to, options)
     return _share_settlement(context, item, partial(moves.make_move, checked=checked))

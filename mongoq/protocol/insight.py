@@ -34,6 +34,7 @@ from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.protocol.history.read import find_queues
+from mongoq.protocol.push.insert import check_key, live_filter
 from mongoq.protocol.state.context import BrokerContext
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "StoredSettings",
     "find_dead_queue",
     "find_item",
+    "find_keyed",
     "find_unusable",
     "read_events",
     "read_queues",
@@ -397,3 +399,9 @@ def find_item(broker: BrokerContext, id: ObjectId) -> Flow[Item[Any] | None]:
     if document is None:
         return None
     return Item(document, document.get("payload"), broker.clock.now(), broker.namespace)
+
+
+def find_keyed(broker: BrokerContext, queue: str, key: str) -> Flow[bool]:
+    """Return whether a live item of a queue has a key (``find`` by queue and key)."""
+    yield from ensure_broker_ready(broker, write=False)
+    return (yield from find_one(broker, live_filter(queue, check_key(key)), {"_id": 1})) is not None

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from bson import ObjectId
 
 from mongoq.drivers.threads.driver import Runner
-from mongoq.model.arguments import Duration
+from mongoq.model.arguments import Duration, Expires
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.protocol.base.transaction import run_within
@@ -36,6 +36,9 @@ class Batches(Runner[QueueContext[M]]):
         headers: Mapping[str, Any] | None = None,
         ids: Iterable[ObjectId] | None = None,
         once: Duration | None = None,
+        sequence: str | None = None,
+        sequences: Iterable[str | None] | None = None,
+        expires: Expires | Iterable[Expires | None] | None = None,
         session: Any = None,
     ) -> list[ObjectId]:
         """Add items, and return their ids in order once a majority has them (``insert`` of many).
@@ -56,6 +59,11 @@ class Batches(Runner[QueueContext[M]]):
             ids: the items' ids, one for each payload, unique in the collection. The same push again, also after the
                 item was moved or settled, adds nothing and is no error.
             once: time for which given ``ids`` are remembered, a ``timedelta`` or seconds. Default 7 days.
+            sequence: as for ``push``, for all items; they take their places in the order given, in one transaction for
+                each 1,000 items.
+            sequences: the items' sequences instead, one or ``None`` for each payload.
+            expires: as for ``push``, for all items; or a list with one for each payload, ``None`` for an item that
+                never expires. A topic takes one for all.
             session: a session of the client with a transaction in it, such as ``tx.session``; then the push happens
                 when the transaction is committed, or not at all.
 
@@ -84,6 +92,9 @@ class Batches(Runner[QueueContext[M]]):
             headers=headers,
             ids=ids,
             once=once,
+            sequence=sequence,
+            sequences=sequences,
+            expires=expires,
             session=session,
         )
         return self._run_flow(pushing if session is None else run_within(self._context, session, pushing))
@@ -151,13 +162,17 @@ class Batches(Runner[QueueContext[M]]):
         """
         self._run(settle.rollback_many, items, delay=delay, error=error)
 
-    def release_many(self, items: Iterable[Item[Any]]) -> None:
+    def release_many(self, items: Iterable[Item[Any]], *, delay: Duration | None = None) -> None:
         """Hand items back unused: to their places in the order, attempts not counted (``bulkWrite`` of ``update``).
+
+        Args:
+            items: as for ``commit_many``.
+            delay: time from now until they may be claimed again, as for ``release``.
 
         Raises:
             BatchIncomplete, ItemForeign, ReservationLost, ArgumentInvalid: as for ``commit_many``.
         """
-        self._run(settle.release_many, items)
+        self._run(settle.release_many, items, delay=delay)
 
     def extend_many(self, items: Iterable[Item[M]], *, lease: Duration | None = None) -> list[Item[M]]:
         """Restart the leases with this length, and return the items with new ends (``bulkWrite`` of ``update``).

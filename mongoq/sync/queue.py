@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from bson import ObjectId
 
-from mongoq.model.arguments import Duration
+from mongoq.model.arguments import Duration, Expires
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
@@ -86,6 +86,8 @@ class Queue(Batches[M], Contents[M], Local):
         headers: Mapping[str, Any] | None = None,
         id: ObjectId | None = None,
         once: Duration | None = None,
+        sequence: str | None = None,
+        expires: Expires | None = None,
         session: Any = None,
     ) -> ObjectId:
         """Add an item, and return its id once a majority has it (``insert``; with a key ``findAndModify``, upsert).
@@ -108,6 +110,12 @@ class Queue(Batches[M], Contents[M], Local):
             id: the item's id, unique in the collection. The same push again, also after the item was moved or settled,
                 adds nothing.
             once: time for which a given ``id`` is remembered, a ``timedelta`` or seconds. Default 7 days.
+            sequence: a non-empty string of at most 1 KiB, such as ``"customer-17"``. Items of the queue with the same
+                sequence are handed out in the order of their pushes, one at a time (``max_in_sequence`` of the queue
+                allows more): each is *blocked* until the one before it is settled. It takes a transaction.
+            expires: time from now by which the item must be started, a ``timedelta`` or seconds; or an aware time,
+                which may be over already. An item that no caller has claimed by then is never handed out: the claim
+                that meets it settles it, as the setting ``on_expired`` says. Once claimed, an item does not expire.
             session: a session of the client with a transaction in it, such as ``tx.session``; then the push happens
                 when the transaction is committed, or not at all.
 
@@ -119,7 +127,8 @@ class Queue(Batches[M], Contents[M], Local):
                 queue has used ``id``; it names the queue that has it. With ``session`` it aborts the transaction if it
                 leaves its block.
             ArgumentInvalid: another argument cannot be used; the message names it.
-            TransactionsUnavailable: several queues are bound to this name, and the server is no replica set.
+            TransactionsUnavailable: several queues are bound to this name, or there is a ``sequence``, and the server
+                is no replica set.
 
         After a network error the item may have been pushed; give an ``id`` to push it again without a duplicate. A
         cancelled push may still happen.
@@ -135,6 +144,8 @@ class Queue(Batches[M], Contents[M], Local):
             once=once,
             key=key,
             on_duplicate=on_duplicate,
+            sequence=sequence,
+            expires=expires,
             session=session,
         )
         return self._run_flow(pushing if session is None else run_within(self._context, session, pushing))
@@ -255,14 +266,19 @@ class Queue(Batches[M], Contents[M], Local):
         """
         self._run(group_commit.rollback, item, delay=delay, error=error)
 
-    def release(self, item: Item[Any]) -> None:
+    def release(self, item: Item[Any], *, delay: Duration | None = None) -> None:
         """Hand an item back unused: to its place in the order, the attempt not counted (``update``).
+
+        Args:
+            item: the result of ``reserve``.
+            delay: time from now until it may be claimed again, a ``timedelta`` or seconds, as for the outcome
+                ``Later``. Its last error stays; no retry is used up.
 
         Raises:
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
             ItemForeign: the item belongs to another queue or broker.
         """
-        self._run(settle.release, item)
+        self._run(settle.release, item, delay=delay)
 
     def extend(self, item: Item[M], *, lease: Duration | None = None) -> Item[M]:
         """Extend the lease to this length from now on, and return the item with its new end (``update``).
@@ -293,6 +309,7 @@ class Queue(Batches[M], Contents[M], Local):
         priority: int | None = None,
         key: str | None = None,
         headers: Mapping[str, Any] | None = KEEP,
+        sequence: str | None = None,
         session: Any = None,
     ) -> None:
         """Hand an item on to another queue in one ``update``: it is never in both and never in neither.
@@ -312,6 +329,8 @@ class Queue(Batches[M], Contents[M], Local):
             key: its key there; its key here becomes free in any case.
             headers: the new headers; ``None`` removes them. The item keeps the headers of its trace, such as
                 ``traceparent``, unless the new ones have any of them.
+            sequence: the sequence at whose end it takes its place there, such as ``item.sequence``. By default it waits
+                for no other item there. Not with ``key``.
             session: a session of the client with a transaction in it, such as ``tx.session``; then the move happens
                 when the transaction is committed, or not at all.
 
@@ -328,7 +347,16 @@ class Queue(Batches[M], Contents[M], Local):
             self._context,
             item,
             move.destination(self._context, context_of(to)),
-            Move(to, payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers),
+            Move(
+                to,
+                payload=payload,
+                patch=patch,
+                delay=delay,
+                when=when,
+                priority=priority,
+                headers=headers,
+                sequence=sequence,
+            ),
             key=key,
             session=session,
         )

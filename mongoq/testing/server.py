@@ -24,8 +24,10 @@ from mongoq.model.item import Item
 from mongoq.protocol.flow import Command, Flow, number_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync import Queue
+from mongoq.sync.schedules import Schedules
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
+from mongoq.worker.threads.ticker import SchedulePlan
 
 T = TypeVar("T")
 
@@ -126,6 +128,7 @@ class VirtualServer(Runner[BrokerContext]):
         driver: driver of handles that are awaited.
         loop: event loop for coroutine functions that plain tests run.
         running: runs under way: one, unless handlers run handlers or tasks of a test run several.
+        schedules: makes the ticks of schedules.
     """
 
     def __init__(self, threads: ThreadDriver, context: BrokerContext, clock: VirtualClock) -> None:
@@ -134,6 +137,7 @@ class VirtualServer(Runner[BrokerContext]):
         self.driver = VirtualDriver(threads)
         self.loop = PrivateLoop()
         self.running: dict[HandlerCall, Consumer] = {}
+        self.schedules = Schedules(threads, context)
 
     def queue(self, context: QueueContext[Any]) -> Queue[Any]:
         """Return a handle of the same queue here, with the same model and options."""
@@ -158,6 +162,10 @@ class VirtualServer(Runner[BrokerContext]):
             except BatchIncomplete:
                 if run.job is not None:
                     run.job.lost.set()
+
+    def define_schedule(self, plan: SchedulePlan) -> None:
+        """Define a schedule of a worker here."""
+        self.schedules._define_schedule(plan.definition, self._bind(plan.queue._context))
 
     def make_ready(self, filter: dict[str, Any]) -> int:
         """Make waiting items ready now, and return their number."""

@@ -18,13 +18,14 @@ from mongoq.model.clock import time_of
 from mongoq.model.encoding.error_text import printable
 from mongoq.model.item import Item, id_key
 from mongoq.model.log_fields import log_fields
-from mongoq.model.outcomes import Failed, Move, Release, ResolvedOutcome, name_ending
+from mongoq.model.outcomes import Failed, Later, Move, Release, ResolvedOutcome, name_ending
 from mongoq.model.rate import Block, Pace
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim.filtering import is_kept
 from mongoq.protocol.coordination.limits import bucket_id, give_back_slots, plan_later, take_slots
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.history import read
+from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes, apply_outcomes_at_most_once, commit_before_run
 from mongoq.protocol.state.context import QueueContext
 from mongoq.testing.server import VirtualServer
@@ -36,7 +37,7 @@ from mongoq.worker.run_context import RunContext
 
 T = TypeVar("T")
 
-ResultOutcome = Literal["done", "retry", "dead", "dropped", "moved", "screened", "lost"]
+ResultOutcome = Literal["done", "retry", "later", "dead", "dropped", "moved", "screened", "lost"]
 RESULTS: dict[str, ResultOutcome] = {
     "apart": "done",
     "done": "done",
@@ -53,15 +54,15 @@ class Result:
 
     Attributes:
         item: the item as it was reserved for the run, so that ``item.attempts`` counts it.
-        outcome: ``"done"``, committed; ``"retry"``, rolled back; ``"dead"``, buried, by ``Dead`` or after its last
-            retry; ``"dropped"``, by ``Drop``; ``"moved"``, by ``Move``, or on to the target of its stage;
-            ``"screened"``: it did not match its stage's ``where``, was not run, and was settled by ``otherwise``; or
-            ``"lost"``: at the end of the run it had another holder or was settled, perhaps by the handler itself, and
-            nothing was changed.
+        outcome: ``"done"``, committed; ``"retry"``, rolled back; ``"later"``, put off by ``Later``; ``"dead"``, buried,
+            by ``Dead`` or after its last retry; ``"dropped"``, by ``Drop``; ``"moved"``, by ``Move``, or on to the
+            target of its stage; ``"screened"``: it did not match its stage's ``where``, was not run, and was settled by
+            ``otherwise``; or ``"lost"``: at the end of the run it had another holder or was settled, perhaps by the
+            handler itself, and nothing was changed.
         returned: return value of the handler; of a batch handler the entry for this item.
         error: exception of the handler, or the error in its outcome; or the reason why a returned outcome was
             impossible; or the ``ReservationLost`` of a lost item; else ``None``.
-        delay: time until the next run, for ``"retry"``.
+        delay: time until the next run, for ``"retry"`` and ``"later"``.
         to: queue that a moved or a dead item went to.
     """
 
@@ -279,6 +280,9 @@ class VirtualStation:
                 cause = outcome.error if isinstance(outcome.error, BaseException) else None
                 raise StageStopped(self.consumer.label, item.queue, item.id) from cause
             return self._make_failure(item, outcome, entry)
+        if isinstance(outcome, Later):
+            clock = self._context.broker.clock
+            return Result(item, "later", entry, delay=due_time(clock, outcome.delay, outcome.when) - clock.now())
         error = entry if raised is None and isinstance(entry, BaseException) else raised
         ending = name_ending(outcome, spent=False)
         to = self._context.settings.dead if ending == "dead" else _target_of(outcome)

@@ -31,7 +31,8 @@ class VirtualWorker(VirtualTime, Worker):
 
     ``consumer`` registers handlers with the same options and checks as in production. Handlers may be plain functions
     or coroutine functions, which run in an event loop of the broker. A handle of another broker stands for the queue of
-    the same name here, and context managers of ``around`` are entered as in production. The worker's own parts decide
+    the same name here, and context managers of ``around`` are entered as in production. Schedules follow the clock of
+    the broker: each run makes the ticks that are due before it takes an item. The worker's own parts decide
     about outcomes and exceptions. Handlers run in the caller's thread; only ``KeyboardInterrupt`` and exceptions of
     test tools that are no ``Exception``, such as ``pytest.fail``, leave a run.
 
@@ -49,6 +50,8 @@ class VirtualWorker(VirtualTime, Worker):
         if production is not None:
             self._consumers.update(_adopt_consumers(production, self._server, broker))
             self._hooks += [] if isinstance(production, Pipeline) else production._hooks
+            for plan in () if isinstance(production, Pipeline) else production._schedules.values():
+                self._add_schedule(plan)
 
     def _hooked(self) -> dict[str, Consumer]:
         """Return the consumers, with the context managers of ``around``."""
@@ -56,6 +59,10 @@ class VirtualWorker(VirtualTime, Worker):
         observer = self._server._driver.observer
         hooks = () if observer is None else observer.find_hooks()
         return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
+
+    def _add_schedule(self, plan: Any) -> None:
+        self._server.define_schedule(plan)
+        super()._add_schedule(plan)
 
     def _handle(
         self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any, limits: Mapping[str, Any]
@@ -66,6 +73,7 @@ class VirtualWorker(VirtualTime, Worker):
 
     def _run_steps(self, steps: Steps) -> list[Result]:
         self._server.loop.check(self._consumers.values())
+        self._server.schedules.tick()
         return _drive(steps, self._server.loop)
 
     def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
@@ -122,6 +130,8 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         if production is not None:
             self._consumers.update(_adopt_consumers(production, self._server, broker))
             self._hooks += [] if isinstance(production, Pipeline) else production._hooks
+            for plan in () if isinstance(production, Pipeline) else production._schedules.values():
+                self._add_schedule(plan)
 
     def _hooked(self) -> dict[str, Consumer]:
         """Return the consumers, with the context managers of ``around``."""
@@ -129,6 +139,10 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         observer = self._server._driver.observer
         hooks = () if observer is None else observer.find_hooks()
         return {key: add_hooks(consumer, hooks) for key, consumer in consumers.items()}
+
+    def _add_schedule(self, plan: Any) -> None:
+        self._server.define_schedule(plan)
+        super()._add_schedule(plan)
 
     def _handle(
         self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any, limits: Mapping[str, Any]
@@ -143,6 +157,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
+        self._server.schedules.tick()
         results = await _drive_async(_run_up_to(1, queue, self._hooked(), self._server))
         return results[0] if results else None
 
@@ -152,6 +167,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         Raises:
             ArgumentInvalid: the queue has no consumer.
         """
+        self._server.schedules.tick()
         return await _drive_async(_run_up_to(None, queue, self._hooked(), self._server))
 
     async def run_until_idle(self, *, limit: int = 1_000) -> list[Result]:
@@ -161,6 +177,7 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
             NeverIdle: there is more to run; the error holds the results so far.
             ArgumentInvalid: ``limit`` is no whole number of at least 1.
         """
+        self._server.schedules.tick()
         return await _drive_async(_run_until_idle(limit, self._hooked(), self._server))
 
 

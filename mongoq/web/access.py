@@ -18,6 +18,7 @@ from anyio import to_thread
 from starlette.requests import Request
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.web.link import PROBLEM, SecretLink
 
 Level = Literal["none", "read", "act"]
 """What a caller may do: nothing, read, or also change something."""
@@ -45,7 +46,7 @@ class Grant:
     Attributes:
         level: level of its caller.
         user: name of the caller, for the audit log.
-        problem: why the level is ``"none"``, in a sentence; empty otherwise.
+        problem: why the caller may not do more, in a sentence; may be empty.
         asks_for_login: True if the caller may try again with a name and a secret.
     """
 
@@ -174,25 +175,28 @@ def _read_header(header: str) -> tuple[str | None, str | None]:
     return None, None
 
 
-def check_access(access: Any) -> Access | Users:
+def check_access(access: Any) -> Access | Users | SecretLink:
     """Return the access of an app, checked.
 
     Raises:
-        ArgumentInvalid: it is no level, no ``Users`` and no function.
+        ArgumentInvalid: it is no level, no ``Users``, no link and no function.
     """
-    if isinstance(access, Users) or callable(access) or (isinstance(access, str) and access in ("read", "act")):
+    if (
+        isinstance(access, Users | SecretLink)
+        or callable(access)
+        or (isinstance(access, str) and access in ("read", "act"))
+    ):
         return access  # type: ignore[no-any-return]  # what a function returns is checked at each request
     problem = f"'read', 'act', Users, or a function of the request, not {access!r:.60}"
     raise ArgumentInvalid("access", problem)
 
 
-async def decide(access: Access | Users, request: Request) -> Grant:
+async def decide(access: Access | Users | SecretLink, request: Request) -> Grant:
     """Return what a request may do."""
     if isinstance(access, Users):
         return access.check(request.headers.get("authorization"))
-    if not callable(access):
-        problem = _find_remote(request)
-        return Grant("none", _address(request), problem) if problem else Grant(access, _address(request))
+    if isinstance(access, SecretLink) or not callable(access):
+        return _decide_locally(access, request)
     if inspect.iscoroutinefunction(access):
         level = await access(request)
     else:
@@ -202,6 +206,16 @@ async def decide(access: Access | Users, request: Request) -> Grant:
     if level not in get_args(Level):
         raise ArgumentInvalid("access", f"the function is to return 'none', 'read' or 'act', not {level!r:.60}")
     return Grant(level, _name_of(request), "" if level != "none" else "this user may not look into the queues")
+
+
+def _decide_locally(access: Level | SecretLink, request: Request) -> Grant:
+    """Return what a request may do without users: nothing from another machine."""
+    address, problem = _address(request), _find_remote(request)
+    if problem:
+        return Grant("none", address, problem)
+    if not isinstance(access, SecretLink):
+        return Grant(access, address)
+    return Grant("act", address) if access.is_known(request) else Grant("read", address, PROBLEM)
 
 
 def _find_remote(request: Request) -> str:

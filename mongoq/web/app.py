@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -14,18 +14,22 @@ from mongoq.aio import AsyncBroker
 from mongoq.model.arguments import count
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
+from mongoq.web import addresses, link
 from mongoq.web.access import Access, Users, check_access
 from mongoq.web.client import BrokerClient
 from mongoq.web.guard import Guard
-from mongoq.web.pages import changes
+from mongoq.web.pages import changes, editing
 from mongoq.web.pages import routes as pages
+from mongoq.web.pages import schedules as schedule_pages
+from mongoq.web.pages import settings as settings_page
 from mongoq.web.pages.feed import Feed
 from mongoq.web.pages.render import Renderer
 from mongoq.web.pipelines import check_pipelines
 from mongoq.web.problems import RESPONSES, add_handlers, describe
 from mongoq.web.readings import LetterReadings, QueueReadings
-from mongoq.web.routes import dead_set, history, items, letters, queues, settings, system
+from mongoq.web.routes import dead_set, history, items, letters, queues, schedules, settings, system
 from mongoq.web.routes import pipelines as pipeline_calls
+from mongoq.web.routes.metrics import make_router as make_metrics_router
 from mongoq.web.services import Services
 
 MAX_BULK = 10_000
@@ -35,12 +39,13 @@ MAX_BULK = 10_000
 def create_app(
     broker: Broker | AsyncBroker | str,
     *,
-    access: Access | Users = "read",
+    access: Access | Users | link.SecretLink = "read",
     database: str | None = None,
     collection: str | None = None,
     max_bulk: int = MAX_BULK,
     pipelines: Iterable[Pipeline] = (),
     origins: Collection[str] = (),
+    root_path: str = "",
 ) -> FastAPI:
     """Return an ASGI app with dashboard and HTTP API of a broker, to be served by itself or mounted in another app.
 
@@ -59,6 +64,8 @@ def create_app(
         max_bulk: items that one change may concern, at most.
         pipelines: pipelines that the dashboard draws, with the numbers of their queues.
         origins: origins besides the app's own whose pages may send changes, such as ``"https://queues.example.com"``.
+        root_path: prefix of the addresses behind a proxy, such as ``"/queues"``, whether the proxy removes it or not.
+            An app that is mounted in another one needs none.
 
     Raises:
         ArgumentInvalid: an argument cannot be used; it is named.
@@ -84,20 +91,36 @@ def create_app(
         openapi_url="/api/openapi.json",
         lifespan=close_at_end,
         responses=RESPONSES,
+        redirect_slashes=False,  # it would name the host that a proxy has called
     )
-    for module in (queues, settings, items, letters, history, pipeline_calls, system, dead_set):
+    for module in (queues, settings, items, letters, history, pipeline_calls, system, schedules, dead_set):
         app.include_router(module.make_router(services))
+    app.include_router(make_metrics_router(services))
+    if isinstance(access, link.SecretLink):
+        app.include_router(access.make_router())
     renderer = Renderer()
     readings, letter_readings = QueueReadings(client), LetterReadings(client)
     app.state.feed = Feed(readings.read_numbers, lambda: readings.pause)
     for router in (
         pages.make_router(services, renderer, readings, letter_readings, app.state.feed),
         changes.make_router(services, renderer, letter_readings),
+        schedule_pages.make_router(services, renderer),
+        settings_page.make_router(services, renderer),
+        editing.make_router(services, renderer),
     ):
         app.include_router(router)
     add_handlers(app, partial(pages.show_problem, renderer))
     app.add_exception_handler(dead_set.DeadSetMistake, dead_set.answer_mistake)
+    app.root_path = addresses.check_root_path(root_path, _find_paths(app))
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the way that FastAPI documents
-    options: dict[str, Any] = {"access": check_access(access), "origins": origins}
+    options: dict[str, Any] = {"access": check_access(access), "origins": addresses.check_origins(origins)}
     app.add_middleware(Guard, **options)
     return app
+
+
+def _find_paths(app: FastAPI) -> Iterator[str]:
+    """Yield the paths of an app; later versions of FastAPI keep those of a router in the router."""
+    route: Any
+    for route in app.routes:
+        routes: Iterable[Any] = getattr(getattr(route, "original_router", None), "routes", (route,))
+        yield from (each.path for each in routes)

@@ -84,15 +84,17 @@ class BrokerClient:
             self._limiter = CapacityLimiter(MAX_THREADS)
         return await to_thread.run_sync(partial(function, *args, **options), limiter=self._limiter)
 
-    async def read(self, flow: Callable[..., Any], *args: Any, handle: Any = None, **options: Any) -> Any:
-        """Run a flow of the broker, or of a queue's ``handle``, within the limit of a read; return its result.
+    async def read(
+        self, flow: Callable[..., Any], *args: Any, handle: Any = None, within: float = READ_SECONDS, **options: Any
+    ) -> Any:
+        """Run a flow of the broker, or of a queue's ``handle``, within some seconds; return its result.
 
         When no server answers, reads that have waited for a thread get the error of those before them.
         """
         runner = await self.open() if handle is None else handle
         if isinstance(self._broker, AsyncBroker):
-            return await runner._run_within(READ_SECONDS, flow, *args, **options)
-        run = partial(runner._run_within, READ_SECONDS, flow, *args, **options)
+            return await runner._run_within(within, flow, *args, **options)
+        run = partial(runner._run_within, within, flow, *args, **options)
         return await self.call(self._run_unless_away, run, time.monotonic())
 
     def _run_unless_away(self, run: Callable[[], Any], asked: float) -> Any:

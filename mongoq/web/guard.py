@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 import anyio
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mongoq.model.encoding.error_text import name_of
 from mongoq.web.access import Access, Grant, Users, decide
+from mongoq.web.link import SecretLink
 from mongoq.web.problems import SAFE_METHODS, ProblemResponse, make_problem, path_of
 
 logger = logging.getLogger("mongoq.audit")
@@ -54,9 +55,9 @@ class Guard:
             behind a proxy that replaces the header ``Host``.
     """
 
-    def __init__(self, app: ASGIApp, access: Access | Users, origins: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, access: Access | Users | SecretLink, origins: Collection[str] = ()) -> None:
         self._app = app
-        self._access: Access | Users = access
+        self._access: Access | Users | SecretLink = access
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,30 +69,25 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
-        has_begun = False
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal has_begun
-            if message["type"] == "http.response.start":
-                has_begun = True
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
+        answer = _Answer(send)
         request = Request(scope)
         refusal = await self._refuse(request)
         if refusal is not None:
-            await refusal(scope, receive, send_with_headers)
+            await refusal(scope, receive, answer.send)
             return
         try:
-            await self._app(scope, _limit_body(scope, receive), send_with_headers)
+            await self._app(scope, _limit_body(scope, receive), answer.send)
+        except ClientDisconnect:  # in the middle of its body: nothing was done, and no caller waits for an answer
+            return
+        except anyio.get_cancelled_exc_class():  # the server ends
+            _doubt_change(request)
+            raise
         except Exception as error:  # a fault of ours, or of the application around this app
-            if has_begun:
+            if answer.has_begun:
                 raise
             logging.getLogger("mongoq.web").exception("a call has failed")
             detail = f"a fault, which the log describes: {name_of(error)}"
-            await make_problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)(scope, receive, send_with_headers)
+            await make_problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)(scope, receive, answer.send)
 
     async def _refuse(self, request: Request) -> ProblemResponse | None:
         """Return the answer to a request that may not go on; ``None`` for one that may."""
@@ -138,12 +134,43 @@ class Guard:
         return origin is None or _host_of(origin) == request.headers.get("host", "").lower()
 
 
+class _Answer:
+    """Sends an answer, with the headers of security.
+
+    Attributes:
+        has_begun: True once a part of it was sent.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self.has_begun = False
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer."""
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+            if headers.get("content-type", "").startswith("text/event-stream"):
+                headers.setdefault("X-Accel-Buffering", "no")  # nginx would keep events until there are many
+        await self._send(message)
+
+
 def _host_of(origin: str) -> str | None:
     """Return host and port of an origin; ``None`` for one without them, such as that of a page in a sandbox."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:
         return None
+
+
+def _doubt_change(request: Request) -> None:
+    """Log a change that was cut short: all of it, a part or nothing may have happened."""
+    if request.method not in SAFE_METHODS:
+        grant = grant_of(request.scope)
+        text = "a change may have happened in part, because the server ends: %r: %r"
+        logger.warning(text, grant.user, path_of(request), extra=_fields(grant))
 
 
 def _fields(grant: Grant) -> dict[str, Any]:

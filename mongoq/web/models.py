@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mongoq.model.item import State
+from mongoq.model.settings import OnExpired
 from mongoq.web.values import MAX_LISTED, Filter, ItemId, Moment, QueueName
 
 ListedState = Literal[State, "live"]
@@ -74,6 +75,7 @@ class LetterGroup(Answer):
     example: Any = Field(description="Id of the first letter.")
     first: str | None = Field(description="Time of the first burial.")
     last: str | None
+    message: Any = Field(None, description="Message of the first letter's error.")
 
 
 class LetterGroups(Answer):
@@ -117,6 +119,7 @@ class PipelineNode(Answer):
     kind: Literal["source", "queue", "stage"]
     name: str
     queue: QueueState | None = Field(description="State of a queue; null if no caller has used it, and for others.")
+    failed: int | None = Field(None, description="Failed runs of a stage since its queues were made.")
 
 
 class PipelineEdge(Answer):
@@ -127,7 +130,9 @@ class PipelineEdge(Answer):
     end: str
     items: int | None = Field(None, description="Items that wait for the stage or are with it.")
     exact: bool = Field(True, description="False if the count of items ended at a limit.")
-    passed: int | None = Field(None, description="Items that have gone through since the queue was made.")
+    passed: int | None = Field(
+        None, description="Items that have gone this way since the queues were made; absent where that is not counted."
+    )
 
 
 class PipelineDocument(Answer):
@@ -157,14 +162,16 @@ class SettingsDocument(Answer):
     max_running: int | None = Field(description="Runs at a time, over all workers; null for no limit.")
     rate: str | None = Field(description="Runs that may start in a time, such as 100/m; null for no limit.")
     burst: int | None = Field(description="Runs that may start at once under the rate; null for its default.")
+    on_expired: OnExpired = Field(description="Where items go that were not started in time.")
     paused: bool
     stored: list[str] = Field(description="Settings that are stored; the others are defaults.")
 
 
 class Pushed(Answer):
-    """An item that was pushed."""
+    """An item that was pushed, or the one that was there before."""
 
     id: str
+    new_item: bool = Field(description="False if an item had the id or the key already.")
     queue: str
     new_queue: bool = Field(description="True if no caller had used the queue before.")
 
@@ -218,10 +225,13 @@ class Push(Action):
     payload: Any = Field(description="Any value of JSON or extended JSON.")
     delay: Seconds | None = Field(None, description="Seconds until it may be claimed.")
     when: Moment | None = None
+    expires: Seconds | None = Field(None, description="Seconds within which it must be started, or it does not run.")
     priority: Annotated[int, Field(ge=-100, le=100, description="From -100, first, to 100, last.")] = 0
     key: str | None = Field(None, description="At most one live item of the queue has this key.")
     on_duplicate: Literal["raise", "keep", "replace"] = Field("raise", description="What to do if one has it.")
     headers: dict[str, Any] | None = None
+    id: ItemId | None = Field(None, description="Id of the item: the same push again adds no second item.")
+    once: Seconds | None = Field(None, description="Seconds for which the id is remembered; default 7 days.")
 
 
 class Remove(Action):
@@ -254,6 +264,7 @@ class Configure(Action):
     max_running: Annotated[int, Field(ge=1)] | None = None
     rate: str | None = Field(None, description="Runs that may start in a time, such as 100/m.")
     burst: Annotated[int, Field(ge=1)] | None = None
+    on_expired: OnExpired = "history"
     existing: bool = Field(False, description="Apply history to the items in the history as well.")
 
 

@@ -26,6 +26,7 @@ from mongoq.errors import (
     MongoqError,
     PayloadTooLarge,
     QueueUnknown,
+    ScheduleUnknown,
     ServerUnavailable,
 )
 
@@ -47,6 +48,7 @@ MAX_LOGGED_CHARACTERS = 300
 PROBLEM_REFERENCE = {"$ref": "#/components/schemas/Problem"}
 STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (QueueUnknown, HTTPStatus.NOT_FOUND),
+    (ScheduleUnknown, HTTPStatus.NOT_FOUND),
     (PayloadTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (ArgumentInvalid, HTTPStatus.UNPROCESSABLE_ENTITY),
     (DuplicateItem, HTTPStatus.CONFLICT),
@@ -123,7 +125,7 @@ def make_problem(status: int, detail: str, headers: dict[str, str] | None = None
 
 ShowPage = Callable[[Request, dict[str, Any]], Awaitable[Response]]
 """Function that shows a problem document as a page."""
-DATA_PATHS = ("/api/", "/v1/")
+DATA_PATHS = ("/api/", "/v1/", "/metrics")
 """Beginnings of the paths of calls that programs send; all others are pages."""
 
 
@@ -133,7 +135,9 @@ def path_of(request: Request) -> str:
     It is not taken from ``request.url``, which a caller's header ``Host`` may make impossible to read.
     """
     path: str = request.scope["path"]
-    return path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
+    root = request.scope.get("root_path", "").rstrip("/")
+    # Some proxies remove the prefix from the path, and /a is no prefix of /api.
+    return path.removeprefix(root) if f"{path}/".startswith(f"{root}/") else path
 
 
 def add_handlers(app: FastAPI, show_page: ShowPage) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from anyio import Lock
@@ -31,12 +32,18 @@ MAX_GROUPS = 100
 """Groups of dead letters, at most."""
 MAX_DEAD_QUEUES = 100
 """Dead queues whose groups are kept."""
+MAX_PAGES = 100
+"""Pages that are kept for their readers."""
 SAMPLE_SECONDS = 60.0
 """Seconds between two samples of the throughput, at least."""
 SAMPLES = 60
 """Samples that are kept, for an hour."""
 DONE = ("get", "commit", "move")
 """Events by which an item leaves a queue as it should."""
+FAILED = ("rollback", "dead")
+"""Events of failed runs: the item comes again, or has failed for good."""
+FAILING_SAMPLES = 5
+"""Last samples in which a failure makes a queue a failing one."""
 
 
 class SharedReading(Generic[T]):
@@ -50,11 +57,12 @@ class SharedReading(Generic[T]):
         clock: returns seconds.
 
     Attributes:
-        read_at: time of the last reading, on the clock.
+        began_at: time at which the last reading began, on the clock.
+        read_at: time at which it ended.
     """
 
     def __init__(self, read: Callable[[], Awaitable[T]], clock: Callable[[], float]) -> None:
-        self.read_at = 0.0
+        self.began_at = self.read_at = 0.0
         self._read = read
         self._clock = clock
         self._lock = Lock()
@@ -81,9 +89,36 @@ class SharedReading(Generic[T]):
             except Exception as error:
                 self._failure = (self._clock(), error)
                 raise
-            self.read_at = self._clock()
+            self.began_at, self.read_at = began, self._clock()
             self._seconds = self.read_at - began
             return self._values[0]
+
+
+class PageReadings:
+    """Pages as the script of open pages asks for them again and again: each is made once for all its readers.
+
+    Args:
+        clock: returns seconds; another one only in tests.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._readings: dict[Any, SharedReading[bytes]] = {}
+
+    async def read(self, key: Any, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, float]:
+        """Return the page of a key, and the seconds until a newer one can be had; 0 for a page that was just made."""
+        reading = self._readings.pop(key, None) or SharedReading(make, self._clock)
+        self._readings[key] = reading  # the last of the dictionary is the one used last
+        while len(self._readings) > MAX_PAGES:
+            del self._readings[next(iter(self._readings))]
+        asked = self._clock()
+        page = await reading.get()
+        is_new = reading.began_at >= asked
+        return page, 0.0 if is_new else max(0.0, reading.read_at + reading.pause - self._clock())
+
+    def forget(self, key: Any) -> None:
+        """Make the page anew at the next call, because a reader has just seen a newer one."""
+        self._readings.pop(key, None)
 
 
 class LetterReadings:
@@ -121,15 +156,28 @@ class LetterReadings:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Numbers of items that had left each queue by a time.
+    """Numbers of events of each queue by a time.
 
     Attributes:
         at: time, on a clock of this process.
-        done: numbers by queue, since each queue was made.
+        events: numbers of events by name, by queue, since each queue was made.
     """
 
     at: float
-    done: Mapping[str, int]
+    events: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Numbers of events as far as samples have been kept.
+
+    Attributes:
+        minute: events a minute, between the last two samples.
+        hour: events between the first sample of the last hour and the last one.
+    """
+
+    minute: float
+    hour: int
 
 
 class QueueReadings:
@@ -165,18 +213,41 @@ class QueueReadings:
         queues = await self.read()
         return [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in queues]
 
-    def rates(self, queue: str) -> list[float]:
-        """Return the numbers of items a minute that have left a queue, between each two samples of the last hour."""
-        pairs = zip(self._samples, list(self._samples)[1:], strict=False)
+    def rates(self, queue: str, events: Collection[str] = DONE) -> list[float]:
+        """Return the numbers of events of a queue a minute, between each two samples of the last hour.
+
+        By default these are the items that have left it as they should.
+        """
+        samples = list(self._samples)
         return [
-            # A queue that was dropped meanwhile counts from zero again.
-            60 * max(0, after.done.get(queue, 0) - before.done.get(queue, 0)) / (after.at - before.at)
-            for before, after in pairs
+            60 * _count_between(before, after, queue, events) / (after.at - before.at)
+            for before, after in pairwise(samples)
         ]
+
+    def measure(self, queues: Iterable[str], events: Collection[str]) -> Throughput | None:
+        """Return how many events of some queues there were lately; ``None`` before the second sample."""
+        samples = list(self._samples)
+        if len(samples) < 2:
+            return None
+        names = tuple(queues)
+        numbers = [
+            sum(_count_between(before, after, name, events) for name in names) for before, after in pairwise(samples)
+        ]
+        return Throughput(60 * numbers[-1] / (samples[-1].at - samples[-2].at), sum(numbers))
+
+    def is_failing(self, queue: str) -> bool:
+        """Return whether an item of a queue has failed in the last minutes."""
+        samples = list(self._samples)[-FAILING_SAMPLES - 1 :]
+        return any(_count_between(before, after, queue, FAILED) for before, after in pairwise(samples))
 
     def _keep_sample(self, queues: list[QueueInsight]) -> None:
         read_at = self._reading.read_at
         if self._samples and read_at < self._samples[-1].at + SAMPLE_SECONDS:
             return
-        done = {queue.name: sum(queue.events.get(event, 0) for event in DONE) for queue in queues}
-        self._samples.append(Sample(read_at, done))
+        self._samples.append(Sample(read_at, {queue.name: queue.events for queue in queues}))
+
+
+def _count_between(before: Sample, after: Sample, queue: str, events: Collection[str]) -> int:
+    """Return the number of events between two samples; a queue that was dropped meanwhile counts from zero again."""
+    earlier, later = before.events.get(queue, {}), after.events.get(queue, {})
+    return sum(max(0, later.get(event, 0) - earlier.get(event, 0)) for event in events)

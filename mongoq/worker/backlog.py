@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any
 
 from mongoq.model.item import Item, id_key
-from mongoq.model.outcomes import Failed, Release, ResolvedOutcome
+from mongoq.model.outcomes import Failed, Later, Release, ResolvedOutcome
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.settle.apply_outcomes import ItemOutcome
 from mongoq.protocol.settle.by_token import ExtendedItems
@@ -270,7 +270,7 @@ class Backlog:
 
     def _apply_breaker(self, outcome: ResolvedOutcome) -> ResolvedOutcome:
         assert self._breaker is not None
-        if isinstance(outcome, Release):  # it was not run, or its result does not count
+        if isinstance(outcome, Release | Later):  # it was not run, or its result does not count
             return outcome
         if not isinstance(outcome, Failed):
             self._breaker.record_success()

@@ -22,6 +22,7 @@ from mongoq.model.outcomes import (
     Failed,
     Fork,
     HandlerOutcome,
+    Later,
     Move,
     Outcome,
     ResolvedOutcome,
@@ -141,7 +142,7 @@ class OutcomeResolver:
                 return self._retry(consumer, item, result.error, result.delay)
             case Fork():
                 return result if result.moves else Drop()
-            case Dead() | Drop() | Move():
+            case Dead() | Drop() | Later() | Move():
                 return result
             case _:
                 raise make_unknown_error(result)
@@ -189,7 +190,7 @@ def check_entries(items: Sequence[Item[Any]], returned: Any) -> Sequence[Any]:
 def check_result(returned: Any) -> None:
     """Refuse a handler's result that is most likely a mistake; raises ``OutcomeInvalid``."""
     if isinstance(returned, Outcome) and not isinstance(returned, HandlerOutcome):
-        raise OutcomeInvalid(f"a {name_of(returned)} was returned; return a Move, Fork, Drop, Retry or Dead")
+        raise OutcomeInvalid(f"a {name_of(returned)} was returned; return a Move, Fork, Drop, Later, Retry or Dead")
     if isinstance(returned, type) and issubclass(returned, Outcome | BaseException):
         raise OutcomeInvalid(f"the class {returned.__name__} was returned; return {returned.__name__}(…)")
     refuse_lazy(returned)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 import mongoq
-from mongoq.cli.base.durations import setting_text
+from mongoq.model.encoding.extended_json import setting_text
 
 Run = Callable[..., Result]
 Read = Callable[..., list[Any]]
@@ -45,8 +45,9 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
     orders.is_paused()
     assert orders.settings.history is None
     (done,) = read("configure", "orders", *options, "--yes")
-    before = {"lease": 60.0, "history": None, "max_retries": 10, "dead": "orders.dead", **UNLIMITED}
-    after = {"lease": 60.0, "history": 604_800.0, "max_retries": 3, "dead": "graves", **UNLIMITED}
+    same = {"lease": 60.0, "max_in_sequence": 1, "on_expired": "history", **UNLIMITED}
+    before = {**same, "history": None, "max_retries": 10, "dead": "orders.dead"}
+    after = {**same, "history": 604_800.0, "max_retries": 3, "dead": "graves"}
     assert done == {"queue": "orders", "before": before, "after": after}
     orders.is_paused()
     settings = orders.settings
@@ -60,6 +61,8 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
         ["max-retries", "3", "none"],
         ["dead", "graves", "none"],
         *([name, "none", "none"] for name in ("max-running", "rate", "burst")),
+        ["max-in-sequence", "1", "1"],
+        ["on-expired", "history", "history"],
     ]
 
 
@@ -156,3 +159,13 @@ def test_a_change_needs_a_known_queue_and_a_yes(run: Run, orders: Queue, argumen
 )
 def test_a_duration_is_written_as_options_take_it(length: timedelta | None, text: str) -> None:
     assert setting_text(length) == text
+
+
+def test_where_expired_items_go_is_a_setting(run: Run, read: Read, orders: Queue) -> None:
+    change = "change orders: on-expired history -> dead"
+    assert read("configure", "orders", "--on-expired", "dead", "--dry-run")[0]["would"] == change
+    assert run("configure", "orders", "--on-expired", "dead", "--yes").exit_code == 0
+    orders.is_paused()
+    assert orders.settings.on_expired == "dead"
+    assert "on-expired" in run("settings", "orders").stdout
+    assert run("configure", "orders", "--on-expired", "nowhere").exit_code == 2

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 import mongoq
@@ -57,6 +58,42 @@ def test_users_may_look_from_elsewhere(program: Start, tmp_path: Path, broker: m
     assert "a-secret" not in command.log
 
 
+def test_changes_need_the_link_that_it_prints(program: Start, broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    command = program("dashboard", "--http", ":0", "--act")
+    assert "read-only" in open_address(command)[1]
+    until(lambda: command.lines)
+    [place] = [line.rpartition(" ")[2] for line in command.lines if "/link?token=" in line]
+    pause = b"action=pause&queue=orders&confirmed=1"
+    change = urllib.request.Request(place.partition("link?")[0] + "change", pause)
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())  # it keeps cookies
+    with pytest.raises(urllib.error.HTTPError, match="403") as refused:
+        browser.open(change, timeout=30)
+    refused.value.close()
+    with browser.open(place, timeout=30) as page:
+        assert b"read-only" not in page.read()
+    with browser.open(change, timeout=30) as done:
+        assert done.status == 200
+    assert broker.queue("orders").is_paused()
+    token = place.partition("token=")[2]
+    assert token not in " ".join(psutil.Process(command.process.pid).cmdline())
+    command.process.send_signal(signal.SIGTERM)
+    assert command.end() == 0
+    assert token not in "".join(command.log)
+
+
+def test_a_prefix_stands_before_all_addresses(program: Start, tmp_path: Path, broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    users = tmp_path / "users.txt"
+    users.write_text("ada:read:a-secret-of-ada\n")
+    options = ("--root-path", "/ops/queues", "--origin", "https://example.com", "--users", str(users))
+    command = program("dashboard", "--http", ":0", *options)
+    status, page = open_address(command, Authorization="Bearer a-secret-of-ada")
+    assert (status, 'href="/ops/queues/queue?name=orders"' in page) == (200, True)
+    command.process.send_signal(signal.SIGTERM)
+    assert command.end() == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -65,8 +102,10 @@ def test_users_may_look_from_elsewhere(program: Start, tmp_path: Path, broker: m
         (["--http", ":x"], 2, "no port"),
         (["--users", "none.txt"], 2, "none.txt cannot be read"),
         (["--http", ":0", "--nonsense"], 2, "No such option"),
+        (["--root-path", "/queues"], 2, "name the users"),
+        (["--origin", "https://example.com"], 2, "name the users"),
     ],
-    ids=range(5),
+    ids=range(7),
 )
 def test_what_cannot_be_served_is_an_error(run: Run, arguments: list[str], code: int, text: str) -> None:
     result = run("dashboard", *arguments)

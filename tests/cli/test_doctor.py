@@ -70,12 +70,13 @@ def test_each_check_is_a_line(examine: Examine, broker: mongoq.Broker) -> None:
         "cache",
         "stored settings",
         "workers",
+        "schedules",
         "consumers",
         "paused",
         "oldest item",
     ]
     assert findings["use of the index"]["detail"] == "claims use mongoq1_claim"
-    assert findings["indexes"]["detail"] == "all 4"
+    assert findings["indexes"]["detail"] == "all 5"
 
 
 def test_a_new_collection_has_no_problem_and_stays_as_it_is(

@@ -382,6 +382,8 @@ def test_settings_shows_stored_ones_and_defaults(run: Run, read: Read, broker: m
         "max_running": None,
         "rate": None,
         "burst": None,
+        "max_in_sequence": 1,
+        "on_expired": "history",
         "paused": False,
         "stored": ["lease", "max_retries"],
     }

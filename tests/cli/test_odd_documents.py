@@ -30,7 +30,7 @@ WORKER = {
     "every": 5.0,
     "queues": [{"queue": "orders", "held": 1}],
 }
-SETTINGS = {"lease": 30.0, "history": 60.0, "max_retries": 3, "dead": "dead"}
+SETTINGS = {"lease": 30.0, "history": 60.0, "max_retries": 3, "dead": "dead", "on_expired": "dead"}
 KINDS: dict[str, dict[str, Any]] = {
     "worker:host:1:x/{}": WORKER,
     "queue:orders{}": {"settings": SETTINGS, "paused": False},

@@ -177,3 +177,19 @@ def test_a_push_to_a_topic_is_no_new_queue(run: Run, broker: mongoq.Broker) -> N
     assert broker.queue("mails").size() == 1
     result = run("import", "news", input="")
     assert (result.exit_code, "'mails'" in result.stderr) == (1, True)
+
+
+def test_an_item_that_must_start_in_time(run: Run, read: Read, broker: mongoq.Broker) -> None:
+    assert run("push", "orders", "1", "--expires", "10m").exit_code == 0
+    assert run("push", "orders", "-", "--expires", "10m", input="2\n3\n").exit_code == 0
+    items = broker.queue("orders").peek(9)
+    assert [item.payload for item in items if item.start_by is not None] == [1, 2, 3]
+    assert [row["start_by"] for row in read("peek", "orders")] == [
+        row["start_by"] for item in items for row in read("show", str(item.id))
+    ]
+    assert "start by" in run("peek", "orders").stdout
+    late = run("push", "orders", "4", "--expires", "1m", "--delay", "2m")
+    assert late.exit_code != 0
+    assert "could never start" in late.stderr
+    assert run("push", "orders", "4", "--expires", "0").exit_code != 0
+    assert broker.queue("orders").size() == 3

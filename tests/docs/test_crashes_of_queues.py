@@ -10,7 +10,7 @@ import pytest
 import mongoq
 from tests.docs.crashing import DAY, ID, Operation, Prepare, Process, Row, check, living, named, rows_of
 
-INDEXES = {"_id_", *(f"mongoq1_{name}" for name in ("claim", "key", "history", "expires"))}
+INDEXES = {"_id_", *(f"mongoq1_{name}" for name in ("claim", "key", "history", "sequence", "expires"))}
 
 
 def _first_write(process: Process) -> Operation:

@@ -14,7 +14,8 @@ import mongoq
 from mongoq.web import create_app
 from tests.web.conftest import Api
 
-PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "http-api.md"
 CALL = re.compile(r"^\$ (curl .*?)^(\{.*?)(?=^\$|^```)", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r'"(\w+)":')
 
@@ -37,12 +38,14 @@ def test_the_calls_of_the_page_answer_as_it_shows(uri: str, database: str) -> No
         api.close()
 
 
-def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_python_of_the_page_runs_and_writes_nothing_into_the_checkout() -> None:
+    assert ROOT not in (Path.cwd(), *Path.cwd().parents)
     program = "\n".join(re.findall(r"^```python.*?\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
     names: dict[str, Any] = {}
     exec(program, names)
     assert [route.path for route in names["shop"].routes][-1] == "/queues"
+    assert Path("users.txt").is_file()
+    assert not (ROOT / "users.txt").exists()
 
 
 def test_all_calls_are_on_the_page(broker: mongoq.Broker) -> None:

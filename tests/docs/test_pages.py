@@ -30,6 +30,7 @@ HOW_TO = (
     "monitoring",
     "logs",
     "delay-and-schedule",
+    "too-early-too-late",
     "keys",
     "dead-letters",
     "history-and-replay",

@@ -450,7 +450,7 @@ def test_the_first_write_makes_indexes_and_schema_and_a_look_makes_nothing(broke
     assert raw.database.list_collection_names() == []
     broker.queue("a").push(1)
     assert raw.find_one({"_id": "schema:mongoq"}) == {"_id": "schema:mongoq", "version": 1, "oldest_reader": 1}
-    names = {"_id_", "mongoq1_claim", "mongoq1_key", "mongoq1_history", "mongoq1_expires"}
+    names = {"_id_", "mongoq1_claim", "mongoq1_key", "mongoq1_history", "mongoq1_sequence", "mongoq1_expires"}
     assert set(raw.index_information()) == names
     broker.ensure_indexes()
     assert set(raw.index_information()) == names

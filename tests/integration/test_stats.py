@@ -46,9 +46,10 @@ def test_depths_come_from_the_index_of_live_items(uri: str, database: str) -> No
             watched.queue.push(n)
         assert watched.broker.stats()["orders"].counts.ready == 20
         command = {key: value for key, value in watched.recorder.commands["aggregate"].items() if key not in IGNORED}
-        plan = str(watched.collection.database.command("explain", command, verbosity="queryPlanner")["queryPlanner"])
+        plan = str(watched.collection.database.command("explain", command, verbosity="queryPlanner")["stages"])
     assert "'stage': 'IXSCAN'" in plan
     assert "'indexName': 'mongoq1_claim'" in plan
+    assert "'indexName': 'mongoq1_sequence'" in plan  # of blocked items
     assert "COLLSCAN" not in plan
 
 

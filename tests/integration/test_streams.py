@@ -488,3 +488,33 @@ async def test_asyncio_gives_claims_back_too(process: Process, uri: str, databas
     process.claim()
     async with mongoq.connect_async(uri, database=database) as broker:
         assert await broker.release_claims("etl") == 1
+
+
+@pytest.mark.parametrize("on_expired", ["history", "dead"])
+def test_a_claim_leaves_out_items_that_were_not_started_in_time(
+    make: Make, clock: mongoq.VirtualClock, raw: Any, on_expired: Any
+) -> None:
+    process = make(on_expired=on_expired)
+    process.queue.push_many(range(6), expires=[1, None, 5, 1, 5, None])
+    process.open()
+    clock.advance(1)
+    claim = process.claim()
+    payloads = [raw.find_one({"_id": id})["payload"] for id in claim.ids]
+    assert sorted(payloads) == [1, 2, 4, 5]
+    assert raw.count_documents({"start_by": {"$exists": True}}) == 0
+    letters = process.queue.dead.peek(9) if on_expired == "dead" else []
+    assert [(letter.payload, letter.origin and letter.origin.attempts) for letter in letters] == [
+        (n, 0) for n in (0, 3) if on_expired == "dead"
+    ]
+    clock.advance(60)
+    assert process.settle(claim.number) == 4
+    assert process.queue.size() == 0
+
+
+def test_a_claim_of_expired_items_alone_is_none(make: Make, clock: mongoq.VirtualClock) -> None:
+    process = make()
+    process.queue.push_many(range(3), expires=1)
+    process.open()
+    clock.advance(1)
+    assert process.claim() is None
+    assert process.queue.size() == 0

@@ -134,6 +134,26 @@ def orders(world: World) -> None:
     world.advance(timedelta(seconds=2))
 
 
+def codes(world: World) -> None:
+    """Items that must be started in time: one whose time is over, one that has time, one that was put off."""
+    queue = world.queue("codes", on_expired="dead")
+    queue.push("put off", expires=DAY)
+    queue.release(queue.reserve(), delay=2)
+    queue.push("too late", expires=1)
+    queue.push("in time", expires=1000 * DAY)
+
+
+def tickets(world: World) -> None:
+    """Sequences: one whose first item is held, one that goes on behind a dead letter, and one that is done."""
+    queue = world.queue("tickets", history=LONG, max_in_sequence=1)
+    queue.push_many(["done 1", "a 1", "a 2", "a 3", "b 1", "b 2"], sequences=["done", "a", "a", "a", "b", "b"])
+    queue.commit(queue.reserve())
+    queue.reserve(lease=DAY)
+    queue.bury(queue.reserve(), reason="no such seat")
+    queue.push("a 4", sequence="a", delay=30 * DAY)
+    queue.push("of no sequence")
+
+
 def retries(world: World) -> None:
     """Items that have failed: one whose next run may begin, its last, and one that waits for it."""
     queue = world.queue("retries", max_retries=1)
@@ -213,6 +233,18 @@ def topics(world: World) -> None:
     world.advance(timedelta(seconds=1))
     world.queue("news").push("published under an id", id=ObjectId(f"{6:024x}"), once=LONG)
     world.queue("alerts").push("fire")
+
+
+def schedules(world: World) -> None:
+    """Schedules of each kind: one that has ticked, one that is paused, and one that a program makes the payload of."""
+    daily = {"queue": "due", "cron": "0 6 * * *", "timezone": "Europe/Berlin", "missed": "all", "horizon": 3 * DAY}
+    world.broker.schedule("report", **daily, payload={"what": "report"}, headers={"by": "Ada"}, priority=3, jitter=60)
+    world.broker.schedule("clean", queue="due", every=DAY, start=START, payload=None, version=2)
+    world.broker.schedule("party", queue="due", at=START + 3650 * DAY, payload="hats")
+    world.broker.schedule("made", queue="due", every=7 * DAY, make=lambda tick: tick.name)
+    world.advance(DAY + timedelta(hours=1))
+    assert world.broker.tick() >= 2
+    world.broker.pause_schedule("clean")
 
 
 def settings(world: World) -> None:
@@ -371,10 +403,25 @@ def streams(world: World, at_work: ExitStack) -> None:
     working.claim(1)
 
 
+def schedules(world: World) -> None:
+    """Schedules of each kind: one that has ticked, one that is paused, and one that is over."""
+    broker = world.broker
+    options = {"payload": {"what": "temp"}, "headers": {"by": "Ada"}, "priority": 3, "missed": "all", "horizon": DAY}
+    broker.schedule("chores", queue="chores", every=60, jitter=5, **options)
+    broker.schedule("digest", queue="digests", cron="0 6 * * *", timezone="Europe/Berlin", make=str, version=2)
+    broker.schedule("launch", queue="launches", at=world.clock.now() + timedelta(seconds=30))
+    broker.pause_schedule("digest")
+    world.advance(timedelta(seconds=90))
+    assert broker.tick() == 2
+
+
 CHAPTERS = (
     forgotten,
     joins,
+    schedules,
     orders,
+    codes,
+    tickets,
     retries,
     batches,
     dead_letters,
@@ -384,8 +431,9 @@ CHAPTERS = (
     settings,
     pipelines,
     replays,
+    schedules,
 )
-"""Chapters that leave nothing running, in their order; the first two let months pass."""
+"""Chapters that leave nothing running, in their order; the first two let months pass, the third a day."""
 
 
 def main(name: str) -> None:

@@ -24,6 +24,7 @@ ERRORS = [
     mongoq.QueueNameInvalid("queue", "empty"),
     mongoq.QueueNotEmpty("orders", 3),
     mongoq.QueueUnknown("ordres", ["orders"], "app.mongoq"),
+    mongoq.ScheduleUnknown("dialy", ["daily"], "app.mongoq"),
     mongoq.PayloadInvalid("payload.a", "bad", item=None),
     mongoq.PayloadTooLarge("payload", 5, 4),
     mongoq.PatchInvalid("patch", "bad"),

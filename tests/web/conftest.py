@@ -1,16 +1,21 @@
-"""The HTTP API of a broker of each kind, called without a socket."""
+"""The HTTP API of a broker of each kind, called without a socket, and a browser with servers for it."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from selenium import webdriver
 
 import mongoq
 from mongoq.web import create_app
+from tests.waiting import until
+from tests.web.chromium import CHROMIUM, DRIVER
 
 HOST = "http://127.0.0.1"
 LOCAL = ("127.0.0.1", 50_000)
@@ -95,3 +100,47 @@ def each_api(
     other = runner.run(mongoq.connect_async(uri, database=database).__aenter__())
     yield open_api(create_app(other, access="act"), runner=runner)
     runner.run(other.close())
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A browser without a window; it can reach this machine only."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    profile = tmp_path_factory.mktemp("browser")
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",  # Chromium refuses to run as root otherwise, as in most containers
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--window-size=1200,760",
+        f"--user-data-dir={profile}",
+        "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    opened.set_page_load_timeout(120)
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Any], str]]:
+    """Serves apps on ports of the system's choice, and returns their addresses."""
+    running: list[tuple[Any, uvicorn.Server, threading.Thread]] = []
+
+    def start(app: Any) -> str:
+        config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        running.append((app, server, thread))
+        until(lambda: server.started)
+        return f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+
+    yield start
+    for app, server, thread in running:
+        app.state.feed.close()
+        server.should_exit = True
+        thread.join()

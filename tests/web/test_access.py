@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.authentication import SimpleUser
 
 import mongoq
 from mongoq.web import Users, create_app
@@ -209,3 +210,54 @@ def test_each_change_is_in_the_audit_log(
     assert fields == ("ada", "replay letters", "orders.dead", 1)
     assert (refused.levelname, refused.mongoq_user) == ("WARNING", "bob")  # type: ignore[attr-defined]
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("origin", "sent"),
+    [
+        ("https://queues.example.com", "https://queues.example.com"),
+        ("https://Queues.Example.com:443/", "https://queues.example.com"),
+        ("http://localhost:8080", "http://localhost:8080"),
+        ("http://[::1]:80", "http://[::1]"),
+    ],
+)
+def test_an_origin_is_read_as_browsers_send_it(open_with: Any, origin: str, sent: str) -> None:
+    api = open_with("act", origins=(origin,))
+    headers = {"Origin": sent, "Sec-Fetch-Site": "cross-site"}
+    assert api.request("POST", CHANGE, json=BODY, headers=headers).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "origins",
+    [
+        "https://queues.example.com",
+        ["queues.example.com"],
+        ["https://"],
+        ["ftp://queues.example.com"],
+        ["https://queues.example.com/queues"],
+        ["https://queues.example.com?x"],
+        ["https://ada@queues.example.com"],
+        ["https://*.example.com"],
+        ["https://queues.example.com:x"],
+        ["https://queues.exämple.com"],
+        ["null"],
+        [None],
+    ],
+    ids=range(12),
+)
+def test_what_is_no_origin_is_an_error(broker: mongoq.Broker, origins: Any) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match=r"origins.*https://queues\.example\.com"):
+        create_app(broker, origins=origins)
+
+
+def test_a_user_that_the_application_has_put_into_the_request_is_in_the_audit_log(
+    open_with: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def decide(request: Any) -> str:
+        request.scope["user"] = SimpleUser("ada")
+        return "act"
+
+    with caplog.at_level(logging.INFO, "mongoq.audit"):
+        assert open_with(decide).post(CHANGE, **BODY).status_code == 201
+    [record] = [record for record in caplog.records if record.name == "mongoq.audit"]
+    assert record.mongoq_user == "ada"  # type: ignore[attr-defined]

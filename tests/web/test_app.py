@@ -108,3 +108,33 @@ def test_a_real_server_serves_it(served: str, queue: mongoq.Queue[Any]) -> None:
         )
         assert too_long.status_code == 413
     assert queue.size() == 1
+
+
+@pytest.mark.parametrize("root", ["/ops/queues", "/a"])
+def test_a_prefix_may_be_removed_by_the_proxy_or_not(open_api: Any, broker: mongoq.Broker, root: str) -> None:
+    broker.queue("orders").push(1)
+    api = open_api(create_app(broker, root_path=f"{root}/"))
+    html = {"Accept": "text/html"}
+    for prefix in ("", root):
+        page = api.request("GET", f"{prefix}/queue", params={"name": "orders"}, headers=html)
+        assert (page.status_code, f'href="{root}/workers"' in page.text) == (200, True)
+        missing = api.request("GET", f"{prefix}/api/nothing", headers=html)
+        assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
+    assert api.get(f"{root}x/api/queues").status_code == 404
+
+
+@pytest.mark.parametrize("root", ["queues", "/", "/a b", "/../x", "//x", "/a?b", "/queue", "/api", "/api/items", 1])
+def test_a_prefix_that_cannot_be_used_is_an_error(broker: mongoq.Broker, root: Any) -> None:
+    if root == "/":
+        assert create_app(broker, root_path=root).root_path == ""
+        return
+    with pytest.raises(mongoq.ArgumentInvalid, match="root_path"):
+        create_app(broker, root_path=root)
+
+
+def test_no_answer_names_the_host_that_was_called(open_api: Any, broker: mongoq.Broker) -> None:
+    """Behind a proxy it is another one than the browser sees."""
+    api = open_api(create_app(broker, access=lambda _request: "act"), host="http://backend.example.com")
+    for path in ("/api/queues/", "/workers/", "/", "/api/openapi.json"):
+        answer = api.request("GET", path, headers={"Accept": "text/html"})
+        assert "backend.example.com" not in answer.text + str(answer.headers), path

@@ -5,98 +5,39 @@ With the variable ``MONGOQ_SCREENSHOTS`` the pictures of the docs go into the fo
 
 from __future__ import annotations
 
+import linecache
 import os
-import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-import uvicorn
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 import mongoq
 from mongoq.web import Users, create_app
 from tests.waiting import until
+from tests.web.chromium import click, needs_browser, texts
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs a browser: chromium and chromium-driver of Debian"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = needs_browser
 SECRETS = {"ada": "a-secret-of-ada", "bob": "a-secret-of-bob"}
 USERS = "ada:act:a-secret-of-ada\nbob:read:a-secret-of-bob"
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A browser without a window; it can reach this machine only."""
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    profile = tmp_path_factory.mktemp("browser")
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",  # Chromium refuses to run as root otherwise, as in most containers
-        "--disable-dev-shm-usage",
-        "--disable-gpu",
-        "--window-size=1200,760",
-        f"--user-data-dir={profile}",
-        "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
-    opened.set_page_load_timeout(120)
-    yield opened
-    opened.quit()
+HANDLER = """\
+def ship(order):
+    if order["city"] is None and not is_fixed.is_set():
+        raise KeyError("city")
+"""
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[[Any], str]]:
-    """Serves apps on ports of the system's choice, and returns their addresses."""
-    running: list[tuple[Any, uvicorn.Server, threading.Thread]] = []
-
-    def start(app: Any) -> str:
-        config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        running.append((app, server, thread))
-        until(lambda: server.started)
-        return f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-
-    yield start
-    for app, server, thread in running:
-        app.state.feed.close()
-        server.should_exit = True
-        thread.join()
-
-
-@pytest.fixture
-def broker(uri: str, database: str) -> Iterator[mongoq.Broker]:
-    """A broker of the test's own."""
-    with mongoq.connect(uri, database=database) as opened:
-        yield opened
-
-
-def texts(browser: Any, selector: str) -> list[str]:
-    """Return the texts of elements; in one step, because the page may renew itself between two."""
-    script = "return [...document.querySelectorAll(arguments[0])].map(element => element.innerText.trim())"
-    found: list[str] = browser.execute_script(script, selector)
-    return found
-
-
-def click(browser: Any, selector: str, text: str = "") -> None:
-    """Click on the first element with a text, as soon as there is one; in one step too."""
-    script = (
-        "const elements = [...document.querySelectorAll(arguments[0])];"
-        "const first = elements.find(each => each.innerText.includes(arguments[1]));"
-        "first?.click(); return first !== undefined"
-    )
-    until(lambda: browser.execute_script(script, selector, text))
+def make_handler(is_fixed: threading.Event) -> Callable[[dict[str, Any]], None]:
+    """Return a handler as of a program of a user: the pictures of the docs show its file and line."""
+    name, code = "shop/worker.py", {"is_fixed": is_fixed}
+    linecache.cache[name] = len(HANDLER), None, HANDLER.splitlines(keepends=True), name
+    exec(compile(HANDLER, name, "exec"), code)
+    return code["ship"]  # type: ignore[return-value]
 
 
 def save_picture(browser: Any, name: str) -> None:
@@ -114,20 +55,22 @@ def test_a_failing_item_is_found_explained_and_sent_back(
     broker.queue("mails").pause()
     place = serve(create_app(broker, access="act"))
     browser.get(f"http://{place}/")
+    browser.delete_all_cookies()  # those of other tests on this machine
+    browser.refresh()
     until(lambda: "numbers are live" in texts(browser, "#live"))
     assert "orders" not in texts(browser, "tbody th a")
     queue.push_many([{"id": number, "city": "Paris" if number % 2 else None} for number in range(6)])
     until(lambda: "orders" in texts(browser, "tbody th a"))
 
     is_fixed = threading.Event()
+    ship = make_handler(is_fixed)
     worker = mongoq.Worker(broker)
-
-    @worker.consumer("orders", max_retries=0)
-    def ship(order: dict[str, Any]) -> None:
-        if order["city"] is None and not is_fixed.is_set():
-            raise KeyError("city")
-
+    worker.consumer("orders", max_retries=0)(ship)
     worker.run(drain=True)
+    until(lambda: "3" in texts(browser, "tbody td a"))
+    assert "What is shown here" in texts(browser, "section h2")
+    browser.refresh()
+    assert texts(browser, "section h2") == []
     until(lambda: "3" in texts(browser, "tbody td a"))
     save_picture(browser, "dashboard")
     click(browser, "tbody td a", "3")
@@ -188,21 +131,3 @@ def test_hostile_payloads_stay_text(browser: Any, serve: Callable[[Any], str], b
         assert browser.find_elements(By.CSS_SELECTOR, "main img, main script") == []
     complaints = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert [text for text in complaints if "Content Security Policy" in text] == []
-
-
-def test_a_phone_shows_all_without_scrolling_sideways(
-    browser: Any, serve: Callable[[Any], str], broker: mongoq.Broker
-) -> None:
-    queue = broker.queue("orders", max_retries=0)
-    id = queue.push({"note": "a text without any room for a line break".replace(" ", "_") * 5})
-    place = serve(create_app(broker))
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": True}
-    )
-    try:
-        for path in ("/", "/queue?name=orders", f"/item?id={id}", "/workers"):
-            browser.get(f"http://{place}{path}")
-            width = browser.execute_script("return document.documentElement.scrollWidth")
-            assert width <= 360, path
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import logging
 from datetime import UTC, datetime
 from typing import Any
 
@@ -141,6 +143,62 @@ def test_a_payload_of_extended_json_is_pushed(each_api: Api, broker: mongoq.Brok
     assert (str(item.id), item.priority, item.headers) == (answer.json()["id"], -5, {"a": "b"})
 
 
+def test_a_push_is_sent_again_without_a_second_item(each_api: Api, broker: mongoq.Broker) -> None:
+    id = str(ObjectId())
+    body = {"queue": "mails", "payload": 1, "id": id, "once": 60}
+    first, again = each_api.post("/api/items/push", **body), each_api.post("/api/items/push", **body)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert (first.json()["id"], first.json()["new_item"]) == (id, True)
+    assert (again.json()["id"], again.json()["new_item"]) == (id, False)
+    broker.queue("mails").pop()  # of an item that was settled, the id is remembered
+    assert each_api.post("/api/items/push", **body).status_code == 200
+    assert (broker.queue("mails").size(), broker.queue("mails").settings.history) == (0, None)
+
+
+def test_an_id_of_another_queue_is_a_conflict(api: Api, broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
+    id = str(queue.push(1))
+    answer = api.post("/api/items/push", queue="mails", payload=1, id=id)
+    assert (answer.status_code, "'orders'" in answer.json()["detail"]) == (409, True)
+    assert (queue.size(), broker.queue("mails").size()) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"id": "x"}, "id"),
+        ({"id": {"$gt": 1}}, "id"),
+        ({"once": 60}, "once"),
+        ({"id": str(ObjectId()), "once": 0}, "once"),
+        ({"id": str(ObjectId()), "once": "1"}, "once"),
+        ({"key": ""}, "key"),
+        ({"key": "\ud800"}, "key"),
+    ],
+)
+def test_an_id_or_a_key_that_cannot_be_used_is_named(
+    api: Api, queue: mongoq.Queue[Any], fields: dict[str, Any], field: str
+) -> None:
+    body = json.dumps({"queue": "orders", "payload": 1, **fields}).encode()
+    answer = api.request("POST", "/api/items/push", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, [each["field"] for each in answer.json()["fields"]]) == (422, [field])
+    assert queue.size() == 0
+
+
+@pytest.mark.parametrize(("action", "payload"), [("keep", 1), ("replace", 2)])
+def test_a_push_under_a_taken_key_says_so(
+    each_api: Api, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture, action: str, payload: int
+) -> None:
+    done = queue.push(0, key="a")
+    queue.pop()  # in the history, it has the key no longer
+    first = each_api.post("/api/items/push", queue="orders", payload=1, key="a")
+    with caplog.at_level(logging.INFO, "mongoq.audit"):
+        second = each_api.post("/api/items/push", queue="orders", payload=2, key="a", on_duplicate=action)
+    assert (first.status_code, second.status_code, first.json()["id"] != str(done)) == (201, 200, True)
+    assert (second.json()["id"], second.json()["new_item"]) == (first.json()["id"], False)
+    assert [item.payload for item in queue.peek(5)] == [payload]
+    [record] = [record for record in caplog.records if record.name == "mongoq.audit"]
+    assert record.mongoq_number == payload - 1  # type: ignore[attr-defined]
+
+
 def test_a_push_may_be_due_later(api: Api, queue: mongoq.Queue[Any]) -> None:
     api.post("/api/items/push", queue="orders", payload=1, delay=60)
     api.post("/api/items/push", queue="orders", payload=2, when="2126-01-01T00:00:00Z")
@@ -224,3 +282,21 @@ def test_a_purge_has_a_dry_run_and_a_limit(api: Api, queue: mongoq.Queue[Any]) -
     assert api.post("/api/items/purge", queue="orders", where={"n": {"$gte": 4}}, limit=2).json()["number"] == 2
     assert queue.size() == 8
     assert api.post("/api/items/purge", queue="orders", limit=10**6).status_code == 422
+
+
+def test_a_pushed_item_may_expire(api: Api, queue: mongoq.Queue[Any]) -> None:
+    id = api.post("/api/items/push", queue="orders", payload=1, expires=600).json()["id"]
+    item = queue.get(ObjectId(id))
+    assert item is not None
+    assert item.start_by is not None
+    assert api.get(f"/api/items/{id}").json()["start_by"]
+    for body in ({"expires": -1}, {"expires": 0}, {"expires": "10m"}, {"expires": 60, "delay": 60}):
+        assert api.post("/api/items/push", queue="orders", payload=2, **body).status_code == 422
+    assert queue.size() == 1
+
+
+def test_where_expired_items_go_is_a_setting(api: Api, queue: mongoq.Queue[Any]) -> None:
+    queue.push(1)
+    assert api.get("/api/settings", queue="orders").json()["on_expired"] == "history"
+    assert api.post("/api/settings", queue="orders", on_expired="dead").json()["on_expired"] == "dead"
+    assert api.post("/api/settings", queue="orders", on_expired="nowhere").status_code == 422

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from html import unescape
 from typing import Any
 
 import pytest
 from bson import ObjectId
 from fastapi import FastAPI
+from pymongo import MongoClient
 
 import mongoq
 from mongoq.web import create_app, readings
 from mongoq.web.pages.feed import OPENING, Feed
+from tests.docs.commands import check_command
 from tests.web.conftest import Api
 from tests.web.test_letters import bury
 
@@ -42,7 +46,7 @@ def send_form(api: Api, fields: dict[str, Any]) -> Any:
 def read_form(page: str) -> dict[str, list[str]]:
     """Return the hidden fields of a page that asks."""
     fields: dict[str, list[str]] = {}
-    for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page):
+    for name, value in re.findall(r'type="hidden" name="([\w:]+)" value="([^"]*)"', page):
         fields.setdefault(name, []).append(unescape(value))
     return fields
 
@@ -58,12 +62,46 @@ def test_the_overview_begins_with_the_queues_in_trouble(each_api: Api, broker: m
     names = re.findall(r"<bdi>([\w.-]+)</bdi></a></th>", page)
     assert names == ["orders", "a-fine", "orders.dead"]
     for trouble in ("no consumer", "paused", "dead letters"):
-        assert trouble in page
+        assert f'<span class="trouble">{trouble}</span>' in page
 
 
-def test_a_first_visit_says_what_to_do(api: Api) -> None:
-    assert "There are no queues yet" in open_page(api, "/")
-    assert "No worker runs" in open_page(api, "/workers")
+def test_the_first_visit_has_an_introduction(api: Api) -> None:
+    first = api.request("GET", "/", headers=HTML)
+    assert "What is shown here</h2>" in first.text
+    cookie = first.headers["set-cookie"].lower()
+    assert ("httponly" in cookie, "samesite=lax" in cookie, "path=/;" in cookie) == (True, True, True)
+    second = api.request("GET", "/", headers=HTML)
+    assert ("What is shown here</h2>" in second.text, "set-cookie" in second.headers) == (False, False)
+    [again] = re.findall(r'href="([^"]+)">What is shown here\?', second.text)
+    assert "What is shown here</h2>" in open_page(api, again)
+
+
+def test_an_empty_page_says_what_to_do_next(api: Api, broker: mongoq.Broker) -> None:
+    pages = [open_page(api, "/"), open_page(api, "/workers"), open_page(api, "/pipelines")]
+    assert ["There are no queues yet" in pages[0], "No worker runs" in pages[1]] == [True, True]
+    queue = broker.queue("it's; rm -rf", history=60)
+    queue.push(1)
+    queue.pop()
+    broker.queue("plain", lease=7).push(1)
+    broker.queue("plain").pop()
+    for name in (queue.name, "plain"):
+        pages += [open_page(api, "/queue", name=name, state=state) for state in ("live", "reserved", "scheduled")]
+        pages += [open_page(api, "/queue", name=name, state="expired")]
+    pages += [open_page(api, "/queue", name="plain", state="processed")]
+    queue.push(1)
+    queue.bury(queue.reserve(), reason="x")  # type: ignore[arg-type]  # there is an item
+    queue.dead.purge()
+    pages += [open_page(api, "/letters", queue=queue.name)]
+    for page in pages:
+        assert 'class="empty"' in page
+        commands = [unescape(each) for each in re.findall(r"<code>(mongoq [^<]*)</code>", page)]
+        assert commands or "No lease has run out" in page
+        for command in commands:
+            words = shlex.split(command)
+            check_command(words)
+            assert "rm" not in words
+    unmatched = open_page(api, "/queue", name="plain", where='{"a": 1}')
+    assert 'No item matches. <a href="/queue?name=plain&amp;state=live">' in unmatched
 
 
 @pytest.mark.parametrize("state", ["live", "ready", "processed"])
@@ -97,6 +135,18 @@ def test_an_item_shows_its_failure_its_payload_and_its_way(api: Api, broker: mon
     page = unescape(open_page(api, "/item", id=str(letter.id)))
     for text in ("KeyError", "test_pages.py", '"city": null', "orders.dead"):
         assert text in page
+
+
+def test_a_settled_item_says_when_it_was_settled(api: Api, broker: mongoq.Broker) -> None:
+    queue = broker.queue("plain")
+    queue.push(1, id=(id := ObjectId()))
+    queue.rollback(queue.reserve())  # type: ignore[arg-type]  # there is an item
+    queue.commit(queue.reserve())  # type: ignore[arg-type]
+    processed = api.get(f"/api/items/{id}").json()["processed"]
+    page = open_page(api, "/item", id=str(id))
+    text = " ".join(re.sub(r"<[^>]+>", "", page).split())
+    assert f"It was settled in plain at {processed[:19]}" in text
+    assert "after 2 runs" in text
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -136,6 +186,47 @@ def test_letters_are_grouped_and_a_group_goes_back(each_api: Api, queue: mongoq.
     done = send_form(each_api, read_form(asked.text))
     assert "5 letters of orders.dead went back." in done.text
     assert (queue.size(), queue.dead.size()) == (5, 2)
+
+
+def test_many_letters_with_three_causes_are_three_rows(
+    api: Api, broker: mongoq.Broker, client: MongoClient[Any], database: str
+) -> None:
+    queue = broker.queue("orders", max_retries=0)
+    bury(queue, 1)
+    bury(queue, 2, error=KeyError("city"))
+    bury(queue, 3, reason="gone", error=ValueError("x"))
+    collection, first = client[database]["mongoq"], {}
+    for letter in list(collection.find({"q": "orders.dead", "when": {"$exists": True}})):
+        first[letter["origin"].get("reason"), letter.get("error", {}).get("type")] = letter["_id"]
+        last = letter["origin"]["at"] + timedelta(hours=5)
+        copies = [{**letter, "_id": ObjectId(), "origin": {**letter["origin"], "at": last}} for _ in range(3_333)]
+        collection.insert_many([{**copy, "when": copy["when"] + timedelta(minutes=1)} for copy in copies])
+    page = open_page(api, "/letters", queue="orders")
+    rows = re.findall(r"<tr>(.*?)</tr>", page.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
+    assert len(rows) == 3
+    for (reason, error), id in first.items():
+        [row] = [row for row in rows if str(id) in row]
+        assert "3,334" in row
+        assert (f"<bdi>{reason}</bdi>" in row, f"<bdi>{error or ''}</bdi>" in row) == (True, True)
+        begins, ends = map(datetime.fromisoformat, re.findall(r'datetime="([^"]+)"', row))
+        assert ends - begins == timedelta(hours=5)
+    assert "<bdi>x</bdi>" in page  # the message of an example
+
+
+def test_a_reason_of_several_lines_chooses_its_letters(api: Api, queue: mongoq.Queue[Any]) -> None:
+    bury(queue, 1, 2, reason="no such\r\ncity\n")
+    bury(queue, 3)
+    page = open_page(api, "/letters", queue="orders")
+    group = read_form(next(form for form in page.split("<form") if "json:reason" in form))
+    # A browser would send each end of a line as CR LF.
+    assert not [value for [value] in group.values() if "\n" in value or "\r" in value]
+    asked = send_form(api, {**group, "action": "replay"})
+    assert "Send 2 letters back" in asked.text
+    again = read_form(asked.text)
+    assert not [value for [value] in again.values() if "\n" in value or "\r" in value]
+    assert "2 letters of orders.dead went back." in send_form(api, again).text
+    wrong = send_form(api, {**group, "json:reason": "no JSON", "action": "replay"})
+    assert (wrong.status_code, queue.dead.size()) == (422, 1)
 
 
 def test_selected_letters_are_deleted(api: Api, queue: mongoq.Queue[Any]) -> None:

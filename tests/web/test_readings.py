@@ -12,14 +12,22 @@ import pytest
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.insight import QueueInsight
 from mongoq.web.pages.drawing import RATES_WIDTH, draw_rates
-from mongoq.web.readings import MAX_DEAD_QUEUES, MAX_PAUSE_SECONDS, LetterReadings, QueueReadings
+from mongoq.web.readings import (
+    FAILED,
+    FAILING_SAMPLES,
+    MAX_DEAD_QUEUES,
+    MAX_PAUSE_SECONDS,
+    LetterReadings,
+    QueueReadings,
+    Throughput,
+)
 
 
 class Client:
     """Counts the readings, each of which takes some seconds of a clock."""
 
     def __init__(self, seconds: float) -> None:
-        self.now, self.reads, self.done = 0.0, 0, 0
+        self.now, self.reads, self.done, self.failed = 0.0, 0, 0, 0
         self._seconds = seconds
 
     def clock(self) -> float:
@@ -28,7 +36,8 @@ class Client:
     async def read(self, _flow: Any) -> list[QueueInsight]:
         self.reads += 1
         self.now += self._seconds
-        return [QueueInsight("orders", datetime.now(UTC), events={"commit": self.done, "put": 10**6})]
+        events = {"commit": self.done, "put": 10**6, "rollback": self.failed}
+        return [QueueInsight("orders", datetime.now(UTC), events=events)]
 
 
 @pytest.mark.parametrize(("seconds", "pause"), [(0.01, 5.0), (0.4, 40.0)])
@@ -122,6 +131,29 @@ def test_an_hour_of_throughput_is_kept() -> None:
     client.done = 0  # the queue was dropped, and made again
     asyncio.run(run(1, 0))
     assert readings.rates("orders")[-1] == 0.0
+
+
+def test_failures_of_the_last_minutes_make_a_failing_queue() -> None:
+    client = Client(0.0)
+    readings = QueueReadings(client, clock=client.clock)  # type: ignore[arg-type]
+
+    async def run(minutes: int) -> None:
+        for _ in range(minutes):
+            await readings.read()
+            client.now += 60
+
+    assert readings.measure(["orders"], FAILED) is None
+    asyncio.run(run(2))
+    assert readings.measure(["orders"], FAILED) == Throughput(0.0, 0)
+    client.failed = 3
+    asyncio.run(run(1))
+    assert readings.measure(["orders", "unknown"], FAILED) == Throughput(3.0, 3)
+    asyncio.run(run(FAILING_SAMPLES - 1))
+    assert readings.measure(["orders"], FAILED) == Throughput(0.0, 3)
+    assert readings.is_failing("orders")
+    asyncio.run(run(1))
+    assert not readings.is_failing("orders")
+    assert not readings.is_failing("unknown")
 
 
 def test_the_line_of_rates_fits_its_place() -> None:

@@ -15,8 +15,8 @@ UNAVAILABLE = 3
 """Exit code when no server answered, or the server refused the user."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it."""
-STATE_ARGUMENTS = ("queue", "host")
-"""Arguments whose errors say in a sentence what the command has met: an unknown queue, a port that is in use."""
+STATE_ARGUMENTS = ("queue", "schedule", "host")
+"""Arguments whose errors say in a sentence what the command has met: an unknown queue, a port in use."""
 
 
 def describe_error(error: MongoqError) -> tuple[str, int]:

@@ -19,6 +19,7 @@ from mongoq.cli.base.output import Output, discard_stdout, printable
 from mongoq.cli.base.progress import Meter
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
 from mongoq.model.arguments import PRIORITIES
+from mongoq.model.arguments import expires as checked_expires
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.extended_json import read_json
 from mongoq.protocol.base.find import find_one
@@ -55,6 +56,7 @@ def parse_headers(_context: click.Context, _parameter: click.Parameter, values: 
 @click.argument("value", required=False, metavar="[JSON | -]")
 @click.option("--delay", type=DURATION, help="Time until the items may be claimed, such as 30s, 5m or 2h.")
 @click.option("--when", type=MOMENT, help="Time before which they are not claimed, such as 2026-11-26T14:30:00Z.")
+@click.option("--expires", type=DURATION, help="Time by which they must be started, or they do not run, such as 10m.")
 @click.option(
     "--priority",
     type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),
@@ -72,6 +74,7 @@ def push(
     value: str | None,
     delay: timedelta | None,
     when: datetime | None,
+    expires: timedelta | None,
     priority: int,
     key: str | None,
     headers: dict[str, str],
@@ -86,7 +89,13 @@ def push(
     many items were pushed before it.
     """
     handle = broker.queue(queue)
-    options: dict[str, Any] = {"delay": delay, "when": when, "priority": priority, "headers": headers or None}
+    options: dict[str, Any] = {
+        "delay": delay,
+        "when": when,
+        "expires": expires,
+        "priority": priority,
+        "headers": headers or None,
+    }
     _check_options(handle, key, **options)
     is_new = not broker._run(is_known, queue)
     suffix = new_queue_text(broker) if is_new else ""
@@ -111,9 +120,13 @@ def push(
         output.note(f"pushed {amount(pusher.pushed)} to {queue}{suffix if pusher.pushed else ''}")
 
 
-def _check_options(handle: Queue[Any], key: str | None, *, delay: Any, when: Any, priority: int, headers: Any) -> None:
+def _check_options(
+    handle: Queue[Any], key: str | None, *, delay: Any, when: Any, expires: Any, priority: int, headers: Any
+) -> None:
     """Check the options before anything is read or sent."""
     check_due(delay, when)
+    if expires is not None:
+        checked_expires(expires)
     checked_priority(priority)
     check_headers(headers, handle._context.broker.encoding)
     if key is not None:

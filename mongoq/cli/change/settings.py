@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -13,12 +13,14 @@ from mongoq.cli.base.amounts import ROUGH_LIMIT, amount, count_items
 from mongoq.cli.base.arguments import QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
-from mongoq.cli.base.durations import DURATION, DURATION_OR_NONE, NONE, ParameterType, setting_text
+from mongoq.cli.base.durations import DURATION, DURATION_OR_NONE, ParameterType
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
 from mongoq.errors import MongoqError, QueueUnknown
 from mongoq.model.arguments import queue_name
+from mongoq.model.encoding.extended_json import NONE, setting_text
 from mongoq.model.settings import (
+    OnExpired,
     QueueOptions,
     QueueSettings,
     check_burst,
@@ -30,7 +32,7 @@ from mongoq.protocol import admin
 from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.sync import Broker, Queue
 
-ALL_OPTIONS = "--lease, --history, --max-retries, --dead, --max-running, --rate and --burst"
+ALL_OPTIONS = "--lease, --history, --max-retries, --dead, --max-running, --rate, --burst and --on-expired"
 with_new = click.option("--new", is_flag=True, help="QUEUE need not exist yet.")
 """Adds the option for a queue that has no item yet."""
 
@@ -125,6 +127,11 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
 @click.option("--max-running", type=CountOrNone(), help="Runs at a time, over all workers, or none for no limit.")
 @click.option("--rate", metavar="RATE", help="Runs that may start in a time, such as 100/m, or none for no limit.")
 @click.option("--burst", type=CountOrNone(), help="Runs that may start at once under --rate, or none for the default.")
+@click.option(
+    "--on-expired",
+    type=click.Choice(get_args(OnExpired)),
+    help="Where items go that were not started in time; history deletes them where the queue keeps none.",
+)
 @click.option("--existing", is_flag=True, help="Apply --history to the items in the history too.")
 @with_new
 @with_confirmation
@@ -139,6 +146,7 @@ def configure(
     max_running: int | str | None,
     rate: str | None,
     burst: int | str | None,
+    on_expired: OnExpired | None,
     existing: bool,
     new: bool,
     confirmation: Confirmation,
@@ -154,6 +162,7 @@ def configure(
         "max_running": max_running,
         "rate": rate,
         "burst": burst,
+        "on_expired": on_expired,
     }
     given: dict[str, Any] = {
         name: None if value == NONE else value for name, value in options.items() if value is not None

@@ -13,7 +13,14 @@ from mongoq.cli.base.connection import connect, with_connection, with_json
 from mongoq.cli.base.durations import DURATION
 from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output
-from mongoq.cli.checks.queue_checks import check_consumers, check_oldest, check_paused, check_stored, check_workers
+from mongoq.cli.checks.queue_checks import (
+    check_consumers,
+    check_oldest,
+    check_paused,
+    check_schedules,
+    check_stored,
+    check_workers,
+)
 from mongoq.cli.checks.role import ROLES
 from mongoq.cli.checks.server_checks import (
     Finding,
@@ -114,6 +121,7 @@ def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[Finding]
         yield _run(partial(check, server)).named(name)
     yield _run(lambda: check_stored(broker._run(find_unusable))).named("stored settings")
     yield _run(lambda: check_workers(broker.workers())).named("workers")
+    yield _run(lambda: check_schedules(broker.schedules())).named("schedules")
     try:
         queues = broker._run(read_queues)
     except OperationFailure as error:

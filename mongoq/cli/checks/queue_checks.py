@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from mongoq.cli.base.amounts import amount
 from mongoq.cli.checks.server_checks import Finding
+from mongoq.model.schedule.definition import ScheduleRecord
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.insight import QueueInsight
 
@@ -74,6 +75,24 @@ def check_oldest(queues: Sequence[QueueInsight], max_age: timedelta) -> Finding:
         return Finding.fine(f"the first one waits for {_age(aged[0])}, in queue {aged[0].name}")
     names = _list(f"{queue.name} ({_age(queue)}{', paused' if queue.paused else ''})" for queue in late)
     return Finding.problem(f"due items wait in {names}", "see whether the workers fail, or are too few")
+
+
+def check_schedules(schedules: Sequence[ScheduleRecord]) -> Finding:
+    """Check that schedules tick in time, can be read, and belong to running code."""
+    broken = [schedule for schedule in schedules if schedule.trouble is not None]
+    if broken:
+        names = _list(f"{schedule.name} ({schedule.trouble})" for schedule in broken)
+        return Finding.problem(f"unusable are {names}", "define them again, or mongoq schedules remove NAME")
+    late = [schedule for schedule in schedules if schedule.late]
+    if late:
+        names = _list(f"{each.name} ({timedelta(seconds=int(each.late.total_seconds()))})" for each in late)
+        advice = "start a worker, with the function of the schedule if one makes its payload, and the extra schedules"
+        return Finding.problem(f"no worker has made the ticks of {names}", advice)
+    unseen = [schedule for schedule in schedules if schedule.unseen]
+    if unseen:
+        names = _list(f"{schedule.name} since {schedule.seen:%Y-%m-%d %H:%M:%S} UTC" for schedule in unseen)
+        return Finding.warning(f"no running code has {names}", "mongoq schedules prune deletes them")
+    return Finding.fine(f"{len(schedules)} in time" if schedules else "there are none")
 
 
 def _age(queue: QueueInsight) -> str:

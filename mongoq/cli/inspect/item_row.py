@@ -20,6 +20,7 @@ def item_row(item: Item[Any]) -> dict[str, Any]:
         "id": item.id,
         "state": state_of(item),
         "due": _time(item.stored("when")),
+        "start_by": _time(item.stored("start_by")),
         "by": item.stored("by"),
         "since": claim_time(item),
         "lease_until": _time(item.stored("when")),

@@ -24,12 +24,12 @@ from mongoq.sync import Broker
 
 LIVE = "live"
 """State of ``peek`` that stands for all items that are not processed."""
-DUE_COLUMNS = ("id", "due", "priority", "attempts", "key", "payload")
-LIVE_COLUMNS = ("id", "state", "due", "priority", "attempts", "key", "payload")
-OPTIONAL = frozenset({"priority", "attempts", "key"})
+DUE_COLUMNS = ("id", "due", "start_by", "priority", "attempts", "key", "payload")
+LIVE_COLUMNS = ("id", "state", "due", "start_by", "priority", "attempts", "key", "payload")
+OPTIONAL = frozenset({"start_by", "priority", "attempts", "key"})
 """Columns that are left out if they are empty, or zero in each row."""
 RESERVED_COLUMNS = ("id", "by", "since", "lease_until", "priority", "attempts", "key", "payload")
-PROCESSED_COLUMNS = ("id", "processed", "priority", "attempts", "key", "payload")
+PROCESSED_COLUMNS = ("id", "processed", "start_by", "priority", "attempts", "key", "payload")
 COLUMNS = {
     "ready": DUE_COLUMNS,
     "scheduled": DUE_COLUMNS,

@@ -11,7 +11,7 @@ from mongoq.cli.base.arguments import COUNT, QUEUE
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output, cell
 from mongoq.model.encoding.extended_json import duration_text
-from mongoq.model.settings import STORED_OPTIONS
+from mongoq.model.settings import SETTINGS
 from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings, read_queues, read_settings
 from mongoq.protocol.insight import read_events as read_events_of
 from mongoq.sync import Broker
@@ -106,7 +106,7 @@ def settings(queue: str, broker: Broker, output: Output) -> None:
 
 
 def _values(read: StoredSettings) -> dict[str, Any]:
-    return {name: getattr(read.settings, name) for name in STORED_OPTIONS}
+    return {name: getattr(read.settings, name) for name in SETTINGS}
 
 
 def _seconds(value: Any) -> Any:

@@ -32,7 +32,7 @@ NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[
     show_default=True,
     help="Where to serve the pages. Another host than this machine needs --users.",
 )
-@click.option("--act", is_flag=True, help="Let everybody on this machine make changes; without it all is read-only.")
+@click.option("--act", is_flag=True, help="Print a secret link, by which a browser may make changes.")
 @click.option(
     "--users",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -45,7 +45,16 @@ NEEDED_EXTRA = "the dashboard needs the extra 'web': pip install 'mongoq-driver[
     metavar="TARGET",
     help="Pipeline to draw: module:object, or the file of a recipe; repeatable.",
 )
-@click.option("--origin", "origins", multiple=True, help="Origin of a proxy, such as https://queues.example.com.")
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="URL",
+    help="Origin that browsers see behind a proxy, such as https://queues.example.com; repeatable.",
+)
+@click.option(
+    "--root-path", default="", metavar="PATH", help="Prefix of the addresses behind a proxy, such as /queues."
+)
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
 def dashboard(
@@ -58,15 +67,18 @@ def dashboard(
     users: Path | None,
     pipelines: tuple[str, ...],
     origins: tuple[str, ...],
+    root_path: str,
     log_level: str,
     log_format: str,
 ) -> None:
     """Show queues, items, dead letters and history in a browser, and repair them there.
 
-    Without users it is read-only, and for this machine alone. SIGTERM or Ctrl-C ends the command.
+    Without users it is for this machine alone, and read-only unless --act prints a link. SIGTERM or Ctrl-C ends the
+    command.
     """
     try:
         from mongoq.web import Users, create_app
+        from mongoq.web.link import LINK_PATH, SecretLink
         from mongoq.web.server import serve
     except ImportError as error:
         raise click.ClickException(NEEDED_EXTRA) from error
@@ -76,13 +88,27 @@ def dashboard(
     if access is None:
         if not _is_local(http[0]):
             raise click.UsageError(f"{http[0]!r} is reached from other machines: name the users, by --users FILE")
-        access = "act" if act else "read"
+        if origins or root_path:
+            raise click.UsageError("a proxy passes on requests of other machines: name the users, by --users FILE")
+        access = SecretLink() if act else "read"
     elif act:
         raise click.UsageError("--act is for a dashboard without users; each user has a level")
     app = create_app(
-        place.pop("uri"), access=access, origins=origins, pipelines=map(_load_pipeline, pipelines), **place
+        place.pop("uri"),
+        access=access,
+        origins=origins,
+        root_path=root_path,
+        pipelines=map(_load_pipeline, pipelines),
+        **place,
     )
-    serve(app, *http, lambda port: logger.info("the dashboard is served at %s/", to_url(http[0], port)))
+
+    def announce(port: int) -> None:
+        address = f"{to_url(http[0], port)}{app.root_path}"
+        logger.info("the dashboard is served at %s/", address)
+        if isinstance(access, SecretLink):  # to stdout, because logs are kept and read by others
+            click.echo(f"To make changes, open {address}{LINK_PATH}?token={access.token}")
+
+    serve(app, *http, announce)
 
 
 def _load_pipeline(target: str) -> Pipeline:

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from bson import json_util
 from bson.binary import UuidRepresentation
@@ -23,6 +23,11 @@ AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "we
 """Unit of a time ago, by its letter."""
 DURATION_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 """Units of durations, with their seconds."""
+SETTING_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+"""Units of the durations of settings, with their milliseconds, the longest unit first."""
+SETTING_TEXT = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d|)")
+NONE: Final = "none"
+"""Text of a setting without a value."""
 AGO = re.compile(r"(\d{1,9})([smhdw])")
 PARSE_OPTIONS = JSON_OPTIONS.with_options(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 JSON_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, BSONError)
@@ -98,6 +103,30 @@ def duration_text(length: timedelta) -> str:
         if number or parts:
             parts.append(f"{number}{unit}" if number else "")
     return " ".join(filter(None, parts[:2])) or "0s"
+
+
+def setting_text(length: timedelta | None) -> str:
+    """Return a duration as ``read_duration`` reads it, in the largest unit that divides it; ``none`` without one."""
+    if length is None:
+        return NONE
+    whole = length // timedelta(milliseconds=1)
+    unit, size = next(((unit, size) for unit, size in SETTING_UNITS.items() if whole and whole % size == 0), ("s", 1))
+    return f"{whole // size}{unit}"
+
+
+def read_duration(text: str) -> timedelta:
+    """Return the duration that a text such as ``90s``, ``5m``, ``2h`` or ``7d`` names; seconds without a unit.
+
+    Raises:
+        ValueError: the text names no duration.
+    """
+    parts = SETTING_TEXT.fullmatch(text.strip().lower())
+    if parts is None:
+        raise ValueError(f"{text!r:.60} is no duration; write it as 90s, 5m, 2h or 7d")
+    try:
+        return timedelta(milliseconds=float(parts[1]) * SETTING_UNITS[parts[2] or "s"])
+    except OverflowError:
+        raise ValueError(f"{text!r} is too long") from None
 
 
 def read_time(text: str) -> datetime | timedelta:

@@ -20,6 +20,7 @@ from mongoq.model.outcomes import (
     Failed,
     Fork,
     HandlerOutcome,
+    Later,
     Move,
     Release,
     ResolvedOutcome,
@@ -142,7 +143,7 @@ class StageOutcomeResolver(OutcomeResolver):
                 return self._complete_move(outcome)
             case Fork():
                 return Fork([self._complete_move(move) for move in outcome.moves])
-            case Dead() | Drop() | Retry():
+            case Dead() | Drop() | Later() | Retry():
                 return outcome
             case _:
                 raise make_unknown_error(outcome)

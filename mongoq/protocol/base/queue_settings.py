@@ -13,7 +13,15 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.log_fields import log_fields
-from mongoq.model.settings import QueueSettings, check_burst, check_limit, check_options, from_stored, to_stored
+from mongoq.model.settings import (
+    SETTINGS,
+    QueueSettings,
+    check_burst,
+    check_limit,
+    check_options,
+    from_stored,
+    to_stored,
+)
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
@@ -104,6 +112,7 @@ def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
     except ArgumentInvalid as error:
         raise unusable_settings(context.broker, context.name, error) from error
     context.state.store(paused=bool(control.get("paused")), settings=settings, asked_at=asked_at)
+    context.state.ordered = control.get("sequences") is True
     return document
 
 
@@ -223,8 +232,7 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
     if not changes:
         raise ArgumentInvalid(
             "configure",
-            "give at least one of lease=, history=, max_retries=, dead=, max_running=, rate=, burst=; queue.settings "
-            "tells what is known",
+            f"give at least one of {'=, '.join(SETTINGS)}=; queue.settings tells what is known",
         )
     yield from ensure_ready(context)
     check_limit(context.name, changes, dead=context.settings.dead)
@@ -247,6 +255,17 @@ def _update_retention(context: QueueContext[Any], history: timedelta | None) -> 
     expires = {"$max": ["$once", {"$add": ["$processed", length]}]}
     filter = {"q": context.name, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
     yield from retry_until_reply(Command("update_many", {"filter": filter, "update": [{"$set": {"expires": expires}}]}))
+
+
+def mark_ordered(context: QueueContext[Any], *, joined: bool) -> Flow[None]:
+    """Note that the queue has sequences (``update`` of the control document, upsert), unless that is known.
+
+    Written in a caller's transaction (``joined``), the note may be undone, so this process does not rely on it.
+    """
+    if context.state.ordered:
+        return
+    yield from _write(context, {"$set": {"sequences": True}, **IN_USE_UPDATE})
+    context.state.ordered = not joined
 
 
 def is_paused(context: QueueContext[Any]) -> Flow[bool]:

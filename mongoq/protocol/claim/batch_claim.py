@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from bson import ObjectId
@@ -24,6 +25,7 @@ from mongoq.protocol.base.find import close_cursor, find_few, find_head
 from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.candidates import Candidates
+from mongoq.protocol.claim.expiry import start_or_expire
 from mongoq.protocol.claim.reserve import bury_exhausted, is_suspect
 from mongoq.protocol.flow import Command, Flow, Refused, ReplyLost, Unreadable, number_matched
 from mongoq.protocol.settle.bulk import Statement, make_statement
@@ -159,6 +161,8 @@ class BatchClaim:
 def send_claim(claim: BatchClaim, tried: int, *, projection: Mapping[str, Any] | None = None) -> Flow[list[Item[Any]]]:
     """Send the claim, and return its items in the order of claims; ``tried`` is the number of candidates present.
 
+    Items that were not started in time are settled instead (``expiry``), so there may be none although some were found.
+
     Sent again after a lost reply, the claim counts nothing twice: its items are no longer eligible. With a
     ``projection`` only these fields are read back.
     """
@@ -181,7 +185,8 @@ def send_claim(claim: BatchClaim, tried: int, *, projection: Mapping[str, Any] |
         claim.context.state.contention.record_batch(tried, 0)
     elif all_read:  # otherwise, items that cannot be returned to the caller are left to the next claim
         items |= yield from _claim_leftovers(claim, items, tried)
-    return [items[key] for key in claim.ids if key in items]
+    claimed = [items[key] for key in claim.ids if key in items]
+    return (yield from start_or_expire(claim.context, claimed, claim.token, partial(claim.give_back, claim.ids)))
 
 
 def _send(claim: BatchClaim) -> Flow[tuple[int, bool]]:

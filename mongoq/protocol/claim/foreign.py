@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,8 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.log_fields import log_fields
 from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
+from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.settle import HISTORY_FIELDS
 from mongoq.protocol.state.context import QueueContext
 
@@ -94,12 +97,26 @@ def _remove_first(context: QueueContext[Any], filter: Mapping[str, Any], reason:
     """Bury or postpone the first document that matches, and return whether there is one (``findAndModify``)."""
     fields, unset_fields = _removal(context, reason)
     update = {"$set": fields, "$unset": dict.fromkeys(unset_fields, "")}
-    arguments = {"filter": filter, "update": update, "sort": CLAIM_ORDER, "projection": {"_id": 1}}
-    removed: Any = yield from Command("find_one_and_update", arguments)
+    projection = {"_id": 1, "sequence": 1, "place": 1} if context.state.ordered else {"_id": 1}
+    arguments = {"filter": filter, "update": update, "sort": CLAIM_ORDER, "projection": projection}
+    command: Command[Any] = Command("find_one_and_update", arguments)
+    if context.state.ordered and "q" in fields:
+        removed, promoted = yield from run_atomic(context.broker, partial(_remove_and_promote, context, command))
+        record_promoted(context.broker, promoted)
+    else:
+        removed = yield from command
     if removed is None:
         return False
     _record_removal(context, removed["_id"], fields)
     return True
+
+
+def _remove_and_promote(context: QueueContext[Any], command: Command[Any]) -> Flow[tuple[Any, list[Promoted]]]:
+    """Remove a document, and let the next item of its sequence follow; called in a transaction."""
+    removed: Any = yield from command
+    sequence = (removed or {}).get("sequence")
+    left = {sequence: 1} if isinstance(sequence, str) and "place" in removed else {}
+    return removed, (yield from leave(context.broker, context.name, left))
 
 
 def _removal(context: QueueContext[Any], reason: str) -> Change:
@@ -112,7 +129,8 @@ def _removal(context: QueueContext[Any], reason: str) -> Change:
     if context.stage is not None:
         origin["stage"] = context.stage.name
     buried = {"q": context.settings.dead, "when": now, "reserved": False, "attempts": 0, "origin": origin}
-    return buried, ("token", "key", *HISTORY_FIELDS)
+    place = ("place",) if context.state.ordered else ()
+    return buried, ("token", "key", "start_by", *place, *HISTORY_FIELDS)
 
 
 def _record_removal(context: QueueContext[Any], id: Any, fields: Mapping[str, Any]) -> None:

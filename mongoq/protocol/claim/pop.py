@@ -16,8 +16,10 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
+from mongoq.model.process import Event
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
+from mongoq.protocol.claim import expiry as start_date
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.reserve import (
     OnInvalid,
@@ -30,6 +32,8 @@ from mongoq.protocol.claim.reserve import (
 )
 from mongoq.protocol.flow import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
+from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle import bury, settle
 from mongoq.protocol.state.context import QueueContext
 
@@ -59,8 +63,11 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     """Remove the first eligible item from the queue, and return it: at most once."""
     check_on_invalid(on_invalid)
     yield from ensure_ready(context)
-    while popped := (yield from claim_first(context, partial(_take, context))):
+    while popped := (yield from claim_first(context, partial(_take_in_order, context))):
         item = popped.item
+        if start_date.is_expired(item, item.read_at):
+            yield from _settle_expired(context, popped)
+            continue
         if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
             runs = max_runs(context)
             yield from _bury_popped(context, popped, bury.reason_exhausted(runs), None, runs)
@@ -76,7 +83,77 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     return None
 
 
-def _take(context: QueueContext[Any]) -> Flow[_Popped | None]:
+def _settle_expired(context: QueueContext[Any], popped: _Popped) -> Flow[None]:
+    """Settle a popped item that was not started in time: it has left the queue, and only a dead letter is missing.
+
+    The others at the head of the queue are settled with it.
+    """
+    if context.settings.buries_expired:
+        attempts = attempts_of(popped.before)
+        yield from _bury_popped(context, popped, start_date.EXPIRED_REASON, None, attempts, event="expired")
+    else:
+        context.count("expired")
+    yield from start_date.settle_expired_head(context)
+
+
+def _take_in_order(context: QueueContext[Any]) -> Flow[_Popped | None]:
+    """Settle the head of the queue; in a queue with sequences in a transaction, in which the next item follows."""
+    if context.state.ordered and not context.broker.serverless:
+        return _take_in_transaction(context)
+    return _take(context)
+
+
+def _take_in_transaction(context: QueueContext[Any]) -> Flow[_Popped | None]:
+    popped, promoted = yield from run_atomic(context.broker, partial(_take_and_promote, context))
+    record_promoted(context.broker, promoted)
+    if isinstance(popped, _UnreadableBuried):
+        raise Unreadable(popped.cause)
+    return popped
+
+
+def _take_and_promote(context: QueueContext[Any]) -> Flow[tuple[_Popped | _UnreadableBuried | None, list[Promoted]]]:
+    taken: _Popped | _UnreadableBuried | None
+    try:
+        taken = yield from _take(context, joined=True)
+    except _UnreadableBuried as unreadable:
+        taken = unreadable
+    if taken is None or (isinstance(taken, _UnreadableBuried) and context.settings.dead is None):
+        return taken, []
+    return taken, (yield from _promote_next(context, taken.before))
+
+
+def _follow_later(context: QueueContext[Any], popped: _Popped) -> Flow[None]:
+    """Let the next item of a sequence follow in a transaction of its own, after a pop without one.
+
+    This process had not heard yet of the queue's first sequence. A crash in between leaves a sequence that
+    ``repair_sequences`` mends.
+    """
+    context.state.ordered = True
+    record_promoted(context.broker, (yield from run_atomic(context.broker, partial(_promote_after, context, popped))))
+
+
+def _promote_after(context: QueueContext[Any], popped: _Popped) -> Flow[list[Promoted]]:
+    """Take the place from what a pop has left in history, if anything, and let the next item follow."""
+    left = {"_id": popped.before["_id"], "settled": popped.token}
+    yield from Command("update_one", {"filter": left, "update": {"$unset": {"place": ""}}})
+    return (yield from _promote_next(context, popped.before))
+
+
+def _promote_next(context: QueueContext[Any], before: Document) -> Flow[list[Promoted]]:
+    sequence = before.get("sequence")
+    left = {sequence: 1} if "place" in before and isinstance(sequence, str) else {}
+    return (yield from leave(context.broker, context.name, left))
+
+
+class _UnreadableBuried(Unreadable):
+    """The head of the queue could not be decoded, and was buried or postponed."""
+
+    def __init__(self, before: UnreadableDocument) -> None:
+        super().__init__(InvalidBSON(before.problem))
+        self.before = before
+
+
+def _take(context: QueueContext[Any], *, joined: bool = False) -> Flow[_Popped | None]:
     """Settle the head of the queue in one command, with or without a remembered id.
 
     An item with a remembered id must never be gone without its stub: a push of the same id would create it again. One
@@ -88,7 +165,8 @@ def _take(context: QueueContext[Any]) -> Flow[_Popped | None]:
     start = state.claim_hints.start(context.name, now)
     marks = {"processed": now, "expires": now + (history or ZERO_TIME), "settled": token}
     # Once a remembered id was met, more are likely: the update is then sent first for a while.
-    updates = context.broker.serverless or time.monotonic() < state.remembers_until
+    # In a transaction it is always the update: a refused delete would end the transaction.
+    updates = context.broker.serverless or state.ordered or time.monotonic() < state.remembers_until
     while True:
         command = _pop_command(context, start.filter, marks, history, updates=updates)
         try:
@@ -102,7 +180,7 @@ def _take(context: QueueContext[Any]) -> Flow[_Popped | None]:
             state.expect_remembered()
     if isinstance(before, UnreadableDocument):
         yield from foreign.bury_popped_unreadable(context, before, q=context.name, processed=now, settled=token)
-        raise Unreadable(InvalidBSON(before.problem))
+        raise _UnreadableBuried(before)
     state.record_claim(start, before)
     if before is None:
         return None
@@ -110,7 +188,10 @@ def _take(context: QueueContext[Any]) -> Flow[_Popped | None]:
         yield from _delete_stub(context, before, marks, history)
     attempts, by = attempts_of(before) + 1, str(context.broker.identity)
     popped = {**before, "reserved": False, "token": None, "attempts": attempts, "by": by, "processed": now}
-    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
+    taken = _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
+    if "place" in before and not joined:
+        yield from _follow_later(context, taken)
+    return taken
 
 
 def _pop_command(
@@ -170,7 +251,8 @@ def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps:
     fields["expires"] = {"$max": [marks["expires"], {"$cond": [IS_REMEMBERED, "$once", None]}]}
     if keeps:
         fields["attempts"] = {"$add": [{"$ifNull": ["$attempts", 0]}, 1]}
-    return [{"$set": fields}, {"$unset": ["when", "token", *drops]}]
+    place = ("place",) if context.state.ordered else ()
+    return [{"$set": fields}, {"$unset": ["when", "token", *place, *drops]}]
 
 
 def _undo_command(context: QueueContext[Any], before: Document, now: datetime, token: ObjectId) -> Command[Any]:
@@ -230,7 +312,13 @@ def _delete_stub(
 
 
 def _bury_popped(
-    context: QueueContext[Any], popped: _Popped, reason: str, error: PayloadInvalid | None, attempts: int
+    context: QueueContext[Any],
+    popped: _Popped,
+    reason: str,
+    error: PayloadInvalid | None,
+    attempts: int,
+    *,
+    event: Event = "dead",
 ) -> Flow[None]:
     """Put a popped item into the dead queue, in place of the history or stub that it left.
 
@@ -240,12 +328,12 @@ def _bury_popped(
     before, item, token = popped
     now, queue = context.broker.clock.now(), bury.dead_queue(context)
     burial, marks = bury.burial_update(context, item, reason=reason, error=error, attempts=attempts, now=now)
-    fields = {name: value for name, value in before.items() if name not in burial["$unset"]}
+    fields = {name: value for name, value in before.items() if name not in burial["$unset"] and name != "place"}
     dead = {**fields, **burial["$set"], **marks.in_document(before)}
     try:
         yield from _restore_command(dead, token)
     except Duplicate:
         dead["_id"] = new_id()
         yield from Command("insert_one", {"document": dead})
-    context.count("dead")
+    context.count(event)
     context.broker.record_put(queue, now, item.priority, id=dead["_id"], is_new=False)

@@ -21,6 +21,7 @@ from mongoq.protocol.base.first_due import has_items_before_bound, refresh_hints
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.claim import foreign
+from mongoq.protocol.claim.expiry import start_or_expire
 from mongoq.protocol.flow import MAX_SENDS, Command, Flow, Refused, ReplyLost, Shared, Unreadable, has_matched
 from mongoq.protocol.settle import settle
 from mongoq.protocol.settle.bury import bury, reason_exhausted
@@ -99,7 +100,7 @@ def reserve_now(
 
 
 def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
-    """Claim the first item with a run left; items before it without one are buried."""
+    """Claim the first item with a run left; items before it without one, and expired ones, are settled."""
     claimed = yield from claim_with_lapse(context, lease)
     return claimed and claimed[0]
 
@@ -115,10 +116,19 @@ def claim_with_lapse(
     """
     while claimed := (yield from claim_first(context, partial(_claim, context, lease, patience))):
         item, spent, lapsed = claimed
-        if not spent:
+        if spent:
+            yield from bury_exhausted(context, item)
+            continue
+        # Asked here, so that an ordinary item costs no call.
+        if "start_by" not in item._document:  # noqa: SLF001
             return item, lapsed
-        yield from bury_exhausted(context, item)
+        if (yield from start_or_expire(context, [item], item.token, partial(_give_back_command, context, item))):
+            return item, lapsed
     return None
+
+
+def _give_back_command(context: QueueContext[Any], item: Item[Any]) -> Command[bool]:
+    return settle.release_command(item.id, item.token, item.due or context.broker.clock.now())
 
 
 def claim_first(context: QueueContext[Any], claim: Callable[[], Flow[R | None]]) -> Flow[R | None]:

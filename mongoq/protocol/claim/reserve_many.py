@@ -152,6 +152,9 @@ def _try_claim(
     """
     prefetch, fields = context.state.prefetch, None if screen is None else screen.fields
     prefetch.here()
+    # An item that does not match may be the first of a sequence: one claim settles it and lets the next one follow.
+    if screen is not None and context.state.ordered:
+        return (yield from _claim_single(context, lease, screen))
     held_up = skips_lapsed and time.monotonic() < context.state.held_up
     candidates = yield from read_candidates(context, n, shared=shared, unreserved=held_up, fields=fields)
     if candidates is None:

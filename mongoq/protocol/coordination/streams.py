@@ -63,8 +63,8 @@ __all__ = [
 ]
 
 
-RESERVED_ITEM_FIELDS = {"once": 1}
-"""Projection of the reserved items: this field besides their ids."""
+RESERVED_ITEM_FIELDS = {"once": 1, "start_by": 1}
+"""Projection of the reserved items: these fields besides their ids."""
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,11 +18,12 @@ from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import TYPE_BYTES, Document, shorten
 from mongoq.model.indexes import CLAIM_ORDER
-from mongoq.model.item import Item
+from mongoq.model.item import Item, id_key
+from mongoq.model.settings import queue_options
 from mongoq.model.trail import STAGE_BYTES, payload_at
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, number_matched
 from mongoq.protocol.history.mistaken import refuse_mistake
@@ -36,6 +38,9 @@ from mongoq.protocol.history.pages import (
 from mongoq.protocol.history.read import NOT_RESERVED
 from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.history.search import Progress, count_free, search
+from mongoq.protocol.sequence.control import ensure_possible, run_atomic, send_statements
+from mongoq.protocol.sequence.enter import enter
+from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.bulk import count_found
 from mongoq.protocol.state.context import QueueContext
 
@@ -165,6 +170,7 @@ class FailureGroup:
         example: id of the first letter, in the order of claims.
         first: time of the first burial; ``None`` when it is not known.
         last: time of the last burial.
+        message: message of the first letter's error; ``None`` without an error.
     """
 
     reason: str | None
@@ -173,6 +179,7 @@ class FailureGroup:
     example: Any
     first: datetime | None
     last: datetime | None
+    message: str | None = None
 
 
 def group_letters(
@@ -195,6 +202,7 @@ def group_letters(
                 "_id": {"reason": "$origin.reason", "error": "$error.type"},
                 "number": {"$sum": 1},
                 "example": {"$first": "$_id"},
+                "message": {"$first": "$error.message"},
                 "first": {"$min": "$origin.at"},
                 "last": {"$max": "$origin.at"},
             }
@@ -242,6 +250,11 @@ def _hand_back(
 ) -> Flow[Replayed]:
     """Hand back one page, and count the results."""
     refusals: list[tuple[ObjectId, str]] = []
+    ordered = [document for document in documents if isinstance(document.get("sequence"), str)]
+    if ordered:
+        alone = yield from _hand_back_in_order(context, ordered, target, by_hop=by_hop)
+        rest = [document for document in documents if not isinstance(document.get("sequence"), str)]
+        return alone + (yield from _hand_back(context, rest, target, by_hop=by_hop)) if rest else alone
     statements = list(_statements(context, documents, target, refusals, by_hop=by_hop))
     moved = yield from _send_statements(context, statements, refusals)
     context.count("move", moved)
@@ -250,6 +263,71 @@ def _hand_back(
         context.broker.record_put(queue, when, *priorities, number=moved, is_new=False)
     skipped = len(documents) - moved - len(refusals)
     return Replayed(len(documents), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
+
+
+def _hand_back_in_order(
+    context: QueueContext[Any], documents: Sequence[Document], target: str | None, *, by_hop: bool
+) -> Flow[Replayed]:
+    """Hand back letters that had sequences, each to the end of its sequence, in a transaction for each queue."""
+    refusals: list[tuple[ObjectId, str]] = []
+    queues: dict[str, list[tuple[Document, dict[str, Any]]]] = {}
+    for document in documents:
+        try:
+            changes = _changes(context, document, target, by_hop=by_hop)
+        except _Stays as reason:
+            refusals.append((document["_id"], str(reason)))
+        else:
+            changes.pop("key", None)  # an item of a sequence has none
+            queues.setdefault(changes["q"], []).append((document, changes))
+    moved = 0
+    if queues:
+        yield from ensure_possible(context.broker)
+    for queue, letters in queues.items():
+        home = QueueContext(context.broker, queue_options(queue), context.broker.untyped)
+        yield from ensure_ready(home)
+        yield from mark_ordered(home, joined=False)
+        attempt = partial(_enter_again, context, home, letters)
+        entered, promoted = yield from run_atomic(context.broker, attempt)
+        for update in entered:
+            if "when" in update:
+                context.broker.record_put(queue, update["when"], is_new=False)
+        record_promoted(context.broker, promoted)
+        moved += len(entered)
+    context.count("move", moved)
+    skipped = len(documents) - moved - len(refusals)
+    return Replayed(len(documents), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
+
+
+def _enter_again(
+    context: QueueContext[Any], home: QueueContext[Any], letters: Sequence[tuple[Document, dict[str, Any]]]
+) -> Flow[tuple[list[dict[str, Any]], list[Promoted]]]:
+    """Move the letters that no caller holds to the ends of their sequences, inside a transaction."""
+    now, when = context.broker.clock.now(), context.broker.clock.stamp()
+    updates = {
+        id_key(letter["_id"]): _update(context, {"_id": letter["_id"]}, fields, now, when) for letter, fields in letters
+    }
+    ids = [letter["_id"] for letter, _ in letters]
+    free = {"_id": {"$in": ids}, "q": context.name, "when": {"$exists": True}, "$or": _free(now)}
+    documents = yield from find_few(context.broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
+    here = {id_key(document["_id"]) for document in documents}
+    leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
+    entries = yield from enter(home, Counter(letter["sequence"] for letter in leaving))
+    entered, statements = [], []
+    for letter in leaving:
+        arguments = updates[id_key(letter["_id"])]
+        place = entries[letter["sequence"]].take(when)
+        changes = {**arguments["update"]["$set"], **place}
+        unset = dict(arguments["update"]["$unset"])
+        if "when" not in place:
+            del changes["when"]
+            unset["when"] = ""
+        statements.append(("UpdateOne", {**arguments, "update": {"$set": changes, "$unset": unset}}))
+        entered.append(changes)
+    yield from send_statements(context.broker, statements)
+    # A letter may have had a place in a sequence of the dead queue itself.
+    left = Counter(letter["sequence"] for letter in leaving if "place" in letter)
+    promoted = yield from leave(context.broker, context.name, left)
+    return entered, [*promoted, *(item for entry in entries.values() for item in entry.promoted)]
 
 
 def _home(document: Document) -> str | None:
@@ -319,15 +397,19 @@ def _changes(context: QueueContext[Any], document: Document, target: str | None,
 def _update(
     context: QueueContext[Any], which: dict[str, Any], changes: dict[str, Any], now: datetime, when: datetime
 ) -> dict[str, Any]:
-    free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
     unset_fields = ("token", "error", "batch", "pushed", *(() if "key" in changes else ("key",)))
     # ``by`` marks the item as changed, by its ``origin`` at least: a claim that has read it before it died must read it
     # again (``claim.candidates``).
     changes = {**changes, "by": str(context.broker.identity), "when": when, "reserved": False, "attempts": 0}
     return {
-        "filter": {**which, "q": context.name, "when": {"$exists": True}, "$or": free},
+        "filter": {**which, "q": context.name, "when": {"$exists": True}, "$or": _free(now)},
         "update": {"$set": changes, "$unset": dict.fromkeys(unset_fields, "")},
     }
+
+
+def _free(now: datetime) -> list[dict[str, Any]]:
+    """Return the conditions of a letter that no caller holds, one of which it meets."""
+    return [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
 
 
 def _send_statements(

@@ -258,6 +258,8 @@ def history_range(
     last = None if until is None else moment(until, "until")
     if last is not None and last < first:
         raise ArgumentInvalid("until", f"{until} lies before since, {since}")
+    if state == "blocked":
+        raise ArgumentInvalid("state", "blocked items have no date yet; peek(state='blocked') reads them")
     in_state(context.name, state, BEGINNING)
     filter = {} if where is None else where_filter(where, context.broker.encoding)
     return Range(state, first, last, filter, count(page, "page"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar, get_args
 
@@ -12,13 +12,16 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import count, object_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER
+from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER, SEQUENCE_ORDER
 from mongoq.model.item import Item, State
+from mongoq.model.sequence import blocked_filter, control_id
 from mongoq.model.trail import Hop, trail_of
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow, delete_many
+from mongoq.protocol.sequence.delete import delete_in_order
+from mongoq.protocol.sequence.repair import find_heads
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol.wait.wait import find_next_due
 
@@ -56,11 +59,12 @@ class Counts:
     scheduled: int = 0
     reserved: int = 0
     expired: int = 0
+    blocked: int = 0
 
     @property
     def total(self) -> int:
         """Number of all items that are not processed."""
-        return self.ready + self.scheduled + self.reserved + self.expired
+        return self.ready + self.scheduled + self.reserved + self.expired + self.blocked
 
 
 def in_state(queue: str, state: Any, now: datetime) -> dict[str, Any]:
@@ -70,6 +74,8 @@ def in_state(queue: str, state: Any, now: datetime) -> dict[str, Any]:
         return {"q": queue, "when": {"$gte": BEGINNING}}
     if state == "processed":
         return {"q": queue, "processed": {"$gte": BEGINNING}, "payload": {"$exists": True}}
+    if state == "blocked":
+        return blocked_filter(queue)
     if state not in get_args(State):
         raise ArgumentInvalid("state", f"one of {', '.join(get_args(State))} or None, not {state!r}")
     due = {"$lte": now} if state in ("ready", "expired") else {"$gt": now}
@@ -97,7 +103,7 @@ def peek(context: QueueContext[M], n: int, state: Selection) -> Flow[list[Item[M
     count(n, "n")
     yield from ensure_broker_ready(context.broker, write=False)
     now = context.broker.clock.now()
-    sort = HISTORY_ORDER if state == "processed" else CLAIM_ORDER
+    sort = {"processed": HISTORY_ORDER, "blocked": SEQUENCE_ORDER}.get(str(state), CLAIM_ORDER)
     filter, wanted = in_state(context.name, state, now), n
     while True:
         documents = yield from find_few(context.broker, filter, sort, wanted, lenient=True)
@@ -119,21 +125,38 @@ def counts(context: QueueContext[Any], limit: int | None) -> Flow[Counts]:
     """Count the live items by state in one ``aggregate`` that reads at most ``limit`` of them."""
     if limit is not None:
         count(limit, "limit")
-    yield from ensure_broker_ready(context.broker, write=False)
-    now = context.broker.clock.now()
-    return counts_of((yield from count_states(in_state(context.name, None, now), now, limit=limit)))
+    broker = context.broker
+    yield from ensure_broker_ready(broker, write=False)
+    now = broker.clock.now()
+    command = count_states(broker, in_state(context.name, None, now), blocked_filter(context.name), now, limit=limit)
+    counted = counts_of((yield from command))
+    if not broker.serverless:
+        return counted
+    blocked: int = yield from Command("count_documents", {"filter": blocked_filter(context.name)})
+    return replace(counted, blocked=blocked)
 
 
 def count_states(
-    filter: Mapping[str, Any], now: datetime, *, limit: int | None = None, by_queue: bool = False
+    broker: BrokerContext,
+    live: Mapping[str, Any],
+    blocked: Mapping[str, Any],
+    now: datetime,
+    *,
+    limit: int | None = None,
+    by_queue: bool = False,
 ) -> Command[list[Any]]:
-    """Return the ``aggregate`` that counts items by state, and on request by queue too."""
+    """Return the ``aggregate`` that counts items by state, and on request by queue too.
+
+    Blocked items come by ``$unionWith``, from an index of their own; mongomock has no such stage and leaves them out.
+    """
     queue = {"q": "$q"} if by_queue else {}
+    waiting = [{"$match": blocked}, {"$project": {"_id": 0, "q": 1, "blocked": {"$literal": True}}}]
     pipeline: list[Mapping[str, Any]] = [
-        {"$match": filter},
-        *([] if limit is None else [{"$limit": limit}]),
+        {"$match": live},
         {"$project": {"q": 1, "reserved": {"$eq": ["$reserved", True]}, "due": {"$lte": ["$when", now]}}},
-        {"$group": {"_id": {"reserved": "$reserved", "due": "$due", **queue}, "n": {"$sum": 1}}},
+        *([] if broker.serverless else [{"$unionWith": {"coll": broker.collection, "pipeline": waiting}}]),
+        *([] if limit is None else [{"$limit": limit}]),
+        {"$group": {"_id": {"reserved": "$reserved", "due": "$due", "blocked": "$blocked", **queue}, "n": {"$sum": 1}}},
     ]
     return Command("aggregate", {"pipeline": pipeline})
 
@@ -141,7 +164,24 @@ def count_states(
 def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
     """Return the counts of one queue from the groups that ``count_states`` found."""
     names = {(False, True): "ready", (False, False): "scheduled", (True, False): "reserved", (True, True): "expired"}
-    return Counts(**{names[group["_id"]["reserved"], group["_id"]["due"]]: group["n"] for group in groups})
+    numbers = {
+        "blocked" if group["_id"].get("blocked") else names[group["_id"]["reserved"], group["_id"]["due"]]: group["n"]
+        for group in groups
+    }
+    return Counts(**numbers)
+
+
+def blocked_by(context: QueueContext[M], id: ObjectId) -> Flow[list[Item[M]]]:
+    """Read the items that a blocked item waits for (three ``find``)."""
+    filter = {"_id": object_id(id), **blocked_filter(context.name)}
+    yield from ensure_broker_ready(context.broker, write=False)
+    document = yield from find_one(context.broker, filter, {"sequence": 1, "place": 1})
+    if document is None:
+        return []
+    control = yield from find_one(context.broker, {"_id": control_id(context.name, document["sequence"])})
+    if control is None:
+        return []
+    return context.items((yield from find_heads(context, control)), context.broker.clock.now())
 
 
 def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
@@ -150,6 +190,8 @@ def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
     yield from ensure_ready(context, fresh=False)
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
     filter = {"_id": identity, "q": context.name, "$or": free}
+    if context.state.ordered:
+        return (yield from delete_in_order(context, filter)) > 0
     return (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count)))
 
 
@@ -163,7 +205,10 @@ def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
     filter = in_state(context.name, state, now)
     if state is None:
         filter["$or"] = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
-    return (yield from delete_many(filter))
+    if not context.state.ordered:
+        return (yield from delete_many(filter))
+    blocked = (yield from delete_many(blocked_filter(context.name))) if state is None else 0
+    return blocked + (yield from delete_in_order(context, filter))
 
 
 def queues(broker: BrokerContext) -> Flow[list[str]]:

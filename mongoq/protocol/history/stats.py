@@ -13,6 +13,7 @@ from typing import Any
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.log_fields import log_fields
 from mongoq.model.process import EVENTS
+from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED
 from mongoq.protocol.base.bootstrap import ensure_broker_ready, is_unauthorized
 from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.queue_settings import COUNTERS_PREFIX, mark_used
@@ -30,7 +31,7 @@ MAX_COUNTER_STATEMENTS = 5_000
 """Statements in one ``bulkWrite``, at most."""
 MAX_CONTROL_DOCUMENTS = 1_000_000
 """Documents in one read, at most."""
-EMPTYING_EVENTS = frozenset({"get", "commit", "move", "dead"})
+EMPTYING_EVENTS = frozenset({"get", "commit", "move", "dead", "expired"})
 """Events after which a queue may be empty."""
 
 
@@ -47,6 +48,7 @@ class QueueStats:
         release: items handed back unused.
         move: items moved on to other queues.
         dead: items buried.
+        expired: items that were not started by their ``start_by``, and were settled instead.
         counts: present number of items in each live state.
     """
 
@@ -58,6 +60,7 @@ class QueueStats:
     release: int = 0
     move: int = 0
     dead: int = 0
+    expired: int = 0
     counts: Counts = field(default_factory=Counts)
 
 
@@ -187,7 +190,9 @@ def _read(document: Mapping[str, Any], unwritten: Mapping[str, int], counts: Cou
 def _depths(broker: BrokerContext) -> Flow[dict[str, Counts]]:
     """Count the live items of all queues by state, from the claim index, which holds no processed items."""
     now = broker.clock.now()
-    command = count_states({"q": {"$gte": ""}, "when": {"$gte": BEGINNING}}, now, by_queue=True)
+    every = {"q": {"$gte": ""}}
+    live, blocked = every | {"when": {"$gte": BEGINNING}}, every | {"place": HAS_PLACE, "ready_from": IS_BLOCKED}
+    command = count_states(broker, live, blocked, now, by_queue=True)
     # All groups in one reply, as far as 16 MB go.
     if not broker.serverless:
         command.arguments = {**command.arguments, "batchSize": MAX_CONTROL_DOCUMENTS}

@@ -33,6 +33,7 @@ EXTRAS: dict[str, type | tuple[type, ...]] = {
     "trail": list,
     "joined": Mapping,
     "missed": bool,
+    "start_by": datetime,
 }
 """Fields that mongoq has written on an item, which an export carries unchanged, with their types."""
 FIELDS = ("payload", "priority", "attempts", "key", "headers", *EXTRAS, "parked")

@@ -29,6 +29,7 @@ from mongoq.protocol.join.spec import (
     send_results,
     write_states,
 )
+from mongoq.protocol.sequence.leave import give_up_places
 from mongoq.protocol.settle.exchange import Exchange, PutOff, run_exchange
 
 RESERVATION_FIELDS = dict.fromkeys(("token", "error", "batch", MISSED_FIELD), "")
@@ -78,6 +79,9 @@ def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTr
     doing.put_off += map(_item_of, plan.put_off)
     yield from write_states(spec, plan.states.values(), {one.key: one.value for one in arrivals}, doing)
     yield from send_results(broker, doing)
+    staying = {id_key(item.id) for item in doing.put_off}
+    settled = [arrival.item for arrival in arrivals if id_key(arrival.item.id) not in staying]
+    doing.promoted = yield from give_up_places(broker, settled)
     return doing
 
 

@@ -15,6 +15,7 @@ from mongoq.model.log_fields import log_fields
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.join.pair import Member, Pair, make_leave_statements
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.settle.bulk import Statement, count_found
 from mongoq.protocol.settle.exchange import FenceMiss
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -99,6 +100,7 @@ class JoinTransaction:
         put_off: items that stay as they are and arrive again in a moment.
         fates: what happens to items that neither leave for a pair nor wait, by ``id_key``.
         reasons: reasons of the items that go to the error queue.
+        promoted: items that are next in the sequences of those that have left.
     """
 
     now: datetime
@@ -110,6 +112,7 @@ class JoinTransaction:
     put_off: list[Item[Any]] = field(default_factory=list)
     fates: dict[Any, str] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
+    promoted: list[Promoted] = field(default_factory=list)
 
     def bury(self, statement: Statement, reason: str) -> None:
         """Add the statement that sends an item to the error queue."""
@@ -131,6 +134,7 @@ def record_results(spec: JoinSpec, transaction: JoinTransaction) -> None:
             extra=log_fields(queue=spec.parked.name),
         )
     broker = spec.parked.broker
+    record_promoted(broker, transaction.promoted)
     for document in (pair.document for pair in transaction.pairs):
         broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])
     for queue, number in Counter(member.context.name for member in transaction.members).items():

@@ -25,7 +25,7 @@ OnDuplicate = Literal["keep", "replace", "raise"]
 ON_DUPLICATE_VALUES: tuple[OnDuplicate, ...] = get_args(OnDuplicate)
 MAX_KEY_BYTES = 1024
 """Bytes of a key in UTF-8, at most."""
-REPLACED_FIELDS = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin")
+REPLACED_FIELDS = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin", "start_by")
 """Fields that a replacing push sets, and removes when it has no value for them."""
 REMOVED_FIELDS = ("token", "error", "batch", "trail", "pushed", "replayed", "joined")
 """Fields that a replacing push always removes: they tell of the item that was in the place before.
@@ -33,6 +33,8 @@ REMOVED_FIELDS = ("token", "error", "batch", "trail", "pushed", "replayed", "joi
 ``by`` stays: with it, an item may have changed (``candidates``). ``hops`` and ``missed`` stay: with them a stage and a
 join know that this id has been there before.
 """
+KEYED = "cannot be given with key=: an item with a key may be replaced in its place; give one of the two"
+"""Problem of a push or a move with both a sequence and a key."""
 PUSH_FIELDS = {"q": 1, "into": 1, "once": 1, "origin.queue": 1}
 """Fields that identify the push of an envelope."""
 

@@ -10,17 +10,30 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
-from mongoq.model.arguments import Duration, duration, moment, object_id
+from mongoq.model.arguments import Duration, Expires, duration, moment, object_id
+from mongoq.model.arguments import expires as checked_expires
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.clock import Clock, milliseconds, time_of
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, fresh_envelope, new_envelope
+from mongoq.model.sequence import check_sequence, refuse_expiry
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared, chunks
-from mongoq.protocol.push.insert import Keyed, OnDuplicate, check_keyed, insert_command, insert_item, is_new, push_keyed
+from mongoq.protocol.push.in_order import push_in_order
+from mongoq.protocol.push.insert import (
+    KEYED,
+    Keyed,
+    OnDuplicate,
+    check_keyed,
+    insert_command,
+    insert_item,
+    is_new,
+    push_keyed,
+)
 from mongoq.protocol.push.publish import publish
+from mongoq.protocol.sequence.control import ensure_possible
 from mongoq.protocol.state.batcher import Batchers, copies
 from mongoq.protocol.state.context import QueueContext
 
@@ -41,8 +54,10 @@ class Draft:
         when: the time from which on it is eligible, or ``None``.
         given_id: the id given by the producer, or ``None``.
         remember: how long a given id is remembered.
+        expires: how long the item may wait for its start, or until when; ``None`` for ever.
         id: the item's id; set by ``stamp``.
         at: the time from which on it is eligible, in milliseconds since 1970; set by ``stamp``.
+        start_by: the time by which it must be started; set by ``stamp``.
     """
 
     context: QueueContext[Any]
@@ -53,15 +68,19 @@ class Draft:
     when: datetime | None
     given_id: ObjectId | None
     remember: timedelta
+    expires: timedelta | datetime | None = None
     id: ObjectId = field(init=False)
     at: int = field(init=False)
+    start_by: datetime | None = field(init=False, default=None)
 
     def stamp(self) -> None:
-        """Set the item's id and due time: its place in the queue, before all later pushes, in any batch."""
+        """Set the item's id and times: its place in the queue, before all later pushes, in any batch."""
         clock = self.context.broker.clock
         self.id = self.given_id or new_id()
         undelayed = self.delay is None and self.when is None
         self.at = clock.now_milliseconds() if undelayed else milliseconds(due_time(clock, self.delay, self.when))
+        if self.expires is not None:
+            self.start_by = last_start(clock, self.expires, None if undelayed else time_of(self.at))
 
     @property
     def kind(self) -> Kind:
@@ -79,7 +98,7 @@ class Draft:
 
     def encode(self) -> Document:
         """Return the envelope in the form to send."""
-        if self.headers is None and self.given_id is None:
+        if self.headers is None and self.given_id is None and self.start_by is None:
             return fresh_envelope(self.context.name, self.wrapped, id=self.id, at=self.at, priority=self.priority)
         return self.envelope()
 
@@ -93,6 +112,7 @@ class Draft:
             priority=self.priority,
             headers=self.headers,
             once=None if self.given_id is None else self.context.broker.clock.now() + self.remember,
+            start_by=self.start_by,
         )
 
 
@@ -107,6 +127,21 @@ def due_time(clock: Clock, delay: Duration | None, when: datetime | None) -> dat
         return clock.now() + length if length else clock.stamp()
     except OverflowError:  # the caller's own clock may show any year
         raise ArgumentInvalid("delay", f"ends beyond the year 9999: {delay!r}") from None
+
+
+def last_start(clock: Clock, expires: timedelta | datetime, due: datetime | None) -> datetime:
+    """Return the time by which an item must be started; refuse one before a delayed item is ``due``.
+
+    A time that is over is no error without a delay: then the first claim that meets the item settles it.
+    """
+    try:
+        start_by = expires if isinstance(expires, datetime) else clock.now() + expires
+    except OverflowError:  # the caller's own clock may show any year
+        raise ArgumentInvalid("expires", f"ends beyond the year 9999: {expires!r}") from None
+    if due is not None and due >= start_by:
+        problem = f"the item is due at {due:%Y-%m-%d %H:%M:%S} UTC and must start before {start_by:%Y-%m-%d %H:%M:%S}"
+        raise ArgumentInvalid("expires", f"{problem} UTC, so it could never start; give a longer time than the delay")
+    return start_by
 
 
 DEFAULT_REMEMBER = timedelta(days=7)
@@ -125,6 +160,8 @@ def push(
     once: Duration | None,
     key: str | None = None,
     on_duplicate: OnDuplicate = "keep",
+    sequence: str | None = None,
+    expires: Expires | None = None,
     session: Any = None,
 ) -> Flow[ObjectId]:
     """Insert one item, or a copy of it for each queue bound to this one, and return its id.
@@ -133,17 +170,30 @@ def push(
     bindings were read before that transaction's push.
     """
     keyed = None if key is None and on_duplicate == "keep" else check_keyed(key, on_duplicate)
+    if sequence is not None:
+        check_sequence(sequence)
+        if keyed is not None:
+            raise ArgumentInvalid("sequence", KEYED)
+        refuse_expiry([sequence], expires)
     wrapped = context.codec.wrap(payload)
     stored_headers = check_headers(headers, context.broker.encoding)
     given_id = None if id is None else object_id(id)
     remember = remember_time(once, given_id is not None)
     check_due(delay, when)
-    draft = Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given_id, remember)
+    lasts = None if expires is None else checked_expires(expires)
+    draft = Draft(context, wrapped, checked_priority(priority), stored_headers, delay, when, given_id, remember, lasts)
     joined = session is not None
+    if sequence is not None and not joined:
+        yield from ensure_possible(context.broker)
     yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
     draft.stamp()
     if given_id is not None:
         context.state.expect_remembered(remember)
+    if sequence is not None:
+        id_given = given_id is not None
+        pushed = [(draft.envelope(), sequence)]
+        yield from push_in_order(context, pushed, id_given=id_given, joined=joined)
+        return draft.id
     return (yield from _insert_draft(draft, keyed, joined=joined))
 
 

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,10 +14,12 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
-from mongoq.model.arguments import Duration, object_id, read_list
+from mongoq.model.arguments import Duration, Expires, object_id, read_list
+from mongoq.model.arguments import expires as checked_expires
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, is_same_push, new_envelope
+from mongoq.model.sequence import check_sequence, refuse_expiry
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
@@ -35,9 +37,11 @@ from mongoq.protocol.flow import (
     own_error,
     with_place,
 )
+from mongoq.protocol.push.in_order import push_in_order
 from mongoq.protocol.push.insert import Keyed, find_pushed, push_keyed
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, Copy, insert_joined, publish, publish_many
-from mongoq.protocol.push.push import check_due, check_headers, due_time, remember_time
+from mongoq.protocol.push.push import check_due, check_headers, due_time, last_start, remember_time
+from mongoq.protocol.sequence.control import ensure_possible
 from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.push")
@@ -55,6 +59,7 @@ class PushOptions:
         priority: its priority.
         headers: its headers, in the form to send.
         key: its key; while an item of that key is live, nothing is pushed.
+        expires: how long it may wait for its start, or until when; ``None`` for ever.
     """
 
     delay: Duration | None = None
@@ -62,6 +67,7 @@ class PushOptions:
     priority: int = 0
     headers: Any = None
     key: str | None = None
+    expires: timedelta | datetime | None = None
 
 
 Push = tuple[bytes, bytes, int]
@@ -85,8 +91,17 @@ class _Envelopes:
         self._context = context
         self._options = options
         self._due = [due_time(clock, push_options.delay, push_options.when) for push_options in options]
+        self._start_by = [
+            self._last_start(push_options, due) for push_options, due in zip(options, self._due, strict=True)
+        ]
         self._until = None if remember is None else clock.now() + remember
         self._stencils: list[Stencil | None] = [None] * len(options)
+
+    def _last_start(self, options: PushOptions, due: datetime) -> datetime | None:
+        if options.expires is None:
+            return None
+        undelayed = options.delay is None and options.when is None
+        return last_start(self._context.broker.clock, options.expires, None if undelayed else due)
 
     def encode(self, push: Push) -> RawBSONDocument:
         """Return the envelope of a push without a key, in the form to send."""
@@ -114,6 +129,7 @@ class _Envelopes:
             priority=options.priority,
             headers=options.headers,
             once=self._until,
+            start_by=self._start_by[place],
         )
 
     def record(self, pushes: Sequence[Push]) -> None:
@@ -133,6 +149,9 @@ def push_many(
     headers: Mapping[str, Any] | None,
     ids: Iterable[ObjectId] | None,
     once: Duration | None,
+    sequence: str | None = None,
+    sequences: Iterable[str | None] | None = None,
+    expires: Expires | Iterable[Expires | None] | None = None,
     session: Any = None,
 ) -> Flow[list[ObjectId]]:
     """Insert many items, or copies of them for each bound queue, and return their ids in order.
@@ -143,20 +162,32 @@ def push_many(
     joined = session is not None
     values = _encode_payloads(context, payloads)
     given_ids = None if ids is None else _check_ids(ids, len(values))
+    in_sequences = _check_sequences(sequence, sequences, len(values))
     stored_headers = check_headers(headers, context.broker.encoding)
-    options = PushOptions(delay, when, checked_priority(priority), stored_headers)
+    common = PushOptions(delay, when, checked_priority(priority), stored_headers)
+    refuse_expiry(in_sequences, expires)
+    options, places = _with_expiry(common, expires, len(values))
     remember = remember_time(once, given_ids is not None)
     check_due(delay, when)
     if not values:
         return []
+    is_ordered = any(one is not None for one in in_sequences)
+    if is_ordered and not joined:
+        yield from ensure_possible(context.broker)
     yield from ensure_ready(context, fresh=False) if joined else ensure_ready_to_push(context)
     raw = new_ids(len(values)) if given_ids is None else [id.binary for id in given_ids]
     identities = given_ids or list(map(ObjectId, raw))
     if given_ids is not None:
         context.state.expect_remembered(remember)
-    envelopes = _Envelopes(context, [options], None if given_ids is None else remember)
-    pushes = [(id, value, 0) for id, value in zip(raw, values, strict=True)]
-    if bound := context.broker.topics.bound.get(context.name):
+    envelopes = _Envelopes(context, options, None if given_ids is None else remember)
+    pushes = list(zip(raw, values, places, strict=True))
+    if is_ordered:
+        yield from _push_in_order(
+            context, pushes, in_sequences, envelopes, id_given=given_ids is not None, joined=joined
+        )
+    elif bound := context.broker.topics.bound.get(context.name):
+        if len(options) > 1:
+            raise ArgumentInvalid("expires", f"give one for all items: {context.name!r} is a topic")
         fresh = list(zip(identities, values, strict=True))
         first = envelopes.document(pushes[0], None)
         yield from publish_many(context.broker, first, fresh, bound, id_given=given_ids is not None, joined=joined)
@@ -167,6 +198,69 @@ def push_many(
     else:
         yield from _insert_in_chunks(context, pushes, envelopes, again=given_ids is not None)
     return identities
+
+
+MAX_TRANSACTION_PUSHES = 1_000
+"""Items pushed into sequences in one transaction, at most."""
+
+
+def _check_sequences(sequence: Any, sequences: Any, number: int) -> list[str | None]:
+    """Return the sequence of each item, or an empty list if none has one."""
+    if sequences is None:
+        return [] if sequence is None else [check_sequence(sequence)] * number
+    if sequence is not None:
+        raise ArgumentInvalid("sequences", "give either sequence= for all items or sequences= with one for each")
+    listed = read_list(sequences, "sequences")
+    if len(listed) != number:
+        raise ArgumentInvalid("sequences", f"{len(listed)} sequences for {number} payloads; give one or None for each")
+    return [None if one is None else check_sequence(one, f"sequences[{place}]") for place, one in enumerate(listed)]
+
+
+def _push_in_order(
+    context: QueueContext[Any],
+    pushes: Sequence[Push],
+    sequences: Sequence[str | None],
+    envelopes: _Envelopes,
+    *,
+    id_given: bool,
+    joined: bool,
+) -> Flow[None]:
+    """Push items into sequences, a transaction for each chunk, or all in the caller's (``joined``).
+
+    A crash in between leaves the first chunks pushed. Raises ``BatchIncomplete`` for the items of the others, or the
+    driver's error when nothing was pushed.
+    """
+    each = list(zip(pushes, sequences, strict=True))
+    done: list[ObjectId] = []
+    for chunk in chunks(each, lambda pair: envelopes.size(pair[0]), most=MAX_TRANSACTION_PUSHES):
+        pairs = [
+            (envelopes.document(push, context.broker.encoding.unwrap("payload", push[1])), sequence)
+            for push, sequence in chunk
+        ]
+        try:
+            yield from push_in_order(context, pairs, id_given=id_given, joined=joined)
+        except Exception as error:
+            if not done:
+                raise
+            rest = [ObjectId(push[0]) for push, _ in each[len(done) :]]
+            finish(context.name, done, dict.fromkeys(rest, own_error(error)))
+        done += [ObjectId(push[0]) for push, _ in chunk]
+
+
+def _with_expiry(common: PushOptions, expires: Any, number: int) -> tuple[list[PushOptions], list[int]]:
+    """Return the different options of a call, and which of them each item has."""
+    if expires is None or isinstance(expires, timedelta | int | float | datetime | str | bytes | Mapping):
+        lasts = None if expires is None else checked_expires(expires)
+        return [replace(common, expires=lasts)], [0] * number
+    each = [
+        None if one is None else checked_expires(one, f"expires[{place}]")
+        for place, one in enumerate(read_list(expires, "expires"))
+    ]
+    if len(each) != number:
+        raise ArgumentInvalid("expires", f"{len(each)} times for {number} payloads; give one for each, or one for all")
+    different = list(dict.fromkeys(each))
+    at = {lasts: place for place, lasts in enumerate(different)}
+    return [replace(common, expires=lasts) for lasts in different], [at[lasts] for lasts in each]
 
 
 def _encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> list[bytes]:

@@ -25,6 +25,7 @@ from mongoq.model.outcomes import (
     Drop,
     Failed,
     Fork,
+    Later,
     Move,
     Release,
     ResolvedOutcome,
@@ -38,7 +39,7 @@ from mongoq.protocol.settle.bulk import Wanted, run_bulk
 from mongoq.protocol.settle.bury import ONLY_RUN_REASON, burial_update, make_burial
 from mongoq.protocol.settle.fork import fork_items, make_output
 from mongoq.protocol.settle.move import Moves, Resolve, make_move
-from mongoq.protocol.settle.settle import make_commit, make_release, make_rollback
+from mongoq.protocol.settle.settle import make_commit, make_later, make_release, make_rollback
 from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import QueueContext
 
@@ -125,6 +126,8 @@ class _Plan:
                 settlement = make_burial(context, item, batch, reason=outcome.reason, error=None)
             case Release():
                 settlement = make_release(context, item, batch, outcome.when)
+            case Later():
+                settlement = make_later(context, item, batch, when=batch.due(outcome.delay, outcome.when))
             case Fork():
                 self._forks.append((item, outcome))
                 return
@@ -183,6 +186,10 @@ def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: Resol
             yield from _push_outputs(context, item, [outcome], moves)
         case Fork():
             yield from _push_outputs(context, item, outcome.moves, moves)
+        case Later():
+            # The item has left its queue: a copy of it waits there instead, under an id of its own.
+            again = Move(context.name, delay=outcome.delay, when=outcome.when)
+            yield from _push_outputs(context, item, [again], moves)
         case Failed():
             yield from _push_dead_letter(context, item, reason=ONLY_RUN_REASON, error=outcome.error)
         case Dead():

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import Any
 
 from bson import ObjectId
@@ -20,7 +22,6 @@ from mongoq.model.item import Item, id_key, is_held_in, reservation_key
 from mongoq.model.process import Event
 from mongoq.model.raw import RawBatch, all_held, ids_of
 from mongoq.protocol.base.fence import LEASE_MARGIN, check_owner, ends_by, make_lost_error, may_be_new
-from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.flow import (
     MAX_COMMAND_ITEMS,
@@ -35,16 +36,15 @@ from mongoq.protocol.flow import (
     number_matched,
     own_error,
 )
-from mongoq.protocol.settle.settlement import Put, Settlement, patch_misfit_error, patch_too_large_error, settle_one
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
+from mongoq.protocol.settle.exchange import Exchange, FenceMiss, run_exchange
+from mongoq.protocol.settle.in_order import get_ready_to_enter, is_in_order, promote_next, rewrite, settle_one
+from mongoq.protocol.settle.settlement import Put, Settlement, patch_misfit_error, patch_too_large_error
+from mongoq.protocol.settle.states import read_states
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 MAX_STATEMENTS = 1_000
 """Statements of one bulk, at most."""
-STATE_FIELDS: dict[str, Any] = dict.fromkeys(
-    ("q", "key", "when", "attempts", "token", "settled", "processed", "reserved", "by"), 1
-)
-"""Projection of the fields that show whether an item was settled."""
-
 Statement = tuple[str, dict[str, Any]]
 
 
@@ -116,10 +116,64 @@ def run_bulk(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[BulkR
     soon = context.broker.clock.now() + LEASE_MARGIN
     alone: list[Wanted] = []
     together: list[Wanted] = []
+    in_order = [pair for pair in wanted if is_in_order(*pair)]
+    if in_order:
+        wanted = [pair for pair in wanted if not is_in_order(*pair)]
     for pair in wanted:
         # Near the end of a lease another consumer may claim the item meanwhile, and a total does not tell which one.
         (alone if context.broker.serverless or ends_by(pair[0], soon) else together).append(pair)
-    return (yield from _run_bulk(context, list(group_by_statement(together)), alone))
+    tally = yield from _run_bulk(context, list(group_by_statement(together)), alone)
+    if in_order:
+        yield from _run_in_order(context, in_order, tally)
+    return tally
+
+
+MAX_TRANSACTION_ITEMS = 1_000
+"""Items of sequences that are settled in one transaction, at most."""
+
+
+def _run_in_order(context: QueueContext[Any], wanted: Sequence[Wanted], tally: BulkResult) -> Flow[None]:
+    """Settle items of sequences, many in one transaction; one with a patch has a transaction of its own.
+
+    A crash before a commit leaves its items reserved to the ends of their leases; after it, the next ones have
+    followed.
+    """
+    try:
+        yield from get_ready_to_enter(context, wanted, joined=False)
+    except Exception as error:
+        tally.failed |= {id_key(item.id): own_error(error) for item, _ in wanted}
+        return
+
+    def record(result: tuple[Sequence[Wanted], list[Promoted]]) -> None:
+        settled, promoted = result
+        mark_done(context, group_by_statement(settled), tally)
+        record_promoted(context.broker, promoted)
+
+    exchange = Exchange(context, partial(settle_within, context), itemgetter(0), record)
+    shared = [pair for pair in wanted if pair[1].patch is None]
+    for chunk in chunks(shared, lambda pair: pair[1].size, most=MAX_TRANSACTION_ITEMS):
+        tally.failed |= yield from run_exchange(exchange, chunk)
+    for item, settlement in wanted:
+        if settlement.patch is not None:
+            yield from _settle_alone(context, item, settlement, tally)
+
+
+def settle_within(
+    context: QueueContext[Any], wanted: Sequence[Wanted]
+) -> Flow[tuple[Sequence[Wanted], list[Promoted]]]:
+    """Settle items inside a transaction, and let the next ones of their sequences go; return what has happened.
+
+    Raises:
+        FenceMiss: not all of them were found under their tokens.
+    """
+    promoted: list[Promoted] = []
+    changed = wanted
+    if is_ordered := any(is_in_order(*pair) for pair in wanted):
+        changed, promoted = yield from rewrite(context, wanted)
+    requests = make_statements(group_by_statement(changed))
+    if (yield from count_found(context.broker, requests)) < len(wanted):
+        raise FenceMiss
+    return changed, [*promoted, *((yield from promote_next(context, wanted)) if is_ordered else ())]
 
 
 def settle_alike(
@@ -338,12 +392,6 @@ def _resolve_by_reading(
             tally.failed[id_key(item.id)] = patch_too_large_error(settlement.patch)
         else:
             tally.failed[id_key(item.id)] = make_lost_error(context, item, document)
-
-
-def read_states(broker: BrokerContext, ids: Sequence[Any]) -> Flow[dict[Any, Document]]:
-    """Read the present states of items (``find``), by ``id_key``; items that are gone are left out."""
-    documents = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=STATE_FIELDS)
-    return {id_key(document["_id"]): document for document in documents}
 
 
 def _infer_settled(item: Item[Any], settlement: Settlement, document: Document | None) -> bool | None:

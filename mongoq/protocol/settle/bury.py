@@ -13,7 +13,8 @@ from mongoq.model.item import Item
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.fence import begin_settle, is_gone
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.settle.settlement import Batch, Put, Settlement, settle_one
+from mongoq.protocol.settle.in_order import settle_one
+from mongoq.protocol.settle.settlement import Batch, Put, Settlement
 from mongoq.protocol.settle.trail import Marker, Marks
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -71,7 +72,10 @@ def burial_update(
         "reserved": False,
         "attempts": 0,
     }
-    update = {"$set": changes, "$unset": {"token": "", "key": "", "batch": "", "pushed": ""}}
+    unset = {"token": "", "key": "", "batch": "", "pushed": ""}
+    if item.stored("start_by") is not None:  # a letter does not expire
+        unset["start_by"] = ""
+    update = {"$set": changes, "$unset": unset}
     return update, Marker(context, "dead", at=now, to=dead).marks(item, attempts=attempts)
 
 

@@ -17,7 +17,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.fence import make_lost_error
 from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.flow import Duplicate, Flow, Interruption, PartlyRefused, Refused, Unreadable, own_error
-from mongoq.protocol.settle.bulk import read_states
+from mongoq.protocol.settle.states import read_states
 from mongoq.protocol.state.context import QueueContext
 
 W = TypeVar("W")

@@ -18,8 +18,9 @@ from mongoq.model.outcomes import Fork, Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.push.push import due_time
-from mongoq.protocol.settle.bulk import BulkResult, count_found, group_by_statement, make_statements, mark_done
-from mongoq.protocol.settle.exchange import Exchange, FenceMiss, run_exchange
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
+from mongoq.protocol.settle.bulk import BulkResult, group_by_statement, mark_done, settle_within
+from mongoq.protocol.settle.exchange import Exchange, run_exchange
 from mongoq.protocol.settle.move import Moves, new_headers
 from mongoq.protocol.settle.settle import make_commit
 from mongoq.protocol.settle.settlement import Batch, Settlement
@@ -31,6 +32,8 @@ def make_output(
 ) -> dict[str, Any]:
     """Return the envelope of a new item, by a move of the old one."""
     checked, payload = moves.check(move)
+    if checked.sequence is not None:
+        raise OutcomeInvalid("what comes of an item is a new one, and cannot enter a sequence; push it with sequence=")
     if checked.patch:
         raise OutcomeInvalid("what comes of an item is a new one, and has nothing to patch; give payload=")
     return new_envelope(
@@ -110,16 +113,18 @@ def _mark_output(context: QueueContext[Any], item: Item[Any], document: dict[str
         document["trail"] = new_trail
 
 
-def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> Flow[Sequence[_ForkedItem]]:
-    requests = make_statements(group_by_statement((forked.item, forked.settlement) for forked in wanted))
-    if (yield from count_found(context.broker, requests)) < len(wanted):
-        raise FenceMiss
+def _attempt(
+    context: QueueContext[Any], wanted: Sequence[_ForkedItem]
+) -> Flow[tuple[Sequence[_ForkedItem], list[Promoted]]]:
+    _, promoted = yield from settle_within(context, [(forked.item, forked.settlement) for forked in wanted])
     for chunk in chunks([document for forked in wanted for document in forked.raw], lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
-    return wanted
+    return wanted, promoted
 
 
-def _record_done(context: QueueContext[Any], forked_items: Sequence[_ForkedItem]) -> None:
+def _record_done(context: QueueContext[Any], result: tuple[Sequence[_ForkedItem], list[Promoted]]) -> None:
+    forked_items, promoted = result
+    record_promoted(context.broker, promoted)
     mark_done(context, group_by_statement((forked.item, forked.settlement) for forked in forked_items), BulkResult())
     for forked in forked_items:
         for document in forked.outputs:

@@ -17,14 +17,16 @@ from mongoq.model.encoding.codec import HEADERS_LIMIT, Codec
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
+from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
 from mongoq.model.trace_headers import trace_to_keep
 from mongoq.protocol.base.fence import begin_settle, is_gone
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Duplicate, Flow, with_place
-from mongoq.protocol.push.insert import check_key, raise_duplicate
+from mongoq.protocol.push.insert import KEYED, check_key, raise_duplicate
 from mongoq.protocol.push.push import check_due, check_headers
 from mongoq.protocol.settle.bulk import check_items, settle_alike, settle_bulk
+from mongoq.protocol.settle.in_order import settle_one
 from mongoq.protocol.settle.settlement import (
     Batch,
     Patch,
@@ -33,7 +35,6 @@ from mongoq.protocol.settle.settlement import (
     check_patch,
     max_growth,
     merge_patch,
-    settle_one,
 )
 from mongoq.protocol.state.context import QueueContext
 
@@ -75,6 +76,7 @@ class Handover:
         delay: time that the item waits in the target queue.
         when: time until which it waits there, instead of ``delay``.
         raw: ``changes`` and ``gone`` as BSON: moves are the same when these bytes are, and ``1`` is not ``True``.
+        sequence: sequence that the item enters in the target queue, or ``None``.
     """
 
     queue: str
@@ -84,10 +86,16 @@ class Handover:
     delay: Duration | None
     when: datetime | None
     raw: bytes
+    sequence: str | None = None
 
     def update(self, due: datetime) -> dict[str, Any]:
         """Return the update, without payload and patch."""
         return {"$set": {**self.changes, "when": due}, "$unset": dict.fromkeys(self.unset_fields, "")}
+
+    @property
+    def is_individual(self) -> bool:
+        """True if items need updates of their own: for the trace in their headers, or for a place in a sequence."""
+        return self.sets_headers or self.sequence is not None
 
     @property
     def sets_headers(self) -> bool:
@@ -101,6 +109,9 @@ def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: 
     unset_fields = ["token", "error", "batch", "pushed"]
     patch = check_patch(context, move.patch, replaces_payload=move.payload is not KEEP)
     payload = None if move.payload is KEEP else to.codec.wrap(move.payload)
+    sequence = None if move.sequence is None else check_sequence(move.sequence)
+    if sequence is not None and key is not None:
+        raise ArgumentInvalid("sequence", KEYED)
     if key is None:
         unset_fields.append("key")
     else:
@@ -113,23 +124,30 @@ def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: 
         changes["headers"] = check_headers(move.headers, context.broker.encoding)
     check_due(move.delay, move.when)
     raw = bytes(context.broker.encoding.raw({"$set": changes, "$unset": unset_fields}).raw)
-    return Handover(to.name, changes, unset_fields, patch, move.delay, move.when, raw), payload
+    return Handover(to.name, changes, unset_fields, patch, move.delay, move.when, raw, sequence), payload
 
 
 def move(
-    context: QueueContext[Any], item: Item[Any], to: Destination, options: Move, *, key: str | None = None
+    context: QueueContext[Any],
+    item: Item[Any],
+    to: Destination,
+    options: Move,
+    *,
+    key: str | None = None,
+    joined: bool = False,
 ) -> Flow[None]:
     """Move an item to another queue with a fresh budget of attempts, in one update."""
     checked = check_move(context, to, options, key=key)
     yield from begin_settle(context, item)
-    yield from send_move(context, item, checked)
+    yield from send_move(context, item, checked, joined=joined)
 
 
-def send_move(context: QueueContext[Any], item: Item[Any], checked: CheckedMove) -> Flow[None]:
+def send_move(context: QueueContext[Any], item: Item[Any], checked: CheckedMove, *, joined: bool = False) -> Flow[None]:
     """Send a move that was checked."""
     handover, _ = checked
+    settlement = make_move(context, item, Batch(context.broker.clock), checked)
     try:
-        yield from settle_one(context, item, make_move(context, item, Batch(context.broker.clock), checked))
+        yield from settle_one(context, item, settlement, joined=joined)
     except Duplicate as duplicate:
         if "key" not in handover.changes:
             raise
@@ -143,7 +161,8 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
     added = max_growth(context, handover.patch)
     marks = batch.marker(context, "moved", handover.queue).marks(item, payload=payload, added=added)
     headers = new_headers(context, item, handover) if handover.sets_headers else None
-    key = handover if handover.patch else handover.raw, when, payload, marks, headers and headers.raw
+    raw = handover if handover.patch else handover.raw
+    key = raw, when, payload, marks, headers and headers.raw, handover.sequence
     if key not in batch.alike:
         update = handover.update(when)
         if headers is not None:
@@ -154,7 +173,7 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
         happened = partial(is_gone, queue=handover.queue, when=when, key=new_key, fixed=fixed)
         put = Put(handover.queue, when, handover.changes.get("priority"))
         size = len(handover.raw) + len(payload or b"") + marks.size + (len(headers.raw) if headers else 0)
-        settlement = Settlement(marks.on(update), happened, "move", size=size, put=put)
+        settlement = Settlement(marks.on(update), happened, "move", size=size, put=put, enters=handover.sequence)
         merge_patch(context, settlement, handover.patch)
         batch.alike[key] = settlement
     return batch.alike[key]
@@ -184,7 +203,7 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
         return
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    if alike and raw_batch is not None and context.stage is None and not checked[0][0].sets_headers:
+    if alike and raw_batch is not None and context.stage is None and not checked[0][0].is_individual:
         yield from settle_alike(context, items, make_move(context, items[0], batch, checked[0]), raw_batch)
         return
     each = zip(items, checked * len(items) if alike else checked, strict=True)
@@ -227,7 +246,7 @@ def _are_alike(moves: Sequence[Move]) -> bool:
     return all(all(map(is_, map(read, moves), repeat(read(moves[0])))) for read in _attributes)
 
 
-_but_payload = attrgetter("patch", "delay", "when", "priority", "headers")
+_but_payload = attrgetter("patch", "delay", "when", "priority", "headers", "sequence")
 
 
 class Moves:

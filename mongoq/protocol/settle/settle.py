@@ -23,6 +23,7 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow, has_matched
 from mongoq.protocol.settle.bulk import check_items, settle_alike, settle_bulk
 from mongoq.protocol.settle.bury import make_burial, reason_exhausted
+from mongoq.protocol.settle.in_order import settle_one
 from mongoq.protocol.settle.settlement import (
     Batch,
     Patch,
@@ -31,7 +32,6 @@ from mongoq.protocol.settle.settlement import (
     check_patch,
     max_growth,
     merge_patch,
-    settle_one,
 )
 from mongoq.protocol.settle.trail import NO_MARKS
 from mongoq.protocol.state.context import QueueContext
@@ -65,13 +65,15 @@ def _settle_many(
 # --- done ----------------------------------------------------------------------------------------
 
 
-def commit(context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, patch: Any = None) -> Flow[None]:
+def commit(
+    context: QueueContext[Any], item: Item[Any], *, payload: Any = KEEP, patch: Any = None, joined: bool = False
+) -> Flow[None]:
     """Settle an item as done: delete it, or keep it as history, or as a stub that remembers its id."""
     value = None if payload is KEEP else context.codec.wrap(payload)
     checked = check_patch(context, patch, replaces_payload=value is not None)
     yield from begin_settle(context, item)
     settlement = make_commit(context, item, Batch(context.broker.clock), payload=value, patch=checked)
-    yield from settle_one(context, item, settlement)
+    yield from settle_one(context, item, settlement, joined=joined)
 
 
 def commit_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
@@ -131,6 +133,23 @@ def retention_update(
     if context.settings.history is None:
         return history_update(marks, unset=STUB_DROPPED_FIELDS)
     return history_update({**marks, **changes})
+
+
+def make_unstarted(context: QueueContext[Any], item: Item[Any], batch: Batch, *, claimed: bool) -> Settlement:
+    """Return the settlement of an item that was not started in time: it goes to history, or is deleted.
+
+    ``claimed`` takes the attempt of the claim that found it back.
+    """
+    expires = expiry(batch.now, context.settings.history, item.once)
+    key = "unstarted", id_key(item.token), expires, claimed
+    if key not in batch.alike:
+        update = retention_update(context, item, batch.now, {})
+        if update is None:
+            batch.alike[key] = Settlement(None, _is_deleted, "expired")
+        else:
+            update |= {"$inc": {"attempts": -1}} if claimed else {}
+            batch.alike[key] = Settlement(update, partial(_is_kept, now=batch.now), "expired", is_proof=False)
+    return batch.alike[key]
 
 
 def history_update(marks: Mapping[str, Any], *, attempts: int = 0, unset: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -203,15 +222,34 @@ def make_rollback(
     return batch.alike[key]
 
 
-def release(context: QueueContext[Any], item: Item[Any]) -> Flow[None]:
-    """Hand an item back unused."""
+def release(context: QueueContext[Any], item: Item[Any], *, delay: Duration | None = None) -> Flow[None]:
+    """Hand an item back unused: to its place, or put off by a delay."""
+    length = None if delay is None else duration(delay, "delay")
     yield from begin_settle(context, item)
-    yield from settle_one(context, item, make_release(context, item, Batch(context.broker.clock)))
+    batch = Batch(context.broker.clock)
+    if length is None:
+        settlement = make_release(context, item, batch)
+    else:
+        settlement = make_later(context, item, batch, when=batch.due(length, None))
+    yield from settle_one(context, item, settlement)
 
 
-def release_many(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[None]:
-    """Hand items back unused."""
-    yield from _settle_many(context, items, make_release, lambda checked, _: one_due(checked))
+def release_many(
+    context: QueueContext[Any], items: Iterable[Item[Any]], *, delay: Duration | None = None
+) -> Flow[None]:
+    """Hand items back unused: to their places, or put off by a delay."""
+    if delay is None:
+        yield from _settle_many(context, items, make_release, lambda checked, _: one_due(checked))
+        return
+    length = duration(delay, "delay")
+
+    def make(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
+        return make_later(context, item, batch, when=batch.due(length, None))
+
+    def are_alike(checked: list[Item[Any]], _: RawBatch) -> bool:
+        return not context.settings.is_spent(max(item.attempts for item in checked) - 1)
+
+    yield from _settle_many(context, items, make, are_alike)
 
 
 def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch, when: datetime | None = None) -> Settlement:
@@ -222,6 +260,24 @@ def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch, when
         # an item that was released before looks just the same
         happened, put = partial(is_back, when=when, fewer=1), Put(context.name, when)
         batch.alike[key] = Settlement(release_update(when), happened, "release", is_proof=False, put=put)
+    return batch.alike[key]
+
+
+def make_later(context: QueueContext[Any], item: Item[Any], batch: Batch, *, when: datetime) -> Settlement:
+    """Return the settlement that puts an item off until a time, its attempt not counted.
+
+    The run has ended well for its process, so the mark of its batch goes: the item is under no suspicion. An item that
+    had all its runs before keeps the mark, or the next claim would bury it instead of running it, alone.
+    """
+    keeps_mark = context.settings.is_spent(item.attempts - 1)
+    key = "later", when, keeps_mark
+    if key not in batch.alike:
+        update = release_update(when)
+        if not keeps_mark:
+            update["$unset"] = {**update["$unset"], "batch": ""}
+        # a time that the caller gave proves nothing: the item may have waited for it before
+        happened, put = partial(is_back, when=when, fewer=1), Put(context.name, when)
+        batch.alike[key] = Settlement(update, happened, "release", is_proof=False, put=put)
     return batch.alike[key]
 
 

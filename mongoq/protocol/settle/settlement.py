@@ -12,7 +12,7 @@ from mongoq.errors import PatchInvalid, PayloadTooLarge, ReservationLost
 from mongoq.model.clock import Clock
 from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.envelope import Document
-from mongoq.model.item import Item
+from mongoq.model.item import Item, reservation_key
 from mongoq.model.patch import padding, patch_update
 from mongoq.model.process import Event
 from mongoq.protocol.base.fence import has_deleted, run_fenced, update_command
@@ -51,6 +51,7 @@ class Settlement:
         is_proof: no item looks settled in this way unless this update did it.
         answer: the answer for the caller.
         put: where the items are put; ``None`` when they leave the queues.
+        enters: the sequence at whose end the items take their places in the queue of ``put``.
     """
 
     update: Mapping[str, Any] | None
@@ -62,6 +63,15 @@ class Settlement:
     is_proof: bool = True
     answer: Any = None
     put: Put | None = None
+    enters: str | None = None
+
+    @property
+    def leaves(self) -> bool:
+        """True when the items do not stay in their queue; one that is moved into the same queue takes a new place."""
+        if self.update is None:
+            return True
+        changes = self.update["$set"]
+        return "processed" in changes or "q" in changes
 
 
 class Batch:
@@ -81,13 +91,17 @@ class Batch:
         return self._markers[key]
 
 
-def settle_one(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> Flow[Any]:
-    """Settle one item by a command of its own, whose answer is exact; return the answer for the caller."""
+def settle_alone(
+    context: QueueContext[Any], item: Item[Any], settlement: Settlement, *, joined: bool = False
+) -> Flow[Any]:
+    """Settle one item by a command of its own, whose answer is exact; return the answer for the caller.
+
+    A transaction (``joined``) may be tried again, so it is recorded by ``record_settled`` once it is over.
+    """
     command, put = _fenced_command(context, item, settlement), settlement.put
+    event = None if joined else settlement.event
     try:
-        yield from run_fenced(
-            context, item, command, lambda document: settlement.happened(document, item), settlement.event
-        )
+        yield from run_fenced(context, item, command, lambda document: settlement.happened(document, item), event)
     except Refused as refused:
         if settlement.patch is None:
             raise
@@ -97,11 +111,21 @@ def settle_one(context: QueueContext[Any], item: Item[Any], settlement: Settleme
         if settlement.patch is not None and lost.certain and (yield from _is_still_held(context, item)):
             raise patch_too_large_error(settlement.patch) from None
         raise
-    if put is not None:
+    if put is not None and not joined:
         priority = item.priority if put.priority is None else put.priority
         # By its id, the waiters of this process recognise the event of the change stream: they ask once, not twice.
         context.broker.record_put(put.queue, put.when, priority, id=item.id, is_new=False)
     return settlement.answer
+
+
+def record_settled(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> None:
+    """Count an item that was settled in a transaction, and wake the waiters of the queue it goes to."""
+    if settlement.event is not None:
+        context.broker.unsettled.discard(reservation_key(item))
+        context.count(settlement.event)
+    if (put := settlement.put) is not None:
+        priority = item.priority if put.priority is None else put.priority
+        context.broker.record_put(put.queue, put.when, priority, id=item.id, is_new=False)
 
 
 def _fenced_command(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> Command[bool]:

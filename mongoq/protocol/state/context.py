@@ -106,6 +106,7 @@ class QueueState(Known):
             blocks the first of them.
         remembers_until: until when, on the monotonic clock, pops expect remembered ids; set by a push that gives one,
             and by a pop that met one.
+        ordered: items of the queue have had sequences: then what removes an item lets the next one of its sequence go.
     """
 
     paused: bool = False
@@ -123,6 +124,7 @@ class QueueState(Known):
     fenced_at: float = field(default_factory=time.monotonic)
     asserted: set[tuple[str, Any]] = field(default_factory=set)
     remembers_until: float = float("-inf")
+    ordered: bool = False
 
     def expect_remembered(self, remember: timedelta = MAX_EXPECTED_REMEMBER) -> None:
         """Let pops use updates for this long, a minute at most; the server logs each delete that it refuses."""
@@ -177,6 +179,8 @@ class BrokerContext:
         look_at: from when on, on the monotonic clock, a write of counters also checks which queues are empty.
         sweep_at: from when on, on the monotonic clock, this process looks for idle queues (``protocol.admin``).
         settings_from: the settings that win when those in code differ from the stored ones.
+        schedules: the schedules that code of this process has defined, by name.
+        schedule_troubles: the last line that was logged about each schedule, by name.
     """
 
     namespace: str
@@ -199,6 +203,8 @@ class BrokerContext:
     received: set[str] = field(default_factory=set)
     look_at: float = float("-inf")
     sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * FIRST_SWEEP_SECONDS)
+    schedules: dict[str, Any] = field(default_factory=dict)
+    schedule_troubles: dict[str, str] = field(default_factory=dict)
     untyped: Codec[Any] = field(init=False)
     registry: WaiterRegistry = field(init=False)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs
 
 from bson import ObjectId
+from bson.errors import InvalidId
 from fastapi import APIRouter, HTTPException, Request, Response
 
 from mongoq.errors import ArgumentInvalid, MongoqError
@@ -17,16 +17,15 @@ from mongoq.model.encoding.extended_json import read_time, time_text
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.web import audit
+from mongoq.web.pages.forms import NO_FORM, first_values, go_to, read_fields
 from mongoq.web.pages.render import Renderer, make_address, root_of, show_count
 from mongoq.web.readings import LetterReadings
+from mongoq.web.routes.history import count_matches
 from mongoq.web.routes.letters import open_letters, select
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services
 from mongoq.web.values import read_filter
 
-FORM_TYPE = "application/x-www-form-urlencoded"
-MAX_FIELDS = 1_000
-"""Fields of one form, at most."""
 LETTER_VERBS = {"replay": "Send {} {}", "drop": "Delete {} for good"}
 QUEUE_VERBS = {"pause": "Stop claims of this queue", "resume": "Let workers claim from this queue"}
 
@@ -45,6 +44,7 @@ class Form:
         since: first time of processed items, as text.
         until: end of their time, as text.
         to: queue that copies go to; the same queue if it is empty.
+        exact: True if the queue itself holds the letters: the error queue of a pipeline.
         confirmed: True if the reader has seen the number of items.
         fields: all fields, to send them again.
     """
@@ -58,6 +58,7 @@ class Form:
     since: str
     until: str
     to: str
+    exact: bool
     confirmed: bool
     fields: list[tuple[str, str]]
 
@@ -74,17 +75,13 @@ async def read_form(request: Request) -> Form:
         HTTPException: it is no form, or a field of it cannot be used.
         QueueNameInvalid: no queue can have this name.
     """
-    if request.headers.get("content-type", "").partition(";")[0] != FORM_TYPE:
-        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send a form")
-    body = await request.body()  # outside: a body that is too long has an answer of its own
+    values = await read_fields(request)
     try:
-        text = body.decode()
-        values = parse_qs(text, keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS)
         ids = [ObjectId(id) for id in values.get("id", ())]
         action, queue = values["action"][0], values["queue"][0]
-    except Exception as error:
-        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "this is no form of a page") from error
-    first = {name: many[0] for name, many in values.items()}
+    except (InvalidId, KeyError) as error:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FORM) from error
+    first = first_values(values)
     return Form(
         action=action,
         queue=queue_name(queue),
@@ -95,6 +92,7 @@ async def read_form(request: Request) -> Form:
         since=first.get("since", "").strip(),
         until=first.get("until", "").strip(),
         to=first.get("to", "").strip(),
+        exact="exact" in first,
         confirmed="confirmed" in first,
         fields=[(name, value) for name, many in values.items() for value in many],
     )
@@ -144,11 +142,11 @@ class _Changes:
             )
         await self._client.call(handle.pause if form.action == "pause" else handle.resume)
         audit.record(request, form.action, form.queue)
-        return _go_to(request, "/queue", name=form.queue)
+        return go_to(request, "/queue", name=form.queue)
 
     async def _change_letters(self, request: Request, form: Form) -> Response:
         """Send letters back, or delete them."""
-        letters = await open_letters(self._services, form.queue)
+        letters = await open_letters(self._services, form.queue, exact=form.exact)
         if not form.ids and form.reason is None:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "select letters first")
         to = queue_name(form.to, "to") if form.to and form.action == "replay" else None
@@ -159,8 +157,9 @@ class _Changes:
             counted: BoundedCount = await self._client.read(
                 dead_letters.count_letters, chosen, handle=letters, limit=COUNT_LIMIT
             )
-            number = min(counted.number, self._services.max_bulk)
-            amount = f"{show_count(number)} {'letter' if number == 1 else 'letters'}"
+            if counted.number >= self._services.max_bulk:
+                counted = BoundedCount(self._services.max_bulk)
+            amount = _describe(counted, "letter", "letters")
             where = f"to {form.to}" if form.to else "back to their queues"
             verb = LETTER_VERBS[form.action].format(amount, where)
             return self._ask(request, form, f"{verb}, {letters.name}?", verb, "/letters")
@@ -185,8 +184,12 @@ class _Changes:
         chosen: dict[str, Any] = {"ids": form.ids or None, "since": since, "until": until}
         chosen["where"] = read_filter(form.where)
         options = {"to": target, "limit": self._services.max_bulk, "dry_run": not form.confirmed}
-        done: Replayed = await self._client.call(handle.replay, **chosen, **options)
-        amount = f"{show_count(done.pushed)} {'copy' if done.pushed == 1 else 'copies'}"
+        counted = None
+        if not form.confirmed:
+            counted = await count_matches(self._services, handle, limit=self._services.max_bulk, **chosen)
+        # A dry run examines all that the time covers; where that is too much, the count has to do.
+        done = Replayed() if counted is not None else await self._client.call(handle.replay, **chosen, **options)
+        amount = _describe(counted or BoundedCount(done.pushed), "copy", "copies")
         before = f" {done.already:,} were pushed before." if done.already else ""
         if form.confirmed:
             audit.record(request, "replay", form.queue, done.pushed, to=target)
@@ -200,8 +203,9 @@ class _Changes:
     def _ask(self, request: Request, form: Form, question: str, verb: str, back: str) -> Response:
         """Return the page that asks whether to go on."""
         fields = [pair for pair in form.fields if pair[0] != "confirmed"]
-        parameter = "name" if back == "/queue" else "queue"
-        address = make_address(root_of(request), back, **{parameter: form.queue})
+        exact = "true" if form.exact else None
+        names = {"name": form.queue} if back == "/queue" else {"queue": form.queue, "exact": exact}
+        address = make_address(root_of(request), back, **names)
         return self._renderer.page(request, "confirm", question=question, verb=verb, fields=fields, back=address)
 
     def _report(self, request: Request, text: str) -> Response:
@@ -209,10 +213,11 @@ class _Changes:
         return self._renderer.message(request, "Done", text)
 
 
-def _go_to(request: Request, path: str, **parameters: str) -> Response:
-    """Send the browser to a page."""
-    address = make_address(root_of(request), path, **parameters)
-    return Response(status_code=HTTPStatus.SEE_OTHER, headers={"Location": address})
+def _describe(counted: BoundedCount, one: str, many: str) -> str:
+    """Return a number of items in words; a count that ended at its limit has met at least so many."""
+    if not counted.exact and not counted.number:
+        return f"{many} that may lie behind the first {COUNT_LIMIT:,} items, where none is,"
+    return f"{show_count(counted)} {one if counted == BoundedCount(1) else many}"
 
 
 def _rest(done: Replayed) -> str:

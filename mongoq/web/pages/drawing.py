@@ -96,7 +96,7 @@ class Picture:
 
 def draw(drawing: Drawing) -> Picture:
     """Return the picture of a graph, from left to right; queues of failures lie below, and ways back lead below."""
-    failures = _find_failures(drawing)
+    failures = {f"queue:{name}" for name in drawing.error_queues}
     columns = _find_columns(drawing, failures)
     rows: dict[int, int] = defaultdict(int)
     boxes: dict[str, Box] = {}
@@ -119,13 +119,6 @@ def _place(node: Node, column: int, rows: dict[int, int]) -> Box:
     box = Box(node, MARGIN + column * (WIDTH + GAP_X), MARGIN + rows[column] * (HEIGHT + GAP_Y))
     rows[column] += 1
     return box
-
-
-def _find_failures(drawing: Drawing) -> set[str]:
-    """Return the queues that only failed items come to, and that no stage reads."""
-    others = {edge.end for edge in drawing.edges if edge.kind != "errors"}
-    others |= {edge.start for edge in drawing.edges}
-    return {edge.end for edge in drawing.edges if edge.kind == "errors"} - others
 
 
 def _find_columns(drawing: Drawing, failures: set[str]) -> dict[str, int]:

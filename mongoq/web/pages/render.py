@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,8 +20,10 @@ from mongoq import __version__
 from mongoq.model.encoding.extended_json import duration_text, json_text, time_text
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.web.guard import grant_of
-from mongoq.web.problems import path_of
+from mongoq.web.problems import SAFE_METHODS, path_of
 
+RENEWAL_HEADER = "x-mongoq-renewal"
+"""Header of a request that the script of an open page sends."""
 SHORT_CHARACTERS = 160
 """Characters of a payload in a list, at most."""
 LONG_CHARACTERS = 100_000
@@ -33,6 +37,11 @@ def show_count(value: BoundedCount | int) -> str:
     if value.exact:
         return f"{value.number:,}"
     return f"more than {value.number - 1:,}" if value.number else "not counted"
+
+
+def show_rate(value: float) -> str:
+    """Return a number of items a minute."""
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
 def show_duration(value: timedelta | None) -> str:
@@ -122,7 +131,9 @@ def root_of(request: Request) -> str:
 
 def make_address(root: str, path: str, **parameters: Any) -> str:
     """Return the address of a page below the place where the app is mounted; empty parameters are left out."""
-    used = {name: value for name, value in parameters.items() if value is not None and value != ""}
+    used = {
+        name: value for name, value in parameters.items() if value is not None and value is not False and value != ""
+    }
     # A lone surrogate, which another program may have stored in a name, has no UTF-8.
     return f"{root}{path}" + (f"?{urlencode(used, errors='backslashreplace')}" if used else "")
 
@@ -137,7 +148,7 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     filters = {"count": show_count, "duration": show_duration, "short": show_short, "long": show_long}
-    filters |= {"cell": show_cell, "text": show_text}
+    filters |= {"rate": show_rate, "packed": json.dumps, "shell": shlex.quote, "cell": show_cell, "text": show_text}
     environment.filters.update({**filters, "time": lambda at: "" if at is None else _show_time(at)})
     environment.tests.update({"id": is_id, "list": lambda value: isinstance(value, list)})
     return environment
@@ -159,8 +170,11 @@ class Renderer:
         common: Mapping[str, Any] = {
             "link": partial(make_address, root_of(request)),
             "may_act": grant is not None and grant_of(request.scope).level == "act",
-            "user": "" if grant is None else grant.user,
+            # The script of a page takes its content alone, and several readers share it.
+            "user": "" if grant is None or RENEWAL_HEADER in request.headers else grant.user,
             "path": path_of(request),
+            # The answer to a form has no address of its own: another page would come in its place.
+            "renews": request.method in SAFE_METHODS,
             "version": __version__,
         }
         text = self._environment.get_template(f"{name}.html").render({**common, **values})

@@ -9,20 +9,24 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.routing import APIRoute
 from starlette.responses import StreamingResponse
 
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.history.dead_letters import FailureGroup
 from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.insight import find_item, read_queues, read_settings
+from mongoq.web import readings
 from mongoq.web.models import ListedState
 from mongoq.web.pages.drawing import draw, draw_rates
 from mongoq.web.pages.feed import Feed
-from mongoq.web.pages.render import Renderer
-from mongoq.web.pages.troubles import find_troubles, sort_by_trouble
-from mongoq.web.pipelines import make_drawing
+from mongoq.web.pages.render import Renderer, root_of
+from mongoq.web.pages.renewals import make_route_class
+from mongoq.web.pages.settings import make_fields
+from mongoq.web.pages.troubles import find_kind, find_troubles, sort_by_trouble
+from mongoq.web.pipelines import find_error_queues, make_drawing
 from mongoq.web.problems import SAFE_METHODS
-from mongoq.web.readings import LetterReadings, QueueReadings
+from mongoq.web.readings import DONE, FAILED, LetterReadings, PageReadings, QueueReadings
 from mongoq.web.routes.letters import open_letters, select, with_page
 from mongoq.web.services import Services, to_document
 from mongoq.web.values import CursorText, FilterText, ItemId, Moment, QueueName
@@ -34,6 +38,10 @@ PROCESSED_COLUMNS = ("id", "processed", "attempts", "payload")
 LETTER_COLUMNS = ("id", "reason", "error", "attempts", "payload")
 QUEUE_BUDGET = 10_000
 """Documents that the counts of one queue may examine: an open page reads them again and again."""
+VISITED = "mongoq_visited"
+"""Cookie of a reader who has seen the introduction."""
+VISITED_SECONDS = 365 * 86_400
+"""Seconds for which a browser keeps that cookie."""
 RENEWAL_SECONDS = "5"
 """Seconds after which the page of a server that is away tries again."""
 STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -45,7 +53,7 @@ def make_router(
 ) -> APIRouter:
     """Return the pages."""
     pages = _Pages(services, renderer, readings, letters, feed)
-    router = APIRouter(include_in_schema=False)
+    router = APIRouter(include_in_schema=False, route_class=make_route_class(PageReadings()))
     router.add_api_route("/", pages.show_overview)
     router.add_api_route("/queue", pages.show_queue)
     router.add_api_route("/item", pages.show_item)
@@ -53,8 +61,8 @@ def make_router(
     router.add_api_route("/pipelines", pages.show_pipelines)
     router.add_api_route("/pipeline", pages.show_pipeline)
     router.add_api_route("/workers", pages.show_workers)
-    router.add_api_route("/events", pages.serve_events)
-    router.add_api_route("/static/{name}", serve_static)
+    router.add_api_route("/events", pages.serve_events, route_class_override=APIRoute)
+    router.add_api_route("/static/{name}", serve_static, route_class_override=APIRoute)
     return router
 
 
@@ -78,6 +86,7 @@ class _Pages:
         self._client = services.client
         self._renderer = renderer
         self._feed = feed
+        self._error_queues = find_error_queues(services.pipelines.values())
 
     async def serve_events(self, request: Request) -> Response:
         """Return server-sent events that say when numbers have changed."""
@@ -88,7 +97,13 @@ class _Pages:
         """Show all queues, the ones in trouble first."""
         queues = await self._readings.read()
         lines = {queue.name: draw_rates(self._readings.rates(queue.name)) for queue in queues}
-        return self._renderer.page(request, "overview", queues=sort_by_trouble(queues), lines=lines)
+        judged = sort_by_trouble(queues, errors=self._error_queues, is_failing=self._readings.is_failing)
+        introduces = VISITED not in request.cookies or "introduction" in request.query_params
+        response = self._renderer.page(request, "overview", queues=judged, lines=lines, introduces=introduces)
+        if VISITED not in request.cookies:
+            path = root_of(request) or "/"
+            response.set_cookie(VISITED, "yes", VISITED_SECONDS, path=path, httponly=True, samesite="lax")
+        return response
 
     async def show_queue(
         self,
@@ -105,6 +120,8 @@ class _Pages:
         handle = await self._services.open_queue(name)
         [queue] = await self._client.read(read_queues, [name], budget=QUEUE_BUDGET)
         read = await self._client.read(read_settings, name)
+        dead = () if queue.dead_queue is not None else (name,)
+        kind = find_kind(queue, dead=dead, errors=self._error_queues)
         first, last = await self._services.read_times(since, until)
         selected: Any = None if state == "live" else state
         wanted = history_range(
@@ -115,8 +132,9 @@ class _Pages:
             request,
             "queue",
             queue=queue,
-            troubles=find_troubles(queue, holds_letters=queue.dead_queue is None),
-            settings=read.settings,
+            kind=kind,
+            troubles=find_troubles(queue, kind, is_failing=self._readings.is_failing(name)),
+            settings=make_fields(read),
             state=state,
             columns=PROCESSED_COLUMNS if state == "processed" else LIVE_COLUMNS,
             listed=page["items"],
@@ -130,7 +148,11 @@ class _Pages:
         """Show all that is known about one item."""
         item = await self._client.read(find_item, id)
         if item is None:
-            text = f"There is no item {id}. It may have been settled in a queue without history, or never existed."
+            text = (
+                f"There is no item {id}. It may have been settled in a queue without history, its time in the history "
+                "may be over, or it was deleted or never existed. The settings of a queue say for how long it keeps "
+                "processed items."
+            )
             return self._renderer.message(request, "No such item", text, HTTPStatus.NOT_FOUND)
         return self._renderer.page(request, "item", item=to_document(item, whole=True))
 
@@ -139,13 +161,15 @@ class _Pages:
         *,
         request: Request,
         queue: QueueName,
+        exact: bool = False,
         where: FilterText = None,
         reason: str | None = None,
         error: str | None = None,
         cursor: CursorText = None,
     ) -> Response:
         """Show dead letters, in groups and one by one."""
-        letters = await open_letters(self._services, queue)
+        is_exact = exact or queue in self._error_queues
+        letters = await open_letters(self._services, queue, exact=is_exact)
         groups, more = await self._letters.read(letters)
         chosen = select(letters, ids=None, where=where or None, stage=None, reason=reason or None, error=error or None)
         page = await self._services.list_items(letters, with_page(chosen, LISTED), cursor)
@@ -153,10 +177,13 @@ class _Pages:
             request,
             "letters",
             queue=queue,
+            exact="true" if is_exact else None,
             dead_queue=letters.name,
             groups=groups,
             chosen=list(filter(partial(_can_choose, groups), groups)),
             more=more,
+            grouped=readings.GROUPED_LETTERS,
+            most_groups=readings.MAX_GROUPS,
             listed=page["items"],
             next=page["next"],
             columns=LETTER_COLUMNS,
@@ -175,7 +202,19 @@ class _Pages:
             return self._renderer.message(request, "No such pipeline", f"There is no pipeline {name!r:.120}.", 404)
         queues = {queue.name: queue for queue in await self._readings.read()}
         drawing = make_drawing(self._services.pipelines[name].graph, queues)
-        return self._renderer.page(request, "pipeline", drawing=drawing, picture=draw(drawing))
+        measure = self._readings.measure
+        rates = {edge: measure(edge.queues, edge.events) for edge in drawing.edges if edge.passed is not None}
+        stages = [node for node in drawing.nodes if node.kind == "stage"]
+        return self._renderer.page(
+            request,
+            "pipeline",
+            drawing=drawing,
+            picture=draw(drawing),
+            rates=rates,
+            done={node.name: measure(node.sources, DONE) for node in stages},
+            failures={node.name: measure(node.sources, FAILED) for node in stages},
+            stages=stages,
+        )
 
     async def show_workers(self, request: Request) -> Response:
         """Show the workers."""

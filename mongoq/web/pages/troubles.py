@@ -2,42 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
+from typing import Literal
 
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.protocol.insight import QueueInsight
 
+QueueKind = Literal["queue", "dead", "errors"]
+"""Kind of a queue: one whose items are processed, a dead queue, or the error queue of a pipeline."""
 LONG_WAIT = timedelta(minutes=5)
 """Time after which a due item has waited for long."""
+WAITS, FAILING, ERRORS, LETTERS = "waits for long", "failing", "failed items", "dead letters"
+EXPIRED, UNCONSUMED, PAUSED = "expired leases", "no consumer", "paused"
+ORDER = (WAITS, FAILING, ERRORS, LETTERS, EXPIRED, UNCONSUMED, PAUSED)
+"""Troubles, the one to look at first at the beginning."""
 
 
-def find_troubles(queue: QueueInsight, *, holds_letters: bool) -> list[str]:
+def find_kind(queue: QueueInsight, *, dead: Collection[str], errors: Collection[str]) -> QueueKind:
+    """Return the kind of a queue, from the names of all dead queues and of the error queues of pipelines."""
+    if queue.name in errors:
+        return "errors"
+    return "dead" if queue.name in dead or queue.name.endswith(DEAD_SUFFIX) else "queue"
+
+
+def find_troubles(queue: QueueInsight, kind: QueueKind, *, is_failing: bool = False) -> list[str]:
     """Return what is wrong with a queue, in a few words each, the worst first.
 
-    ``holds_letters`` says that it is the dead queue of another one, which needs no consumer.
+    Dead queues and error queues need no consumer, and their items may wait for ever; what is in an error queue has no
+    other queue that would show it. ``is_failing`` says that items have failed in the last minutes.
     """
-    troubles = []
-    waits = queue.live.number > 0
-    if waits and not queue.consumers and not holds_letters:
-        troubles.append("no consumer")
-    if queue.paused:
-        troubles.append("paused")
-    if queue.oldest_age is not None and queue.oldest_age > LONG_WAIT and not holds_letters:
-        troubles.append("waits for long")
-    if queue.expired.number:
-        troubles.append("expired leases")
-    if queue.dead.number:
-        troubles.append("dead letters")
-    return troubles
+    waits = kind == "queue" and queue.live.number > 0
+    is_late = queue.oldest_age is not None and queue.oldest_age > LONG_WAIT
+    found = {
+        WAITS: waits and is_late,
+        FAILING: is_failing,
+        ERRORS: kind == "errors" and queue.live.number > 0,
+        LETTERS: queue.dead.number > 0,
+        EXPIRED: queue.expired.number > 0,
+        UNCONSUMED: waits and not queue.consumers,
+        PAUSED: queue.paused,
+    }
+    return [trouble for trouble in ORDER if found[trouble]]
 
 
-def sort_by_trouble(queues: Iterable[QueueInsight]) -> list[tuple[QueueInsight, list[str]]]:
-    """Return the queues with their troubles: those with the most first, and dead queues last."""
+def sort_by_trouble(
+    queues: Iterable[QueueInsight], *, errors: Collection[str] = (), is_failing: Callable[[str], bool] | None = None
+) -> list[tuple[QueueInsight, QueueKind, list[str]]]:
+    """Return the queues with their kinds and troubles, the one to look at first at the beginning.
+
+    The worst trouble of each decides; of two that wait for long, the one that has waited longer comes first, and of two
+    others the one with more troubles. Dead queues come last: the queues that they belong to show their letters.
+    """
     listed = list(queues)
-    graves = {queue.dead_queue for queue in listed}
-    judged = [
-        (queue, find_troubles(queue, holds_letters=queue.name in graves or queue.name.endswith(DEAD_SUFFIX)))
-        for queue in listed
-    ]
-    return sorted(judged, key=lambda pair: (pair[0].name in graves, -len(pair[1]), pair[0].name))
+    dead = {queue.dead_queue for queue in listed if queue.dead_queue is not None}
+    judged = []
+    for queue in listed:
+        kind = find_kind(queue, dead=dead, errors=errors)
+        fails = is_failing is not None and is_failing(queue.name)
+        judged.append((queue, kind, find_troubles(queue, kind, is_failing=fails)))
+    return sorted(judged, key=lambda each: _rank(*each))
+
+
+def _rank(queue: QueueInsight, kind: QueueKind, troubles: list[str]) -> tuple[bool, int, timedelta, int, str]:
+    worst = ORDER.index(troubles[0]) if troubles else len(ORDER)
+    age = queue.oldest_age if WAITS in troubles else None
+    return kind == "dead", worst, -(age or timedelta(0)), -len(troubles), queue.name

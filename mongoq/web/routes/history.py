@@ -8,11 +8,13 @@ from fastapi import APIRouter, Request, Response
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.copies import Replayed
-from mongoq.protocol.history.pages import history_range
+from mongoq.protocol.history.pages import BoundedCount, history_range
+from mongoq.protocol.history.search import count_range
 from mongoq.web import audit
 from mongoq.web.models import ItemList, ReplayHistory, Sent
 from mongoq.web.routes.items import LISTED
 from mongoq.web.routes.letters import make_result
+from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services
 from mongoq.web.values import (
     CursorText,
@@ -55,13 +57,17 @@ def make_router(services: Services) -> APIRouter:
     async def replay_history(request: Request, action: ReplayHistory) -> Response:
         """Push copies of processed items, each once: the same replay again pushes nothing.
 
-        With ``payload``, the copy of one item gets another payload.
+        With ``payload``, the copy of one item gets another payload. A dry run with a filter examines a limited number
+        of items; ``exact`` is false when there may be more.
         """
         limit = services.check_limit(action.limit)
         handle = await services.open_queue(action.queue)
         since, until = await services.read_times(action.since, action.until)
         chosen = {"ids": action.ids, "since": since, "until": until, "where": action.where}
         options = {"to": action.to, "label": action.label, "limit": limit, "dry_run": action.dry_run}
+        if action.dry_run and (counted := await count_matches(services, handle, limit=limit, **chosen)) is not None:
+            result = make_result(Replayed(pushed=counted.number), action.queue, action.to or action.queue, is_dry=True)
+            return respond({**result, "exact": False})
         done: Replayed = await client.call(handle.replay, **chosen, **options, transform=_make_transform(action))
         target = action.to or action.queue
         if not action.dry_run:
@@ -69,6 +75,21 @@ def make_router(services: Services) -> APIRouter:
         return respond(make_result(done, action.queue, target, is_dry=action.dry_run))
 
     return router
+
+
+async def count_matches(
+    services: Services, handle: Any, *, ids: Any, since: Any, until: Any, where: Any, limit: int
+) -> BoundedCount | None:
+    """Count the processed items that match a filter among the first ones, if there may be more behind them.
+
+    ``None`` says that a dry run examines a limited number of items: without a filter, or when all that the time covers
+    can be examined.
+    """
+    if ids is not None or not where:
+        return None
+    wanted = history_range(handle._context, since=since, until=until, where=where, state="processed", page=1)
+    counted: BoundedCount = await services.client.read(count_range, wanted, handle=handle, limit=COUNT_LIMIT)
+    return None if counted.exact or counted.number >= limit else counted
 
 
 def _make_transform(action: ReplayHistory) -> Any:

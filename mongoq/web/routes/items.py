@@ -10,8 +10,9 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from mongoq.protocol import admin
 from mongoq.protocol.history.mistaken import is_known
 from mongoq.protocol.history.pages import history_range
-from mongoq.protocol.insight import find_item
+from mongoq.protocol.insight import find_item, find_keyed
 from mongoq.web import audit
+from mongoq.web.client import BrokerClient
 from mongoq.web.models import Changed, ItemDocument, ItemList, ListedState, Purge, Push, Pushed, Remove
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services, to_document
@@ -28,6 +29,7 @@ from mongoq.web.values import (
 
 LISTED = 50
 """Items in one answer, unless ``limit`` says otherwise."""
+KNOWN: dict[str, Any] = {"model": Pushed, "description": "An item had the id or the key already."}
 
 
 def make_router(services: Services) -> APIRouter:
@@ -61,21 +63,27 @@ def make_router(services: Services) -> APIRouter:
             raise HTTPException(HTTPStatus.NOT_FOUND, detail)
         return await respond_with_payloads(to_document(item, whole=True))
 
-    @router.post("/items/push", response_model=Pushed, status_code=HTTPStatus.CREATED)
+    @router.post("/items/push", response_model=Pushed, status_code=HTTPStatus.CREATED, responses={200: KNOWN})
     async def push_item(request: Request, action: Push) -> Response:
         """Add an item to a queue; a queue that does not exist is made.
 
         If a live item has the key, nothing is pushed, and the answer is 409, unless ``on_duplicate`` is ``"keep"``:
-        then it is the id of that item, or ``"replace"``: then that item gets the payload.
+        then it is the id of that item, or ``"replace"``: then that item gets the payload. Give an ``id`` to send the
+        push again after a lost answer: no second item is added. The answer is 201 for a new item, else 200.
         """
         broker = await client.open()
-        is_new = not await client.read(is_known, action.queue)
+        is_new_queue = not await client.read(is_known, action.queue)
+        is_new = not await _has_item(client, action)
         [when] = await services.read_times(action.when)
-        names = ("delay", "priority", "headers", *(() if action.key is None else ("key", "on_duplicate")))
+        keyed = () if action.key is None else ("key", "on_duplicate")
+        names = ("delay", "expires", "priority", "headers", *keyed)
         options = {name: getattr(action, name) for name in names}
+        options |= {"id": action.id, "once": action.once}
         pushed = await client.call(broker.queue(action.queue).push, action.payload, when=when, **options)
-        audit.record(request, "push", action.queue, 1, id=str(pushed))
-        return respond({"id": str(pushed), "queue": action.queue, "new_queue": is_new}, HTTPStatus.CREATED)
+        changed = is_new or action.on_duplicate == "replace"
+        audit.record(request, "push", action.queue, int(changed), id=str(pushed))
+        result = {"id": str(pushed), "queue": action.queue, "new_item": is_new, "new_queue": is_new_queue}
+        return respond(result, HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
     @router.post("/items/remove", response_model=Changed)
     async def remove_item(request: Request, action: Remove) -> Response:
@@ -105,3 +113,10 @@ def make_router(services: Services) -> APIRouter:
         return respond({"queue": action.queue, "dry_run": False, "number": number, "exact": True})
 
     return router
+
+
+async def _has_item(client: BrokerClient, action: Push) -> bool:
+    """Return whether an item has the id of a push, or a live one its key."""
+    if action.id is not None and await client.read(find_item, action.id) is not None:
+        return True
+    return action.key is not None and await client.read(find_keyed, action.queue, action.key)

@@ -8,15 +8,13 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.settings import STORED_OPTIONS
+from mongoq.model.settings import SETTINGS
 from mongoq.protocol import admin
 from mongoq.protocol.insight import StoredSettings, read_settings
 from mongoq.web import audit
 from mongoq.web.models import Configure, SettingsDocument
 from mongoq.web.services import Services
 from mongoq.web.values import ExtendedJsonRoute, QueueName, respond
-
-SETTINGS = STORED_OPTIONS
 
 
 def make_router(services: Services) -> APIRouter:

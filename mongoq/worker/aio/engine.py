@@ -24,6 +24,7 @@ from mongoq.protocol.settle.by_token import extend_leases, record_timeout
 from mongoq.protocol.wait.wait import is_drained
 from mongoq.worker.aio.consumer_loop import AsyncConsumerLoop
 from mongoq.worker.aio.source_runner import AsyncSourceRunner
+from mongoq.worker.aio.ticker import AsyncTicker, SchedulePlan
 from mongoq.worker.backlog import describe_endings
 from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.coordinator import Coordinator
@@ -89,6 +90,7 @@ class AsyncEngine:
         grace: timedelta,
         heartbeat: timedelta,
         sources: Sequence[SourcePlan] = (),
+        schedules: Sequence[SchedulePlan] = (),
         run: ObjectId | None = None,
         log_errors: LogErrors = "message",
     ) -> None:
@@ -105,6 +107,9 @@ class AsyncEngine:
         self.source_runners = [
             AsyncSourceRunner(source, broker, self._coordinator, self._executor) for source in sources
         ]
+        self._ticker = AsyncTicker(
+            broker, schedules, self._coordinator, self._executor, is_over=lambda: bool(self._signals or self._ended)
+        )
         self._signals = 0
         self._prepared = self._consuming = False
         self._heard_at = 0.0
@@ -253,6 +258,7 @@ class AsyncEngine:
         if any(loop.consumer.on_timeout != "log" for loop in self.loops):
             self._executor.start(self._time_out, "mongoq-time-out")
         self._executor.start(self._beat, "mongoq-beat")
+        self._executor.start(self._tick, "mongoq-tick")
         if drain:
             self._executor.start(self._stop_when_drained, "mongoq-drain")
         try:
@@ -479,6 +485,10 @@ class AsyncEngine:
         except Exception as error:
             shown, fields = self._hide(error), log_fields(worker=self._name)
             logger.debug("the record of this worker stays for a while: %r", shown, extra=fields)
+
+    async def _tick(self) -> None:
+        """Make the ticks of schedules that are due."""
+        await self._ticker.run(self._new_end_event())
 
     # --- until the queues are empty --------------------------------------------------------------
 

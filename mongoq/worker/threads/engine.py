@@ -34,6 +34,7 @@ from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
 from mongoq.worker.threads.consumer_loop import ConsumerLoop
 from mongoq.worker.threads.source_runner import SourceRunner
+from mongoq.worker.threads.ticker import SchedulePlan, Ticker
 from mongoq.worker.time_limit import Watchdog
 
 logger = logging.getLogger("mongoq.worker")
@@ -90,6 +91,7 @@ class Engine:
         grace: timedelta,
         heartbeat: timedelta,
         sources: Sequence[SourcePlan] = (),
+        schedules: Sequence[SchedulePlan] = (),
         run: ObjectId | None = None,
         log_errors: LogErrors = "message",
     ) -> None:
@@ -104,6 +106,9 @@ class Engine:
         self.loops = [ConsumerLoop(consumer, self._coordinator, self._executor) for consumer in consumers]
         self._coordinator.loops = self.loops
         self.source_runners = [SourceRunner(source, broker, self._coordinator, self._executor) for source in sources]
+        self._ticker = Ticker(
+            broker, schedules, self._coordinator, self._executor, is_over=lambda: bool(self._signals or self._ended)
+        )
         self._signals = 0
         self._prepared = self._consuming = False
         self._heard_at = 0.0
@@ -252,6 +257,7 @@ class Engine:
         if any(loop.consumer.on_timeout != "log" for loop in self.loops):
             self._executor.start(self._time_out, "mongoq-time-out")
         self._executor.start(self._beat, "mongoq-beat")
+        self._executor.start(self._tick, "mongoq-tick")
         if drain:
             self._executor.start(self._stop_when_drained, "mongoq-drain")
         try:
@@ -478,6 +484,10 @@ class Engine:
         except Exception as error:
             shown, fields = self._hide(error), log_fields(worker=self._name)
             logger.debug("the record of this worker stays for a while: %r", shown, extra=fields)
+
+    def _tick(self) -> None:
+        """Make the ticks of schedules that are due."""
+        self._ticker.run(self._new_end_event())
 
     # --- until the queues are empty --------------------------------------------------------------
 

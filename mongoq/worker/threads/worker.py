@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 from mongoq.errors import ArgumentInvalid
@@ -12,6 +13,8 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.health import Health
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.process import Local
+from mongoq.model.schedule.definition import Tick, define, function_name
+from mongoq.model.schedule.timetable import Missed
 from mongoq.model.settings import (
     DEFAULT,
     Default,
@@ -37,6 +40,7 @@ from mongoq.worker.consumer import (
 from mongoq.worker.hooks import Hook, add_hooks, check_hook
 from mongoq.worker.signals import check_signals
 from mongoq.worker.threads.engine import Engine
+from mongoq.worker.threads.ticker import SchedulePlan
 
 H = TypeVar("H", bound=Handler)
 K = TypeVar("K", bound=Hook)
@@ -102,6 +106,7 @@ class Worker(Local):
         self._heartbeat = duration(heartbeat, "heartbeat", zero=False)
         self._settings_from = broker._context.settings_from if settings is None else check_source(settings)
         self._consumers: dict[str, Consumer] = {}
+        self._schedules: dict[str, SchedulePlan] = {}
         self._hooks: list[Hook] = []
         self._log_errors = check_log_errors(log_errors)
         self._engine: Engine | None = None
@@ -198,6 +203,81 @@ class Worker(Local):
 
         return register
 
+    def schedule(
+        self,
+        name: str,
+        *,
+        queue: str | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        every: Duration | None = None,
+        start: datetime | None = None,
+        at: datetime | None = None,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        missed: Missed = "last",
+        horizon: Duration | None = None,
+        jitter: Duration | None = None,
+        version: int = 0,
+        retry: RetryPolicy | None = None,
+        max_retries: int | Default | None = DEFAULT,
+        max_time: Duration | None = None,
+    ) -> Callable[[H], H]:
+        """Register the decorated function to be called by a timetable; it is returned as it is.
+
+        ```python
+        @worker.schedule("report", cron="0 6 * * *", timezone="Europe/Berlin")
+        def report(tick): ...
+        ```
+
+        The schedule pushes an item into a queue at each tick, and this worker consumes that queue. So the function is a
+        handler like others: it is called with the ``mongoq.Tick``, or with the tick and the job, is retried, and buried
+        beyond its retries. The worker stores the definition when it starts (``broker.schedule`` tells by which rules),
+        and any worker of the collection makes the ticks. Where this process is killed, others go on.
+
+        Args:
+            name: name of the schedule.
+            queue: queue of its items; default the name of the schedule.
+            cron: as for ``broker.schedule``, like all that is not named here.
+            timezone: see there.
+            every: see there.
+            start: see there.
+            at: see there.
+            headers: see there.
+            priority: see there.
+            missed: see there.
+            horizon: see there.
+            jitter: see there.
+            version: see there.
+            retry: as for ``consumer``.
+            max_retries: as for ``consumer``.
+            max_time: as for ``consumer``.
+
+        Raises:
+            ArgumentInvalid: an argument cannot be used, the worker has this schedule already, or a consumer of its
+                queue.
+            QueueNameInvalid: a name cannot be stored.
+            ModuleNotFoundError: ``cron`` without the extra ``schedules``.
+        """
+        model: Any = Tick
+        handle = self._broker.queue(name if queue is None else queue, model=model)
+        encoding = self._broker._context.encoding
+        options: dict[str, Any] = {"queue": handle.name, "cron": cron, "timezone": timezone, "every": every}
+        options |= {"start": start, "at": at, "headers": headers, "priority": priority, "missed": missed}
+        options |= {"horizon": horizon, "jitter": jitter, "version": version, "payload": DEFAULT}
+        definition = define(name, encoding, handle._context.codec, **options)  # a bad option is told at once
+        if name in self._schedules:
+            raise ArgumentInvalid("name", f"this worker has a schedule {name!r} already")
+        register = self.consumer(handle, retry=retry, max_retries=max_retries, max_time=max_time)
+
+        def add(handler: H) -> H:
+            register(handler)
+            own = replace(definition, function=function_name(handler))
+            self._add_schedule(SchedulePlan(own, handle))
+            return handler
+
+        return add
+
     def around(self, hook: K) -> K:
         """Register a context manager around each call of a handler of this worker; the function is returned as it is.
 
@@ -264,6 +344,10 @@ class Worker(Local):
             raise ArgumentInvalid("queue", f"{consumer.name!r} has a consumer in this worker already")
         self._consumers[consumer.name] = consumer
 
+    def _add_schedule(self, plan: SchedulePlan) -> None:
+        """Keep a schedule, to define it when the worker starts."""
+        self._schedules[plan.definition.name] = plan
+
     def run(self, *, drain: bool = False, signals: bool = True) -> None:
         """Work until SIGTERM, SIGINT or ``stop``, then end in good order.
 
@@ -301,6 +385,7 @@ class Worker(Local):
             raise ArgumentInvalid("worker", "it needs a server to run; mongoq.testing runs handlers without one")
         consumers = [add_hooks(each, self._hooks) for each in self._consumers.values()]
         options: dict[str, Any] = {"grace": self._grace, "heartbeat": self._heartbeat, "log_errors": self._log_errors}
+        options["schedules"] = list(self._schedules.values())
         self._engine = engine = Engine(self._broker, consumers, **options)
         try:
             engine.run(drain=drain, signals=signals)

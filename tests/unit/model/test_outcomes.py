@@ -19,6 +19,7 @@ from mongoq.model.outcomes import (
     Failed,
     Fork,
     HandlerOutcome,
+    Later,
     Outcome,
     Release,
     ResolvedOutcome,
@@ -35,7 +36,8 @@ from tests.unit.scripted import context, matched, play, reserved_item
 
 
 def test_a_move_has_all_options_it_was_given() -> None:
-    options = {"payload": {"n": 1}, "patch": None, "delay": 2, "when": None, "priority": 3, "headers": {"a": "b"}}
+    options: dict[str, Any] = {"payload": {"n": 1}, "patch": None, "delay": 2, "when": None, "priority": 3}
+    options |= {"headers": {"a": "b"}, "sequence": "c"}
     move = Move("b", **options)
     assert {each.name: getattr(move, each.name) for each in fields(Move)} == {"to": "b"} | options
     assert replace(move, to="c") == Move("c", **options) != move
@@ -67,6 +69,7 @@ OUTCOMES: dict[type[Outcome], Any] = {
     Drop: Drop(),
     Failed: Failed("broken"),
     Fork: Fork([Move("next"), Move("other")]),
+    Later: Later(60),
     Move: Move("next"),
     Release: Release(),
     Retry: Retry(),

@@ -225,3 +225,14 @@ def test_slots_of_a_block_are_one_interval_apart() -> None:
         now += 1
     assert len(used) == 5
     assert all(later - earlier >= 200 for earlier, later in pairwise(used))
+
+
+def test_a_late_start_moves_the_slots_behind_it() -> None:
+    pace = make_pace("5/s", 1)
+    taken = take_block(None, pace, 0.0, 5)
+    assert not isinstance(taken, float)
+    slots = Slots()
+    slots.add(taken[0])
+    assert slots.use(500) == 0
+    assert slots.use(500) >= 200
+    assert slots.count(float("inf")) == 2

@@ -1,0 +1,223 @@
+"""Schedules of a broker: items that come by a timetable."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from bson import ObjectId
+
+from mongoq.drivers.aio.driver import AsyncRunner
+from mongoq.drivers.backend import is_outage
+from mongoq.errors import ArgumentInvalid, BrokerClosed
+from mongoq.model.arguments import Duration
+from mongoq.model.schedule.definition import UNSEEN_AFTER, Definition, ScheduleRecord, Tick, define
+from mongoq.model.schedule.timetable import Missed
+from mongoq.model.settings import DEFAULT, Default, queue_options
+from mongoq.protocol.coordination import schedules, ticks
+from mongoq.protocol.state.context import BrokerContext, QueueContext, context_of
+
+if TYPE_CHECKING:
+    from mongoq.aio.queue import AsyncQueue
+
+logger = logging.getLogger("mongoq.schedules")
+
+
+class AsyncSchedules(AsyncRunner[BrokerContext]):
+    """The part of ``AsyncBroker`` that defines schedules, changes them, and makes their ticks."""
+
+    async def schedule(
+        self,
+        name: str,
+        *,
+        queue: str | AsyncQueue[Any],
+        cron: str | None = None,
+        timezone: str | None = None,
+        every: Duration | None = None,
+        start: datetime | None = None,
+        at: datetime | None = None,
+        payload: Any | Default = DEFAULT,
+        make: Callable[[Tick], Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        missed: Missed = "last",
+        horizon: Duration | None = None,
+        jitter: Duration | None = None,
+        version: int = 0,
+    ) -> datetime | None:
+        """Define a schedule, or change it, and return its next tick; ``None`` if it never ticks again.
+
+        ```python
+        broker.schedule("report", queue="reports", cron="0 6 * * *", timezone="Europe/Berlin")
+        ```
+
+        The definition is stored with the collection, and any worker process makes its ticks; ``tick`` does it without a
+        worker. Each tick is one item, whichever processes make it, by the server's clock. Its headers ``mongoq-tick``
+        and ``mongoq-schedule`` say the time and the schedule.
+
+        The same definition again changes nothing. Another one takes the place of the stored one, if its version is not
+        lower: a pause stays, and ticks that are due and not made yet still come; the next one follows from now. Each
+        change is logged (WARNING, ``mongoq.schedules``). A lower version changes nothing, and is logged.
+
+        ``find``, and ``insert`` or ``update`` of the control document ``schedule:NAME``. A crash leaves the old
+        definition or the new one.
+
+        Args:
+            name: its name, by the rules for the names of queues.
+            queue: the queue of its items, or a handle, whose model then checks the payload.
+            cron: five fields, as ``"0 6 * * 1-5"``; needs the extra ``schedules``.
+            timezone: the zone of ``cron``, as ``"Europe/Berlin"``; required with it.
+            every: distance of two ticks, a ``timedelta`` or seconds, one second at least.
+            start: a tick of ``every``, from which the others are counted, and before which there is none; default the
+                beginning of 1970 in UTC.
+            at: the only tick, an aware datetime.
+            payload: the payload of each item, 1 MiB at most; by default the tick, as ``{"name", "at", "timezone",
+                "extra"}``.
+            make: function of the ``Tick`` that returns the payload, in its place. Only a process that has called this
+                method with it makes the ticks, in the worker's own task or thread, so it should be quick.
+            headers: headers of each item.
+            priority: priority of each item.
+            missed: what becomes of ticks that are due together, after an outage or a pause. ``"last"``: only the latest
+                comes. ``"all"``: all come. ``"skip"``: none that is more than a minute late.
+            horizon: how far back ticks are made, a ``timedelta`` or seconds; default a day for ``"all"``, and any time
+                for ``"last"``.
+            jitter: each item is delayed by a part of this, which is the same in all processes; a ``timedelta`` or
+                seconds.
+            version: the highest one wins; of equal ones the last.
+
+        Raises:
+            ArgumentInvalid: an argument cannot be used; the message names the part of it, and gives an example.
+            QueueNameInvalid: ``name`` or ``queue`` cannot be stored.
+            PayloadTooLarge: the payload is larger than 1 MiB.
+            ModuleNotFoundError: ``cron`` without the extra ``schedules``.
+        """
+        context = context_of(queue)
+        if not isinstance(context, QueueContext):
+            context = QueueContext(self._context, queue_options(queue), self._context.untyped)
+        if context.broker is not self._context:
+            raise ArgumentInvalid("queue", f"{queue!r} belongs to another broker")
+        definition = define(
+            name,
+            self._context.encoding,
+            context.codec,
+            queue=context.name,
+            cron=cron,
+            every=every,
+            at=at,
+            timezone=timezone,
+            start=start,
+            payload=payload,
+            make=make,
+            headers=headers,
+            priority=priority,
+            missed=missed,
+            horizon=horizon,
+            jitter=jitter,
+            version=version,
+        )
+        return await self._define_schedule(definition, context, make)
+
+    async def _define_schedule(
+        self, definition: Definition, context: QueueContext[Any], make: Callable[[Tick], Any] | None = None
+    ) -> datetime | None:
+        local = schedules.LocalSchedule(definition, context, make)
+        return await self._run(schedules.define_schedule, local)
+
+    async def schedules(self) -> list[ScheduleRecord]:
+        """Return all schedules by name, with their next and last ticks (``find``)."""
+        return await self._run(schedules.list_schedules)
+
+    async def pause_schedule(self, name: str) -> None:
+        """Let a schedule make no ticks until ``resume_schedule`` (``update`` of its control document).
+
+        A process that is just at a tick still makes it. Items that were made before stay.
+
+        Raises:
+            ScheduleUnknown: there is no such schedule.
+        """
+        await self._run(schedules.set_schedule_paused, name, paused=True)
+
+    async def resume_schedule(self, name: str) -> None:
+        """Let a paused schedule tick again (``update``); what it missed goes by its rule for missed ticks.
+
+        Raises:
+            ScheduleUnknown: there is no such schedule.
+        """
+        await self._run(schedules.set_schedule_paused, name, paused=False)
+
+    async def run_schedule_now(self, name: str) -> ObjectId:
+        """Push an extra item of a schedule, and return its id; its ticks stay as they are.
+
+        ``find``, and as for ``push``. Its tick has ``extra`` and the present time. Two calls make two items; a crash
+        leaves the item, or none. It works for a paused schedule as well.
+
+        Raises:
+            ScheduleUnknown: there is no such schedule.
+            ArgumentInvalid: its payload is made by a function that this process does not have, or the function failed.
+        """
+        return await self._run(schedules.run_schedule_now, name)
+
+    async def remove_schedule(self, name: str) -> bool:
+        """Delete a schedule, and return whether there was one (``delete``); its items stay.
+
+        Code that still defines it makes it anew at the next start of its process, as another schedule: ticks that this
+        one has made are no reason to leave them out.
+        """
+        return await self._run(schedules.remove_schedule, name)
+
+    async def prune_schedules(self, *, unseen: Duration = UNSEEN_AFTER) -> list[str]:
+        """Delete the schedules that belong to code which no process runs any more; return their names.
+
+        These are the schedules of ``worker.schedule`` and those with ``make``, if no process has started with them for
+        that long, and no worker runs in a process that has. ``find``, and a ``delete`` for each; a crash leaves the
+        rest.
+
+        Args:
+            unseen: how long, a ``timedelta`` or seconds.
+
+        Raises:
+            ArgumentInvalid: ``unseen`` is no duration.
+        """
+        return await self._run(schedules.prune_schedules, unseen)
+
+    async def tick(self) -> int:
+        """Push the items of all ticks that are due, and return how many ticks this call has made.
+
+        Workers do this by themselves. A program without one calls it as often as it likes, and a test after it has
+        moved the clock. A schedule that cannot tick here is logged, once for each reason, and left to others.
+
+        ``find``, and for each due schedule ``insert`` and ``update``. A crash between the two leaves the tick due: the
+        next call finds that its item is there already, and goes on.
+        """
+        made = 0
+        while True:
+            now_made, following = await self._make_due_ticks(timedelta(0))
+            made += now_made
+            if following is None or following > self._context.clock.now():
+                return made
+
+    async def _make_due_ticks(self, within: timedelta) -> tuple[int, datetime | None]:
+        """Make the due ticks, at most 100 of each schedule; return how many, and the next one within a time.
+
+        Errors of one schedule are logged; errors of the server are raised.
+        """
+        due = await self._run(ticks.find_due, within)
+        made, following = 0, None
+        for document in due.documents:
+            try:
+                ticked = await self._run(ticks.make_ticks, document, due.read_at)
+            except ticks.ReadTooOld:
+                logger.debug("this process slept after it had read its schedules, and reads them again")
+                return made, self._context.clock.now()
+            except Exception as error:
+                if is_outage(error) or isinstance(error, BrokerClosed):
+                    raise
+                name = str(document["_id"]).partition(":")[2]
+                schedules.report_trouble(self._context, name, error)
+                continue
+            made += ticked.made
+            if ticked.next is not None:
+                following = ticked.next if following is None else min(following, ticked.next)
+        return made, following

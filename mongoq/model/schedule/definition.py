@@ -1,0 +1,415 @@
+"""Definition of a schedule, the ids of its ticks, and the reading of stored documents."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+import bson
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, PayloadTooLarge
+from mongoq.model.arguments import Duration, count, duration, queue_name
+from mongoq.model.arguments import priority as checked_priority
+from mongoq.model.clock import milliseconds
+from mongoq.model.encoding.codec import HEADERS_LIMIT, Codec, Encoding
+from mongoq.model.encoding.extended_json import duration_text, time_text
+from mongoq.model.schedule.timetable import (
+    DEFAULT_HORIZON,
+    LATE,
+    Missed,
+    Timetable,
+    check_missed,
+    from_stored,
+    timetable,
+)
+from mongoq.model.settings import Default
+
+SCHEDULE_PREFIX = "schedule:"
+"""Prefix of the ``_id`` of a schedule's control document."""
+TICK_HEADER = "mongoq-tick"
+"""Header with the time of the tick, as a text in UTC."""
+SCHEDULE_HEADER = "mongoq-schedule"
+"""Header with the name of the schedule."""
+REMEMBER_LEAST = timedelta(days=7)
+"""How long the id of a tick is remembered, at least; a day beyond the horizon, if that is longer."""
+MAX_PAYLOAD_BYTES = 1024 * 1024
+"""Bytes of the payload of a schedule, at most: workers read it with each tick."""
+MAX_FUNCTION_LETTERS = 200
+"""Letters of the name of a function that are stored."""
+UNSEEN_AFTER = timedelta(days=1)
+"""Time after which a schedule that no running code defines any more is reported."""
+Source = Literal["value", "tick", "function"]
+"""What a payload is made of: one value for all ticks, the tick itself, or a function of the tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One tick of a schedule, as functions of a schedule get it.
+
+    Attributes:
+        name: name of the schedule.
+        at: time of the tick by the schedule, aware, in UTC; it may run later.
+        timezone: name of the zone of a cron expression; ``None`` for others.
+        extra: True if ``run_schedule_now`` has made it, beside the timetable.
+    """
+
+    name: str
+    at: datetime
+    timezone: str | None = None
+    extra: bool = False
+
+    @property
+    def local(self) -> datetime:
+        """Time of the tick in the zone of its schedule, or in UTC without one."""
+        return self.at.astimezone(UTC if self.timezone is None else ZoneInfo(self.timezone))
+
+    def to_payload(self) -> dict[str, Any]:
+        """Return the tick as a payload: the fields of this class."""
+        return {"name": self.name, "at": self.at, "timezone": self.timezone, "extra": self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A schedule, checked; durations are ``timedelta``.
+
+    ``AsyncBroker.schedule`` describes the options that users give; here are the others.
+
+    Attributes:
+        source: what the payload of an item is made of.
+        wrapped: the payload as ``{"payload": payload}`` in BSON; ``None`` unless it is one value.
+        headers: the headers in the form to send, or ``None``.
+        function: name of the function that code gives, or ``None``.
+    """
+
+    name: str
+    queue: str
+    timetable: Timetable
+    source: Source
+    wrapped: bytes | None
+    headers: Any
+    priority: int
+    missed: Missed
+    horizon: timedelta | None
+    jitter: timedelta
+    version: int
+    function: str | None = None
+
+    @property
+    def id(self) -> str:
+        """``_id`` of the control document."""
+        return SCHEDULE_PREFIX + self.name
+
+    @property
+    def needs_code(self) -> bool:
+        """True if a function in code belongs to it, so that it makes no sense without that."""
+        return self.function is not None
+
+    def to_stored(self, encoding: Encoding) -> dict[str, Any]:
+        """Return the fields that are stored, and a digest of them by which a change is noticed."""
+        fields: dict[str, Any] = {
+            "queue": self.queue,
+            "what": self.timetable.to_stored(),
+            "source": self.source,
+            "priority": self.priority,
+            "missed": self.missed,
+            "horizon": None if self.horizon is None else self.horizon.total_seconds(),
+            "jitter": self.jitter.total_seconds(),
+            "headers": self.headers,
+            "payload": None if self.wrapped is None else encoding.unwrap("payload", self.wrapped),
+        }
+        # Not by comparing with the document: that has been through the decoder, by the options of any collection.
+        digest = hashlib.sha256(bson.encode(fields, codec_options=encoding.options)).hexdigest()
+        return {**fields, "digest": digest}
+
+
+def define(
+    name: Any,
+    encoding: Encoding,
+    codec: Codec[Any],
+    *,
+    queue: Any,
+    cron: Any = None,
+    every: Any = None,
+    at: Any = None,
+    timezone: Any = None,
+    start: Any = None,
+    payload: Any,
+    make: Callable[[Tick], Any] | None = None,
+    headers: Any = None,
+    priority: Any = 0,
+    missed: Any = "last",
+    horizon: Duration | None = None,
+    jitter: Duration | None = None,
+    version: Any = 0,
+) -> Definition:
+    """Check the arguments of a schedule.
+
+    Raises:
+        ArgumentInvalid: one of them cannot be used.
+        ModuleNotFoundError: a cron expression without cronsim.
+    """
+    queue_name(name, "name")
+    rule, far = check_missed(missed, horizon)
+    has_value = not isinstance(payload, Default)
+    if make is not None:
+        if has_value:
+            raise ArgumentInvalid("make", "makes the payload; give either payload= or make=, not both")
+        _check_make(make)
+    return Definition(
+        name=name,
+        queue=queue_name(queue),
+        timetable=timetable(cron=cron, every=every, at=at, timezone=timezone, start=start),
+        source="value" if has_value else "tick" if make is None else "function",
+        wrapped=_wrap(payload, codec) if has_value else None,
+        headers=_headers(headers, encoding),
+        priority=checked_priority(priority),
+        missed=rule,
+        horizon=far,
+        jitter=timedelta(0) if jitter is None else duration(jitter, "jitter"),
+        version=count(version, "version", least=0),
+        function=None if make is None else function_name(make),
+    )
+
+
+def _check_make(make: Any) -> None:
+    if not callable(make) or inspect.iscoroutinefunction(make):
+        problem = "a plain function of the tick that returns the payload, such as lambda tick: {'day': tick.at}"
+        raise ArgumentInvalid("make", f"{problem}, not {make!r:.60}")
+
+
+def _wrap(payload: Any, codec: Codec[Any]) -> bytes:
+    wrapped = codec.wrap(payload)
+    if len(wrapped) > MAX_PAYLOAD_BYTES:
+        raise PayloadTooLarge("payload", len(wrapped), MAX_PAYLOAD_BYTES)
+    return wrapped
+
+
+def _headers(headers: Any, encoding: Encoding) -> Any:
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping):
+        raise ArgumentInvalid("headers", f"a document, not {type(headers).__name__}")
+    for own in (TICK_HEADER, SCHEDULE_HEADER):
+        if own in headers:
+            raise ArgumentInvalid(f"headers.{own}", "mongoq writes this one itself, from the tick")
+    return encoding.encode("headers", headers, limit=HEADERS_LIMIT)
+
+
+def function_name(function: Any) -> str:
+    """Return the module and name of a function, as they are stored."""
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    return f"{getattr(function, '__module__', None)}.{name}"[:MAX_FUNCTION_LETTERS]
+
+
+# --- ticks ---------------------------------------------------------------------------------------
+
+
+def tick_id(identity: ObjectId, at: datetime) -> ObjectId:
+    """Return the id of a tick's item: the time of the tick in seconds, as in any ``ObjectId``, and a hash."""
+    stamp = milliseconds(at)
+    digest = hashlib.sha256(identity.binary + stamp.to_bytes(8, "big", signed=True)).digest()
+    return ObjectId((stamp // 1000 % 2**32).to_bytes(4, "big") + digest[:8])
+
+
+def tick_delay(identity: ObjectId, at: datetime, jitter: timedelta) -> timedelta:
+    """Return the delay of a tick's item: below ``jitter``, and the same in every process."""
+    digest = hashlib.sha256(b"jitter" + tick_id(identity, at).binary).digest()
+    return jitter * (int.from_bytes(digest[:6], "big") / 2**48)
+
+
+def tick_headers(headers: Any, tick: Tick) -> dict[str, Any]:
+    """Return the headers of a tick's item."""
+    return {**(headers or {}), TICK_HEADER: time_text(tick.at), SCHEDULE_HEADER: tick.name}
+
+
+# --- stored documents ----------------------------------------------------------------------------
+
+
+class ScheduleUnreadable(ValueError):
+    """A stored schedule that another program has written, or a later mongoq."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A schedule as its control document holds it.
+
+    Attributes:
+        document: the control document.
+        name: name of the schedule.
+        identity: id of the schedule, new when it is removed and made anew.
+        edition: id of its present definition, new with each change.
+        next: the next tick; ``None`` when there is none.
+        headers: the headers of its items, or ``None``.
+    """
+
+    document: Mapping[str, Any]
+    name: str
+    identity: ObjectId
+    edition: ObjectId
+    queue: str
+    timetable: Timetable
+    source: Source
+    next: datetime | None
+    headers: Any
+    priority: int
+    missed: Missed
+    horizon: timedelta | None
+    jitter: timedelta
+    version: int
+
+    @property
+    def timezone(self) -> str | None:
+        """Name of the zone of a cron expression."""
+        return getattr(self.timetable, "timezone", None)
+
+    @property
+    def remember(self) -> timedelta:
+        """How long the id of a tick is remembered: longer than any process can find the tick due."""
+        return max(REMEMBER_LEAST, (self.horizon or DEFAULT_HORIZON) + timedelta(days=1))
+
+    def tick(self, at: datetime, *, extra: bool = False) -> Tick:
+        """Return a tick of the schedule."""
+        return Tick(self.name, at, self.timezone, extra)
+
+
+def read_schedule(document: Mapping[str, Any]) -> StoredSchedule:
+    """Return a schedule as it is stored; raises ``ScheduleUnreadable``."""
+    name = str(document["_id"]).removeprefix(SCHEDULE_PREFIX)
+    try:
+        identity, edition, due = (document.get(field) for field in ("identity", "edition", "next"))
+        if not isinstance(identity, ObjectId) or not isinstance(edition, ObjectId):
+            raise ScheduleUnreadable("it has no identity")
+        if due is not None and not isinstance(due, datetime):
+            raise ScheduleUnreadable(f"its next tick is no date: {due!r:.60}")
+        source, horizon = document.get("source"), document.get("horizon")
+        if source not in ("value", "tick", "function"):
+            raise ScheduleUnreadable(f"its payload is of an unknown kind: {source!r:.60}")
+        missed, far = check_missed(document.get("missed"), horizon)
+        headers = document.get("headers")
+        if headers is not None and not isinstance(headers, Mapping):
+            raise ScheduleUnreadable("its headers are no document")
+        return StoredSchedule(
+            document=document,
+            name=queue_name(name, "name"),
+            identity=identity,
+            edition=edition,
+            queue=queue_name(document.get("queue")),
+            timetable=from_stored(document.get("what")),
+            source=source,
+            next=due,
+            headers=headers,
+            priority=checked_priority(document.get("priority")),
+            missed=missed,
+            horizon=far,
+            jitter=duration(document.get("jitter"), "jitter"),
+            version=count(document.get("version"), "version", least=0),
+        )
+    except ScheduleUnreadable:
+        raise
+    except ValueError as error:
+        raise ScheduleUnreadable(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRecord:
+    """A schedule, as ``broker.schedules()`` lists it.
+
+    Attributes:
+        name: name of the schedule.
+        what: the timetable as a text, such as ``cron 0 6 * * * Europe/Berlin``.
+        queue: queue that its items go to.
+        next: the next tick; ``None`` when there is none any more.
+        last: the last tick that was made; ``None`` before the first one.
+        paused: True while it does not tick.
+        late: time since the next tick has been due, from a minute on: no process ticks, or none that can.
+        missed: what becomes of missed ticks.
+        version: version of the definition.
+        where: process that has defined it last, after the function that belongs to it, if any.
+        seen: last time that a process had it in its code.
+        unseen: True if a function belongs to it, and no process had it in its code for a day.
+        trouble: why it cannot be read; ``None`` if it can. Then most fields are empty.
+        needs_code: True if a function belongs to it.
+    """
+
+    name: str
+    what: str = ""
+    queue: str = ""
+    next: datetime | None = None
+    last: datetime | None = None
+    paused: bool = False
+    late: timedelta = timedelta(0)
+    missed: str = ""
+    version: int = 0
+    where: str = ""
+    seen: datetime | None = None
+    unseen: bool = False
+    trouble: str | None = None
+    needs_code: bool = False
+
+    @property
+    def notes(self) -> list[str]:
+        """What is odd about it, for people."""
+        late = timedelta(seconds=int(self.late.total_seconds()))
+        notes = [
+            (self.paused, "paused"),
+            (bool(self.late), f"late by {duration_text(late)}"),
+            (self.unseen, "in no running code"),
+            (self.trouble is not None, self.trouble or ""),
+        ]
+        return [text for is_so, text in notes if is_so]
+
+    def is_unseen_for(self, length: timedelta, now: datetime) -> bool:
+        """Return whether it belongs to a function that no process had in its code for a time."""
+        return self.needs_code and (self.seen is None or now - self.seen > length)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the record as values of JSON."""
+        times = {name: getattr(self, name) for name in ("next", "last", "seen")}
+        return {
+            "schedule": self.name,
+            "what": self.what,
+            "queue": self.queue,
+            "paused": self.paused,
+            "late": self.late.total_seconds(),
+            "missed": self.missed,
+            "version": self.version,
+            "where": self.where,
+            "unseen": self.unseen,
+            "trouble": self.trouble,
+            **{name: None if time is None else time_text(time) for name, time in times.items()},
+        }
+
+
+def to_record(document: Mapping[str, Any], now: datetime) -> ScheduleRecord:
+    """Return the record of a stored schedule; one that cannot be read says why."""
+    try:
+        stored = read_schedule(document)
+    except ScheduleUnreadable as error:
+        name = str(document["_id"]).removeprefix(SCHEDULE_PREFIX)
+        return ScheduleRecord(name, trouble=f"it cannot be read: {error}")
+    paused, last, seen = document.get("paused") is True, document.get("last"), document.get("seen")
+    late = timedelta(0) if paused or stored.next is None else now - stored.next
+    place = [part for part in (document.get("function"), document.get("by")) if isinstance(part, str)]
+    seen = seen if isinstance(seen, datetime) else None
+    needs_code = isinstance(document.get("function"), str)
+    return ScheduleRecord(
+        name=stored.name,
+        what=str(stored.timetable),
+        queue=stored.queue,
+        next=stored.next,
+        last=last if isinstance(last, datetime) else None,
+        paused=paused,
+        late=late if late >= LATE else timedelta(0),
+        missed=stored.missed,
+        version=stored.version,
+        where=" in ".join(place),
+        seen=seen,
+        unseen=needs_code and (seen is None or now - seen > UNSEEN_AFTER),
+        needs_code=needs_code,
+    )

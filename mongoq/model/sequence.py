@@ -1,0 +1,55 @@
+"""Sequences: items of a queue that are handed out in the order of their pushes, and where their state is stored."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import text
+from mongoq.model.indexes import BEGINNING
+
+MAX_SEQUENCE_BYTES = 1024
+"""Bytes of a sequence in UTF-8, at most."""
+SEQUENCE_PREFIX = "sequence:"
+"""Prefix of the ``_id`` of the control document of a sequence."""
+HAS_PLACE = {"$gte": 0}
+"""Condition of an item that has a place in a sequence, in a form that the server answers from the index."""
+IS_BLOCKED = {"$gte": BEGINNING}
+"""Condition on ``ready_from`` of an item that waits for the one before it."""
+
+
+def check_sequence(sequence: Any, argument: str = "sequence") -> str:
+    """Return a sequence: a non-empty string of at most 1 KiB."""
+    if not text(sequence, argument, MAX_SEQUENCE_BYTES):
+        raise ArgumentInvalid(argument, "cannot be empty; None is no sequence, and 'customer-17' is one")
+    if any("\ud800" <= letter <= "\udfff" for letter in sequence):
+        raise ArgumentInvalid(argument, "cannot hold lone surrogates")
+    return str(sequence)
+
+
+def refuse_expiry(sequences: Iterable[str | None], expires: Any) -> None:
+    """Raise ``ArgumentInvalid`` for items in sequences that would expire: their claims let no next item follow."""
+    if expires is not None and any(sequence is not None for sequence in sequences):
+        raise ArgumentInvalid("expires", "cannot be given with sequence=: an item in a sequence waits for its turn")
+
+
+def control_prefix(queue: str) -> str:
+    """Return what the ``_id`` of the control documents of a queue's sequences begins with."""
+    return f"{SEQUENCE_PREFIX}{queue}:"
+
+
+def control_id(queue: str, sequence: str) -> str:
+    """Return the ``_id`` of the control document of a sequence; bounded, whatever its text."""
+    return control_prefix(queue) + hashlib.sha256(sequence.encode()).hexdigest()
+
+
+def blocked_filter(queue: str) -> dict[str, Any]:
+    """Return the filter of a queue's items that wait for the ones before them in their sequences."""
+    return {"q": queue, "place": HAS_PLACE, "ready_from": IS_BLOCKED}
+
+
+def heads_filter(queue: str) -> dict[str, Any]:
+    """Return the filter of a queue's items that are first in their sequences, and so block the others."""
+    return {"q": queue, "place": HAS_PLACE, "when": {"$gte": BEGINNING}}

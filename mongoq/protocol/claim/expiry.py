@@ -1,0 +1,169 @@
+"""Expiry: a claim settles items that were not started in time, instead of handing them out.
+
+The date is in ``start_by``. It decides once, under the token of the claim: either the item starts, and the date is
+removed before the caller gets it, or the item is settled as expired. So an item that was handed out never expires,
+neither after a rollback nor when its lease ends. A crash between the claim and the decision leaves the item to the end
+of its lease, with an attempt that counts; the next claim decides again.
+
+Nothing looks for such items beside the claims. A claim that meets one settles the others at the head of the queue with
+it, so that a queue full of them is emptied in few commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ReservationLost
+from mongoq.model.encoding.ids import new_id
+from mongoq.model.indexes import CLAIM_ORDER
+from mongoq.model.item import Item, id_key
+from mongoq.model.raw import has_start_by
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.retry import retry_and_report, retry_until_reply
+from mongoq.protocol.flow import Command, Flow, Unreadable, number_matched
+from mongoq.protocol.settle.bulk import Statement, Wanted, count_found, run_bulk
+from mongoq.protocol.settle.bury import make_burial
+from mongoq.protocol.settle.settle import make_unstarted
+from mongoq.protocol.settle.settlement import Batch, Settlement
+from mongoq.protocol.state.claim_hints import eligible
+from mongoq.protocol.state.context import QueueContext
+
+EXPIRED_REASON = "expired"
+"""Reason in the origin of a dead letter that was not started in time."""
+MAX_SWEEP = 1_000
+"""Items at the head of a queue that are checked at once, at most."""
+UNREAD = {"payload": 0, "headers": 0, "error": 0, "trail": 0}
+"""Projection of items that are settled unread."""
+
+
+def is_expired(item: Item[Any], now: datetime) -> bool:
+    """Return whether an item that was not started can no longer start; a date of another type never expires."""
+    start_by = item.start_by
+    return isinstance(start_by, datetime) and start_by <= now
+
+
+def start_or_expire(
+    context: QueueContext[Any], items: list[Item[Any]], token: ObjectId | None, give_back: Callable[[], Command[Any]]
+) -> Flow[list[Item[Any]]]:
+    """Return the reserved items that start now; items whose time is over are settled (``update`` or ``delete``).
+
+    All items are under the token. Items without a date cost no command. ``give_back`` makes the command that hands the
+    items back if the caller is cancelled meanwhile.
+    """
+    if not has_start_by(items):
+        return items
+    now = context.broker.clock.now()
+    expired = [item for item in items if is_expired(item, now)]
+    late = {id_key(item.id) for item in expired}
+    starting = [item for item in items if id_key(item.id) not in late]
+    dated = [item for item in starting if item.stored("start_by") is not None]
+    if dated:
+        held = yield from _start(context, dated, token, give_back)
+        lost = {id_key(item.id) for item in dated} - held
+        starting = [item for item in starting if id_key(item.id) not in lost]
+    if expired:
+        yield from _settle_reserved(context, expired, token)
+        yield from settle_expired_head(context)
+    return starting
+
+
+def _start(
+    context: QueueContext[Any],
+    items: Sequence[Item[Any]],
+    token: ObjectId | None,
+    give_back: Callable[[], Command[Any]],
+) -> Flow[set[Any]]:
+    """Remove the dates of items that start, and return the keys of those that the token still holds."""
+    fence = {"_id": {"$in": [item.id for item in items]}, "token": token}
+    command: Command[int] = Command(
+        "update_many",
+        {"filter": fence, "update": {"$unset": {"start_by": ""}}},
+        number_matched,
+        undo=lambda _: give_back(),
+        resolved=True,
+    )
+    number = yield from retry_until_reply(command)
+    if number == len(items):
+        return {id_key(item.id) for item in items}
+    documents = yield from find_few(context.broker, fence, [("_id", 1)], len(items), projection={"_id": 1})
+    return {id_key(document["_id"]) for document in documents}
+
+
+def _settle_reserved(context: QueueContext[Any], items: Sequence[Item[Any]], token: ObjectId | None) -> Flow[None]:
+    """Settle the expired items of a claim; an item that another caller has by now is left to it."""
+    if any(item.stored("q") is None for item in items):  # the claim of a stream reads few fields
+        items = yield from _read_whole(context, items, token)
+    batch = Batch(context.broker.clock)
+    wanted: list[Wanted] = [(item, make_expiry(context, item, batch, claimed=True)) for item in items]
+    result = yield from run_bulk(context, wanted)
+    for error in result.failed.values():
+        if not isinstance(error, ReservationLost):
+            raise error
+
+
+def _read_whole(
+    context: QueueContext[Any], items: Sequence[Item[Any]], token: ObjectId | None
+) -> Flow[list[Item[Any]]]:
+    fence = {"_id": {"$in": [item.id for item in items]}, "token": token}
+    documents = yield from find_few(context.broker, fence, [("_id", 1)], len(items), projection=UNREAD)
+    now = context.broker.clock.now()
+    return [context.raw_item(document, now) for document in documents]
+
+
+def make_expiry(context: QueueContext[Any], item: Item[Any], batch: Batch, *, claimed: bool) -> Settlement:
+    """Return the settlement of an item that was not started in time; the attempt of a claim that found it is none."""
+    if context.settings.buries_expired:
+        attempts = item.attempts - claimed
+        burial = make_burial(context, item, batch, reason=EXPIRED_REASON, error=None, attempts=attempts)
+        return replace(burial, event="expired")
+    return make_unstarted(context, item, batch, claimed=claimed)
+
+
+def settle_expired_head(context: QueueContext[Any]) -> Flow[int]:
+    """Settle the expired items among the first 1,000 of the queue, and return their number (``find``, ``bulkWrite``).
+
+    They are not reserved for it: as long as ``start_by`` is there, the item was handed out to nobody. A crash leaves
+    them where they are.
+    """
+    now = context.broker.clock.now()
+    start = context.state.claim_hints.start(context.name, now)
+    try:
+        documents = yield from find_few(context.broker, start.filter, CLAIM_ORDER, MAX_SWEEP, projection=UNREAD)
+    except Unreadable:  # a document of another program: a claim finds and buries it
+        return 0
+    token = new_id()
+    items: list[Item[Any]] = [context.raw_item({**document, "token": token}, now) for document in documents]
+    expired = [item for item in items if is_expired(item, now)]
+    if not expired:
+        return 0
+    statements = list(_make_statements(context, expired, now))
+    number, _ = yield from retry_and_report(partial(count_found, context.broker, statements))
+    context.count("expired", number)
+    if context.settings.buries_expired and context.settings.dead is not None:
+        context.broker.record_put(context.settings.dead, now, number=number, is_new=False)
+    return number
+
+
+def _make_statements(context: QueueContext[Any], items: Sequence[Item[Any]], now: datetime) -> Iterator[Statement]:
+    """Make one statement for all items with the same settlement; each finds only items that still are expired."""
+    batch, by = Batch(context.broker.clock), str(context.broker.identity)
+    groups: dict[int, tuple[Settlement, list[Any]]] = {}
+    for item in items:
+        settlement = make_expiry(context, item, batch, claimed=False)
+        groups.setdefault(id(settlement), (settlement, []))[1].append(item.id)
+    for settlement, ids in groups.values():
+        filter = {"_id": {"$in": ids}, **eligible(context.name, now), "start_by": {"$lte": now}}
+        if settlement.update is None:
+            yield "DeleteMany", {"filter": filter}
+        else:
+            update = settlement.update
+            if "by" not in update["$unset"]:  # a stub loses it
+                # It tells other processes that have read the item ahead that it was taken.
+                update = {**update, "$set": {**update["$set"], "by": by}}
+            yield "UpdateMany", {"filter": filter, "update": update}

@@ -1,0 +1,308 @@
+"""Schedules: their control documents, ``schedule:NAME``, and what callers do with them.
+
+``identity`` is new when a schedule is made anew, and the ids of its ticks derive from it. ``edition`` is new with each
+change of the definition; every write that depends on what was read finds the document under it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from bson import ObjectId
+
+from mongoq.errors import ArgumentInvalid, ScheduleUnknown
+from mongoq.model.arguments import Duration, duration, queue_name
+from mongoq.model.encoding.error_text import spoken
+from mongoq.model.log_fields import log_fields
+from mongoq.model.schedule.definition import (
+    SCHEDULE_PREFIX,
+    Definition,
+    ScheduleRecord,
+    ScheduleUnreadable,
+    StoredSchedule,
+    Tick,
+    read_schedule,
+    tick_headers,
+    to_record,
+)
+from mongoq.model.settings import queue_options
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.find import find_few, find_one, prefix_filter
+from mongoq.protocol.base.retry import retry_lost_race, retry_until_reply
+from mongoq.protocol.flow import Command, Duplicate, Flow, ReplyLost, has_matched, number_matched
+from mongoq.protocol.push.push import push
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+
+logger = logging.getLogger("mongoq.schedules")
+
+MAX_SCHEDULES = 10_000
+"""Schedules in one read, at most."""
+UNREAD = {"payload": 0, "headers": 0}
+"""Projection of a list of schedules: it shows no contents."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSchedule:
+    """A schedule that code of this process has defined.
+
+    Attributes:
+        definition: the definition.
+        context: handle of its queue, by which payloads of ``make`` are checked.
+        make: function that makes the payload, if any.
+    """
+
+    definition: Definition
+    context: QueueContext[Any]
+    make: Callable[[Tick], Any] | None = None
+
+
+def define_schedule(broker: BrokerContext, local: LocalSchedule) -> Flow[datetime | None]:
+    """Store a definition (``find``, and ``insert`` or ``update`` if there is a change); return the next tick.
+
+    A crash leaves the definition as it was before, or as it is afterwards. The next tick of a new definition comes
+    after now. A tick that is due already, and not made yet, still comes: a change swallows nothing.
+    """
+    yield from ensure_broker_ready(broker, write=True)
+    broker.schedules[local.definition.name] = local
+    return (yield from retry_lost_race(partial(_try_define, broker, local.definition)))
+
+
+class _Changed(Duplicate):
+    """Raised when the schedule has changed since it was read: another process was faster."""
+
+    def __init__(self) -> None:
+        super().__init__(RuntimeError("the schedule keeps changing; define it again"))
+
+
+def _try_define(broker: BrokerContext, definition: Definition) -> Flow[datetime | None]:
+    document = yield from find_one(broker, {"_id": definition.id}, UNREAD, lenient=True)
+    now, fields = broker.clock.now(), definition.to_stored(broker.encoding)
+    presence = {"seen": now, "by": str(broker.identity)}
+    if document is None:
+        first = definition.timetable.after(now)
+        own = {"_id": definition.id, "identity": ObjectId(), "edition": ObjectId(), "next": first, "paused": False}
+        new = {**own, **fields, **presence, "version": definition.version, "function": definition.function}
+        try:
+            yield from Command[Any]("insert_one", {"document": new})
+        except ReplyLost:
+            raise _Changed from None  # it may be stored: the next read tells
+        if first is None:
+            _log(logging.WARNING, definition.name, "never ticks: %s lies in the past", definition.timetable)
+        return first
+    version = document.get("version")
+    if isinstance(version, int) and version > definition.version:
+        # Once in a process: each of its brokers defines the schedule.
+        words = "goes by version %s of its definition; this process has version %s"
+        _log_once(broker, logging.WARNING, definition.name, words, version, definition.version)
+        return _date(document.get("next"))
+    same = document.get("digest") == fields["digest"] and version == definition.version
+    if same and document.get("function") == definition.function and _is_readable(document):
+        command = Command("update_one", {"filter": {"_id": definition.id}, "update": {"$set": presence}}, has_matched)
+        if not (yield from retry_until_reply(command)):
+            raise _Changed  # it was removed since
+        return _date(document.get("next"))
+    return (yield from _replace_definition(broker, definition, document, {**fields, **presence}))
+
+
+def _replace_definition(
+    broker: BrokerContext, definition: Definition, document: Mapping[str, Any], fields: Mapping[str, Any]
+) -> Flow[datetime | None]:
+    """Store a changed definition under the edition that was read (``update``); a pause stays."""
+    now, due = broker.clock.now(), _date(document.get("next"))
+    # Another program may have changed it by hand: then only its identity is worth keeping.
+    keeps_dates = document.get("digest") == fields["digest"] and _is_readable(document)
+    following = due if keeps_dates or (due is not None and due <= now) else definition.timetable.after(now)
+    changes = {**fields, "version": definition.version, "function": definition.function, "next": following}
+    changes["edition"] = edition = ObjectId()
+    if not isinstance(document.get("identity"), ObjectId):
+        changes["identity"] = ObjectId()
+    # By ``$eq``: another program may have stored a document that is an operator.
+    read = {name: {"$eq": document.get(name)} for name in ("identity", "edition", "next")}
+    filter = {"_id": definition.id, **read}
+    command = Command("update_one", {"filter": filter, "update": {"$set": changes}}, has_matched)
+    if not (yield from retry_until_reply(command)):
+        # After a lost reply the update may be this very one.
+        stored = yield from find_one(broker, {"_id": definition.id}, {"edition": 1})
+        if stored is None or stored.get("edition") != edition:
+            raise _Changed
+    if not keeps_dates:
+        _log(logging.WARNING, definition.name, "has a new definition: %s, version %s", *_words(definition))
+    return following
+
+
+def _is_readable(document: Mapping[str, Any]) -> bool:
+    try:
+        read_schedule(document)
+    except ScheduleUnreadable:
+        return False
+    return True
+
+
+def _words(definition: Definition) -> tuple[Any, ...]:
+    return definition.timetable, definition.version
+
+
+def _date(value: Any) -> datetime | None:
+    return value if isinstance(value, datetime) else None
+
+
+def _log(level: int, name: str, text: str, *words: object) -> None:
+    logger.log(level, "schedule %r %s", name, text % words, extra=log_fields())
+
+
+def _log_once(broker: BrokerContext, level: int, name: str, text: str, *words: object) -> None:
+    """Log a line, unless it was the last one about this schedule in this process."""
+    line = text % words
+    if broker.schedule_troubles.get(name) != line:
+        broker.schedule_troubles[name] = line
+        _log(level, name, text, *words)
+
+
+def report_trouble(broker: BrokerContext, name: str, error: object) -> None:
+    """Log why a schedule cannot tick here, once for each reason."""
+    _log_once(broker, logging.ERROR, name, "cannot tick here: %s", error)
+
+
+# --- what callers do with them -------------------------------------------------------------------
+
+
+def list_schedules(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
+    """Return all schedules by name (``find`` by the prefix of ``_id``)."""
+    yield from ensure_broker_ready(broker, write=False)
+    documents = yield from find_few(
+        broker, prefix_filter(SCHEDULE_PREFIX), [("_id", 1)], MAX_SCHEDULES, projection=UNREAD, lenient=True
+    )
+    now = broker.clock.now()
+    return [to_record(document, now) for document in documents]
+
+
+def find_schedule(broker: BrokerContext, name: str) -> Flow[ScheduleRecord]:
+    """Return one schedule (``find`` by ``_id``); raises ``ScheduleUnknown``."""
+    id = _id(name)
+    yield from ensure_broker_ready(broker, write=False)
+    document = yield from find_one(broker, {"_id": id}, UNREAD, lenient=True)
+    if document is None:
+        yield from _raise_unknown(broker, name)
+    return to_record(document or {"_id": id}, broker.clock.now())
+
+
+def set_schedule_paused(broker: BrokerContext, name: str, paused: bool) -> Flow[None]:
+    """Pause or resume a schedule (``update``); raises ``ScheduleUnknown``."""
+    id = _id(name)
+    yield from ensure_broker_ready(broker, write=True)
+    update = {"$set": {"paused": paused}}
+    if not (
+        yield from retry_until_reply(Command("update_one", {"filter": {"_id": id}, "update": update}, has_matched))
+    ):
+        yield from _raise_unknown(broker, name)
+
+
+def remove_schedule(broker: BrokerContext, name: str) -> Flow[bool]:
+    """Delete a schedule, and return whether there was one (``delete``)."""
+    id = _id(name)
+    yield from ensure_broker_ready(broker, write=True)
+    broker.schedules.pop(name, None)
+    return (yield from retry_until_reply(_delete({"_id": id})))
+
+
+def prune_schedules(broker: BrokerContext, unseen: Duration) -> Flow[list[str]]:
+    """Delete the schedules whose functions no process had in its code for a time; return their names.
+
+    ``find``, and a ``delete`` for each, fenced by the time when it was seen. A crash leaves the rest.
+    """
+    length = duration(unseen, "unseen")
+    yield from ensure_broker_ready(broker, write=True)
+    now = broker.clock.now()
+    names = []
+    for record in (yield from list_schedules(broker)):
+        if record.is_unseen_for(length, now):
+            filter = {"_id": SCHEDULE_PREFIX + record.name, "seen": record.seen}
+            if (yield from retry_until_reply(_delete(filter))):
+                broker.schedules.pop(record.name, None)
+                names.append(record.name)
+    return names
+
+
+def _delete(filter: Mapping[str, Any]) -> Command[bool]:
+    return Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count))
+
+
+def run_schedule_now(broker: BrokerContext, name: str) -> Flow[ObjectId]:
+    """Push an extra item of a schedule, and return its id (``find``, and as for a push)."""
+    id = _id(name)
+    yield from ensure_broker_ready(broker, write=True)
+    document = yield from find_one(broker, {"_id": id}, lenient=True)
+    if document is None:
+        yield from _raise_unknown(broker, name)
+    try:
+        stored = read_schedule(document or {"_id": id})
+        tick = stored.tick(broker.clock.now(), extra=True)
+        context, payload = make_payload(broker, stored, tick)
+    except (ScheduleUnreadable, NotHere) as error:
+        raise ArgumentInvalid("name", f"schedule {name!r} cannot run: {error}") from error
+    headers = tick_headers(stored.headers, tick)
+    return (
+        yield from push(
+            context, payload, delay=None, when=None, priority=stored.priority, headers=headers, id=None, once=None
+        )
+    )
+
+
+class NotHere(Exception):
+    """Raised when this process cannot make the payload of a schedule: others may."""
+
+
+def make_payload(broker: BrokerContext, stored: StoredSchedule, tick: Tick) -> tuple[QueueContext[Any], Any]:
+    """Return the queue and the payload of a tick; raises ``NotHere`` without the function, or its version of it."""
+    context: QueueContext[Any] = QueueContext(broker, queue_options(stored.queue), broker.untyped)
+    if stored.source == "value":
+        return context, stored.document.get("payload")
+    if stored.source == "tick":
+        return context, tick.to_payload()
+    local = broker.schedules.get(stored.name)
+    if local is None or local.make is None or local.definition.version != stored.version:
+        raise NotHere(f"its payload is made by {function_name(stored)}, and this process does not have it in its code")
+    try:
+        return local.context, local.make(tick)
+    except Exception as error:
+        # Whatever it is: an error of a server that the function asks is no outage of ours.
+        raise NotHere(f"its function {function_name(stored)} has failed: {spoken(error)}") from error
+
+
+def function_name(stored: StoredSchedule) -> str:
+    """Return the name of the function that makes the payloads, as it is stored."""
+    return f"{stored.document.get('function')!s:.200}"
+
+
+def refresh_seen(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
+    """Note that this process has its schedules in its code (``update`` of many); return those that none has (``find``).
+
+    A definition of a lower version than the stored one does not count.
+    """
+    yield from ensure_broker_ready(broker, write=True)
+    for local in list(broker.schedules.values()):
+        filter = {"_id": local.definition.id, "version": local.definition.version}
+        update = {"$set": {"seen": broker.clock.now(), "by": str(broker.identity)}}
+        yield from retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched))
+    return [record for record in (yield from list_schedules(broker)) if record.unseen]
+
+
+def report_unseen(broker: BrokerContext, record: ScheduleRecord) -> None:
+    """Log that no process has had a schedule in its code for a while, once."""
+    words = "is in no running code since %s; prune_schedules() or 'mongoq schedules prune' removes it"
+    _log_once(broker, logging.WARNING, record.name, words, record.seen)
+
+
+def _id(name: Any) -> str:
+    return SCHEDULE_PREFIX + queue_name(name, "name")
+
+
+def _raise_unknown(broker: BrokerContext, name: str) -> Flow[None]:
+    names = [record.name for record in (yield from list_schedules(broker))]
+    raise ScheduleUnknown(name, get_close_matches(name, names), broker.namespace)

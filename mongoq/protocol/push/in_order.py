@@ -1,0 +1,79 @@
+"""Pushes into sequences: each item takes the place at the end of its sequence, in the transaction that inserts it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.envelope import is_same_push
+from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
+from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.push.insert import find_pushed, id_taken_error, insert_command
+from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.enter import enter
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
+from mongoq.protocol.state.context import QueueContext
+
+Ordered = tuple[Mapping[str, Any], "str | None"]
+"""The envelope of an item, and its sequence if it has one."""
+
+
+def push_in_order(context: QueueContext[Any], pushes: Sequence[Ordered], *, id_given: bool, joined: bool) -> Flow[None]:
+    """Insert items at the ends of their sequences, all of them or none, in the order given.
+
+    In one transaction, a caller's if there is one (``joined``): the control documents of the sequences are read and
+    written (``find``, ``update``), and the items inserted. A crash before its commit leaves nothing.
+
+    Raises:
+        ArgumentInvalid: the queue is a topic with bound queues.
+        TransactionsUnavailable: the server is no replica set.
+        DuplicateItem: a push to another queue has used one of the ids.
+    """
+    if context.broker.topics.bound.get(context.name):
+        raise ArgumentInvalid(
+            "sequence", f"{context.name!r} is a topic: its copies go to several queues, and have no common order"
+        )
+    yield from ensure_ready(context, fresh=not joined)
+    yield from mark_ordered(context, joined=joined)
+    attempt = partial(_insert_all, context, pushes, id_given=id_given)
+    documents, promoted = yield from run_atomic(context.broker, attempt, joined=joined)
+    for document in documents:
+        if "when" in document:
+            context.broker.record_put(context.name, document["when"], document["priority"], id=document["_id"])
+    context.broker.counters.add(context.name, "put", sum("when" not in document for document in documents))
+    record_promoted(context.broker, promoted)
+
+
+def _insert_all(
+    context: QueueContext[Any], pushes: Sequence[Ordered], *, id_given: bool
+) -> Flow[tuple[list[Mapping[str, Any]], list[Promoted]]]:
+    """Insert the items that are not stored yet, inside a transaction; return them, and older items promoted."""
+    if id_given:
+        pushes = yield from _find_new(context, pushes)
+    numbers = Counter(sequence for _, sequence in pushes if sequence is not None)
+    entries = yield from enter(context, numbers)
+    documents: list[Mapping[str, Any]] = []
+    for envelope, sequence in pushes:
+        if sequence is None:
+            documents.append(envelope)
+        else:
+            rest = {name: value for name, value in envelope.items() if name != "when"}
+            documents.append({**rest, **entries[sequence].take(envelope["when"])})
+    if len(documents) == 1:
+        yield from insert_command(documents[0])
+    elif documents:
+        yield from Command[Any]("insert_many", {"documents": documents, "ordered": True})
+    return documents, [item for entry in entries.values() for item in entry.promoted]
+
+
+def _find_new(context: QueueContext[Any], pushes: Sequence[Ordered]) -> Flow[list[Ordered]]:
+    """Return the pushes whose ids are not stored; raise if another push has used one of them."""
+    envelopes = {envelope["_id"]: envelope for envelope, _ in pushes}
+    for document in (yield from find_pushed(context.broker, list(envelopes))):
+        envelope = envelopes.pop(document["_id"])
+        if not is_same_push(document, context.name):
+            raise id_taken_error(document, envelope)
+    return [(envelope, sequence) for envelope, sequence in pushes if envelope["_id"] in envelopes]

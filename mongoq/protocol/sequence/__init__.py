@@ -1,0 +1,5 @@
+"""Sequences: items with the same ``sequence`` are handed out in the order of their pushes, one at a time.
+
+Start with ``enter`` (how an item gets its place) and ``leave`` (how the next one follows the one that has left). Both
+run in the transaction of the write that they belong to; without a server, one command follows the other.
+"""

@@ -1,0 +1,44 @@
+"""Deletion in a queue with sequences: where the first item of a sequence goes, the next one follows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from mongoq.model.sequence import HAS_PLACE
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.flow import Flow, delete_many
+from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
+from mongoq.protocol.state.context import QueueContext
+
+DELETED_PER_TRANSACTION = 1_000
+"""Items of sequences that are deleted in one transaction, at most."""
+
+
+def delete_in_order(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[int]:
+    """Delete the items that match a filter on live items or on ids, and return how many.
+
+    Items with a place are deleted in transactions of up to 1,000, and the next ones follow. The others go in one
+    command. A crash in between leaves the rest.
+    """
+    deleted = 0
+    while True:
+        number, promoted = yield from run_atomic(context.broker, partial(_delete_page, context, filter))
+        record_promoted(context.broker, promoted)
+        deleted += number
+        if number < DELETED_PER_TRANSACTION:
+            return deleted + (yield from delete_many({"$and": [filter, {"place": {"$exists": False}}]}))
+
+
+def _delete_page(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[tuple[int, list[Promoted]]]:
+    """Delete some items with a place, inside a transaction."""
+    wanted, fields = {"$and": [filter, {"place": HAS_PLACE}]}, {"sequence": 1, "when": 1}
+    documents = yield from find_few(context.broker, wanted, [], DELETED_PER_TRANSACTION, projection=fields)
+    if not documents:
+        return 0, []
+    number = yield from delete_many({"_id": {"$in": [document["_id"] for document in documents]}})
+    left = Counter(document["sequence"] for document in documents if "when" in document)
+    return number, (yield from leave(context.broker, context.name, left))

@@ -1,0 +1,74 @@
+"""Entering a sequence: an item gets its place from the control document, in the transaction that writes the item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from mongoq.model.item import Document
+from mongoq.model.sequence import control_id
+from mongoq.protocol.base.find import find_few
+from mongoq.protocol.flow import Flow
+from mongoq.protocol.sequence.control import Statement, send_statements
+from mongoq.protocol.sequence.leave import Promoted, promote
+from mongoq.protocol.state.context import QueueContext
+
+
+@dataclass(slots=True)
+class Entry:
+    """The places that new items take in one sequence, in their order.
+
+    Attributes:
+        sequence: the sequence.
+        next: place of the next item.
+        heads: so many of the next items become heads; the ones after them are blocked.
+        promoted: older items that became heads before them, since the queue allows more heads than it did.
+    """
+
+    sequence: str
+    next: int
+    heads: int
+    promoted: list[Promoted] = field(default_factory=list)
+
+    def take(self, when: datetime) -> dict[str, Any]:
+        """Take the next place, and return the fields of its item: ``when`` of a head, else ``ready_from``."""
+        self.next += 1
+        fields = {"sequence": self.sequence, "place": self.next - 1}
+        if self.heads:
+            self.heads -= 1
+            return {"when": when, **fields}
+        return {"ready_from": when, **fields}
+
+
+def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> Flow[dict[str, Entry]]:
+    """Reserve places for so many new items in each sequence of a queue (``find``, ``update`` with upsert).
+
+    Called in the transaction that writes the items. Another transaction that enters or empties one of the sequences
+    conflicts with it at the control document, and one of the two is tried again.
+    """
+    broker, queue, most = context.broker, context.name, context.settings.max_in_sequence
+    ids = {control_id(queue, sequence): sequence for sequence in numbers}
+    documents = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
+    controls: dict[str, Document] = {ids[document["_id"]]: document for document in documents}
+    requests: list[Statement] = []
+    entries: dict[str, Entry] = {}
+    raised: dict[str, int] = {}
+    for id, sequence in ids.items():
+        control, number = controls.get(sequence, {}), numbers[sequence]
+        heads = max(min(most - control.get("open", 0), number), 0)
+        entries[sequence] = Entry(sequence, control.get("next", 0), heads)
+        if control and heads:
+            raised[sequence] = heads
+        update = {
+            "$inc": {"next": number, "open": heads},
+            "$setOnInsert": {"queue": queue, "sequence": sequence},
+        }
+        requests.append(("UpdateOne", {"filter": {"_id": id}, "update": update, "upsert": True}))
+    yield from send_statements(broker, requests)
+    # Where the limit was raised, items that wait go before the new ones.
+    for sequence, promoted in (yield from promote(broker, queue, raised)).items():
+        entries[sequence].promoted = promoted
+        entries[sequence].heads -= len(promoted)
+    return entries

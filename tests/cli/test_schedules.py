@@ -1,0 +1,116 @@
+"""Commands ``schedules …``, and the check of ``doctor`` for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from click.testing import Result
+
+import mongoq
+from mongoq.cli.checks.queue_checks import check_schedules
+
+Run = Callable[..., Result]
+Read = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def hourly(broker: mongoq.Broker) -> mongoq.Broker:
+    broker.schedule("hourly", queue="reports", every=3600, payload={"a": 1})
+    return broker
+
+
+def age(raw: Any, name: str, **by: timedelta) -> None:
+    """Put times of a schedule back."""
+    for field, length in by.items():
+        milliseconds = int(length.total_seconds() * 1000)
+        raw.update_one({"_id": f"schedule:{name}"}, [{"$set": {field: {"$subtract": [f"${field}", milliseconds]}}}])
+
+
+def test_schedules_are_listed(run: Run, read: Read, hourly: mongoq.Broker) -> None:
+    for command in (["schedules"], ["schedules", "list"]):
+        result = run(*command)
+        assert result.exit_code == 0, result.stderr
+        head, _, row = result.stdout.splitlines()
+        assert head.split() == ["schedule", "what", "queue", "next", "last"]
+        assert row.split()[:5] == ["hourly", "every", "3600", "s", "reports"]
+    (document,) = read("schedules")
+    assert (document["schedule"], document["paused"], document["late"]) == ("hourly", False, 0.0)
+    assert document["next"].endswith(":00:00.000Z")
+
+
+def test_without_schedules_the_list_says_so(run: Run, broker: mongoq.Broker) -> None:
+    broker.ensure_indexes()
+    assert run("schedules").stdout == f"there are no schedules in {broker.namespace}\n"
+
+
+def test_a_schedule_is_paused_and_resumed(run: Run, read: Read, hourly: mongoq.Broker) -> None:
+    assert read("schedules", "pause", "hourly", "--dry-run")[0]["would"] == "pause the schedule hourly"
+    assert not hourly.schedules()[0].paused
+    assert run("schedules", "pause", "hourly").exit_code == 2  # a script must say --yes
+    assert run("schedules", "pause", "hourly", "--yes").stdout == "hourly is now paused\n"
+    assert hourly.schedules()[0].paused
+    assert "paused" in run("schedules").stdout
+    assert run("schedules", "pause", "hourly").stdout == "hourly was paused\n"
+    expected = {"schedule": "hourly", "paused": False, "was_paused": True}
+    assert read("schedules", "resume", "hourly", "--yes") == [expected]
+    assert not hourly.schedules()[0].paused
+
+
+def test_a_schedule_is_run_now(run: Run, read: Read, hourly: mongoq.Broker) -> None:
+    assert read("schedules", "run", "hourly", "--dry-run")[0]["would"] == "push an extra item of hourly to reports"
+    assert hourly.queue("reports").size() == 0
+    (done,) = read("schedules", "run", "hourly", "--yes")
+    item = hourly.queue("reports").get(ObjectId(done["id"]))
+    assert item is not None
+    assert item.payload == {"a": 1}
+    assert "pushed item" in run("schedules", "run", "hourly", "--yes").stdout
+    assert hourly.queue("reports").size() == 2
+
+
+def test_a_schedule_is_removed(run: Run, read: Read, hourly: mongoq.Broker) -> None:
+    assert read("schedules", "remove", "hourly", "--dry-run")[0]["count"] == 1
+    assert len(hourly.schedules()) == 1
+    assert run("schedules", "remove", "hourly", "--yes").stdout == "deleted the schedule hourly\n"
+    assert hourly.schedules() == []
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "run", "remove"])
+def test_an_unknown_schedule_is_refused(run: Run, hourly: mongoq.Broker, command: str) -> None:
+    result = run("schedules", command, "hourl", "--yes")
+    assert result.exit_code == 1
+    assert "there is no schedule 'hourl'" in result.stderr
+    assert "'hourly'" in result.stderr
+
+
+def test_schedules_that_no_code_has_are_pruned(run: Run, read: Read, raw: Any, hourly: mongoq.Broker) -> None:
+    hourly.schedule("gone", queue="reports", every=3600, make=str)
+    assert run("schedules", "prune").stdout == "there is nothing to delete\n"
+    age(raw, "gone", seen=timedelta(days=2))
+    assert "in no running code" in run("schedules").stdout
+    assert read("schedules", "prune", "--dry-run")[0]["would"] == "delete 1 schedule: gone"
+    assert read("schedules", "prune", "--unseen", "3d", "--yes") == [{"deleted": []}]
+    assert run("schedules", "prune").exit_code == 2
+    assert read("schedules", "prune", "--yes") == [{"deleted": ["gone"]}]
+    assert [record.name for record in hourly.schedules()] == ["hourly"]
+
+
+def test_doctor_finds_late_unseen_and_broken_schedules(run: Run, read: Read, raw: Any, hourly: mongoq.Broker) -> None:
+    def line() -> str:
+        output = run("doctor").stdout
+        return next(line for line in output.splitlines() if line.split()[1] == "schedules")
+
+    assert line().split() == ["ok", "schedules", "1", "in", "time"]
+    hourly.schedule("function", queue="reports", every=3600, make=str)
+    age(raw, "function", seen=timedelta(days=2))
+    assert line().startswith("warning")
+    assert "no running code has function since" in line()
+    age(raw, "hourly", next=timedelta(hours=3))
+    assert line().startswith("problem")
+    assert "no worker has made the ticks of hourly (" in line()
+    raw.update_one({"_id": "schedule:hourly"}, {"$set": {"what": 5}})
+    assert "unusable are hourly (it cannot be read" in line()
+    assert check_schedules([]).state == "ok"

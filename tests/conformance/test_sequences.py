@@ -1,0 +1,582 @@
+"""Sequences: items with the same ``sequence`` are handed out in the order of their pushes, one at a time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from tests.shells import Shell
+
+with_server = pytest.mark.parametrize("shell", ["aio", "sync", "motor"], indirect=True)
+
+
+async def fill(shell: Shell, *payloads: Any, sequence: str = "a", **options: Any) -> list[ObjectId]:
+    return [await shell.queue().push(payload, sequence=sequence, **options) for payload in payloads]
+
+
+async def drain(shell: Shell, name: str = "orders") -> list[Any]:
+    """Pop everything that is eligible, one after the other."""
+    payloads = []
+    while (item := await shell.queue(name).pop()) is not None:
+        payloads.append(item.payload)
+    return payloads
+
+
+def controls(shell: Shell) -> list[Any]:
+    """What the control documents of the sequences say: the sequence, and the number of its heads."""
+    documents = shell.raw.find({"_id": {"$regex": "^sequence:"}}).sort("sequence", 1)
+    return [(document["sequence"], document["open"]) for document in documents]
+
+
+def assert_consistent(shell: Shell, name: str = "orders", most: int = 1) -> None:
+    """Check every sequence: heads are as many as the control document counts, and before all blocked items."""
+    items = list(shell.raw.find({"q": name, "place": {"$exists": True}}))
+    counted = {
+        document["sequence"]: document["open"]
+        for document in shell.raw.find({"_id": {"$regex": "^sequence:"}, "queue": name})
+    }
+    sequences = {item["sequence"] for item in items}
+    assert counted.keys() == sequences
+    for sequence in sequences:
+        heads = [item["place"] for item in items if item["sequence"] == sequence and "when" in item]
+        blocked = [item["place"] for item in items if item["sequence"] == sequence and "when" not in item]
+        assert len(heads) == counted[sequence] == min(most, len(heads) + len(blocked))
+        assert not blocked or max(heads) < min(blocked)
+        assert all(("ready_from" in item) != ("when" in item) for item in items)
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+async def test_one_item_of_a_sequence_is_handed_out_at_a_time(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2, 3)
+    await fill(shell, 10, sequence="b")
+    first, other = await queue.reserve(), await queue.reserve()
+    assert (first.payload, first.sequence, other.payload, other.sequence) == (1, "a", 10, "b")
+    assert await queue.reserve() is None
+    await queue.commit(first)
+    second = await queue.reserve()
+    assert second.payload == 2
+    assert await queue.reserve() is None
+    assert_consistent(shell)
+    await queue.commit(second)
+    await queue.commit(other)
+    assert await drain(shell) == [3]
+    assert controls(shell) == []
+
+
+async def test_items_go_in_the_order_of_their_pushes_whatever_their_priorities_and_dates(shell: Shell) -> None:
+    await fill(shell, 1, priority=100)
+    await fill(shell, 2, delay=60)
+    await fill(shell, 3, priority=-100)
+    assert await drain(shell) == [1]
+    shell.clock.advance(61)
+    assert await drain(shell) == [2, 3]
+
+
+async def test_a_blocked_item_waits_for_its_own_date_after_its_turn_has_come(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1)
+    later = shell.clock.now() + timedelta(hours=1)
+    await fill(shell, 2, when=later)
+    await queue.commit(await queue.reserve())
+    (waiting,) = await queue.peek(state="scheduled")
+    assert waiting.due == later
+    shell.clock.advance(3601)
+    assert await drain(shell) == [2]
+
+
+async def test_a_failed_item_keeps_its_place(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2)
+    await queue.rollback(await queue.reserve(), delay=10, error=ValueError("x"))
+    assert await queue.reserve() is None
+    shell.clock.advance(10)
+    again = await queue.reserve()
+    assert (again.payload, again.attempts) == (1, 2)
+    await queue.release(again)
+    assert (await queue.reserve()).payload == 1
+    assert_consistent(shell)
+
+
+async def test_an_expired_lease_keeps_the_place(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2)
+    lost = await queue.reserve(lease=10)
+    shell.clock.advance(11)
+    again = await queue.reserve()
+    assert again.payload == 1
+    with pytest.raises(mongoq.ReservationLost):
+        await queue.commit(lost)
+    assert_consistent(shell)
+    await queue.commit(again)
+    assert await drain(shell) == [2]
+
+
+async def test_other_items_of_the_queue_wait_for_nothing(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2)
+    await queue.push("free")
+    items = [await queue.reserve(), await queue.reserve()]
+    assert [item.payload for item in items] == [1, "free"]
+    assert items[1].sequence is None
+    await queue.commit_many(items)
+    assert await drain(shell) == [2]
+
+
+async def test_two_items_of_a_sequence_at_a_time(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.configure(max_in_sequence=2)
+    await fill(shell, 1, 2, 3, 4)
+    first, second = await queue.reserve(), await queue.reserve()
+    assert await queue.reserve() is None
+    await queue.commit(second)
+    third = await queue.reserve()
+    assert (third.payload, await queue.reserve()) == (3, None)
+    assert_consistent(shell, most=2)
+    await queue.commit(first)
+    await queue.commit(third)
+    assert controls(shell) == [("a", 1)]
+    assert await drain(shell) == [4]
+    assert controls(shell) == []
+
+
+async def test_a_raised_limit_never_lets_a_new_item_overtake(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2, 3)
+    await queue.configure(max_in_sequence=2)
+    await fill(shell, 4)
+    assert_consistent(shell, most=2)
+    items = [await queue.reserve(), await queue.reserve()]
+    assert [item.payload for item in items] == [1, 2]
+
+
+async def test_the_sequences_of_two_queues_do_not_wait_for_each_other(shell: Shell) -> None:
+    await fill(shell, 1)
+    await shell.queue("others").push(2, sequence="a")
+    assert (await drain(shell), await drain(shell, "others")) == ([1], [2])
+
+
+async def test_text_of_a_sequence_is_only_text(shell: Shell) -> None:
+    names = ["$a.b", "a:b", "x" * 1024, "ü" * 512, "\n", "{}"]
+    for name in names:
+        await fill(shell, 1, 2, sequence=name)
+    assert_consistent(shell)
+    items = []
+    while (item := await shell.queue().reserve()) is not None:
+        items.append(item)
+    assert sorted(item.sequence for item in items) == sorted(names)
+    await shell.queue().commit_many(items)
+    assert await drain(shell) == [2] * len(names)
+
+
+# --- how a head leaves ---------------------------------------------------------------------------
+
+
+async def _leave_by_commit(queue: Any) -> None:
+    await queue.commit(await queue.reserve())
+
+
+async def _leave_by_commit_with_a_patch(queue: Any) -> None:
+    await queue.configure(history=60)
+    await queue.commit(await queue.reserve(), payload={"done": True})
+
+
+async def _leave_by_commit_many(queue: Any) -> None:
+    await queue.commit_many(await queue.reserve_many(10))
+
+
+async def _leave_by_pop(queue: Any) -> None:
+    assert (await queue.pop()).payload == 1
+
+
+async def _leave_by_pop_into_history(queue: Any) -> None:
+    await queue.configure(history=60)
+    assert (await queue.pop()).payload == 1
+
+
+async def _leave_by_move(queue: Any) -> None:
+    await queue.move(await queue.reserve(), "next")
+
+
+async def _leave_by_move_many(queue: Any) -> None:
+    await queue.move_many([(item, mongoq.Move("next")) for item in await queue.reserve_many(10)])
+
+
+async def _leave_by_burial(queue: Any) -> None:
+    await queue.bury(await queue.reserve(), reason="bad")
+
+
+async def _leave_by_the_last_retry(queue: Any) -> None:
+    await queue.configure(max_retries=0)
+    await queue.rollback(await queue.reserve(), error="x")
+
+
+async def _leave_by_rollback_many(queue: Any) -> None:
+    await queue.configure(max_retries=0)
+    await queue.rollback_many(await queue.reserve_many(10), error="x")
+
+
+async def _leave_by_removal(queue: Any) -> None:
+    assert await queue.remove((await queue.peek())[0].id)
+
+
+async def _leave_by_purge(queue: Any) -> None:
+    assert await queue.purge(state="ready", limit=1) == 1
+
+
+async def _leave_by_filtered_purge(queue: Any) -> None:
+    assert await queue.purge(state="ready", where={"$eq": 1}) == 1
+
+
+LEAVES = [value for name, value in sorted(globals().items()) if name.startswith("_leave_by_")]
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+async def test_the_next_item_follows_the_one_that_leaves(shell: Shell, leave: Any) -> None:
+    if shell.kind == "mongomock" and leave is _leave_by_filtered_purge:
+        pytest.skip("mongomock has no filter of whole payloads")
+    await fill(shell, 1, 2, 3)
+    await leave(shell.queue())
+    assert_consistent(shell)
+    following = await shell.queue().reserve()
+    assert following.payload == 2
+    assert await shell.queue().reserve() is None
+    await shell.queue().commit(following)
+    await leave_last(shell)
+
+
+async def leave_last(shell: Shell) -> None:
+    assert_consistent(shell)
+    await shell.queue().commit(await shell.queue().reserve())
+    assert controls(shell) == []
+    assert not list(shell.raw.find({"q": "orders", "place": {"$exists": True}}))
+
+
+@pytest.mark.parametrize("history", [None, 60])
+async def test_a_process_that_knows_of_no_sequence_pops_in_order(shell: Shell, history: int | None) -> None:
+    other = shell.another().queue("orders", history=history)
+    await other.push("free")
+    assert (await other.pop()).payload == "free"
+    await fill(shell, 1, 2, 3)
+    assert [(await other.pop()).payload for _ in range(3)] == [1, 2, 3]
+    assert controls(shell) == []
+    assert shell.raw.find_one({"place": {"$exists": True}}) is None
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+async def test_the_control_document_goes_with_the_last_item(shell: Shell, leave: Any) -> None:
+    if shell.kind == "mongomock" and leave is _leave_by_filtered_purge:
+        pytest.skip("mongomock has no filter of whole payloads")
+    await fill(shell, 1)
+    await leave(shell.queue())
+    assert controls(shell) == []
+    assert shell.raw.find_one({"place": {"$exists": True}}) is None
+    await fill(shell, "again")
+    assert (await shell.queue().reserve()).payload == "again"
+
+
+async def test_a_claim_that_buries_lets_the_next_item_follow(shell: Shell) -> None:
+    queue = shell.queue(max_retries=0)
+    await fill(shell, 1, 2)
+    await queue.reserve(lease=10)
+    shell.clock.advance(11)
+    assert (await queue.reserve()).payload == 2
+    (letter,) = await queue.dead.peek()
+    assert (letter.payload, letter.sequence, letter.state) == (1, "a", "ready")
+    assert_consistent(shell)
+
+
+async def test_a_processed_item_keeps_its_sequence_and_no_place(shell: Shell) -> None:
+    queue = shell.queue(history=3600)
+    await fill(shell, 1, 2)
+    await queue.commit(await queue.reserve())
+    await queue.pop()
+    assert [item.sequence async for item in queue.history()] == ["a", "a"]
+    assert shell.raw.find_one({"place": {"$exists": True}}) is None
+
+
+async def test_a_batch_lets_the_next_items_of_all_its_sequences_follow(shell: Shell) -> None:
+    queue = shell.queue(max_in_sequence=2)
+    names = [f"s{number}" for number in range(30)]
+    for round_number in range(5):
+        await queue.push_many([(name, round_number) for name in names], sequences=names)
+    seen: dict[str, list[int]] = {}
+    while items := await queue.reserve_many(1_000):
+        assert len(items) <= 2 * len(names)
+        for item in items:
+            seen.setdefault(item.sequence, []).append(item.payload[1])
+        await queue.commit_many(items)
+        assert_consistent(shell, most=2)
+    assert seen == {name: [0, 1, 2, 3, 4] for name in names}
+    assert controls(shell) == []
+
+
+async def test_a_lost_item_of_a_batch_keeps_its_sequence_waiting(shell: Shell) -> None:
+    queue = shell.queue()
+    for name in ("a", "b", "c"):
+        await fill(shell, 1, 2, sequence=name)
+    items = await queue.reserve_many(10, lease=10)
+    shell.clock.advance(11)
+    taken = await queue.reserve()
+    with pytest.raises(mongoq.BatchIncomplete) as incomplete:
+        await queue.commit_many(items)
+    assert set(incomplete.value.failed) == {taken.id}
+    assert_consistent(shell)
+    assert {item.sequence for item in await queue.reserve_many(10)} == {"a", "b", "c"} - {taken.sequence}
+
+
+async def test_purge_leaves_nothing_of_a_sequence(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2, 3)
+    await queue.push("free")
+    assert await queue.purge() == 4
+    assert controls(shell) == []
+    assert await queue.size() == 0
+    await fill(shell, 5)
+    assert await drain(shell) == [5]
+
+
+async def test_purge_leaves_the_sequence_of_a_held_item(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2)
+    held = await queue.reserve()
+    assert await queue.purge() == 1
+    assert_consistent(shell)
+    await queue.commit(held)
+    assert controls(shell) == []
+
+
+async def test_purge_of_blocked_items(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2, 3, 4)
+    assert await queue.purge(state="blocked", limit=1) == 1
+    assert_consistent(shell)
+    assert [item.payload for item in await queue.peek(9, state="blocked")] == [3, 4]
+    assert await queue.purge(state="blocked") == 2
+    assert await drain(shell) == [1]
+
+
+async def test_a_blocked_item_can_be_removed(shell: Shell) -> None:
+    _, second, _ = await fill(shell, 1, 2, 3)
+    assert await shell.queue().remove(second)
+    assert_consistent(shell)
+    assert await drain(shell) == [1, 3]
+
+
+async def test_a_dropped_queue_leaves_nothing_of_its_sequences(shell: Shell) -> None:
+    await fill(shell, 1, 2, 3)
+    with pytest.raises(mongoq.QueueNotEmpty):
+        await shell.broker.drop_queue("orders")
+    assert await shell.broker.drop_queue("orders", force=True) == 3
+    assert controls(shell) == []
+    assert shell.raw.find_one({"q": "orders"}) is None
+    await fill(shell, 4, 5)
+    assert await drain(shell) == [4, 5]
+
+
+# --- moves and letters ---------------------------------------------------------------------------
+
+
+async def test_a_moved_item_belongs_to_no_sequence_unless_it_enters_one(shell: Shell) -> None:
+    queue, following = shell.queue(), shell.queue("next")
+    await fill(shell, 1, 2, 3)
+    await queue.move(await queue.reserve(), "next")
+    await queue.move(await queue.reserve(), "next", sequence="b")
+    await queue.move(await queue.reserve(), "next", sequence="a")
+    items = await following.reserve_many(9)
+    assert [(item.payload, item.sequence) for item in items] == [(1, None), (2, "b"), (3, "a")]
+
+
+async def test_moved_items_take_places_at_the_end_of_their_sequence(shell: Shell) -> None:
+    queue, following = shell.queue(), shell.queue("next")
+    await following.push(0, sequence="b")
+    await queue.push_many([1, 2, 3])
+    items = await queue.reserve_many(9)
+    await queue.move_many([(item, mongoq.Move("next", sequence="b")) for item in items])
+    assert_consistent(shell, "next")
+    assert (await following.counts()).blocked == 3
+    await following.push(4, sequence="b")
+    assert await drain(shell, "next") == [0, 1, 2, 3, 4]
+
+
+async def test_an_item_that_moves_within_its_queue_goes_to_the_end_of_its_sequence(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2)
+    await queue.move(await queue.reserve(), "orders", sequence="a")
+    assert_consistent(shell)
+    assert await drain(shell) == [2, 1]
+
+
+async def test_a_replayed_letter_goes_to_the_end_of_its_sequence(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2, 3)
+    await queue.bury(await queue.reserve())
+    result = await queue.dead.replay()
+    assert (result.pushed, result.refused) == (1, 0)
+    assert_consistent(shell)
+    assert await drain(shell) == [2, 3, 1]
+
+
+async def test_a_replayed_letter_begins_its_sequence_again(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1)
+    await queue.bury(await queue.reserve())
+    await queue.push("free")
+    await queue.bury(await queue.reserve())
+    assert (await queue.dead.replay()).pushed == 2
+    assert_consistent(shell)
+    assert sorted(map(str, await drain(shell))) == ["1", "free"]
+
+
+# --- many at once --------------------------------------------------------------------------------
+
+
+async def test_push_many_keeps_the_order_given(shell: Shell) -> None:
+    queue = shell.queue()
+    ids = await queue.push_many([1, 2, 3], sequence="a")
+    await queue.push_many([4, "free", 5], sequences=["a", None, "b"])
+    assert_consistent(shell)
+    assert (await queue.get(ids[0])).payload == 1
+    seen: dict[Any, list[Any]] = {}
+    while (item := await queue.reserve()) is not None:
+        seen.setdefault(item.sequence, []).append(item.payload)
+        await queue.commit(item)
+    assert seen == {"a": [1, 2, 3, 4], "b": [5], None: ["free"]}
+
+
+async def test_a_push_with_an_id_takes_one_place(shell: Shell) -> None:
+    queue, id = shell.queue(), ObjectId()
+    await fill(shell, 1)
+    for _ in range(3):
+        assert await queue.push(2, id=id, sequence="a") == id
+    await queue.push_many([2, 3], ids=[id, ObjectId()], sequence="a")
+    await queue.commit(await queue.reserve())
+    await queue.commit(await queue.reserve())
+    await queue.push(2, id=id, sequence="a")
+    assert_consistent(shell)
+    assert await drain(shell) == [3]
+    with pytest.raises(mongoq.DuplicateItem):
+        await shell.queue("others").push(2, id=id, sequence="a")
+    assert controls(shell) == []
+
+
+async def test_pushes_of_many_processes_at_once_keep_one_head(shell: Shell) -> None:
+    other = shell.another()
+    for number in range(10):
+        await shell.queue().push(number, sequence="a")
+        await other.queue("orders").push(number, sequence="a")
+    assert_consistent(shell)
+    assert await drain(shell) == [number for number in range(10) for _ in range(2)]
+
+
+# --- reads ---------------------------------------------------------------------------------------
+
+
+async def test_reads_show_blocked_items(shell: Shell) -> None:
+    queue = shell.queue()
+    first, second, third = await fill(shell, 1, 2, 3)
+    await queue.push("free")
+    counts = await queue.counts()
+    assert (counts.ready, counts.blocked, counts.total) == (2, 2, 4)
+    assert await queue.size("blocked") == 2
+    blocked = await queue.peek(5, state="blocked")
+    assert [(item.id, item.state, item.due) for item in blocked] == [
+        (second, "blocked", None),
+        (third, "blocked", None),
+    ]
+    assert (await queue.get(third)).state == "blocked"
+    assert [item.id for item in await queue.blocked_by(third)] == [first]
+    assert await queue.blocked_by(first) == await queue.blocked_by(ObjectId()) == []
+    held = await queue.reserve()
+    assert [(item.id, item.state) for item in await queue.blocked_by(second)] == [(held.id, "reserved")]
+
+
+async def test_a_repair_lets_the_items_behind_a_deleted_one_go(shell: Shell) -> None:
+    queue = shell.queue()
+    first, *_ = await fill(shell, 1, 2, 3)
+    (last,) = await fill(shell, 9, sequence="b")
+    await fill(shell, 5, 6, sequence="c")
+    shell.raw.delete_many({"_id": {"$in": [first, last]}})
+    assert await queue.repair_sequences() == 1
+    assert_consistent(shell)
+    assert await queue.repair_sequences() == 0
+    assert sorted(await drain(shell)) == [2, 3, 5, 6]
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sequence", ["", 1, b"a", "x" * 1025, "ü" * 513, "\ud800", ["a"], True])
+async def test_a_sequence_that_cannot_be_used(shell: Shell, sequence: Any) -> None:
+    queue = shell.queue()
+    with pytest.raises(mongoq.ArgumentInvalid, match="sequence"):
+        await queue.push(1, sequence=sequence)
+    with pytest.raises(mongoq.ArgumentInvalid, match="sequence"):
+        await queue.push_many([1], sequence=sequence)
+    with pytest.raises(mongoq.ArgumentInvalid, match=r"sequences\[1\]"):
+        await queue.push_many([1, 2], sequences=["a", sequence])
+    assert shell.raw.count_documents({"q": "orders"}) == 0
+    await queue.push(1)
+    item = await queue.reserve()
+    with pytest.raises(mongoq.ArgumentInvalid, match="sequence"):
+        await queue.move(item, "next", sequence=sequence)
+    await queue.commit(item)
+
+
+async def test_a_sequence_cannot_be_combined_with_a_key(shell: Shell) -> None:
+    queue = shell.queue()
+    with pytest.raises(mongoq.ArgumentInvalid, match="sequence: cannot be given with key="):
+        await queue.push(1, sequence="a", key="k")
+    await queue.push(1)
+    with pytest.raises(mongoq.ArgumentInvalid, match="sequence: cannot be given with key="):
+        await queue.move(await queue.reserve(), "next", sequence="a", key="k")
+    assert await queue.size() == 1
+
+
+async def test_an_item_of_a_sequence_cannot_expire(shell: Shell) -> None:
+    queue = shell.queue()
+    for push in (
+        lambda: queue.push(1, sequence="a", expires=60),
+        lambda: queue.push_many([1, 2], sequences=[None, "a"], expires=60),
+    ):
+        with pytest.raises(mongoq.ArgumentInvalid, match="expires: cannot be given with sequence="):
+            await push()
+    assert await queue.size() == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"sequences": ["a"]}, {"sequences": "ab", "sequence": "a"}, {"sequences": 3}, {"sequences": ["a", "b", "c"]}],
+)
+async def test_sequences_that_do_not_fit_the_payloads(shell: Shell, options: Any) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="sequences"):
+        await shell.queue().push_many([1, 2], **options)
+
+
+@pytest.mark.parametrize("most", [0, -1, True, 1.5, "2", None])
+async def test_a_limit_that_cannot_be_used(shell: Shell, most: Any) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="max_in_sequence"):
+        shell.queue(max_in_sequence=most)
+    with pytest.raises(mongoq.ArgumentInvalid, match="max_in_sequence"):
+        await shell.queue().configure(max_in_sequence=most)
+
+
+@with_server
+async def test_a_topic_has_no_sequences(shell: Shell) -> None:
+    await shell.broker.bind("orders", "first")
+    with pytest.raises(mongoq.ArgumentInvalid, match="sequence: 'orders' is a topic"):
+        await shell.queue().push(1, sequence="a")
+    with pytest.raises(mongoq.ArgumentInvalid, match="sequence: 'orders' is a topic"):
+        await shell.queue().push_many([1], sequence="a")
+    assert controls(shell) == []
+
+
+async def test_history_has_no_blocked_items(shell: Shell) -> None:
+    with pytest.raises(mongoq.ArgumentInvalid, match="blocked"):
+        assert [item async for item in shell.queue().history(state="blocked")]

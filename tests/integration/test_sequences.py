@@ -1,0 +1,421 @@
+"""Sequences under concurrency, lost replies and transactions, and what their commands cost."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo import MongoClient
+from pymongo.monitoring import CommandListener, CommandStartedEvent
+
+import mongoq
+from mongoq.embedded import EmbeddedServer
+from tests.proxy import Proxy
+
+
+def check(raw: Any, queue: str = "orders", most: int = 1) -> None:
+    """Check that each sequence has as many heads as it may, before its blocked items."""
+    items = list(raw.find({"q": queue, "place": {"$exists": True}}))
+    controls = {document["sequence"]: document["open"] for document in raw.find({"_id": {"$regex": "^sequence:"}})}
+    assert controls.keys() == {item["sequence"] for item in items}
+    for sequence, opened in controls.items():
+        own = sorted((item for item in items if item["sequence"] == sequence), key=lambda item: item["place"])
+        assert opened == min(most, len(own))
+        assert ["when" in item for item in own] == [place < opened for place in range(len(own))]
+
+
+# --- many at once --------------------------------------------------------------------------------
+
+
+class Observer:
+    """Notes which items are handed out, and how many of a sequence run at a time."""
+
+    def __init__(self, expected: int) -> None:
+        self._lock = threading.Lock()
+        self._expected = expected
+        self._running: Counter[str] = Counter()
+        self.most = 0
+        self.handed_out: dict[str, list[Any]] = {}
+        self.done = threading.Event()
+
+    def begin(self, item: mongoq.Item[Any]) -> None:
+        with self._lock:
+            self._running[str(item.sequence)] += 1
+            self.most = max(self.most, *self._running.values())
+            self.handed_out.setdefault(str(item.sequence), []).append(tuple(item.payload))
+
+    def end(self, item: mongoq.Item[Any]) -> None:
+        """Note the end of a run, before its item is settled."""
+        with self._lock:
+            self._running[str(item.sequence)] -= 1
+            if sum(map(len, self.handed_out.values())) == self._expected:
+                self.done.set()
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_producers_and_consumers_never_overlap_or_overtake(uri: str, raw: Any, database: str, most: int) -> None:
+    producers, consumers, number, names = 4, 4, 40, ["a", "b"]
+    observer = Observer(producers * number)
+    mongoq.Broker(raw).queue("orders").configure(max_in_sequence=most)
+
+    def produce(which: int) -> None:
+        with mongoq.connect(uri, database=database) as broker:
+            for position in range(number):
+                broker.queue("orders").push((which, position), sequence=names[position % 2])
+
+    def consume() -> None:
+        with mongoq.connect(uri, database=database) as broker:
+            queue = broker.queue("orders", lease=60)
+            while not observer.done.is_set():
+                if (item := queue.reserve(wait=0.2)) is not None:
+                    observer.begin(item)
+                    observer.end(item)
+                    queue.commit(item)
+
+    with ThreadPoolExecutor(producers + consumers) as pool:
+        threads = [pool.submit(produce, which) for which in range(producers)]
+        threads += [pool.submit(consume) for _ in range(consumers)]
+        for thread in threads:
+            thread.result()
+    assert observer.most <= most
+    for handed_out in observer.handed_out.values():
+        assert len(set(handed_out)) == producers * number // 2
+        if most == 1:
+            for which in range(producers):
+                own = [position for producer, position in handed_out if producer == which]
+                assert own == sorted(own)
+    assert raw.count_documents({"q": "orders"}) == 0
+    assert raw.count_documents({"_id": {"$regex": "^sequence:"}}) == 0
+
+
+def test_the_last_item_leaves_while_others_are_pushed(uri: str, raw: Any, database: str) -> None:
+    """The write skew: a push that saw an item in front, and a commit that saw none behind."""
+    rounds = 60
+
+    def push_all() -> None:
+        with mongoq.connect(uri, database=database) as broker:
+            for number in range(rounds):
+                broker.queue("orders").push(number, sequence="a")
+
+    def settle_all() -> list[int]:
+        seen: list[int] = []
+        with mongoq.connect(uri, database=database) as broker:
+            queue = broker.queue("orders")
+            while len(seen) < rounds:
+                item = queue.reserve(wait=30)
+                assert item is not None, f"the sequence is stuck after {seen}"
+                seen.append(item.payload)
+                queue.commit(item)
+        return seen
+
+    with ThreadPoolExecutor(2) as pool:
+        pushing, settling = pool.submit(push_all), pool.submit(settle_all)
+        pushing.result()
+        assert settling.result() == list(range(rounds))
+    check(raw)
+
+
+def test_batches_of_two_processes_share_no_item(uri: str, raw: Any, database: str) -> None:
+    names = [f"s{number}" for number in range(20)]
+    with mongoq.connect(uri, database=database) as broker:
+        for round_number in range(5):
+            broker.queue("orders").push_many([round_number] * len(names), sequences=names)
+    lock = threading.Lock()
+    seen: dict[str, list[int]] = {name: [] for name in names}
+
+    def consume() -> None:
+        with mongoq.connect(uri, database=database) as broker:
+            queue = broker.queue("orders")
+            while sum(map(len, seen.values())) < 5 * len(names):
+                items = queue.reserve_many(7)
+                with lock:
+                    for item in items:
+                        seen[str(item.sequence)].append(item.payload)
+                queue.commit_many(items)
+
+    with ThreadPoolExecutor(2) as pool:
+        for thread in [pool.submit(consume) for _ in range(2)]:
+            thread.result()
+    assert seen == {name: [0, 1, 2, 3, 4] for name in names}
+    check(raw)
+
+
+def test_many_processes_begin_a_sequence_at_once(uri: str, raw: Any, database: str) -> None:
+    number, processes = 30, 6
+    barrier = threading.Barrier(processes)
+
+    def push_all() -> None:
+        with mongoq.connect(uri, database=database) as broker:
+            for name in range(number):
+                barrier.wait()
+                broker.queue("orders").push(name, sequence=str(name))
+
+    with ThreadPoolExecutor(processes) as pool:
+        for thread in [pool.submit(push_all) for _ in range(processes)]:
+            thread.result()
+    check(raw)
+    assert raw.count_documents({"q": "orders"}) == number * processes
+
+
+def test_concurrent_callers_go_around_the_group_commit(uri: str, raw: Any, database: str) -> None:
+    names = [f"s{number}" for number in range(32)]
+    with mongoq.connect(uri, database=database, group_commit=True) as broker, ThreadPoolExecutor(32) as pool:
+        queue = broker.queue("orders")
+        queue.push_many([1] * len(names), sequences=names)
+        queue.push_many([2] * len(names), sequences=names)
+        for payload in (1, 2):
+            items = queue.reserve_many(100)
+            assert [item.payload for item in items] == [payload] * len(names)
+            list(pool.map(queue.commit, items))
+            check(raw)
+    assert raw.count_documents({"q": "orders"}) == 0
+
+
+# --- lost replies --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["request", "reply"])
+@pytest.mark.parametrize("command", ["find", "update", "insert", "commitTransaction"])
+def test_a_push_with_a_lost_message_takes_one_place(
+    lossy: tuple[Proxy, Any], raw: Any, what: Any, command: str
+) -> None:
+    proxy, collection = lossy
+    queue = mongoq.Broker(collection).queue("orders")
+    queue.push(1, sequence="a")
+    queue.push(2, sequence="a")
+    proxy.lose(what, command)
+    if command == "insert":
+        queue.push_many([3, 4], sequence="a")
+    else:
+        queue.push(3, sequence="a")
+        queue.push(4, sequence="a")
+    assert proxy.lost == 1
+    check(raw)
+    assert [queue.pop().payload for _ in range(4)] == [1, 2, 3, 4]  # type: ignore[union-attr]
+    check(raw)
+
+
+@pytest.mark.parametrize("what", ["request", "reply"])
+@pytest.mark.parametrize("command", ["delete", "find", "update", "commitTransaction"])
+@pytest.mark.parametrize("items", [1, 2], ids=["one", "many"])
+def test_a_commit_with_a_lost_message_lets_one_item_follow(
+    lossy: tuple[Proxy, Any], raw: Any, what: Any, command: str, items: int
+) -> None:
+    proxy, collection = lossy
+    queue = mongoq.Broker(collection).queue("orders")
+    names = ["a", "b"][:items]
+    for name in names:
+        queue.push_many([1, 2, 3], sequence=name)
+    held = queue.reserve_many(items)
+    if command == "find" and items > 1:
+        command = "aggregate"
+    proxy.lose(what, command)
+    queue.commit_many(held) if items > 1 else queue.commit(held[0])
+    assert proxy.lost == 1
+    check(raw)
+    following = queue.reserve_many(9)
+    assert [item.payload for item in following] == [2] * items
+
+
+# --- transactions of the caller ------------------------------------------------------------------
+
+
+def test_a_callers_transaction_that_is_aborted_leaves_the_sequence_as_it_was(broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders")
+    queue.push_many([1, 2], sequence="a")
+    item = queue.reserve()
+    assert item is not None
+    with pytest.raises(KeyError), broker.transaction() as tx:
+        queue.commit(item, session=tx.session)
+        queue.push(3, sequence="a", session=tx.session)
+        queue.push(4, sequence="b", session=tx.session)
+        raise KeyError
+    check(raw)
+    assert queue.reserve() is None
+    with broker.transaction() as tx:
+        queue.commit(item, session=tx.session)
+        queue.push(3, sequence="a", session=tx.session)
+        queue.push_many([4, 5], sequence="b", session=tx.session)
+    check(raw)
+    popped: list[int] = []
+    while (one := queue.pop()) is not None:
+        popped.append(one.payload)
+    assert sorted(popped) == [2, 3, 4, 5]
+    assert popped.index(2) < popped.index(3)
+    assert popped.index(4) < popped.index(5)
+    check(raw)
+
+
+def test_a_move_in_a_callers_transaction(broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders")
+    queue.push_many([1, 2], sequence="a")
+    for _ in range(2):
+        item = queue.reserve()
+        assert item is not None
+        with broker.transaction() as tx:
+            queue.move(item, "next", sequence="b", session=tx.session)
+    check(raw, "next")
+    assert [broker.queue("next").pop().payload for _ in range(2)] == [1, 2]  # type: ignore[union-attr]
+
+
+def test_a_standalone_server_has_no_sequences() -> None:
+    with EmbeddedServer(replica_set=None) as server, MongoClient[Any](server.uri) as client:
+        queue = mongoq.Broker(client["one"]["mongoq"]).queue("orders")
+        with pytest.raises(mongoq.TransactionsUnavailable, match=r"sequences \(sequence=\).*standalone"):
+            queue.push(1, sequence="a")
+        with pytest.raises(mongoq.TransactionsUnavailable, match="sequences"):
+            queue.push_many([1], sequence="a")
+        assert client["one"].list_collection_names() == []
+        queue.push(1)
+        item = queue.reserve()
+        assert item is not None
+        with pytest.raises(mongoq.TransactionsUnavailable, match="sequences"):
+            queue.move(item, "next", sequence="a")
+        queue.commit(item)
+
+
+# --- wakeups -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["this process", "another process"])
+def test_a_waiter_gets_the_item_that_follows(uri: str, database: str, own: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr("mongoq.protocol.state.wait_queue.LIVE_POLL_SECONDS", 300)
+    with mongoq.connect(uri, database=database) as broker, mongoq.connect(uri, database=database) as other:
+        queue = broker.queue("orders")
+        queue.push_many([1, 2], sequence="a")
+        item = queue.reserve()
+        assert item is not None
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit((broker if own else other).queue("orders").reserve, wait=60)
+            queue.extend(item)
+            queue.commit(item)
+            following = waiting.result()
+        assert following is not None
+        assert following.payload == 2
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+class Listener(CommandListener):
+    def __init__(self) -> None:
+        self.commands: list[Any] = []
+
+    def started(self, event: CommandStartedEvent) -> None:
+        if "mongoq" in map(str, event.command.values()) or event.command_name == "commitTransaction":
+            self.commands.append(dict(event.command))
+
+    def succeeded(self, event: Any) -> None:
+        pass
+
+    def failed(self, event: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def listened(uri: str, database: str) -> Iterator[tuple[Listener, mongoq.Broker]]:
+    listener = Listener()
+    with MongoClient[Any](uri, event_listeners=[listener], tz_aware=True) as client:
+        broker = mongoq.Broker(client[database]["mongoq"])
+        broker.queue("orders").push(0)
+        broker.queue("orders").pop()
+        listener.commands.clear()
+        yield listener, broker
+        broker.close()
+
+
+UNORDERED: dict[str, Callable[[Any], Any]] = {
+    "push": lambda queue: queue.push(1),
+    "push_many": lambda queue: queue.push_many([1, 2]),
+    "pop": lambda queue: queue.pop(),
+    "commit": lambda queue: queue.commit(queue.reserve()),
+    "commit_many": lambda queue: queue.commit_many(queue.reserve_many(5)),
+    "move": lambda queue: queue.move(queue.reserve(), "next"),
+    "bury": lambda queue: queue.bury(queue.reserve()),
+    "remove": lambda queue: queue.remove(ObjectId()),
+    "purge": lambda queue: queue.purge(),
+}
+
+
+@pytest.mark.parametrize("operation", UNORDERED)
+def test_a_queue_without_sequences_hears_nothing_of_them(
+    listened: tuple[Listener, mongoq.Broker], operation: str
+) -> None:
+    listener, broker = listened
+    broker.queue("orders").push_many([1, 2, 3])
+    listener.commands.clear()
+    UNORDERED[operation](broker.queue("orders"))
+    assert listener.commands
+    for command in listener.commands:
+        text = str(command)
+        assert "sequence" not in text
+        assert "place" not in text
+        assert "startTransaction" not in command
+        assert "commitTransaction" not in command
+
+
+def test_items_without_a_sequence_are_settled_without_a_transaction_beside_others(
+    listened: tuple[Listener, mongoq.Broker],
+) -> None:
+    listener, broker = listened
+    queue = broker.queue("orders")
+    queue.push_many([1, 2], sequence="a")
+    queue.push_many(["free", "free"])
+    items = queue.reserve_many(9)
+    assert len(items) == 3
+    listener.commands.clear()
+    queue.commit_many(items)
+    names = [next(iter(command)) for command in listener.commands]
+    assert names == ["delete", "delete", "find", "update", "commitTransaction"]
+    assert "startTransaction" not in listener.commands[0]
+
+
+def test_the_item_that_follows_is_found_by_the_index(listened: tuple[Listener, mongoq.Broker], raw: Any) -> None:
+    listener, broker = listened
+    queue = broker.queue("orders")
+    for name in ("a", "b"):
+        for _ in range(3):
+            queue.push_many(list(range(1_000)), sequence=name)
+    queue.push_many(list(range(3_000)))
+    items = [item for item in queue.reserve_many(10) if item.sequence is not None]
+    assert [item.sequence for item in items] == ["a", "b"]
+    listener.commands.clear()
+    queue.commit_many(items)
+    (aggregate,) = (command for command in listener.commands if "aggregate" in command)
+    kept = {name: aggregate[name] for name in ("aggregate", "pipeline", "cursor")}
+    plan = raw.database.command("explain", kept, verbosity="executionStats")
+    lookup = str(plan)
+    assert "mongoq1_sequence" in lookup
+    (stage,) = (stage for stage in plan["stages"] if "$lookup" in stage)
+    assert int(stage["totalDocsExamined"]) <= 4
+    listener.commands.clear()
+    item = queue.reserve()
+    assert item is not None
+    assert item.sequence is None
+    (follower,) = queue.peek(1, state="blocked")
+    listener.commands.clear()
+    assert len(queue.blocked_by(follower.id)) == 1
+    queue.push("late", sequence="a")
+    queue.commit(next(one for one in queue.reserve_many(5_000) if one.sequence == "a"))
+    finds = [command for command in listener.commands if "find" in command and "place" in command.get("sort", {})]
+    assert len(finds) == 2  # for the head, and for the item that follows it
+    for find in finds:
+        kept = {name: find[name] for name in ("find", "filter", "sort", "limit", "projection") if name in find}
+        stats = raw.database.command("explain", kept, verbosity="executionStats")["executionStats"]
+        assert stats["totalDocsExamined"] <= 2
+        assert stats["totalKeysExamined"] <= 10
+
+
+def test_an_unreadable_head_lets_the_next_item_follow(broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders")
+    (first, *_) = queue.push_many([1, 2, 3], sequence="a")
+    raw.update_one({"_id": first}, {"$set": {"attempts": "many"}})
+    item = queue.reserve()
+    assert item is not None
+    assert item.payload == 2
+    check(raw)

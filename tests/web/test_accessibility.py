@@ -1,0 +1,258 @@
+"""The pages by keyboard, on a phone, in light and dark, and in another time zone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+
+import mongoq
+from mongoq.web import create_app, readings
+from tests.waiting import until
+from tests.web.chromium import click, needs_browser, texts
+from tests.web.test_pipelines import make_pipeline
+
+pytestmark = needs_browser
+LONG = "a text without any room for a line break".replace(" ", "_") * 5
+FOCUS = """
+const element = document.activeElement;
+if (element === null || element === document.body) return null;
+const style = getComputedStyle(element);
+const is_seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
+const all = [...document.querySelectorAll("a[href], button, input, select, textarea, [tabindex='0']")];
+return [all.indexOf(element), is_seen, element.outerHTML.slice(0, 80)];
+"""
+STOPS = """
+const all = [...document.querySelectorAll("a[href], button, input, select, textarea, [tabindex='0']")];
+return [...all.keys()].filter((place) => all[place].type !== "hidden");
+"""
+CONTRASTS = """
+const parse = (text) => {
+  const [red, green, blue, alpha] = text.match(/[\\d.]+/g).map(Number);
+  return { rgb: [red, green, blue], alpha: alpha === undefined ? 1 : alpha };
+};
+const over = (top, below) => top.rgb.map((value, place) => value * top.alpha + below[place] * (1 - top.alpha));
+const light = (rgb) => {
+  const [red, green, blue] = rgb.map((value) => value / 255)
+    .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+};
+const contrast = (one, two) => {
+  const [low, high] = [light(one), light(two)].sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+};
+const behind = (element) => {
+  const layers = [];
+  for (let each = element; each !== null; each = each.parentElement) {
+    const box = each.localName === "g" && each.querySelector("rect");
+    const color = parse(box ? getComputedStyle(box).fill : getComputedStyle(each).backgroundColor);
+    layers.unshift(color);
+  }
+  return layers.reduce((below, layer) => over(layer, below), [255, 255, 255]);
+};
+const results = [];
+const add = (element, color, what) => {
+  const below = behind(element);
+  results.push([contrast(over(parse(color), below), below), what]);
+};
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const text = walker.currentNode.textContent.trim(), element = walker.currentNode.parentElement;
+  if (!text || ["script", "title"].includes(element.localName)) continue;
+  const style = getComputedStyle(element), is_drawn = element.namespaceURI.endsWith("svg");
+  add(element, is_drawn ? style.fill : style.color, element.localName + ": " + text.slice(0, 40));
+}
+for (const field of document.querySelectorAll("input:not([type=hidden]):not([type=checkbox]), textarea")) {
+  add(field, getComputedStyle(field).color, "field " + field.name);
+  if (field.placeholder) add(field, getComputedStyle(field, "::placeholder").color, "placeholder " + field.name);
+}
+return results;
+"""
+
+
+@pytest.fixture
+def served(serve: Callable[[Any], str], broker: mongoq.Broker) -> tuple[str, list[str]]:
+    """Serves a dashboard with something on each page; returns its place and the addresses of the pages."""
+    queue = broker.queue("orders", max_retries=0, history=3600)
+    queue.push_many([{"note": LONG, "n": number} for number in range(3)])
+    processed = queue.reserve()
+    assert processed is not None
+    queue.commit(processed)
+    for _ in range(2):
+        queue.bury(queue.reserve(), reason="no such\ncity", error=ValueError(LONG))  # type: ignore[arg-type]
+    waiting = queue.push({"note": LONG})
+    broker.queue("raw").push_many(range(3))
+    broker.queue(LONG[:100]).pause()
+    place = serve(create_app(broker, access="act", pipelines=[make_pipeline()]))
+    paths = (
+        "/?introduction=yes", "/queue?name=orders", "/queue?name=orders&state=processed", "/queue?name=orders&where={",
+        f"/item?id={waiting}", f"/item?id={processed.id}", f"/item?id={queue.dead.peek(1)[0].id}",
+        "/letters?queue=orders", "/settings?name=orders", f"/edit?id={processed.id}", "/pipelines",
+        "/pipeline?name=flights", "/workers", "/queue?name=oders",
+    )  # fmt: skip
+    return place, [f"http://{place}{path}" for path in paths]
+
+
+@pytest.fixture
+def phone(browser: Any) -> Iterator[Any]:
+    """The browser with the display of a phone."""
+    size = {"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield browser
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def press(browser: Any, *keys: str) -> None:
+    ActionChains(browser).send_keys(*keys).perform()
+
+
+def go_by_tab(browser: Any, selector: str, text: str = "") -> None:
+    """Press Tab until an element has the focus."""
+    script = (
+        "const element = document.activeElement;"
+        "return element.matches(arguments[0]) && (element.innerText || '').includes(arguments[1])"
+    )
+    for _ in range(200):
+        press(browser, Keys.TAB)
+        if browser.execute_script(script, selector, text):
+            return
+    pytest.fail(f"Tab does not lead to {selector} {text}")
+
+
+def test_tab_leads_to_everything_and_the_focus_is_seen(browser: Any, served: tuple[str, list[str]]) -> None:
+    for address in served[1]:
+        browser.get(address)
+        stops = browser.execute_script(STOPS)
+        assert len(stops) >= 6
+        browser.execute_script("document.activeElement.blur(); getSelection().removeAllRanges()")
+        reached: list[int] = []
+        for _ in range(len(stops) + 1):
+            press(browser, Keys.TAB)
+            focus = browser.execute_script(FOCUS)
+            if focus is None:
+                break
+            place, is_seen, html = focus
+            assert is_seen, (address, html)
+            reached.append(place)
+        assert sorted(set(reached)) == stops, address
+
+
+def test_letters_go_back_by_keyboard_alone(browser: Any, served: tuple[str, list[str]], broker: mongoq.Broker) -> None:
+    browser.get(f"http://{served[0]}/")
+    go_by_tab(browser, "td a", "2")
+    press(browser, Keys.ENTER)
+    until(lambda: texts(browser, "h1") == ["Dead letters in orders.dead"])
+    # The group, whose reason has two lines: a browser changes ends of lines in fields.
+    go_by_tab(browser, "td button[value=replay]")
+    press(browser, Keys.ENTER)
+    until(lambda: texts(browser, "h1") == ["Send 2 letters back to their queues, orders.dead?"])
+    press(browser, Keys.ENTER)
+    until(lambda: "2 letters of orders.dead went back" in browser.page_source)
+    assert (broker.queue("orders").size(), broker.queue("orders").dead.size()) == (3, 0)
+
+
+def test_a_setting_and_a_payload_are_changed_by_keyboard(
+    browser: Any, served: tuple[str, list[str]], broker: mongoq.Broker
+) -> None:
+    browser.get(next(address for address in served[1] if "/settings" in address))
+    go_by_tab(browser, "#set-lease")
+    press(browser, "soon", Keys.ENTER)
+    until(lambda: any("is not a duration" in each for each in texts(browser, ".problem")))
+    go_by_tab(browser, "#set-lease")
+    ActionChains(browser).key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).send_keys(
+        "90s", Keys.ENTER
+    ).perform()
+    until(lambda: texts(browser, ".done") == ["Changed: lease."])
+    browser.get(next(address for address in served[1] if "/edit" in address))
+    go_by_tab(browser, "textarea")
+    changed = '{"n": {"$numberLong": "7"},\n"note": "b"}'
+    ActionChains(browser).key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).send_keys(changed).perform()
+    go_by_tab(browser, "button", "Preview")
+    press(browser, Keys.ENTER)
+    until(lambda: any("long, another type" in each for each in texts(browser, ".preview td")))
+    press(browser, Keys.ENTER)
+    until(lambda: "1 copy with the edited payload was pushed to orders" in browser.page_source)
+    assert {"n": 7, "note": "b"} in [item.payload for item in broker.queue("orders").peek(9)]
+
+
+def test_a_phone_shows_all_without_scrolling_sideways(phone: Any, served: tuple[str, list[str]]) -> None:
+    for address in served[1]:
+        phone.get(address)
+        assert phone.execute_script("return document.documentElement.scrollWidth") <= 360, address
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_texts_can_be_read(browser: Any, served: tuple[str, list[str]], scheme: str) -> None:
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    try:
+        for address in served[1]:
+            browser.get(address)
+            background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+            assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+            found = browser.execute_script(CONTRASTS)
+            assert len(found) >= 12
+            assert [(round(contrast, 2), what) for contrast, what in found if contrast < 4.5] == [], address
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.mark.parametrize(("zone", "hours"), [("Asia/Kolkata", 5.5), ("Etc/UTC", 0)])
+def test_times_are_in_the_zone_of_the_reader_and_in_utc(
+    browser: Any, served: tuple[str, list[str]], zone: str, hours: float
+) -> None:
+    browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": zone})
+    try:
+        browser.get(f"http://{served[0]}/queue?name=orders")
+        until(lambda: any("UTC" in each for each in texts(browser, "time")))
+        [shown] = texts(browser, "td time")
+        [stored] = browser.execute_script("return [...document.querySelectorAll('td time')].map(time => time.dateTime)")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+    at = datetime.fromisoformat(stored)
+    utc = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if not hours:
+        assert shown == utc
+        return
+    assert shown.endswith(utc)
+    minutes = (at.hour * 60 + at.minute + int(60 * hours)) % (24 * 60)
+    local = f"{(minutes // 60 - 1) % 12 + 1}:{minutes % 60:02}:{at.second:02}"
+    assert re.search(rf"\b0?{local}\b", shown.removesuffix(utc)), shown
+
+
+def test_a_page_recovers_by_itself_when_the_server_is_back(
+    browser: Any, serve: Callable[[Any], str], broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.queue("orders").push(1)
+    real = readings.read_queues
+
+    def fail(*_arguments: Any, **_options: Any) -> Any:
+        raise mongoq.ServerUnavailable("no server answers")
+
+    monkeypatch.setattr(readings, "read_queues", fail)
+    browser.get(f"http://{serve(create_app(broker))}/")
+    assert texts(browser, "h1") == ["No server answers"]
+    monkeypatch.setattr(readings, "read_queues", real)
+    until(lambda: "orders" in texts(browser, "tbody th a"))
+
+
+def test_what_a_reader_has_entered_is_not_renewed_away(
+    browser: Any, served: tuple[str, list[str]], broker: mongoq.Broker
+) -> None:
+    browser.get(f"http://{served[0]}/letters?queue=orders")
+    until(lambda: "numbers are live" in " ".join(texts(browser, "#live")))
+    click(browser, "tbody input[type=checkbox]")
+    browser.execute_script("document.activeElement.blur()")
+    browser.execute_script(
+        "window.renewed = false; const load_page = load;"
+        "load = async () => { await load_page(); window.renewed = true; }"
+    )
+    broker.queue("orders").push_many(range(5))
+    until(lambda: browser.execute_script("return window.renewed"))
+    assert browser.execute_script("return document.querySelectorAll('input:checked').length") == 1

@@ -1,0 +1,89 @@
+"""Renewals of open pages: shared by their readers, at a limited pace, and never older than what a reader has seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import mongoq
+from mongoq.web import Users, create_app
+from mongoq.web.readings import MAX_PAGES, PageReadings
+from tests.web.conftest import Api
+from tests.web.test_pages import HTML, open_page
+
+RENEWAL = {**HTML, "x-mongoq-renewal": "yes"}
+
+
+def renew(api: Api, path: str, **headers: str) -> Any:
+    answer = api.request("GET", path, headers={**RENEWAL, **headers})
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def test_readers_of_a_page_share_its_renewals(each_api: Api, broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders")
+    queue.push("first")
+    first = renew(each_api, "/queue?name=orders")
+    assert ("first" in first.text, "x-mongoq-again" in first.headers) == (True, False)
+    queue.push("second")
+    shared = renew(each_api, "/queue?name=orders")
+    assert shared.text == first.text
+    assert 1 <= int(shared.headers["x-mongoq-again"]) <= 60
+    # Another page, and one that a reader opens, are made anew; no renewal shows less than a reader has seen.
+    assert "second" in renew(each_api, "/queue?name=orders&state=ready").text
+    assert "second" in open_page(each_api, "/queue", name="orders")
+    assert "second" in renew(each_api, "/queue?name=orders").text
+
+
+def test_a_renewal_shows_nobody_else(open_api: Callable[..., Api], broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    api = open_api(create_app(broker, access=Users("ada:act:a-secret-of-ada\nbob:read:a-secret-of-bob\n")))
+    pages = {
+        user: renew(api, "/queue?name=orders", authorization=f"Bearer a-secret-of-{user}").text
+        for user in ("ada", "bob")
+    }
+    assert ("Pause this queue" in pages["ada"], "Pause this queue" in pages["bob"]) == (True, False)
+    assert not any(user in page for user in ("ada", "bob") for page in pages.values())
+
+
+def test_a_renewal_of_a_page_that_is_none_is_not_kept(api: Api, broker: mongoq.Broker) -> None:
+    assert api.request("GET", "/queue?name=orders", headers=RENEWAL).status_code == 404
+    assert api.request("GET", "/pipeline?name=none", headers=RENEWAL).status_code == 404
+    broker.queue("orders").push(1)
+    assert "x-mongoq-again" not in renew(api, "/queue?name=orders").headers
+
+
+@pytest.mark.parametrize(("seconds", "pause"), [(0.01, 5.0), (0.2, 20.0)])
+def test_renewals_take_a_hundredth_of_the_time_at_most(seconds: float, pause: float) -> None:
+    now, made = 0.0, 0
+
+    async def make() -> bytes:
+        nonlocal now, made
+        made += 1
+        now += seconds
+        return str(made).encode()
+
+    async def ask() -> list[tuple[bytes, float]]:
+        pages = PageReadings(clock=lambda: now)
+        answers = list(await asyncio.gather(*(pages.read("orders", make) for _ in range(50))))
+        assert made == 1
+        nonlocal_wait(pause - 0.001)
+        answers.append(await pages.read("orders", make))
+        nonlocal_wait(0.002)
+        answers.append(await pages.read("orders", make))
+        for number in range(2 * MAX_PAGES):
+            await pages.read(number, make)
+        assert len(pages._readings) == MAX_PAGES
+        return answers
+
+    def nonlocal_wait(length: float) -> None:
+        nonlocal now
+        now += length
+
+    answers = asyncio.run(ask())
+    assert [page for page, _again in answers] == [b"1"] * 51 + [b"2"]
+    assert answers[0][1] == answers[-1][1] == 0.0
+    assert answers[-2][1] == pytest.approx(0.001)

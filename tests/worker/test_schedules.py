@@ -1,0 +1,252 @@
+"""Schedules of workers: any of them makes the ticks, whatever happens to it, and handlers get each tick once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mongoq
+from mongoq.worker.aio import ticker as aio_ticker
+from mongoq.worker.threads import ticker as threads_ticker
+from tests.waiting import until
+from tests.worker.conftest import Desk
+
+SCRIPT = Path(__file__).with_name("ticking.py")
+
+
+async def _nothing(_: Any) -> None:
+    pass
+
+
+def _schedule(desk: Desk, seen: list[Any], name: str = "often", **options: Any) -> None:
+    """Have the next worker register a schedule each second, whose handler keeps the ticks."""
+
+    async def task(tick: mongoq.Tick) -> None:
+        seen.append(tick)
+
+    handler = task if desk.kind == "tasks" else seen.append
+    desk.before = lambda: desk._pending.schedule(name, **{"every": 1, **options})(handler)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def ticking(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A desk whose workers are known before they run, so that a test may register schedules."""
+    registered = Desk._registered
+
+    def register(self: Desk, worker: Any) -> Any:
+        self._pending = worker  # type: ignore[attr-defined]
+        return registered(self, worker)
+
+    monkeypatch.setattr(Desk, "_registered", register)
+    return desk
+
+
+def test_a_handler_gets_each_tick(ticking: Desk, broker: mongoq.Broker) -> None:
+    seen: list[mongoq.Tick] = []
+    _schedule(ticking, seen, missed="all")
+    running = ticking.start()
+    until(lambda: len(seen) >= 3)
+    running.stop()
+    assert all(isinstance(tick, mongoq.Tick) for tick in seen)
+    assert {tick.name for tick in seen} == {"often"}
+    first = seen[0].at
+    assert [tick.at for tick in seen] == [first + timedelta(seconds=n) for n in range(len(seen))]
+    (record,) = broker.schedules()
+    assert record.queue == "often"
+    assert "test_schedules" in record.where or "append" in record.where
+    assert not record.unseen
+
+
+def test_a_worker_ticks_for_queues_that_it_does_not_consume(desk: Desk, broker: mongoq.Broker) -> None:
+    broker.schedule("others", queue="elsewhere", every=1)
+    desk.consume("orders", _nothing)
+    desk.start()
+    until(lambda: broker.queue("elsewhere").size() >= 2)
+    items = broker.queue("elsewhere").peek(99)
+    assert len({item.headers["mongoq-tick"] for item in items}) == len(items)
+
+
+def test_a_broken_schedule_makes_no_worker_spin(
+    desk: Desk, broker: mongoq.Broker, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.schedule("others", queue="elsewhere", every=1)
+    broken = {**raw.find_one({"_id": "schedule:others"}), "_id": "schedule:broken", "what": {}}
+    raw.insert_one({**broken, "next": broken["next"] - timedelta(days=1)})
+    looks: list[float] = []
+    for module, name in ((aio_ticker, "AsyncTicker"), (threads_ticker, "Ticker")):
+        kind = getattr(module, name)
+        original = kind._look
+
+        def look(self: Any, original: Any = original) -> Any:
+            looks.append(time.monotonic())
+            return original(self)
+
+        monkeypatch.setattr(kind, "_look", look)
+    desk.consume("orders", _nothing)
+    desk.start()
+    until(lambda: broker.queue("elsewhere").size() >= 3)
+    assert len(looks) <= 2 * broker.queue("elsewhere").size() + 5
+    assert broker.queue("elsewhere").size() >= 3
+
+
+def test_a_worker_waits_longer_without_anything_due(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    for module, name in ((aio_ticker, "AsyncTicker"), (threads_ticker, "Ticker")):
+        kind = getattr(module, name)
+        original = kind._look
+        if module is aio_ticker:
+
+            async def look_async(self: Any, original: Any = original) -> float:
+                pauses.append(await original(self))
+                return pauses[-1]
+
+            monkeypatch.setattr(kind, "_look", look_async)
+        else:
+
+            def look(self: Any, original: Any = original) -> float:
+                pauses.append(original(self))
+                return pauses[-1]
+
+            monkeypatch.setattr(kind, "_look", look)
+    desk.consume("orders", _nothing)
+    running = desk.start()
+    until(lambda: pauses)
+    running.stop()
+    assert all(4.0 <= pause <= 5.0 for pause in pauses)
+
+
+def test_schedules_that_no_code_has_are_logged(
+    desk: Desk, broker: mongoq.Broker, raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.schedule("gone", queue="elsewhere", every=3600, make=str)
+    raw.update_one({"_id": "schedule:gone"}, [{"$set": {"seen": {"$subtract": ["$seen", 2 * 86_400_000]}}}])
+    desk.consume("orders", _nothing)
+    desk.start()
+    until(lambda: "'gone' is in no running code since" in caplog.text)
+    assert [record.unseen for record in broker.schedules()] == [True]
+
+
+def test_a_worker_notes_that_it_has_its_schedules(ticking: Desk, broker: mongoq.Broker, raw: Any) -> None:
+    _schedule(ticking, [], every=3600)
+    running = ticking.start()
+    until(broker.schedules)
+    running.stop()
+    raw.update_one({"_id": "schedule:often"}, [{"$set": {"seen": {"$subtract": ["$seen", 2 * 86_400_000]}}}])
+    assert broker.schedules()[0].unseen
+    _schedule(ticking, [], every=3600)
+    ticking.start()
+    until(lambda: not broker.schedules()[0].unseen)
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+def test_bad_schedules_are_refused_at_once(broker: mongoq.Broker, uri: str, database: str, kind: str) -> None:
+    def check(worker: Any) -> None:
+        with pytest.raises(mongoq.ArgumentInvalid, match="^cron: the field hour"):
+            worker.schedule("report", cron="0 25 * * *", timezone="UTC")
+        worker.schedule("report", every=60)(print)
+        with pytest.raises(mongoq.ArgumentInvalid, match="has a schedule 'report' already"):
+            worker.schedule("report", every=60)
+        worker.consumer("orders")(print)
+        with pytest.raises(mongoq.ArgumentInvalid, match="'orders' has a consumer"):
+            worker.schedule("other", every=60, queue="orders")(print)
+
+    async def check_async() -> None:
+        async with mongoq.connect_async(uri, database=database) as asynchronous:
+            check(mongoq.AsyncWorker(asynchronous))
+
+    if kind == "sync":
+        check(mongoq.Worker(broker))
+    else:
+        asyncio.run(check_async())
+
+
+# --- killed processes ------------------------------------------------------------------------------------
+
+
+class Ticking:
+    """A process with the schedules of ``ticking.py``, started again when it has ended."""
+
+    def __init__(self, *arguments: object) -> None:
+        self._command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+        self.starts = 0
+        self.lines: list[str] = []
+        self.start()
+
+    def start(self) -> None:
+        root = str(SCRIPT.parents[2])
+        env = {**os.environ, "PYTHONPATH": root}
+        self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True, cwd=root, env=env)
+        self.starts += 1
+        threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
+
+    def _read(self, output: Any) -> None:
+        with output:
+            self.lines += [line.strip() for line in output]
+
+    def spare(self) -> None:
+        """Let the next start of the process be one that does not kill itself."""
+        self._command[-1] = "0"
+
+    def keep_alive(self) -> None:
+        if self.process.poll() is not None:
+            self.start()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.mark.slow
+def test_each_tick_is_one_item_whatever_is_killed_and_whatever_the_clocks_say(
+    broker: mongoq.Broker, uri: str, database: str
+) -> None:
+    """Three processes, with clocks an hour off, under SIGKILL from outside, and between a push and its advance."""
+    broker.queue("handled", history=3600)
+    broker.queue("handled").configure(history=3600)
+    workers = [
+        Ticking(uri, database, "threads", -3600, 0.2),
+        Ticking(uri, database, "tasks", 3600, 0.2),
+        Ticking(uri, database, "tasks", 0, 0.2),
+    ]
+    try:
+        until(lambda: broker.queue("counted").size() >= 1)
+        deadline = time.monotonic() + 12
+        while time.monotonic() < deadline:
+            time.sleep(random.uniform(0.2, 0.6))
+            for worker in workers:
+                worker.keep_alive()
+            os.kill(random.choice(workers).process.pid, signal.SIGKILL)
+        end = broker._context.clock.now()
+        for worker in workers:
+            worker.spare()
+
+        def caught_up() -> bool:
+            for worker in workers:
+                worker.keep_alive()
+            return all(record.last is not None and record.last > end for record in broker.schedules())
+
+        until(caught_up)
+    finally:
+        for worker in workers:
+            worker.close()
+    assert sum(worker.starts for worker in workers) > 10
+    for queue in ("counted", "handled"):
+        handle = broker.queue(queue)
+        items = [*handle.history(), *handle.peek(10_000, state=None)]
+        ticks = sorted(item.headers["mongoq-tick"] for item in items)
+        first, last = (datetime.fromisoformat(ticks[place]) for place in (0, -1))
+        expected = [first + timedelta(seconds=n) for n in range(int((last - first).total_seconds()) + 1)]
+        assert [datetime.fromisoformat(tick) for tick in ticks] == expected
+        assert last > end
+        assert len(ticks) >= 12
