@@ -14,7 +14,7 @@ from tests.shells import Shell
 from tests.stored import inside
 from tests.stored.dump import HERE, Dump, kind
 from tests.stored.story import LONG, Order
-from tests.stored.write import LIFT, VALUES
+from tests.stored.write import LIFT, REPORT, VALUES
 
 DAY = timedelta(days=1)
 NEW = HERE / "2026-11-27.jsonl"
@@ -45,32 +45,6 @@ async def done(queue: Any) -> list[Any]:
 
 async def payloads(queue: Any) -> list[Any]:
     return [item.payload for item in await queue.peek(100)]
-
-
-# --- schedules -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dump", [HERE / "2026-11-27-schedules.jsonl"], indirect=True)
-async def test_schedules_go_on(shell: Shell) -> None:
-    records = {record.name: record for record in await shell.broker.schedules()}
-    assert {name: (record.paused, record.version) for name, record in records.items()} == {
-        "chores": (False, 0),
-        "digest": (True, 2),
-        "launch": (False, 0),
-    }
-    assert [records[name].what for name in ("chores", "digest")] == ["every 60 s", "cron 0 6 * * * Europe/Berlin"]
-    assert records["launch"].next is None
-    last, due = records["chores"].last, records["chores"].next
-    assert last is not None
-    assert due == last + timedelta(minutes=1)
-    shell.clock.advance(max(due - shell.clock.now(), timedelta(0)))
-    number = await shell.queue("chores").size()
-    assert await shell.broker.tick() == 1
-    assert await shell.queue("chores").size() == number + 1
-    options = {"payload": {"what": "temp"}, "headers": {"by": "Ada"}, "priority": 3, "missed": "all", "horizon": DAY}
-    before = shell.raw.find_one({"_id": "schedule:chores"})
-    await shell.broker.schedule("chores", queue="chores", every=60, jitter=5, **options)
-    assert shell.raw.find_one({"_id": "schedule:chores"})["edition"] == before["edition"]  # the same digest
 
 
 # --- items -----------------------------------------------------------------------------------
@@ -464,6 +438,10 @@ async def test_sequences_go_on_where_they_were(shell: Shell) -> None:
 async def test_schedules_go_on_where_they_were(shell: Shell) -> None:
     schedules = {each.name: each for each in await shell.broker.schedules()}
     assert [name for name, each in schedules.items() if each.paused] == ["clean"]
+    assert [name for name, each in schedules.items() if each.next is None] == ["party"]
+    before = shell.raw.find_one({"_id": "schedule:report"})
+    await shell.broker.schedule("report", **REPORT)
+    assert shell.raw.find_one({"_id": "schedule:report"})["edition"] == before["edition"]  # the same digest
     due = shell.queue("due")
     await done(due)
     assert await shell.broker.tick() == 0
