@@ -379,9 +379,11 @@ def test_settings_shows_stored_ones_and_defaults(run: Run, read: Read, broker: m
         "history": None,
         "max_retries": None,
         "dead": "orders.dead",
+        "max_running": None,
+        "rate": None,
+        "burst": None,
         "max_in_sequence": 1,
         "on_expired": "history",
-        "max_in_sequence": 1,
         "paused": False,
         "stored": ["lease", "max_retries"],
     }
