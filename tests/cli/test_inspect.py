@@ -381,7 +381,6 @@ def test_settings_shows_stored_ones_and_defaults(run: Run, read: Read, broker: m
         "dead": "orders.dead",
         "max_in_sequence": 1,
         "on_expired": "history",
-        "max_in_sequence": 1,
         "paused": False,
         "stored": ["lease", "max_retries"],
     }
