@@ -163,6 +163,9 @@ class SettingsDocument(Answer):
     history: float | None = Field(description="Time for which processed items are kept; null if they are deleted.")
     max_retries: int | None = Field(description="Further runs of an item after the first; null for no limit.")
     dead: str | None = Field(description="Queue of the dead letters.")
+    max_running: int | None = Field(description="Runs at a time, over all workers; null for no limit.")
+    rate: str | None = Field(description="Runs that may start in a time, such as 100/m; null for no limit.")
+    burst: int | None = Field(description="Runs that may start at once under the rate; null for its default.")
     on_expired: OnExpired = Field(description="Where items go that were not started in time.")
     max_in_sequence: int = Field(description="Items of one sequence that are handed out at a time.")
     paused: bool
@@ -266,6 +269,9 @@ class Configure(Action):
     history: Seconds | None = None
     max_retries: Annotated[int, Field(ge=0)] | None = None
     dead: str | None = None
+    max_running: Annotated[int, Field(ge=1)] | None = None
+    rate: str | None = Field(None, description="Runs that may start in a time, such as 100/m.")
+    burst: Annotated[int, Field(ge=1)] | None = None
     on_expired: OnExpired = "history"
     max_in_sequence: Annotated[int, Field(ge=1)] = 1
     existing: bool = Field(False, description="Apply history to the items in the history as well.")

@@ -369,7 +369,8 @@ def sources(world: World) -> Iterator[None]:
 
 @contextmanager
 def held_by_a_worker(world: World) -> Iterator[None]:
-    """A worker that runs an item, and its record."""
+    """A worker that runs an item under limits, and its record."""
+    world.queue("jobs").configure(max_running=5, rate="100/s", burst=50)
     world.queue("jobs").push("under way")
     enough = threading.Event()
 

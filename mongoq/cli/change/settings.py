@@ -19,11 +19,22 @@ from mongoq.cli.base.output import Output
 from mongoq.errors import MongoqError, QueueUnknown
 from mongoq.model.arguments import queue_name
 from mongoq.model.encoding.extended_json import NONE, setting_text
-from mongoq.model.settings import OnExpired, QueueOptions, QueueSettings, check_limit, check_options, resolve_settings
+from mongoq.model.settings import (
+    OnExpired,
+    QueueOptions,
+    QueueSettings,
+    check_burst,
+    check_limit,
+    check_options,
+    resolve_settings,
+)
 from mongoq.protocol import admin
 from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.sync import Broker, Queue
 
+ALL_OPTIONS = (
+    "--lease, --history, --max-retries, --dead, --max-running, --rate, --burst, --on-expired and --max-in-sequence"
+)
 with_new = click.option("--new", is_flag=True, help="QUEUE need not exist yet.")
 """Adds the option for a queue that has no item yet."""
 
@@ -105,6 +116,7 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
     epilog=examples(
         "mongoq configure orders --history 7d --max-retries 3",
         "mongoq configure orders --dead none",
+        "mongoq configure mails --rate 100/m --max-running 8",
     ),
 )
 @click.argument("queue", type=QUEUE)
@@ -114,6 +126,9 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
     "--max-retries", type=CountOrNone(), help="Further runs of an item after the first, or none for no limit."
 )
 @click.option("--dead", metavar="QUEUE", help="Queue of the dead letters, or none.")
+@click.option("--max-running", type=CountOrNone(), help="Runs at a time, over all workers, or none for no limit.")
+@click.option("--rate", metavar="RATE", help="Runs that may start in a time, such as 100/m, or none for no limit.")
+@click.option("--burst", type=CountOrNone(), help="Runs that may start at once under --rate, or none for the default.")
 @click.option(
     "--on-expired",
     type=click.Choice(get_args(OnExpired)),
@@ -131,6 +146,9 @@ def configure(
     history: timedelta | str | None,
     max_retries: int | str | None,
     dead: str | None,
+    max_running: int | str | None,
+    rate: str | None,
+    burst: int | str | None,
     on_expired: OnExpired | None,
     max_in_sequence: int | None,
     existing: bool,
@@ -145,6 +163,9 @@ def configure(
         "history": history,
         "max_retries": max_retries,
         "dead": dead,
+        "max_running": max_running,
+        "rate": rate,
+        "burst": burst,
         "on_expired": on_expired,
         "max_in_sequence": max_in_sequence,
     }
@@ -152,8 +173,7 @@ def configure(
         name: None if value == NONE else value for name, value in options.items() if value is not None
     }
     if not given:
-        names = "--lease, --history, --max-retries, --dead, --on-expired and --max-in-sequence"
-        raise click.UsageError(f"give at least one of {names}")
+        raise click.UsageError(f"give at least one of {ALL_OPTIONS}")
     if existing and "history" not in given:
         raise click.UsageError("--existing applies --history to the history; give --history as well")
     handle = open_queue(broker, queue, new=new)
@@ -172,6 +192,7 @@ def _expected_settings(handle: Queue[Any], given: dict[str, Any]) -> QueueSettin
     """Return the settings that a change would lead to, checked as ``configure`` checks them."""
     checked = check_options(queue_name(handle.name), **given)
     check_limit(handle.name, checked, dead=handle.settings.dead)
+    check_burst(checked, rate=handle.settings.rate)
     return resolve_settings(QueueOptions(handle.name, {}), {**handle._context.state.stored, **checked})
 
 

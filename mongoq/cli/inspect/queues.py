@@ -24,6 +24,14 @@ COLUMNS = (
 OPTIONAL = frozenset({"blocked", "paused"})
 """Columns that are left out if they are empty."""
 RIGHT = frozenset(COLUMNS) - {"queue", "paused"}
+NONE_TEXTS = {
+    "history": "none: processed items are deleted",
+    "max_retries": "no limit",
+    "max_running": "no limit",
+    "rate": "no limit",
+    "burst": "as the rate",
+}
+"""Texts of settings without a value."""
 COUNTED = ("ready", "scheduled", "reserved", "expired")
 
 
@@ -111,7 +119,7 @@ def _seconds(value: Any) -> Any:
 
 def _text(name: str, value: Any) -> str:
     if value is None:
-        return {"history": "none: processed items are deleted", "max_retries": "no limit"}.get(name, "none")
+        return NONE_TEXTS.get(name, "none")
     return duration_text(value) if isinstance(value, timedelta) else str(value)
 
 

@@ -1,0 +1,145 @@
+"""Sequences without mongoq: the same transactions, written by hand with the driver."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+from pymongo import DeleteOne, MongoClient, UpdateOne
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
+
+__all__ = ["BareSequences"]
+
+LEASE = timedelta(seconds=60)
+ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
+BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
+NEXT = {"ready_from": 1, "place": 1}
+
+
+class BareSequences:
+    """A queue with sequences, for one caller: pushes, claims and commits of documents."""
+
+    def __init__(self, client: MongoClient[Any], collection: Collection[Any], queue: str) -> None:
+        self._client, self._collection, self._queue = client, collection, queue
+
+    def push_many(self, payloads: Sequence[Any], sequences: Sequence[str]) -> None:
+        """Insert items at the ends of their sequences."""
+        numbers = Counter(sequences)
+
+        def attempt(session: ClientSession) -> None:
+            ids = [self._control(sequence) for sequence in numbers]
+            controls = {
+                each["sequence"]: each for each in self._collection.find({"_id": {"$in": ids}}, session=session)
+            }
+            places, heads, updates = {}, {}, []
+            for sequence, number in numbers.items():
+                control = controls.get(sequence, {})
+                places[sequence], heads[sequence] = control.get("next", 0), 1 - control.get("open", 0)
+                change = {"$inc": {"next": number, "open": heads[sequence]}}
+                named = {"queue": self._queue, "sequence": sequence}
+                updates.append(
+                    UpdateOne({"_id": self._control(sequence)}, {**change, "$setOnInsert": named}, upsert=True)
+                )
+            documents, now = [], datetime.now(UTC)
+            for payload, sequence in zip(payloads, sequences, strict=True):
+                documents.append(self._document(payload, sequence, places[sequence], now, head=heads[sequence] > 0))
+                places[sequence] += 1
+                heads[sequence] -= 1
+            self._collection.bulk_write(updates, session=session)
+            self._collection.insert_many(documents, session=session)
+
+        self._in_transaction(attempt)
+
+    def _document(self, payload: Any, sequence: str, place: int, now: datetime, *, head: bool) -> dict[str, Any]:
+        return {
+            "_id": ObjectId(),
+            "q": self._queue,
+            "payload": payload,
+            "priority": 0,
+            "attempts": 0,
+            "reserved": False,
+            "sequence": sequence,
+            "place": place,
+            "when" if head else "ready_from": now,
+        }
+
+    def reserve_many(self, number: int) -> list[dict[str, Any]]:
+        """Reserve the first items, as whole documents."""
+        now, token = datetime.now(UTC), ObjectId()
+        found = list(self._collection.find({"q": self._queue, "when": {"$lte": now}}, sort=ORDER, limit=number))
+        ids = [document["_id"] for document in found]
+        marks = {"when": now + LEASE, "reserved": True, "token": token, "by": "bench"}
+        filter = {"_id": {"$in": ids}, "q": self._queue, "when": {"$lte": now}, "by": {"$exists": False}}
+        if ids and self._collection.update_many(filter, {"$set": marks, "$inc": {"attempts": 1}}).modified_count < len(
+            ids
+        ):
+            raise RuntimeError("another caller has claimed an item")
+        return [{**document, **marks} for document in found]
+
+    def reserve(self) -> dict[str, Any] | None:
+        """Reserve the first item."""
+        now = datetime.now(UTC)
+        marks = {"when": now + LEASE, "reserved": True, "token": ObjectId(), "by": "bench"}
+        filter = {"q": self._queue, "when": {"$lte": now}}
+        update = {"$set": marks, "$inc": {"attempts": 1}}
+        found = self._collection.find_one_and_update(filter, update, sort=ORDER)
+        return found and {**found, **marks}
+
+    def commit_many(self, items: Sequence[Any]) -> None:
+        """Delete items, and let the next ones follow."""
+
+        def attempt(session: ClientSession) -> None:
+            ids = [item["_id"] for item in items]
+            filter = {"_id": {"$in": ids}, "token": items[0]["token"]}
+            if self._collection.delete_many(filter, session=session).deleted_count < len(ids):
+                raise RuntimeError("an item was lost")
+            follow: list[Any] = [
+                {"$match": {"q": self._queue, "place": {"$gte": 0}, "ready_from": {"$gte": BEGINNING}}},
+                {"$sort": {"place": 1}},
+                {"$limit": 1},
+                {"$project": NEXT},
+            ]
+            fields = {"localField": "sequence", "foreignField": "sequence", "pipeline": follow, "as": "following"}
+            controls = {"_id": {"$in": [self._control(item["sequence"]) for item in items]}}
+            pipeline = [{"$match": controls}, {"$lookup": {"from": self._collection.name, **fields}}]
+            found = list(self._collection.aggregate(pipeline, session=session))
+            self._collection.bulk_write([self._following(each, each["following"]) for each in found], session=session)
+
+        self._in_transaction(attempt)
+
+    def commit(self, item: Any) -> None:
+        """Delete an item, and let the next one follow."""
+
+        def attempt(session: ClientSession) -> None:
+            filter = {"_id": item["_id"], "token": item["token"]}
+            if not self._collection.delete_one(filter, session=session).deleted_count:
+                raise RuntimeError("the item was lost")
+            behind = {"q": self._queue, "sequence": item["sequence"], "place": {"$gte": 0}}
+            behind["ready_from"] = {"$gte": BEGINNING}
+            following = list(self._collection.find(behind, NEXT, sort=[("place", 1)], limit=1, session=session))
+            control = {"_id": self._control(item["sequence"])}
+            if not following:
+                self._collection.find_one(control, session=session)
+            self._collection.bulk_write([self._following(control, following)], session=session)
+
+        self._in_transaction(attempt)
+
+    @staticmethod
+    def _following(control: Any, following: Sequence[Any]) -> UpdateOne | DeleteOne:
+        if not following:
+            return DeleteOne({"_id": control["_id"]})
+        [document] = following
+        when = max(document["ready_from"].replace(tzinfo=UTC), datetime.now(UTC))
+        update = {"$set": {"when": when}, "$unset": {"ready_from": ""}}
+        return UpdateOne({"_id": document["_id"], "place": document["place"]}, update)
+
+    def _control(self, sequence: str) -> str:
+        return f"sequence:{self._queue}:{sequence}"
+
+    def _in_transaction(self, attempt: Callable[[ClientSession], None]) -> None:
+        with self._client.start_session() as session:
+            session.with_transaction(attempt)

@@ -1,0 +1,35 @@
+"""The queue that a campaign on sequences works on, and what becomes of its items."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import mongoq
+
+__all__ = ["LEASE", "MAX_BACKLOG", "QUEUE", "SEQUENCES", "decide", "new_payload", "prepare"]
+
+QUEUE = "orders"
+SEQUENCES = [f"customer-{number}" for number in range(500)]
+LEASE = 4.0
+"""Seconds; a handler takes far less, so that only a killed or starved process loses an item."""
+MAX_RETRIES = 3
+MAX_BACKLOG = 600
+"""Items that wait before no more are pushed."""
+TROUBLES = {"none": 0.86, "flaky": 0.1, "poison": 0.04}
+
+
+def prepare(broker: mongoq.Broker) -> None:
+    """Store the settings of the queue, so that every process goes by them."""
+    broker.queue(QUEUE, lease=LEASE, max_retries=MAX_RETRIES).resume()
+
+
+def new_payload(chance: random.Random, serial: str) -> dict[str, Any]:
+    """Return a payload that differs from all others."""
+    return {"serial": serial, "trouble": chance.choices(list(TROUBLES), list(TROUBLES.values()))[0]}
+
+
+def decide(payload: Any, attempt: int) -> str:
+    """Return what a run makes of its item: ``done`` or ``fail``."""
+    is_failing = payload["trouble"] == "poison" or (payload["trouble"] == "flaky" and attempt == 1)
+    return "fail" if is_failing else "done"

@@ -1,0 +1,58 @@
+"""A producer of items in sequences: one by one, in batches, and in transactions of its own; each is noted."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+import mongoq
+from tests.crash.ordered.line import MAX_BACKLOG, QUEUE, SEQUENCES, new_payload
+from tests.crash.ordered.notes import Notes
+
+__all__ = ["produce"]
+
+BATCH = 60
+HOT = 5
+"""Sequences that get a third of all items, so that their last item often leaves while the next one comes."""
+
+
+def produce(uri: str, database: str, ledger: str, seed: int) -> None:
+    """Push until the end of this process."""
+    chance, notes = random.Random(seed), Notes(Path(ledger), seed)
+    client: MongoClient[Any] = MongoClient(uri)
+    broker = mongoq.Broker(client[database]["mongoq"])
+    queue = broker.queue(QUEUE)
+    for number in itertools.count():
+        try:
+            while number % 5 == 0 and queue.counts().total > MAX_BACKLOG:
+                time.sleep(0.1)
+            _push(broker, chance, notes, f"{seed}-{number}", number)
+        except (PyMongoError, mongoq.BatchIncomplete):
+            time.sleep(0.05)  # what it leaves open is not pushed again
+
+
+def _push(broker: mongoq.Broker, chance: random.Random, notes: Notes, name: str, number: int) -> None:
+    queue = broker.queue(QUEUE)
+    sequences = [_choose(chance) for _ in range(BATCH if number % 5 == 0 else 1)]
+    payloads = [new_payload(chance, f"{name}-{place}") for place in range(len(sequences))]
+    serials = [payload["serial"] for payload in payloads]
+    for serial, sequence in zip(serials, sequences, strict=True):
+        notes.write("push", [serial], sequence)
+    if number % 5 == 0:
+        queue.push_many(payloads, sequences=sequences)
+    elif number % 5 == 1:
+        with broker.transaction() as tx:
+            queue.push(payloads[0], sequence=sequences[0], session=tx.session)
+    else:
+        queue.push(payloads[0], sequence=sequences[0], priority=chance.randint(-1, 1))
+    notes.write("pushed", serials)
+
+
+def _choose(chance: random.Random) -> str:
+    return SEQUENCES[chance.randrange(HOT if chance.random() < 0.33 else len(SEQUENCES))]
