@@ -425,12 +425,12 @@ async def test_items_that_must_be_started_in_time_expire_or_come(shell: Shell) -
 @pytest.mark.parametrize("dump", [NEW], indirect=True)
 async def test_sequences_go_on_where_they_were(shell: Shell) -> None:
     queue = shell.queue("tickets")
-    assert await queue._run(repair_in_turn) == 0
-    assert shell.raw.find_one({"_id": "repair:tickets"})["by"] != "host:10179:a6d14f24"
     assert [item.payload for item in await queue.peek(9, state="blocked")] == ["a 2", "a 3", "a 4"]
     assert await done(queue) == ["b 2", "of no sequence"]
     await queue.push("a 5", sequence="a")
     shell.clock.advance(2 * DAY)
+    assert await queue._run(repair_in_turn) == 0
+    assert shell.raw.find_one({"_id": "repair:tickets"})["by"] != "host:10179:a6d14f24"
     assert await done(queue) == ["a 1", "a 2", "a 3"]
     shell.clock.advance(30 * DAY)
     assert await done(queue) == ["a 4", "a 5"]
