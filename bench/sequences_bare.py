@@ -17,7 +17,8 @@ __all__ = ["BareSequences"]
 LEASE = timedelta(seconds=60)
 ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
-NEXT = {"ready_from": 1, "place": 1}
+NEXT = {"ready_from": 1, "priority": 1, "place": 1}
+FIRST = {**NEXT, "when": 1}
 
 
 class BareSequences:
@@ -119,8 +120,8 @@ class BareSequences:
             if not self._collection.delete_one(filter, session=session).deleted_count:
                 raise RuntimeError("the item was lost")
             behind = {"q": self._queue, "sequence": item["sequence"], "place": {"$gte": 0}}
-            behind["ready_from"] = {"$gte": BEGINNING}
-            following = list(self._collection.find(behind, NEXT, sort=[("place", 1)], limit=1, session=session))
+            first = list(self._collection.find(behind, FIRST, sort=[("place", 1)], limit=1, session=session))
+            following = [document for document in first if "when" not in document]
             control = {"_id": self._control(item["sequence"])}
             if not following:
                 self._collection.find_one(control, session=session)
