@@ -138,7 +138,7 @@ def fill_many_queues(collection: Collection[Any], items: int, queues: int, lette
     parts |= {letter: letters, other: items - sum(parts.values())}
     for kind, number in parts.items():
         _fill(collection, kind, number, started)
-    known = collection.find_one({"q": QUEUE}) or {}
+    known = collection.find_one({"q": QUEUE, "processed": {"$exists": True}}) or {}  # each page of an item shows it
     named = {kind.__name__: number for kind, number in parts.items()}
     return DeepCollection(named, (datetime.now(UTC) - started).total_seconds(), known["_id"])
 

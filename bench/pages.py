@@ -128,11 +128,11 @@ def list_reads(app: FastAPI, known: ObjectId) -> Reads:
     return [("GET", path, None) for path in paths] + list(_dry_runs())
 
 
-def _find_routes(app: FastAPI) -> Iterator[Any]:
-    """Yield the routes of an app; later versions of FastAPI keep those of a router in the router."""
-    for route in app.routes:
-        router = getattr(route, "original_router", None)
-        yield from [route] if router is None else router.routes
+def _find_routes(router: Any) -> Iterator[Any]:
+    """Yield the routes of an app or a router; later versions of FastAPI keep those of a part in the part."""
+    for route in router.routes:
+        part = getattr(route, "original_router", None)
+        yield from (route,) if part is None else _find_routes(part)
 
 
 def _dry_runs() -> Iterator[tuple[str, str, Mapping[str, Any]]]:

@@ -131,7 +131,8 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
                 ``$and $or $nor`` and ``$eq $ne $gt $gte $lt $lte $in $nin $all $exists $type $regex $options $size $mod
                 $not $elemMatch``. Values are taken literally.
             state: ``"processed"``, or ``"ready"``, ``"scheduled"``, ``"reserved"``, ``"expired"``, or ``None`` for all
-                live items, as they are when the first page is read.
+                live items that are not blocked, as they are when the first page is read; or ``"blocked"``, sequence by
+                sequence, without ``since`` and ``until``.
             page: items per command, at most.
 
         Raises:
@@ -281,6 +282,9 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         history: Duration | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
         dead: str | Default | None = DEFAULT,
+        max_running: int | Default | None = DEFAULT,
+        rate: str | Default | None = DEFAULT,
+        burst: int | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
         on_expired: OnExpired | Default = DEFAULT,
         existing: bool = False,
@@ -295,6 +299,10 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
                 them.
             max_retries: further runs of an item after the first; ``None`` for no limit.
             dead: the dead queue; ``None`` for none, and no limit of retries.
+            max_running: runs of this queue at a time, over the workers of all processes; ``None`` for no limit.
+            rate: how many runs may start in a time: ``"100/m"``, ``"5/s"``, ``"1000/h"`` or ``"10/30s"``; ``None`` for
+                no limit.
+            burst: runs that may start at once under ``rate``; ``None`` for the default of the rate.
             max_in_sequence: number of items of one sequence that are handed out at a time, from the next push or
                 settlement of each sequence on.
             on_expired: where an item goes that was not started in time, ``"history"`` or ``"dead"``.
@@ -309,6 +317,9 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
             "history": history,
             "max_retries": max_retries,
             "dead": dead,
+            "max_running": max_running,
+            "rate": rate,
+            "burst": burst,
             "max_in_sequence": max_in_sequence,
             "on_expired": on_expired,
         }

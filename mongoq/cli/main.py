@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, str] = {
     "pause": "change.settings",
     "resume": "change.settings",
     "configure": "change.settings",
+    "repair-sequences": "change.settings",
     "purge": "change.deletion",
     "remove": "change.deletion",
     "drop-queue": "change.deletion",

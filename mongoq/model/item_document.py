@@ -11,9 +11,14 @@ from bson import ObjectId
 from mongoq.model.encoding.extended_json import time_text
 from mongoq.model.item import Item
 
-ORDER = ("priority", "attempts", "key", "start_by", "by", "processed", "once", "expires", "error", "origin", "headers")
+ORDER = (
+    *("priority", "attempts", "key", "sequence", "ready_from", "start_by", "by", "processed", "once", "expires"),
+    *("error", "origin", "headers"),
+)
 """Fields of the envelope in the order of documents, after id, queue, state and date."""
-INNER = frozenset({"token", "batch", "settled", "into", "pushed", "hops", "trail", "joined", "parked", "missed"})
+INNER = frozenset(
+    {"place", "token", "batch", "settled", "into", "pushed", "hops", "trail", "joined", "parked", "missed"}
+)
 """Fields that only ``show`` prints."""
 AS_STORED = frozenset({"payload", "headers"})
 """Fields of users, which stay extended JSON."""

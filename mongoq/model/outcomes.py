@@ -129,7 +129,13 @@ class SettledElsewhere(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Release(Outcome):
-    """An item goes back unused; a worker makes this when it ends, for items that it has not started."""
+    """An item goes back unused; a worker makes this when it ends, for items that it has not started.
+
+    Attributes:
+        when: time from which it may be claimed again, under a limit of its queue; ``None`` for its old place.
+    """
+
+    when: datetime | None = None
 
 
 @dataclass(frozen=True, init=False)

@@ -1,4 +1,4 @@
-"""Settings of a queue: lease, history, retries, dead queue. Stored with the queue, so that all processes agree."""
+"""Settings of a queue: lease, history, retries, dead queue, limits. Stored with it, so that all processes agree."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import DEAD_SUFFIX, Duration, count, duration, queue_name
+from mongoq.model.rate import EXAMPLE, Pace, make_pace, parse_rate
 
 DEFAULT_LEASE = timedelta(seconds=30)
 """Lease of a queue without the option."""
@@ -22,7 +23,7 @@ SettingsFrom = Literal["stored", "code"]
 """Source of the settings that win where code and stored settings differ."""
 OnExpired = Literal["history", "dead"]
 """Where an item goes that was not started in time."""
-SETTINGS = ("lease", "history", "max_retries", "dead", "max_in_sequence", "on_expired")
+SETTINGS = ("lease", "history", "max_retries", "dead", "max_running", "rate", "burst", "max_in_sequence", "on_expired")
 """Names of all settings of a queue."""
 
 
@@ -65,6 +66,9 @@ class QueueSettings:
         history: time that processed items are kept, or ``None`` to delete them.
         max_retries: runs after the first one before an item is buried; ``None`` for no limit.
         dead: name of the queue for buried items, or ``None`` for no dead queue, as for a dead queue itself.
+        max_running: runs at a time, over the workers of all processes; ``None`` for no limit.
+        rate: how many runs may start in a time, such as ``"100/m"``; ``None`` for no limit.
+        burst: runs that may start at once under ``rate``; ``None`` for the default of the rate.
         max_in_sequence: number of items of one sequence that are handed out at a time.
         on_expired: where an item goes that was not started in time: ``"history"``, deleted where the queue keeps none,
             or ``"dead"``.
@@ -75,6 +79,9 @@ class QueueSettings:
     history: timedelta | None = None
     max_retries: int | None = DEFAULT_MAX_RETRIES
     dead: str | None = None
+    max_running: int | None = None
+    rate: str | None = None
+    burst: int | None = None
     max_in_sequence: int = DEFAULT_MAX_IN_SEQUENCE
     on_expired: OnExpired = "history"
 
@@ -87,6 +94,15 @@ class QueueSettings:
     def most_attempts(self) -> int | None:
         """Number of runs that an item gets in all; ``None`` for no limit."""
         return None if self.max_retries is None else self.max_retries + 1
+
+    @property
+    def is_limited(self) -> bool:
+        """True if workers run the items of the queue within limits."""
+        return self.max_running is not None or self.rate is not None
+
+    def make_pace(self, *, exact: bool = False) -> Pace | None:
+        """Return the slots of the rate; ``exact`` for a clock that stands still."""
+        return None if self.rate is None else make_pace(self.rate, self.burst, exact=exact)
 
     def is_spent(self, attempts: int) -> bool:
         """Return whether an item with this number of runs has none left."""
@@ -111,6 +127,7 @@ def queue_options(name: Any, **options: Any) -> QueueOptions:
     name = queue_name(name)
     values = check_options(name, **options)
     check_limit(name, values, dead=_default_dead(name))
+    check_burst(values, rate=None)
     return QueueOptions(name, values)
 
 
@@ -129,6 +146,12 @@ def check_limit(name: str, options: Mapping[str, Any], *, dead: str | None) -> N
         raise ArgumentInvalid("on_expired", f"queue {name!r} has no dead queue that could take expired items")
 
 
+def check_burst(options: Mapping[str, Any], *, rate: str | None) -> None:
+    """Refuse a burst without a rate; ``rate`` is the rate of the queue unless one is given."""
+    if options.get("burst") is not None and options.get("rate", rate) is None:
+        raise ArgumentInvalid("burst", f"it goes with a rate, and there is none; give rate= as well: {EXAMPLE}")
+
+
 def check_options(
     name: str,
     *,
@@ -136,6 +159,9 @@ def check_options(
     history: Duration | Default | None = DEFAULT,
     max_retries: int | Default | None = DEFAULT,
     dead: str | Default | None = DEFAULT,
+    max_running: int | Default | None = DEFAULT,
+    rate: str | Default | None = DEFAULT,
+    burst: int | Default | None = DEFAULT,
     max_in_sequence: int | Default = DEFAULT,
     on_expired: OnExpired | Default = DEFAULT,
 ) -> dict[str, Any]:
@@ -149,6 +175,7 @@ def check_options(
         values["max_retries"] = None if max_retries is None else count(max_retries, "max_retries", least=0)
     if not isinstance(dead, Default):
         values["dead"] = None if dead is None else _dead_queue(name, dead)
+    values |= _check_limits(max_running=max_running, rate=rate, burst=burst)
     if not isinstance(max_in_sequence, Default):
         values["max_in_sequence"] = count(max_in_sequence, "max_in_sequence", least=1)
     if not isinstance(on_expired, Default):
@@ -156,6 +183,24 @@ def check_options(
             raise ArgumentInvalid("on_expired", f"'history' or 'dead', not {on_expired!r:.60}")
         values["on_expired"] = on_expired
     return values
+
+
+def _check_limits(**limits: Any) -> dict[str, Any]:
+    """Return the given limits of runs."""
+    values = only_given(**limits)
+    if values.get("rate") is not None:
+        values["rate"] = parse_rate(values["rate"]).text
+    for option, example in (("max_running", "max_running=8"), ("burst", "burst=10")):
+        if values.get(option) is not None:
+            values[option] = _limit(values[option], option, example)
+    return values
+
+
+def _limit(value: Any, option: str, example: str) -> int:
+    try:
+        return count(value, option)
+    except ArgumentInvalid as error:
+        raise ArgumentInvalid(option, f"{error.problem}; for example {example}, or None for no limit") from None
 
 
 def _default_dead(name: str) -> str | None:
@@ -190,7 +235,7 @@ def from_stored(name: str, settings: Any) -> dict[str, Any]:
     if not isinstance(settings, Mapping):
         raise ArgumentInvalid("settings", f"a document, not {type(settings).__name__}")
     values = {option: settings[option] for option in SETTINGS if option in settings}
-    for option in ("max_retries", "max_in_sequence"):
+    for option in ("max_retries", "max_in_sequence", "max_running", "burst"):
         number = values.get(option)
         # A shell writes every number as a float.
         if isinstance(number, float) and number.is_integer():

@@ -47,7 +47,7 @@ CACHE_SECONDS = 5.0
 """Seconds for which a reading serves all scrapes, by default."""
 READ_SECONDS = 5.0
 """Seconds that one reading may take, by default; Prometheus gives up after 10."""
-STATES = ("ready", "scheduled", "reserved", "expired")
+STATES = ("ready", "scheduled", "reserved", "expired", "blocked")
 INSTRUMENTED = (Worker, AsyncWorker, Pipeline)
 
 W = TypeVar("W", Worker, AsyncWorker, Pipeline)

@@ -28,6 +28,7 @@ from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE_UPDATE, ensure_ready
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.coordination.heartbeats import workers
+from mongoq.protocol.coordination.repairs import REPAIR_PREFIX
 from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
 from mongoq.protocol.history import read
 from mongoq.protocol.history.dead_letters import IDS_ALONE, failure_filter
@@ -179,7 +180,7 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
     # Write this process's counts first: a later flush would create the counters again.
     yield from flush(broker)
     marks = [f"{END_PREFIX}{priority}:{queue}" for priority in PRIORITIES]
-    named = {"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, CONTROL_PREFIX + queue]}}
+    named = {"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, REPAIR_PREFIX + queue, CONTROL_PREFIX + queue]}}
     sequences = {**prefix_filter(control_prefix(queue)), "queue": queue}
     yield from delete_many({"$or": [named, sequences]})
     _forget(broker, queue)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,8 +20,10 @@ from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.arguments import DEAD_SUFFIX, count, object_id, queue_name
 from mongoq.model.encoding.extended_json import time_text
 from mongoq.model.indexes import BEGINNING
-from mongoq.model.item import Item
+from mongoq.model.item import Document, Item, state_of
+from mongoq.model.item_document import to_plain
 from mongoq.model.process import EVENTS
+from mongoq.model.sequence import blocked_filter, control_id
 from mongoq.model.settings import QueueSettings, from_stored, queue_options, resolve_settings
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
@@ -35,15 +37,19 @@ from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.protocol.history.read import find_queues
 from mongoq.protocol.push.insert import check_key, live_filter
-from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol.sequence.repair import find_incomplete, read_heads
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
+    "NO_ITEMS",
     "BoundedCount",
     "QueueInsight",
     "StoredSettings",
+    "find_blockers",
     "find_dead_queue",
     "find_item",
     "find_keyed",
+    "find_stuck",
     "find_unusable",
     "read_events",
     "read_queues",
@@ -60,16 +66,19 @@ MAX_LIMIT = 10_000
 MAX_CONTROL_DOCUMENTS = 10_000
 """Control documents of one kind in one read, at most."""
 QUEUES_TOGETHER = 25
-"""Queues that one ``aggregate`` reads: 75 parts, and the server allows 1,000 stages."""
+"""Queues that one ``aggregate`` reads: up to 100 parts, and the server allows 1,000 stages."""
 KEYS_PER_DOCUMENT = 10
 """Keys of an index that may be examined in place of one document, which takes that much longer."""
+MAX_LISTED_SEQUENCES = 1_000
+"""Sequences whose first items one command reads, at most."""
 RECENT = timedelta(minutes=1)
 """Time before a read in which processed items are counted."""
-COUNTS = ("ready", "scheduled", "reserved", "expired", "recent", "dead")
+COUNTS = ("ready", "scheduled", "reserved", "expired", "blocked", "recent", "dead")
 """Counts of a queue, in the order of its document."""
 
 
-NONE = BoundedCount()
+NO_ITEMS = BoundedCount()
+"""Count of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,7 @@ class QueueInsight:
         scheduled: items that are due later.
         reserved: items under a lease.
         expired: items under a lease that has run out; they are due again.
+        blocked: items that wait for the ones before them in their sequences.
         oldest_due: time since which the first due item waits, ready or expired; ``None`` when no item is due.
         recent: items processed within the last minute, of a queue that keeps history or remembers their ids.
         keeps_history: True if the queue keeps its processed items.
@@ -95,22 +105,28 @@ class QueueInsight:
 
     name: str
     read_at: datetime
-    ready: BoundedCount = NONE
-    scheduled: BoundedCount = NONE
-    reserved: BoundedCount = NONE
-    expired: BoundedCount = NONE
+    ready: BoundedCount = NO_ITEMS
+    scheduled: BoundedCount = NO_ITEMS
+    reserved: BoundedCount = NO_ITEMS
+    expired: BoundedCount = NO_ITEMS
+    blocked: BoundedCount = NO_ITEMS
     oldest_due: datetime | None = None
-    recent: BoundedCount = NONE
+    recent: BoundedCount = NO_ITEMS
     keeps_history: bool = False
     paused: bool = False
     consumers: int = 0
     dead_queue: str | None = None
-    dead: BoundedCount = NONE
+    dead: BoundedCount = NO_ITEMS
     events: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def live(self) -> BoundedCount:
         """Number of all items that are not processed."""
+        return self.claimable + self.blocked
+
+    @property
+    def claimable(self) -> BoundedCount:
+        """Number of the items that are not processed, without blocked ones: each may be claimed at its time."""
         return self.ready + self.scheduled + self.reserved + self.expired
 
     @property
@@ -152,21 +168,22 @@ def read_queues(
     for name in wanted or ():
         yield from refuse_unknown(broker, name)
     held = set((yield from find_queues({"$gte": ""})))
-    controls = yield from _read_controls(broker, CONTROL_PREFIX, ("settings", "paused"), wanted)
+    controls = yield from _read_controls(broker, CONTROL_PREFIX, ("settings", "paused", "sequences"), wanted)
     counters = yield from _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
     if wanted is None:
         bound = yield from _read_bound(broker)
         wanted = sorted(held.union(controls, counters, *bound.values()))
     settings = {name: _settings_of(name, controls.get(name)) for name in wanted}
     dead = {each.dead for each in settings.values() if each.dead is not None}
-    counted = yield from _read_states(broker, sorted(held & {*wanted, *dead}), budget)
+    ordered = {name for name, control in controls.items() if control.get("sequences") is True}
+    counted = yield from _read_states(broker, sorted((held | ordered) & {*wanted, *dead}), budget, ordered=ordered)
     recent = yield from _count_recent(broker, sorted(held & {*wanted}), budget * KEYS_PER_DOCUMENT)
     consumers = yield from _count_consumers(broker)
     now = broker.clock.now()
     return [
         replace(
             counted.get(name, QueueInsight(name, now)),
-            recent=recent.get(name, NONE),
+            recent=recent.get(name, NO_ITEMS),
             keeps_history=settings[name].history is not None,
             paused=bool(controls.get(name, {}).get("paused")),
             consumers=consumers.get(name, 0),
@@ -205,7 +222,7 @@ def find_unusable(broker: BrokerContext) -> Flow[list[str]]:
 
 
 def _live(queue: QueueInsight | None) -> BoundedCount:
-    return NONE if queue is None else queue.live
+    return NO_ITEMS if queue is None else queue.live
 
 
 def _read_controls(
@@ -240,13 +257,22 @@ def _count_consumers(broker: BrokerContext) -> Flow[dict[str, int]]:
     return Counter(names)
 
 
-def _read_states(broker: BrokerContext, names: Sequence[str], budget: int) -> Flow[dict[str, QueueInsight]]:
-    """Count the items of queues by state, each within its share of the budget (``aggregate``)."""
+def _read_states(
+    broker: BrokerContext, names: Sequence[str], budget: int, *, ordered: Collection[str]
+) -> Flow[dict[str, QueueInsight]]:
+    """Count the items of queues by state, each within its share of the budget (``aggregate``).
+
+    Only queues that are ``ordered`` have sequences, and so blocked items.
+    """
     limit = max(10, min(MAX_LIMIT, budget // (2 * max(len(names), 1))) - 1)
     states: dict[str, QueueInsight] = {}
     for start in range(0, len(names), QUEUES_TOGETHER):
         together, now = names[start : start + QUEUES_TOGETHER], broker.clock.now()
-        parts = [part for place, name in enumerate(together) for part in _parts(name, place, now, limit)]
+        parts = [
+            part
+            for place, name in enumerate(together)
+            for part in _parts(name, place, now, limit, is_ordered=name in ordered)
+        ]
         answers: dict[int, dict[str, Any]] = {place: {} for place in range(len(together))}
         for answer in (yield from _send_parts(broker, parts)):
             answers[answer["place"]].setdefault(answer["part"], []).append(answer)
@@ -254,7 +280,7 @@ def _read_states(broker: BrokerContext, names: Sequence[str], budget: int) -> Fl
     return states
 
 
-def _parts(queue: str, place: int, now: datetime, limit: int) -> Iterator[list[Mapping[str, Any]]]:
+def _parts(queue: str, place: int, now: datetime, limit: int, *, is_ordered: bool) -> Iterator[list[Mapping[str, Any]]]:
     """Return the pipelines that read one queue; each answer has the queue's place and the name of its part."""
     # One more than the limit tells whether there are more.
     by_reservation: list[Mapping[str, Any]] = [
@@ -267,6 +293,9 @@ def _parts(queue: str, place: int, now: datetime, limit: int) -> Iterator[list[M
         "later": [{"$match": {"q": queue, "when": later}}, *by_reservation],
         "first": [*first_due_pipeline(queue), {"$group": {"_id": None, "when": {"$min": "$when"}}}],
     }
+    if is_ordered:
+        counting = {"$group": {"_id": None, "n": {"$sum": 1}}}
+        parts["blocked"] = [{"$match": blocked_filter(queue)}, {"$limit": limit + 1}, counting]
     for name, pipeline in parts.items():
         yield [*pipeline, {"$set": {"place": {"$literal": place}, "part": {"$literal": name}}}]
 
@@ -287,6 +316,7 @@ def _send_parts(broker: BrokerContext, parts: Sequence[list[Mapping[str, Any]]])
 def _insight(name: str, now: datetime, answers: Mapping[str, list[Mapping[str, Any]]], limit: int) -> QueueInsight:
     ready, expired = _by_reservation(answers.get("due", ()), limit)
     scheduled, reserved = _by_reservation(answers.get("later", ()), limit)
+    blocked = sum(answer["n"] for answer in answers.get("blocked", ()))
     first = next((answer["when"] for answer in answers.get("first", ())), None)
     return QueueInsight(
         name,
@@ -295,6 +325,7 @@ def _insight(name: str, now: datetime, answers: Mapping[str, list[Mapping[str, A
         scheduled=scheduled,
         reserved=reserved,
         expired=expired,
+        blocked=BoundedCount(blocked, blocked <= limit),
         oldest_due=first if isinstance(first, datetime) and first <= now else None,
     )
 
@@ -405,3 +436,34 @@ def find_keyed(broker: BrokerContext, queue: str, key: str) -> Flow[bool]:
     """Return whether a live item of a queue has a key (``find`` by queue and key)."""
     yield from ensure_broker_ready(broker, write=False)
     return (yield from find_one(broker, live_filter(queue, check_key(key)), {"_id": 1})) is not None
+
+
+def find_blockers(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[dict[str | None, list[Document]]]:
+    """Find the items that the blocked ones among these wait for: ids and states, by sequence.
+
+    It takes a ``find`` and an ``aggregate`` for each 1,000 sequences, and nothing without blocked items.
+    """
+    names = sorted({item.sequence for item in items if item.sequence is not None and item.stored("when") is None})
+    found: dict[str | None, list[Document]] = {}
+    for start in range(0, len(names), MAX_LISTED_SEQUENCES):
+        ids = [control_id(context.name, name) for name in names[start : start + MAX_LISTED_SEQUENCES]]
+        controls = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
+        heads = yield from read_heads(context.broker, context.name, controls)
+        now = context.broker.clock.now()
+        for control in controls:
+            found[control["sequence"]] = [
+                {"id": to_plain(head["_id"]), "state": state_of(head, now)} for head in heads[control["_id"]]
+            ]
+    return found
+
+
+def find_stuck(broker: BrokerContext) -> Flow[dict[str, BoundedCount]]:
+    """Count the sequences of each queue that lack a first item, among the first 1,000 sequences of each queue."""
+    yield from ensure_broker_ready(broker, write=False)
+    which = {**prefix_filter(CONTROL_PREFIX), "sequences": True}
+    queues = yield from find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1})
+    stuck: dict[str, BoundedCount] = {}
+    for name in (document["_id"].removeprefix(CONTROL_PREFIX) for document in queues):
+        incomplete, after = yield from find_incomplete(broker, name)
+        stuck[name] = BoundedCount(len(incomplete), after is None)
+    return stuck

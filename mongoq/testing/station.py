@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from mongoq.errors import VIRTUAL, MongoqError, ReservationLost, StageStopped, TransactionsUnavailable
 from mongoq.model.arguments import duration
+from mongoq.model.clock import time_of
 from mongoq.model.encoding.error_text import printable
 from mongoq.model.item import Item, id_key
 from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed, Later, Move, Release, ResolvedOutcome, name_ending
+from mongoq.model.rate import Block, Pace
+from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim.filtering import is_kept
+from mongoq.protocol.coordination.limits import bucket_id, give_back_slots, plan_later, take_slots
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.history import read
 from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.apply_outcomes import apply_outcomes, apply_outcomes_at_most_once, commit_before_run
+from mongoq.protocol.state.context import QueueContext
 from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
+from mongoq.worker.limiter import find_pace
 from mongoq.worker.run_context import RunContext
+
+T = TypeVar("T")
 
 ResultOutcome = Literal["done", "retry", "later", "dead", "dropped", "moved", "screened", "lost"]
 RESULTS: dict[str, ResultOutcome] = {
@@ -108,13 +119,14 @@ class VirtualStation:
         self._server = server
         self._queue = server.queue(consumer.queue._context)
         self._context = self._queue._context
+        self._refused: list[Result] = []
         self._claims = self._queue if consumer.claims is None else server.queue(consumer.claims)
 
     def steps(self, n: int | None) -> Steps:
         """Run ready items: up to ``n``, by default the batch of the consumer; an empty list if none is ready."""
-        claimed = self._claim(n or self.consumer.batch or 1)
+        claimed = self._claim_within(n or self.consumer.batch or 1)
         items = [item for item in claimed if self._is_accepted(item)]
-        screened = [self._make_screened(item) for item in claimed if item not in items]
+        screened = [*self._refused, *(self._make_screened(item) for item in claimed if item not in items)]
         if not items:
             return screened
         run = HandlerCall(items, time.monotonic())
@@ -127,6 +139,48 @@ class VirtualStation:
             raise
         finally:
             del self._server.running[run]
+
+    def _claim_within(self, n: int) -> list[Item[Any]]:
+        """Claim what the rate of the queue allows at the time of the virtual clock."""
+        self._refused = []
+        if self.consumer.claims is None:
+            self._queue._run(ensure_ready)  # the settings of the queue, the consumer's limits included
+        pace = None if self.consumer.claims is not None else find_pace(self._context)
+        if pace is None:
+            return self._claim(n)
+        if self.consumer.rate_key is not None:
+            return self._claim_keyed(pace)
+        taken = self._take_slots(bucket_id(self.consumer.name), pace, min(n, pace.max_together))
+        if not isinstance(taken, tuple):
+            return []
+        block, _ = taken
+        items = self._claim(block.number)
+        block.next += len(items) * pace.interval
+        if block.number:
+            self._queue._run(partial(_on_broker, give_back_slots), bucket_id(self.consumer.name), block)
+        return items
+
+    def _claim_keyed(self, pace: Pace) -> list[Item[Any]]:
+        """Claim the next item whose key has a slot; those before it are put off, as a worker does."""
+        assert self.consumer.rate_key is not None
+        while claimed := self._claim(1):
+            [item] = claimed
+            try:
+                bucket = bucket_id(self.consumer.name, self.consumer.rate_key.read(item))
+            except Exception as error:
+                failure = self.consumer.resolver.failure(self.consumer, item, error)
+                self._refused.append(self._settle(item, failure, None, error))
+                continue
+            taken = self._take_slots(bucket, pace, 1)
+            if isinstance(taken, tuple):
+                return [item]
+            planned = self._queue._run(partial(_on_broker, plan_later), bucket, pace, taken)
+            back = [(item, Release(time_of(math.ceil(planned))))]
+            self._queue._run(apply_outcomes, back, self._server.resolve_target)
+        return []
+
+    def _take_slots(self, bucket: str, pace: Pace, n: int) -> tuple[Block, bool] | float:
+        return self._queue._run(partial(_on_broker, take_slots), bucket, pace, n)
 
     def _claim(self, n: int) -> list[Item[Any]]:
         if n > 1:
@@ -241,6 +295,10 @@ class VirtualStation:
         if self._server.queue(untyped)._run(read.get, item.id) is None:
             return Result(item, "dead", entry, outcome.error, to=self._context.settings.dead)
         return Result(item, "retry", entry, outcome.error, delay=duration(outcome.delay, "delay"))
+
+
+def _on_broker(flow: Callable[..., Flow[T]], context: QueueContext[Any], *arguments: Any) -> Flow[T]:
+    return flow(context.broker, *arguments)
 
 
 def _target_of(outcome: object) -> str | None:

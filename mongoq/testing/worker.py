@@ -36,8 +36,9 @@ class VirtualWorker(VirtualTime, Worker):
     about outcomes and exceptions. Handlers run in the caller's thread; only ``KeyboardInterrupt`` and exceptions of
     test tools that are no ``Exception``, such as ``pytest.fail``, leave a run.
 
-    One item runs at a time. ``concurrency``, ``prefetch``, ``prefetch_bytes``, ``max_time``, ``on_timeout`` and
-    ``probe`` are checked and have no effect: with ``probe`` every failure counts. ``run`` and ``stop`` are for
+    One item runs at a time. ``concurrency``, ``max_running``, ``prefetch``, ``prefetch_bytes``, ``max_time``,
+    ``on_timeout`` and ``probe`` are checked and have no effect: with ``probe`` every failure counts. Under a ``rate``
+    no more items are ready than it allows by the virtual clock. ``run`` and ``stop`` are for
     production; ``run`` is refused.
     """
 
@@ -63,10 +64,12 @@ class VirtualWorker(VirtualTime, Worker):
         self._server.define_schedule(plan)
         super()._add_schedule(plan)
 
-    def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
+    def _handle(
+        self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any, limits: Mapping[str, Any]
+    ) -> Queue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
             queue = self._server.queue(queue._context)
-        return super()._handle(queue, lease, max_retries)
+        return super()._handle(queue, lease, max_retries, limits)
 
     def _run_steps(self, steps: Steps) -> list[Result]:
         self._server.loop.check(self._consumers.values())
@@ -141,10 +144,12 @@ class AsyncVirtualWorker(VirtualTime, AsyncWorker):
         self._server.define_schedule(plan)
         super()._add_schedule(plan)
 
-    def _handle(self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any) -> AsyncQueue[Any]:
+    def _handle(
+        self, queue: str | Queue[Any] | AsyncQueue[Any], lease: Any, max_retries: Any, limits: Mapping[str, Any]
+    ) -> AsyncQueue[Any]:
         if isinstance(queue, Queue | AsyncQueue):
             queue = self._server.async_queue(queue._context)
-        return super()._handle(queue, lease, max_retries)
+        return super()._handle(queue, lease, max_retries, limits)
 
     async def run_one(self, queue: str | Queue[Any] | AsyncQueue[Any]) -> Result | None:
         """Run the next ready item of a queue, and return its result, as ``VirtualWorker.run_one`` does.

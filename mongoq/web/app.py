@@ -118,9 +118,8 @@ def create_app(
     return app
 
 
-def _find_paths(app: FastAPI) -> Iterator[str]:
-    """Yield the paths of an app; later versions of FastAPI keep those of a router in the router."""
-    route: Any
-    for route in app.routes:
-        routes: Iterable[Any] = getattr(getattr(route, "original_router", None), "routes", (route,))
-        yield from (each.path for each in routes)
+def _find_paths(router: Any) -> Iterator[str]:
+    """Yield the paths of an app or a router; later versions of FastAPI keep those of a part in the part."""
+    for route in router.routes:
+        part = getattr(route, "original_router", None)
+        yield from (route.path,) if part is None else _find_paths(part)

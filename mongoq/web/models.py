@@ -33,6 +33,7 @@ class QueueState(Answer):
     scheduled: int = Field(description="Items that are due later.")
     reserved: int = Field(description="Items under a lease.")
     expired: int = Field(description="Items whose lease has run out; they are due again.")
+    blocked: int = Field(description="Items that wait for the ones before them in their sequences.")
     recent: int = Field(description="Items processed in the last minute, of a queue with history.")
     dead: int = Field(description="Live items in its dead queue.")
     at_least: list[str] = Field(description="Names of the counts that ended at a limit: there are at least so many.")
@@ -57,6 +58,9 @@ class ItemDocument(Answer):
     queue: str
     state: str
     payload: Any = Field(None, description="Payload in relaxed extended JSON; absent if only the id is remembered.")
+    blocked_by: list[dict[str, Any]] | None = Field(
+        None, description="Ids and states of the items that a blocked item waits for; only of blocked items."
+    )
 
 
 class ItemList(Answer):
@@ -159,7 +163,11 @@ class SettingsDocument(Answer):
     history: float | None = Field(description="Time for which processed items are kept; null if they are deleted.")
     max_retries: int | None = Field(description="Further runs of an item after the first; null for no limit.")
     dead: str | None = Field(description="Queue of the dead letters.")
+    max_running: int | None = Field(description="Runs at a time, over all workers; null for no limit.")
+    rate: str | None = Field(description="Runs that may start in a time, such as 100/m; null for no limit.")
+    burst: int | None = Field(description="Runs that may start at once under the rate; null for its default.")
     on_expired: OnExpired = Field(description="Where items go that were not started in time.")
+    max_in_sequence: int = Field(description="Items of one sequence that are handed out at a time.")
     paused: bool
     stored: list[str] = Field(description="Settings that are stored; the others are defaults.")
 
@@ -225,6 +233,9 @@ class Push(Action):
     expires: Seconds | None = Field(None, description="Seconds within which it must be started, or it does not run.")
     priority: Annotated[int, Field(ge=-100, le=100, description="From -100, first, to 100, last.")] = 0
     key: str | None = Field(None, description="At most one live item of the queue has this key.")
+    sequence: str | None = Field(
+        None, description="Items of the queue with the same sequence are handed out in the order of their pushes."
+    )
     on_duplicate: Literal["raise", "keep", "replace"] = Field("raise", description="What to do if one has it.")
     headers: dict[str, Any] | None = None
     id: ItemId | None = Field(None, description="Id of the item: the same push again adds no second item.")
@@ -258,7 +269,11 @@ class Configure(Action):
     history: Seconds | None = None
     max_retries: Annotated[int, Field(ge=0)] | None = None
     dead: str | None = None
+    max_running: Annotated[int, Field(ge=1)] | None = None
+    rate: str | None = Field(None, description="Runs that may start in a time, such as 100/m.")
+    burst: Annotated[int, Field(ge=1)] | None = None
     on_expired: OnExpired = "history"
+    max_in_sequence: Annotated[int, Field(ge=1)] = 1
     existing: bool = Field(False, description="Apply history to the items in the history as well.")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.protocol.history.pages import Range
 from mongoq.protocol.history.search import Slice, read_slice
+from mongoq.protocol.insight import find_blockers
 from mongoq.web.client import BrokerClient
 from mongoq.web.values import make_cursor, read_cursor, to_time
 
@@ -53,7 +54,27 @@ class Services:
         """Return the items of the next slice of a range, a page of them at most, and the cursor of what is behind."""
         part: Slice = await self.client.read(read_slice, read_cursor(cursor, wanted), handle=handle)
         items = handle._context.items(part.documents, handle._context.broker.clock.now())
-        return {"items": [to_document(item) for item in items], "next": make_cursor(part.rest)}
+        documents = await self._add_blockers(handle, items, [to_document(item) for item in items])
+        return {"items": documents, "next": make_cursor(part.rest)}
+
+    async def describe_item(self, item: Item[Any]) -> dict[str, Any]:
+        """Return all of an item as a document; a blocked one names the items that it waits for."""
+        document = to_document(item, whole=True)
+        if document["state"] != "blocked":
+            return document
+        broker = await self.client.open()
+        [document] = await self._add_blockers(broker.queue(item.queue), [item], [document])
+        return document
+
+    async def _add_blockers(
+        self, handle: Any, items: Sequence[Item[Any]], documents: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the documents of items; those of blocked ones with the items that they wait for."""
+        blockers = await self.client.read(find_blockers, items, handle=handle)
+        return [
+            document if document["state"] != "blocked" else {**document, "blocked_by": blockers.get(item.sequence, [])}
+            for item, document in zip(items, documents, strict=True)
+        ]
 
     def check_limit(self, limit: int | None) -> int:
         """Return the limit of a change.

@@ -193,13 +193,20 @@ def _resume(wanted: Range, document: Mapping[str, Any]) -> Range:
     rest = replace(wanted, since=times["since"], until=times["until"], started=times["at"])
     if after is None:
         return rest
-    date = "processed" if wanted.state == "processed" else "when"
-    if after.keys() != set(_position_fields(wanted)) or not isinstance(after[date], datetime):
+    if after.keys() != set(_position_fields(wanted)):
         raise ValueError("another position")
-    if not isinstance(after.get("priority"), int | float | None) or isinstance(after["_id"], list | bson.Regex):
+    if wanted.state == "blocked":
+        if not isinstance(after["sequence"], str) or not isinstance(after["place"], int):
+            raise TypeError("no item has this place")
+        return replace(rest, after=dict(after))
+    date = "processed" if wanted.state == "processed" else "when"
+    is_dated = isinstance(after[date], datetime) and isinstance(after.get("priority"), int | float | None)
+    if not is_dated or isinstance(after["_id"], list | bson.Regex):
         raise TypeError("no document is there")
     return replace(rest, after=dict(after))
 
 
 def _position_fields(wanted: Range) -> tuple[str, ...]:
+    if wanted.state == "blocked":
+        return ("sequence", "place")
     return ("processed", "_id") if wanted.state == "processed" else ("priority", "when", "_id")

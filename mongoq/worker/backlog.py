@@ -70,6 +70,7 @@ class Backlog:
         put_off: number of items that the last settlement put off; set by the settler.
         running: handler calls under way.
         idle: wake events of runners without work, in the order of their waiting.
+        is_limited: True while the queue has limits: then nothing is claimed ahead. Set by ``set_limit``.
     """
 
     def __init__(self, consumer: Consumer) -> None:
@@ -80,6 +81,7 @@ class Backlog:
         self._leases = Leases()
         self._sizer = PrefetchSizer(consumer.prefetch, least=self._size)
         self._byte_limit = ByteLimit(consumer.prefetch_bytes)
+        self.is_limited, self._max_call = False, self._size
         self._breaker = CircuitBreaker(consumer.retry) if consumer.probe else None
         # Without a handler a claimed item can be settled at once, unless it may belong to a later one (settle group).
         group = consumer.settle_group
@@ -97,6 +99,20 @@ class Backlog:
     @property
     def held(self) -> int:
         return self._leases.items
+
+    @property
+    def waiting(self) -> int:
+        """Number of items that wait for a run."""
+        return len(self._waiting)
+
+    @property
+    def occupied(self) -> int:
+        """Number of items held, and of those whose calls timed out and have not ended."""
+        return self._leases.items + sum(len(run.items) for run in list(self.running) if run.timed_out)
+
+    def set_limit(self, is_limited: bool, max_call: int | None) -> None:
+        """Follow the limits of the queue; ``max_call`` is the number of items that one call may take."""
+        self.is_limited, self._max_call = is_limited, min(self._size, max_call or self._size)
 
     @property
     def is_at_work(self) -> bool:
@@ -126,6 +142,9 @@ class Backlog:
                 return 0
             if self._breaker is not None and self._breaker.is_open:
                 return int(not self._leases.items and not self._breaker.pause(now))
+            if self.is_limited:
+                free = (self._consumer.concurrency - running) * self._max_call - waiting
+                return self._byte_limit.claim_size(free, self._leases.bytes) if free > 0 else 0
             self._sizer.adjust(now, waiting)
             ahead = self._sizer.target
             wanted = max(self._consumer.concurrency - running, 0) * self._size + ahead - waiting
@@ -174,7 +193,7 @@ class Backlog:
             if fitting < len(items):
                 self._release(items[fitting:])
                 self.settle_event.set()
-            return -(-len(self._waiting) // self._size)
+            return -(-len(self._waiting) // self._max_call)
 
     def refuse(self, item: Item[Any], lease: timedelta, outcome: ResolvedOutcome) -> None:
         """Add an item that cannot run, with its outcome, to be settled at once."""
@@ -192,7 +211,7 @@ class Backlog:
                 event.was_set = False
                 self.idle[event] = None
                 return None
-            items = [waiting.popleft() for _ in range(min(self._size, len(waiting)))]
+            items = [waiting.popleft() for _ in range(min(self._max_call, len(waiting)))]
             self.idle.pop(event, None)
             run = HandlerCall(items, time.monotonic())
             if not waiting:

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
+from mongoq.model.rate_key import RateKey, check_rate_key
 from mongoq.protocol.claim.filtering import ItemFilter
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.context import QueueContext
@@ -73,6 +74,7 @@ class Consumer:
         claims: context to claim from where no handler runs that could kill the worker: lapsed items are settled along
             with the others. ``None`` for the queue, where a lapsed item runs alone.
         settle_group: consumers whose items are settled together with this one's; ``None`` without others.
+        rate_key: bucket of each item under the rate of the queue; ``None`` for one bucket of all.
         has_hooks: False if no hook is to be entered, since the handler does nothing: a side of a join.
     """
 
@@ -98,6 +100,7 @@ class Consumer:
     claims: QueueContext[Any] | None = None
     settle_group: SettleGroup | None = None
     has_hooks: bool = True
+    rate_key: RateKey | None = None
 
     @property
     def name(self) -> str:
@@ -146,6 +149,7 @@ def consumer(
     coroutines: bool,
     on_timeout: OnTimeout = "log",
     prefetch_bytes: int | None = PREFETCH_BYTES,
+    rate_key: Any = None,
 ) -> Consumer:
     """Check the options and return a consumer; ``coroutines`` allows coroutine functions as handlers."""
     asynchronous, takes_job = _check_handler(handler, coroutines=coroutines)
@@ -155,6 +159,8 @@ def consumer(
         raise ArgumentInvalid("retry", f"a policy such as Exponential(base=1), not {retry!r:.60}")
     limit = None if max_time is None else duration(max_time, "max_time", zero=False)
     _check_timeout(on_timeout, limit, handler, asynchronous=asynchronous)
+    if rate_key is not None and batch is not None:
+        raise ArgumentInvalid("rate_key", "the items of a batch start together; give batch= or rate_key=, not both")
     return Consumer(
         queue=queue,
         handler=handler,
@@ -170,6 +176,7 @@ def consumer(
         probe=probe,
         on_timeout=on_timeout,
         prefetch_bytes=None if prefetch_bytes is None else count(prefetch_bytes, "prefetch_bytes"),
+        rate_key=check_rate_key(rate_key),
     )
 
 

@@ -24,6 +24,9 @@ def orders(broker: mongoq.Broker) -> Queue:
     return queue
 
 
+UNLIMITED = {"max_running": None, "rate": None, "burst": None}
+
+
 def test_a_queue_is_paused_and_resumed(run: Run, read: Read, orders: Queue) -> None:
     assert read("pause", "orders", "--dry-run")[0]["count"] == 3
     assert not orders.is_paused()
@@ -42,8 +45,9 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
     orders.is_paused()
     assert orders.settings.history is None
     (done,) = read("configure", "orders", *options, "--yes")
-    before = {"lease": 60.0, "history": None, "max_retries": 10, "dead": "orders.dead", "on_expired": "history"}
-    after = {"lease": 60.0, "history": 604_800.0, "max_retries": 3, "dead": "graves", "on_expired": "history"}
+    same = {"lease": 60.0, "max_in_sequence": 1, "on_expired": "history", **UNLIMITED}
+    before = {**same, "history": None, "max_retries": 10, "dead": "orders.dead"}
+    after = {**same, "history": 604_800.0, "max_retries": 3, "dead": "graves"}
     assert done == {"queue": "orders", "before": before, "after": after}
     orders.is_paused()
     settings = orders.settings
@@ -56,8 +60,28 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
         ["history", "7d", "none"],
         ["max-retries", "3", "none"],
         ["dead", "graves", "none"],
+        *([name, "none", "none"] for name in ("max-running", "rate", "burst")),
+        ["max-in-sequence", "1", "1"],
         ["on-expired", "history", "history"],
     ]
+    assert run("configure", "orders", "--max-in-sequence", "3", "--yes").exit_code == 0
+    orders.is_paused()
+    assert orders.settings.max_in_sequence == 3
+
+
+def test_limits_are_changed(run: Run, read: Read, orders: Queue) -> None:
+    result = run("configure", "orders", "--burst", "2", "--yes")
+    assert (result.exit_code, "burst" in result.stderr) == (2, True)
+    assert run("configure", "orders", "--rate", "5/x", "--yes").exit_code == 2
+    (done,) = read("configure", "orders", "--rate", "100/m", "--burst", "2", "--max-running", "8", "--yes")
+    assert {name: done["after"][name] for name in UNLIMITED} == {"max_running": 8, "rate": "100/m", "burst": 2}
+    assert {name: read("settings", "orders")[0][name] for name in UNLIMITED} == {
+        "max_running": 8,
+        "rate": "100/m",
+        "burst": 2,
+    }
+    (done,) = read("configure", "orders", "--rate", "none", "--max-running", "none", "--burst", "none", "--yes")
+    assert {name: done["after"][name] for name in UNLIMITED} == UNLIMITED
 
 
 def test_a_history_is_changed_for_kept_items_too(read: Read, broker: mongoq.Broker, raw: Any) -> None:
@@ -148,3 +172,15 @@ def test_where_expired_items_go_is_a_setting(run: Run, read: Read, orders: Queue
     assert orders.settings.on_expired == "dead"
     assert "on-expired" in run("settings", "orders").stdout
     assert run("configure", "orders", "--on-expired", "nowhere").exit_code == 2
+
+
+def test_sequences_are_repaired(run: Run, read: Read, broker: mongoq.Broker, raw: Any) -> None:
+    orders = broker.queue("orders")
+    first, second, _ = orders.push_many(range(3), sequence="a")
+    assert run("repair-sequences", "orders").stdout == "no sequence of orders lacks its first item\n"
+    raw.delete_one({"_id": first})
+    assert run("repair-sequences", "orders").stdout == "1 item of orders may be claimed now\n"
+    assert [item.id for item in orders.peek()] == [second]
+    raw.delete_one({"_id": second})
+    assert read("repair-sequences", "orders") == [{"queue": "orders", "promoted": 1}]
+    assert run("repair-sequences", "oders").exit_code == 1

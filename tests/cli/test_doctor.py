@@ -71,12 +71,13 @@ def test_each_check_is_a_line(examine: Examine, broker: mongoq.Broker) -> None:
         "stored settings",
         "workers",
         "schedules",
+        "sequences",
         "consumers",
         "paused",
         "oldest item",
     ]
     assert findings["use of the index"]["detail"] == "claims use mongoq1_claim"
-    assert findings["indexes"]["detail"] == "all 4"
+    assert findings["indexes"]["detail"] == "all 5"
 
 
 def test_a_new_collection_has_no_problem_and_stays_as_it_is(
@@ -85,6 +86,19 @@ def test_a_new_collection_has_no_problem_and_stays_as_it_is(
     _, findings = examine()
     assert findings["schema version"]["state"] == findings["indexes"]["state"] == "ok"
     assert client[database].list_collection_names() == []
+
+
+def test_sequences_without_a_first_item_are_a_problem(examine: Examine, broker: mongoq.Broker, raw: Any) -> None:
+    orders = broker.queue("orders")
+    assert examine()[1]["sequences"]["detail"] == "no queue has any"
+    first, *_ = orders.push_many(range(3), sequence="a")
+    assert examine()[1]["sequences"]["detail"] == "each has its first item"
+    raw.delete_one({"_id": first})
+    code, findings = examine()
+    assert (code, findings["sequences"]["state"]) == (1, "problem")
+    assert findings["sequences"]["detail"] == "the first items of sequences are gone in orders (1 sequence)"
+    orders.repair_sequences()
+    assert examine()[1]["sequences"]["state"] == "ok"
 
 
 def test_the_lines_for_people_say_what_to_do(uri: str, database: str) -> None:

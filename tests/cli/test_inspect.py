@@ -379,6 +379,10 @@ def test_settings_shows_stored_ones_and_defaults(run: Run, read: Read, broker: m
         "history": None,
         "max_retries": None,
         "dead": "orders.dead",
+        "max_running": None,
+        "rate": None,
+        "burst": None,
+        "max_in_sequence": 1,
         "on_expired": "history",
         "paused": False,
         "stored": ["lease", "max_retries"],
@@ -455,3 +459,36 @@ def test_letters_that_the_terminal_lacks_end_no_command(orders: mongoq.Queue[Any
         done = subprocess.run([sys.executable, "-m", "mongoq", *command], env=env, capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
         assert shown in done.stdout.decode("latin-1")
+
+
+# --- sequences -------------------------------------------------------------------------------
+
+
+def test_blocked_items_are_shown_with_what_blocks_them(run: Run, read: Read, broker: mongoq.Broker, raw: Any) -> None:
+    orders = broker.queue("orders")
+    first, second, third = orders.push_many(range(3), sequence="a")
+    orders.push("free")
+    orders.push("b", sequence="b")
+    lines = run("peek", "orders", "--state", "blocked").stdout.splitlines()
+    assert [line.split()[:4] for line in lines[-2:]] == [
+        [str(second), "a", str(first), "(ready)"],
+        [str(third), "a", str(first), "(ready)"],
+    ]
+    assert [item["blocked_by"] for item in read("peek", "orders", "--state", "blocked", "-n", "1")] == [
+        [{"id": str(first), "state": "ready"}]
+    ]
+    orders.reserve()
+    assert re.search(rf"blocked by +{first} \(reserved\)", run("show", str(third)).stdout)
+    assert read("show", str(third))[0]["blocked_by"] == [{"id": str(first), "state": "reserved"}]
+    assert "blocked by" not in run("show", str(first)).stdout
+    (row,) = read("queues")
+    assert (row["ready"], row["reserved"], row["blocked"]) == (2, 1, 2)
+    raw.delete_one({"_id": first})
+    assert "mongoq repair-sequences" in run("show", str(third)).stdout
+
+
+def test_the_column_of_blocked_items_is_there_when_there_are_any(run: Run, broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    assert "blocked" not in run("queues").stdout
+    broker.queue("orders").push_many(range(2), sequence="a")
+    assert "blocked" in run("queues").stdout

@@ -193,3 +193,31 @@ def test_an_item_that_must_start_in_time(run: Run, read: Read, broker: mongoq.Br
     assert "could never start" in late.stderr
     assert run("push", "orders", "4", "--expires", "0").exit_code != 0
     assert broker.queue("orders").size() == 3
+
+
+def test_items_are_pushed_into_a_sequence(run: Run, broker: mongoq.Broker) -> None:
+    assert run("push", "orders", "1", "--sequence", "customer-17").exit_code == 0
+    assert run("push", "orders", "-", "--sequence", "customer-17", input="2\n3\n").exit_code == 0
+    orders = broker.queue("orders")
+    assert [(item.payload, item.sequence) for item in orders.peek()] == [(1, "customer-17")]
+    assert [item.payload for item in orders.peek(9, state="blocked")] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--sequence", ""], "sequence: cannot be empty"),
+        (["--sequence", "x" * 1025], "sequence"),
+        (["--sequence", "a", "--key", "k"], "give --sequence or --key"),
+        (["--sequence", "a", "--expires", "5m"], "expires: cannot be given with sequence="),
+    ],
+)
+def test_a_sequence_that_cannot_be_used_pushes_nothing(
+    run: Run, broker: mongoq.Broker, options: list[str], problem: str
+) -> None:
+    for value in ("1", "-"):
+        result = run("push", "orders", value, *options, input="1\n")
+        assert (result.exit_code, result.stdout) == (2 if "--" in problem else result.exit_code, "")
+        assert result.exit_code != 0
+        assert problem in result.stderr
+    assert broker.queue("orders").size() == 0

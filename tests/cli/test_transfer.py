@@ -409,3 +409,67 @@ def test_a_reader_that_ends_early_ends_the_export(environment: dict[str, str], o
         process.stdout.close()
         assert process.wait() == 0
         assert process.stderr.read() == ""
+
+
+# --- sequences -----------------------------------------------------------------------------------
+
+
+def test_items_of_sequences_keep_their_order(run: Run, broker: mongoq.Broker, orders: Queue) -> None:
+    orders.push_many(range(4), sequence="a")
+    orders.push_many(range(10, 13), sequence="b")
+    orders.push("free")
+    exported = export(run, "orders")
+    assert len(exported.splitlines()) == 8
+    assert len(export(run, "orders", "--state", "blocked").splitlines()) == 5
+    assert broker.drop_queue("orders", force=True) == 8
+    doubled = exported + exported.splitlines()[-1] + "\n"
+    assert run("import", "orders", input=doubled).stdout.startswith("imported 8 items into orders")
+    assert "8 were imported before" in run("import", "orders", input=exported).stdout
+    seen: dict[Any, list[Any]] = {}
+    while batch := orders.reserve_many(9):
+        assert orders.reserve() is None
+        for item in batch:
+            seen.setdefault(item.sequence, []).append(item.payload)
+        orders.commit_many(batch)
+    assert seen == {"a": [0, 1, 2, 3], "b": [10, 11, 12], None: ["free"]}
+
+
+def test_processed_items_and_letters_keep_the_name_of_their_sequence(
+    run: Run, broker: mongoq.Broker, orders: Queue
+) -> None:
+    orders.configure(history=3600)
+    orders.push_many(range(3), sequence="a")
+    orders.commit(orders.reserve() or pytest.fail("nothing"))
+    orders.bury(orders.reserve() or pytest.fail("nothing"))
+    history, letters = export(run, "orders", "--history"), export(run, "orders", "--dead")
+    broker.drop_queue("orders", force=True)
+    broker.drop_queue("orders.dead", force=True)
+    orders.configure(history=3600)
+    run("import", "orders", input=history)
+    run("import", "orders.dead", input=letters)
+    assert [item.sequence for item in orders.history()] == ["a"]
+    assert orders.dead.replay().pushed == 1
+    assert [(item.payload, item.sequence) for item in orders.peek()] == [(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"sequence": ""}, "sequence"),
+        ({"sequence": None}, "place"),
+        ({"place": -1}, "place"),
+        ({"place": "x"}, "place"),
+        ({"key": "k"}, "place: an item with a place in a sequence has no key"),
+        ({"start_by": {"$date": "2026-01-01T00:00:00Z"}}, "place: an item with a place in a sequence has no start_by"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_named(
+    run: Run, broker: mongoq.Broker, orders: Queue, change: dict[str, Any], problem: str
+) -> None:
+    orders.push(1, sequence="a")
+    line = {**json.loads(export(run, "orders")), **change}
+    text = json.dumps({name: value for name, value in line.items() if value is not None})
+    result = run("import", "others", input=text)
+    assert result.exit_code != 0
+    assert f"line 1: {problem}" in result.stderr
+    assert broker.queue("others").size() == 0

@@ -434,6 +434,17 @@ async def test_odd_documents_stop_no_other_schedule(shell: Shell, caplog: pytest
     assert await shell.broker.tick() == 1
 
 
+async def test_what_is_stored_is_never_an_operator(shell: Shell) -> None:
+    hour = at_hour(shell)
+    await shell.broker.schedule("hourly", queue="reports", every=HOUR)
+    operator = {"$gt": ObjectId("0" * 24)}
+    shell.raw.insert_one({**control(shell), "_id": "schedule:odd", "identity": operator, "edition": operator})
+    assert await shell.broker.schedule("odd", queue="reports", every=HOUR) == hour
+    stored = control(shell, "odd")
+    assert isinstance(stored["identity"], ObjectId)
+    assert isinstance(stored["edition"], ObjectId)
+
+
 # --- schedules that have disappeared from code -----------------------------------------------------------
 
 

@@ -9,6 +9,8 @@ import pytest
 from bson import ObjectId
 
 import mongoq
+from mongoq.protocol.coordination.repairs import repair_in_turn
+from mongoq.protocol.sequence import repair
 from tests.shells import Shell
 
 with_server = pytest.mark.parametrize("shell", ["aio", "sync", "motor"], indirect=True)
@@ -297,6 +299,17 @@ async def leave_last(shell: Shell) -> None:
     await shell.queue().commit(await shell.queue().reserve())
     assert controls(shell) == []
     assert not list(shell.raw.find({"q": "orders", "place": {"$exists": True}}))
+
+
+@pytest.mark.parametrize("history", [None, 60])
+async def test_a_process_that_knows_of_no_sequence_pops_in_order(shell: Shell, history: int | None) -> None:
+    other = shell.another().queue("orders", history=history)
+    await other.push("free")
+    assert (await other.pop()).payload == "free"
+    await fill(shell, 1, 2, 3)
+    assert [(await other.pop()).payload for _ in range(3)] == [1, 2, 3]
+    assert controls(shell) == []
+    assert shell.raw.find_one({"place": {"$exists": True}}) is None
 
 
 @pytest.mark.parametrize("leave", LEAVES)
@@ -607,6 +620,67 @@ async def test_a_topic_has_no_sequences(shell: Shell) -> None:
     assert controls(shell) == []
 
 
-async def test_history_has_no_blocked_items(shell: Shell) -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match="blocked"):
-        assert [item async for item in shell.queue().history(state="blocked")]
+async def test_history_reads_blocked_items_in_pages(shell: Shell) -> None:
+    queue = shell.queue()
+    for name in ("b", "a", "c"):
+        await fill(shell, *({"n": number} for number in range(4)), sequence=name)
+    places = [(item.sequence, item.payload["n"]) async for item in queue.history(state="blocked", page=2)]
+    assert places == [(name, number) for name in "abc" for number in (1, 2, 3)]
+    found = [item.sequence async for item in queue.history(state="blocked", where={"n": {"$gt": 2}}, page=2)]
+    assert found == ["a", "b", "c"]
+    for times in ({"since": shell.clock.now()}, {"until": shell.clock.now()}):
+        with pytest.raises(mongoq.ArgumentInvalid, match=f"{next(iter(times))}: cannot be given"):
+            assert [item async for item in queue.history(state="blocked", **times)]
+
+
+# --- repairs in turn -----------------------------------------------------------------------------
+
+
+async def behead(shell: Shell, *names: str) -> None:
+    """Push three items into each sequence, and delete the first one as another program would."""
+    for name in names:
+        first, *_ = await fill(shell, 1, 2, 3, sequence=name)
+        shell.raw.delete_one({"_id": first})
+
+
+async def test_processes_take_turns_to_repair(shell: Shell) -> None:
+    queue, other = shell.queue(), shell.another()
+    await behead(shell, "a")
+    assert await queue._run(repair_in_turn) == 1
+    assert_consistent(shell)
+    await behead(shell, "b")
+    assert await queue._run(repair_in_turn) == await other.queue("orders")._run(repair_in_turn) == 0
+    shell.clock.advance(61)
+    assert await other.queue("orders")._run(repair_in_turn) == 1
+    assert_consistent(shell)
+    assert await shell.broker.drop_queue("orders", force=True) == 4
+    assert shell.raw.find_one({"_id": "repair:orders"}) is None
+
+
+async def test_a_turn_looks_at_a_part_of_the_sequences(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repair, "CONTROLS_PER_PAGE", 2)
+    await behead(shell, "a", "b", "c")
+    numbers = []
+    for _ in range(4):
+        numbers.append(await shell.queue()._run(repair_in_turn))
+        shell.clock.advance(61)
+    assert numbers == [2, 1, 0, 0]
+    assert_consistent(shell)
+    await behead(shell, "d", "e", "f")
+    assert await shell.queue().repair_sequences() == 3
+
+
+async def test_a_look_reads_few_items_of_wide_sequences(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repair, "MAX_HEADS", 4)
+    await shell.queue().configure(max_in_sequence=2)
+    await behead(shell, "a", "b", "c")
+    assert await shell.queue()._run(repair_in_turn) == 2
+    shell.clock.advance(61)
+    assert await shell.queue()._run(repair_in_turn) == 1
+    assert_consistent(shell, most=2)
+
+
+async def test_a_queue_without_sequences_is_not_looked_at(shell: Shell) -> None:
+    await shell.queue().push(1)
+    assert await shell.queue()._run(repair_in_turn) == 0
+    assert shell.raw.find_one({"_id": "repair:orders"}) is None

@@ -56,7 +56,9 @@ def test_items_are_counted_by_queue_and_state(broker: mongoq.Broker, raw: Any) -
     raw.update_one({"_id": taken[1].id}, {"$set": {"when": datetime(2026, 1, 1, tzinfo=UTC)}})
     values = scrape(broker)
     counts = {labels[2]: value for labels, value in values.items() if labels[:2] == ("mongoq_items", "orders")}
-    assert counts == {"ready": 2, "scheduled": 3, "reserved": 1, "expired": 1}
+    assert counts == {"ready": 2, "scheduled": 3, "reserved": 1, "expired": 1, "blocked": 0}
+    orders.push_many(range(3), sequence="a")
+    assert scrape(broker)["mongoq_items", "orders", "blocked"] == 2
     assert values["mongoq_items_truncated", "orders"] == 0
     assert values["mongoq_up",] == 1
     assert values["mongoq_scrape_duration_seconds",] > 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import mongoq
 from tests.pipeline.conftest import Site
 
@@ -96,3 +98,13 @@ def test_a_stage_that_fails_lets_the_next_item_follow_its_letter(site: Site) -> 
     assert sorted(letter.payload["n"] for letter in site.queue("line.errors").peek(9)) == [0, 3]
     assert sorted(payload["n"] for payload in site.payloads("out")) == [1, 2, *range(4, 12)]
     assert left_over(site) == []
+
+
+def test_a_filter_moves_nothing_into_a_sequence(site: Site) -> None:
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs=["out", "rest"])
+    otherwise = mongoq.Move("rest", sequence="a")
+    pipeline.stage("raw", to=["out", "rest"], name="work", where={"kind": "a"}, otherwise=otherwise)(
+        lambda payload: payload
+    )
+    with pytest.raises(mongoq.MongoqError, match="a filter moves no item into a sequence"):
+        site.drain(pipeline)

@@ -14,9 +14,11 @@ from tests.shells import Shell
 from tests.stored import inside
 from tests.stored.dump import HERE, Dump, kind
 from tests.stored.story import LONG, Order
-from tests.stored.write import LIFT, VALUES
+from tests.stored.write import LIFT, REPORT, VALUES
 
 DAY = timedelta(days=1)
+NEW = HERE / "2026-11-27.jsonl"
+"""The first dump with items that expire, sequences and schedules."""
 
 
 def id_of(number: int) -> ObjectId:
@@ -30,6 +32,15 @@ async def taken(queue: Any) -> list[Any]:
     while item := await queue.reserve():
         items.append(item)
     return items
+
+
+async def done(queue: Any) -> list[Any]:
+    """Reserve and commit all eligible items, one by one, and return their payloads."""
+    values = []
+    while item := await queue.reserve():
+        values.append(item.payload)
+        await queue.commit(item)
+    return values
 
 
 async def payloads(queue: Any) -> list[Any]:
@@ -302,7 +313,10 @@ def counted(dump: Dump, queue: str) -> Counter[str]:
     """Count the live items of a queue by state, from its documents."""
     live = [document for document in dump.documents if kind(document) in (f"{queue}, waiting", f"{queue}, reserved")]
     names = {(False, True): "ready", (False, False): "scheduled", (True, True): "expired", (True, False): "reserved"}
-    return Counter(names[document["reserved"], document["when"] <= dump.now] for document in live)
+    return Counter(
+        names[document["reserved"], document["when"] <= dump.now] if "when" in document else "blocked"
+        for document in live
+    )
 
 
 async def test_stats_and_counts_agree_with_the_documents(shell: Shell, dump: Dump) -> None:
@@ -396,9 +410,44 @@ def test_a_run_on_spark_is_halted_and_its_tasks_are_known(broker: mongoq.Broker,
 # --- items that must be started in time ------------------------------------------------------
 
 
-@pytest.mark.parametrize("dump", [HERE / "2026-11-27-expiry.jsonl"], indirect=True)
+@pytest.mark.parametrize("dump", [NEW], indirect=True)
 async def test_items_that_must_be_started_in_time_expire_or_come(shell: Shell) -> None:
     queue = shell.queue("codes")
     assert [item.payload for item in await taken(queue)] == ["in time", "put off"]
     (letter,) = await queue.dead.peek(5)
     assert (letter.payload, letter.origin.reason, letter.start_by) == ("too late", "expired", None)
+
+
+# --- sequences, schedules --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dump", [NEW], indirect=True)
+async def test_sequences_go_on_where_they_were(shell: Shell) -> None:
+    queue = shell.queue("tickets")
+    assert [item.payload for item in await queue.peek(9, state="blocked")] == ["a 2", "a 3", "a 4"]
+    assert await done(queue) == ["b 2", "of no sequence"]
+    await queue.push("a 5", sequence="a")
+    shell.clock.advance(2 * DAY)
+    assert await done(queue) == ["a 1", "a 2", "a 3"]
+    shell.clock.advance(30 * DAY)
+    assert await done(queue) == ["a 4", "a 5"]
+    assert shell.raw.count_documents({"_id": {"$regex": "^sequence:tickets:"}}) == 0
+
+
+@pytest.mark.parametrize("dump", [NEW], indirect=True)
+async def test_schedules_go_on_where_they_were(shell: Shell) -> None:
+    schedules = {each.name: each for each in await shell.broker.schedules()}
+    assert [name for name, each in schedules.items() if each.paused] == ["clean"]
+    assert [name for name, each in schedules.items() if each.next is None] == ["party"]
+    before = shell.raw.find_one({"_id": "schedule:report"})
+    await shell.broker.schedule("report", **REPORT)
+    assert shell.raw.find_one({"_id": "schedule:report"})["edition"] == before["edition"]  # the same digest
+    due = shell.queue("due")
+    await done(due)
+    assert await shell.broker.tick() == 0
+    shell.clock.advance(DAY)
+    assert await shell.broker.tick() == 1
+    shell.clock.advance(60)
+    [item] = await taken(due)
+    assert (item.payload, item.headers["mongoq-schedule"], item.priority) == ({"what": "report"}, "report", 3)
+    assert schedules["report"].next.isoformat(timespec="milliseconds")[:19] == item.headers["mongoq-tick"][:19]

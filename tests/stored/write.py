@@ -37,7 +37,7 @@ from tests.stored.dump import HERE, Dump, dumped
 from tests.stored.story import LONG, TIMEOUT, WORDS, Order, Size, busy, intake, mailing, meeting, shop, trips
 from tests.waiting import until
 
-__all__ = ["LIFT", "VALUES", "written"]
+__all__ = ["LIFT", "REPORT", "VALUES", "written"]
 
 START = datetime(2100, 1, 1, tzinfo=UTC)
 """The virtual time at the begin: far ahead, so that the TTL monitor of the server deletes no document."""
@@ -48,6 +48,19 @@ VALUES = {
 """A payload."""
 LIFT = Order(id=UUID(int=10), price=Decimal("12.50"), due=date(2100, 1, 2), size=Size.LARGE, labels={"heavy"})
 """A payload of a queue with a model."""
+
+REPORT: dict[str, Any] = {
+    "queue": "due",
+    "cron": "0 6 * * *",
+    "timezone": "Europe/Berlin",
+    "missed": "all",
+    "horizon": 3 * DAY,
+    "payload": {"what": "report"},
+    "headers": {"by": "Ada"},
+    "priority": 3,
+    "jitter": 60,
+}
+"""The definition of a schedule."""
 
 
 class World:
@@ -143,6 +156,17 @@ def codes(world: World) -> None:
     queue.push("in time", expires=1000 * DAY)
 
 
+def tickets(world: World) -> None:
+    """Sequences: one whose first item is held, one that goes on behind a dead letter, and one that is done."""
+    queue = world.queue("tickets", history=LONG, max_in_sequence=1)
+    queue.push_many(["done 1", "a 1", "a 2", "a 3", "b 1", "b 2"], sequences=["done", "a", "a", "a", "b", "b"])
+    queue.commit(queue.reserve())
+    queue.reserve(lease=DAY)
+    queue.bury(queue.reserve(), reason="no such seat")
+    queue.push("a 4", sequence="a", delay=30 * DAY)
+    queue.push("of no sequence")
+
+
 def retries(world: World) -> None:
     """Items that have failed: one whose next run may begin, its last, and one that waits for it."""
     queue = world.queue("retries", max_retries=1)
@@ -222,6 +246,17 @@ def topics(world: World) -> None:
     world.advance(timedelta(seconds=1))
     world.queue("news").push("published under an id", id=ObjectId(f"{6:024x}"), once=LONG)
     world.queue("alerts").push("fire")
+
+
+def schedules(world: World) -> None:
+    """Schedules of each kind: one that has ticked, one that is paused, one that is over, and one with a function."""
+    world.broker.schedule("report", **REPORT)
+    world.broker.schedule("clean", queue="due", every=DAY, start=START, payload=None, version=2)
+    world.broker.schedule("party", queue="due", at=world.clock.now() + timedelta(hours=1), payload="hats")
+    world.broker.schedule("made", queue="due", every=7 * DAY, make=lambda tick: tick.name)
+    world.advance(DAY + timedelta(hours=1))
+    assert world.broker.tick() >= 2
+    world.broker.pause_schedule("clean")
 
 
 def settings(world: World) -> None:
@@ -334,7 +369,8 @@ def sources(world: World) -> Iterator[None]:
 
 @contextmanager
 def held_by_a_worker(world: World) -> Iterator[None]:
-    """A worker that runs an item, and its record."""
+    """A worker that runs an item under limits, and its record."""
+    world.queue("jobs").configure(max_running=5, rate="100/s", burst=50)
     world.queue("jobs").push("under way")
     enough = threading.Event()
 
@@ -383,8 +419,10 @@ def streams(world: World, at_work: ExitStack) -> None:
 CHAPTERS = (
     forgotten,
     joins,
+    schedules,
     orders,
     codes,
+    tickets,
     retries,
     batches,
     dead_letters,
@@ -395,7 +433,7 @@ CHAPTERS = (
     pipelines,
     replays,
 )
-"""Chapters that leave nothing running, in their order; the first two let months pass."""
+"""Chapters that leave nothing running, in their order; the first two let months pass, the third a day."""
 
 
 def main(name: str) -> None:

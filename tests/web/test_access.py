@@ -35,7 +35,7 @@ def test_by_default_nothing_can_be_changed(open_api: Any, broker: mongoq.Broker,
     api = open_api(create_app(broker))
     paths: dict[str, Any] = api.get("/api/openapi.json").json()["paths"]
     changes = [(path, method) for path, methods in paths.items() for method in methods if method != "get"]
-    assert len(changes) == 13
+    assert len(changes) == 17
     for path, method in changes:
         assert api.request(method.upper(), path, json={"queue": "orders"}).status_code == 403, path
     assert api.get(READ).status_code == 200

@@ -137,6 +137,18 @@ def test_an_item_shows_its_failure_its_payload_and_its_way(api: Api, broker: mon
         assert text in page
 
 
+def test_a_settled_item_says_when_it_was_settled(api: Api, broker: mongoq.Broker) -> None:
+    queue = broker.queue("plain")
+    queue.push(1, id=(id := ObjectId()))
+    queue.rollback(queue.reserve())  # type: ignore[arg-type]  # there is an item
+    queue.commit(queue.reserve())  # type: ignore[arg-type]
+    processed = api.get(f"/api/items/{id}").json()["processed"]
+    page = open_page(api, "/item", id=str(id))
+    text = " ".join(re.sub(r"<[^>]+>", "", page).split())
+    assert f"It was settled in plain at {processed[:19]}" in text
+    assert "after 2 runs" in text
+
+
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_what_users_have_stored_stays_text(api: Api, broker: mongoq.Broker, text: str) -> None:
     queue = broker.queue(text[:100], max_retries=0, history=60)

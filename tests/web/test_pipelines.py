@@ -143,6 +143,18 @@ def test_stages_and_ways_have_rates_and_failures(api: Api, run_items: Callable[[
     assert passed["source:files", "queue:raw"] is None
 
 
+def test_an_item_shows_its_way_through_the_stages(api: Api, broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("ways", trail=True, outputs=["checked"])
+    pipeline.stage("raw", to="checked", name="check")(lambda payload: payload)
+    broker.queue("raw").push(1)
+    pipeline.drain(broker)
+    [item] = broker.queue("checked").peek(9)
+    page = open_page(api, "/item", id=str(item.id))
+    way = page[page.index("<h2>Way</h2>") :].partition("</ol>")[0]
+    assert " ".join(re.sub(r"<[^>]+>", " ", way).split()).startswith("Way raw check moved 20")
+    assert re.search(r'<time datetime="20[^"]+Z">', way)
+
+
 def test_ways_that_counters_cannot_tell_apart_have_no_numbers() -> None:
     pipeline = mongoq.Pipeline("split", errors=None, outputs=["odd", "even"])
     pipeline.stage("raw", to=["odd", "even"], name="sort")(lambda payload: payload)

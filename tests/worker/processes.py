@@ -17,8 +17,8 @@ SCRIPT = Path(__file__).with_name("stoppable.py")
 class Process:
     """A worker in a process of its own, and what it has printed."""
 
-    def __init__(self, *arguments: object) -> None:
-        command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    def __init__(self, *arguments: object, script: Path = SCRIPT) -> None:
+        command = [sys.executable, str(script), *map(str, arguments)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=_environment())
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

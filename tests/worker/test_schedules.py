@@ -19,6 +19,7 @@ import pytest
 import mongoq
 from mongoq.worker.aio import ticker as aio_ticker
 from mongoq.worker.threads import ticker as threads_ticker
+from tests.proxy import Proxy
 from tests.waiting import until
 from tests.worker.conftest import Desk
 
@@ -147,6 +148,25 @@ def test_a_worker_notes_that_it_has_its_schedules(ticking: Desk, broker: mongoq.
     _schedule(ticking, [], every=3600)
     ticking.start()
     until(lambda: not broker.schedules()[0].unseen)
+
+
+def test_ticks_go_on_after_an_outage(desk: Desk, broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.schedule("often", queue="elsewhere", every=1, missed="all")
+    with Proxy(desk.uri) as proxy:
+        desk.uri = proxy.uri + "&socketTimeoutMS=300&serverSelectionTimeoutMS=300"
+        desk.consume("orders", _nothing)
+        running = desk.start()
+        until(lambda: broker.queue("elsewhere").size() >= 1)
+        proxy.hold()
+        until(lambda: "does not tick schedules as it should" in caplog.text)
+        proxy.pass_on()
+        end = broker._context.clock.now()
+        until(lambda: (broker.schedules()[0].last or end) > end)
+        running.stop()
+    assert "the server does tick schedules again" in caplog.text
+    ticks = sorted(item.headers["mongoq-tick"] for item in broker.queue("elsewhere").peek(1_000))
+    first = datetime.fromisoformat(ticks[0])
+    assert [datetime.fromisoformat(tick) - first for tick in ticks] == [timedelta(seconds=n) for n in range(len(ticks))]
 
 
 @pytest.mark.parametrize("kind", ["sync", "aio"])

@@ -115,9 +115,10 @@ def drop_queue(*, queue: str, force: bool, confirmation: Confirmation, broker: B
     broker._run(refuse_unknown, handle.name)
     ranges = [
         history_range(handle._context, since=None, until=None, where=None, state=state, page=1)
-        for state in (None, "processed")
+        for state in (None, "blocked", "processed")
     ]
-    live, kept = (count_items(handle, count_range, wanted) for wanted in ranges)
+    claimable, blocked, kept = (count_items(handle, count_range, wanted) for wanted in ranges)
+    live = claimable + blocked
     if live.number and not force:
         raise MongoqError(f"queue {queue!r} holds {amount(live, 'live item')}; --force deletes them as well")
     change = f"delete {queue} with {amount(live, 'live item')} and {amount(kept, 'item')} of its history"

@@ -22,6 +22,7 @@ from mongoq.model.arguments import PRIORITIES
 from mongoq.model.arguments import expires as checked_expires
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.extended_json import read_json
+from mongoq.model.sequence import check_sequence, refuse_expiry
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.history.mistaken import is_known
 from mongoq.protocol.push.insert import check_key, live_filter
@@ -65,6 +66,7 @@ def parse_headers(_context: click.Context, _parameter: click.Parameter, values: 
     help="From -100, first, to 100, last.",
 )
 @click.option("--key", help="At most one live item of the queue has this key; for one item only.")
+@click.option("--sequence", help="The queue hands out items with the same sequence one at a time, in their order.")
 @click.option("--header", "headers", multiple=True, callback=parse_headers, metavar="NAME=VALUE", help="Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Check the items, say how many there are, and push nothing.")
 @with_broker
@@ -77,6 +79,7 @@ def push(
     expires: timedelta | None,
     priority: int,
     key: str | None,
+    sequence: str | None,
     headers: dict[str, str],
     dry_run: bool,
     broker: Broker,
@@ -95,6 +98,7 @@ def push(
         "expires": expires,
         "priority": priority,
         "headers": headers or None,
+        "sequence": sequence,
     }
     _check_options(handle, key, **options)
     is_new = not broker._run(is_known, queue)
@@ -121,7 +125,15 @@ def push(
 
 
 def _check_options(
-    handle: Queue[Any], key: str | None, *, delay: Any, when: Any, expires: Any, priority: int, headers: Any
+    handle: Queue[Any],
+    key: str | None,
+    *,
+    delay: Any,
+    when: Any,
+    expires: Any,
+    priority: int,
+    headers: Any,
+    sequence: str | None,
 ) -> None:
     """Check the options before anything is read or sent."""
     check_due(delay, when)
@@ -131,6 +143,11 @@ def _check_options(
     check_headers(headers, handle._context.broker.encoding)
     if key is not None:
         check_key(key)
+    if sequence is not None:
+        check_sequence(sequence)
+        if key is not None:
+            raise click.UsageError("give --sequence or --key; an item cannot have both")
+        refuse_expiry([sequence], expires)
 
 
 def _parse_argument(value: str) -> Any:

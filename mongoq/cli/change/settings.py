@@ -10,7 +10,7 @@ from typing import Any, get_args
 import click
 
 from mongoq.cli.base.amounts import ROUGH_LIMIT, amount, count_items
-from mongoq.cli.base.arguments import QUEUE
+from mongoq.cli.base.arguments import COUNT, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.durations import DURATION, DURATION_OR_NONE, ParameterType
@@ -19,11 +19,22 @@ from mongoq.cli.base.output import Output
 from mongoq.errors import MongoqError, QueueUnknown
 from mongoq.model.arguments import queue_name
 from mongoq.model.encoding.extended_json import NONE, setting_text
-from mongoq.model.settings import OnExpired, QueueOptions, QueueSettings, check_limit, check_options, resolve_settings
+from mongoq.model.settings import (
+    OnExpired,
+    QueueOptions,
+    QueueSettings,
+    check_burst,
+    check_limit,
+    check_options,
+    resolve_settings,
+)
 from mongoq.protocol import admin
 from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.sync import Broker, Queue
 
+ALL_OPTIONS = (
+    "--lease, --history, --max-retries, --dead, --max-running, --rate, --burst, --on-expired and --max-in-sequence"
+)
 with_new = click.option("--new", is_flag=True, help="QUEUE need not exist yet.")
 """Adds the option for a queue that has no item yet."""
 
@@ -105,6 +116,7 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
     epilog=examples(
         "mongoq configure orders --history 7d --max-retries 3",
         "mongoq configure orders --dead none",
+        "mongoq configure mails --rate 100/m --max-running 8",
     ),
 )
 @click.argument("queue", type=QUEUE)
@@ -114,11 +126,15 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
     "--max-retries", type=CountOrNone(), help="Further runs of an item after the first, or none for no limit."
 )
 @click.option("--dead", metavar="QUEUE", help="Queue of the dead letters, or none.")
+@click.option("--max-running", type=CountOrNone(), help="Runs at a time, over all workers, or none for no limit.")
+@click.option("--rate", metavar="RATE", help="Runs that may start in a time, such as 100/m, or none for no limit.")
+@click.option("--burst", type=CountOrNone(), help="Runs that may start at once under --rate, or none for the default.")
 @click.option(
     "--on-expired",
     type=click.Choice(get_args(OnExpired)),
     help="Where items go that were not started in time; history deletes them where the queue keeps none.",
 )
+@click.option("--max-in-sequence", type=COUNT, help="Items of one sequence that are handed out at a time.")
 @click.option("--existing", is_flag=True, help="Apply --history to the items in the history too.")
 @with_new
 @with_confirmation
@@ -130,7 +146,11 @@ def configure(
     history: timedelta | str | None,
     max_retries: int | str | None,
     dead: str | None,
+    max_running: int | str | None,
+    rate: str | None,
+    burst: int | str | None,
     on_expired: OnExpired | None,
+    max_in_sequence: int | None,
     existing: bool,
     new: bool,
     confirmation: Confirmation,
@@ -143,13 +163,17 @@ def configure(
         "history": history,
         "max_retries": max_retries,
         "dead": dead,
+        "max_running": max_running,
+        "rate": rate,
+        "burst": burst,
         "on_expired": on_expired,
+        "max_in_sequence": max_in_sequence,
     }
     given: dict[str, Any] = {
         name: None if value == NONE else value for name, value in options.items() if value is not None
     }
     if not given:
-        raise click.UsageError("give at least one of --lease, --history, --max-retries, --dead and --on-expired")
+        raise click.UsageError(f"give at least one of {ALL_OPTIONS}")
     if existing and "history" not in given:
         raise click.UsageError("--existing applies --history to the history; give --history as well")
     handle = open_queue(broker, queue, new=new)
@@ -168,6 +192,7 @@ def _expected_settings(handle: Queue[Any], given: dict[str, Any]) -> QueueSettin
     """Return the settings that a change would lead to, checked as ``configure`` checks them."""
     checked = check_options(queue_name(handle.name), **given)
     check_limit(handle.name, checked, dead=handle.settings.dead)
+    check_burst(checked, rate=handle.settings.rate)
     return resolve_settings(QueueOptions(handle.name, {}), {**handle._context.state.stored, **checked})
 
 
@@ -199,3 +224,20 @@ def _values(settings: QueueSettings) -> dict[str, Any]:
     values = asdict(settings)
     del values["name"]
     return {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in values.items()}
+
+
+@click.command("repair-sequences", short_help="Let sequences go on whose first item is gone.")
+@click.argument("queue", type=QUEUE)
+@with_broker
+def repair_sequences(*, queue: str, broker: Broker, output: Output) -> None:
+    """Let the next items of the sequences of QUEUE go, where another program has deleted the ones before them.
+
+    mongoq itself leaves no such sequence. A worker of the queue does the same, within some minutes.
+    """
+    number = open_queue(broker, queue).repair_sequences()
+    if output.as_json:
+        output.document({"queue": queue, "promoted": number})
+    elif number:
+        output.line(f"{amount(number)} of {queue} may be claimed now")
+    else:
+        output.line(f"no sequence of {queue} lacks its first item")

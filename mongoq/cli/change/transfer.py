@@ -32,7 +32,7 @@ from mongoq.model.encoding.codec import Encoding
 from mongoq.model.encoding.extended_json import read_json
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.protocol.history.mistaken import is_known, refuse_unknown
-from mongoq.protocol.history.pages import history_range
+from mongoq.protocol.history.pages import Range, history_range
 from mongoq.protocol.history.search import Search
 from mongoq.protocol.history.transfer import (
     MAX_BATCH,
@@ -56,7 +56,7 @@ BSON_NAME = "bson"
 """Only name in a line that holds its item in BSON, because extended JSON could not give it back equal."""
 PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, ObjectId, bytes, UUID, Decimal128, Int64})
 """Types of values that canonical extended JSON gives back equal, whatever they hold."""
-LIVE_STATES = ("ready", "scheduled", "reserved", "expired")
+LIVE_STATES = ("ready", "scheduled", "reserved", "expired", "blocked")
 PART_SUFFIX = ".part"
 """End of the name of a file that is not complete."""
 PART_NAME_LENGTH = 48
@@ -90,7 +90,8 @@ def export(
     """Write the live items of QUEUE as lines of canonical extended JSON, which "mongoq import" reads.
 
     The items are read page by page, and stay as they are. A reserved item is written as it would come back: due when
-    its lease ends. Items that change meanwhile may be missing or be written twice; pause the queue for an exact copy.
+    its lease ends. Items of sequences come in their order, blocked ones last. Items that change meanwhile may be
+    missing or be written twice; pause the queue for an exact copy.
     """
     if history + dead + (state is not None) > 1:
         raise click.UsageError("choose one of --history, --dead and --state")
@@ -173,23 +174,31 @@ class Exporter:
         self.written = 0
         self.unreadable: list[Any] = []
         self._handle = handle
-        self._range = history_range(handle._context, since=None, until=None, where=where, state=state, page=PAGE)
+        # Blocked items come last, in their order: an import gives the first ones their places before.
+        self._ranges = [
+            history_range(handle._context, since=None, until=None, where=where, state=each, page=PAGE)
+            for each in ((None, "blocked") if state is None else (state,))
+        ]
 
     def write_all(self, stream: IO[str]) -> None:
         """Write all items, page by page: no cursor stays open, and a page takes the memory of one reply."""
-        encoding = self._handle._context.broker.encoding
-        is_filtered = bool(self._range.conditions(self._handle.name))
-        search = Search(self._handle._context, self._range)
         with Meter(prints=stream is sys.stdout) as meter:
-            while search.rest is not None:
-                documents = self._handle._run(lambda _: search.read())
-                readable = [document for document in documents if not isinstance(document, UnreadableDocument)]
-                self.unreadable += [each["_id"] for each in documents if isinstance(each, UnreadableDocument)]
-                stream.writelines(f"{make_line(document, encoding)}\n" for document in readable)
-                stream.flush()
-                self.written += len(readable)
-                searched = f", {search.examined:,} searched" if is_filtered else ""
-                meter.show(f"{amount(self.written)} written{searched}")
+            for wanted in self._ranges:
+                self._write_range(stream, wanted, meter)
+
+    def _write_range(self, stream: IO[str], wanted: Range, meter: Meter) -> None:
+        encoding = self._handle._context.broker.encoding
+        is_filtered = bool(wanted.conditions(self._handle.name))
+        search = Search(self._handle._context, wanted)
+        while search.rest is not None:
+            documents = self._handle._run(lambda _: search.read())
+            readable = [document for document in documents if not isinstance(document, UnreadableDocument)]
+            self.unreadable += [each["_id"] for each in documents if isinstance(each, UnreadableDocument)]
+            stream.writelines(f"{make_line(document, encoding)}\n" for document in readable)
+            stream.flush()
+            self.written += len(readable)
+            searched = f", {search.examined:,} searched" if is_filtered else ""
+            meter.show(f"{amount(self.written)} written{searched}")
 
 
 def make_line(document: Mapping[str, Any], encoding: Encoding) -> str:
@@ -244,8 +253,8 @@ def import_(*, queue: str, file: Any, dry_run: bool, broker: Broker, output: Out
     """Add items that "mongoq export" has written to QUEUE, from FILE or stdin.
 
     Each item has the id, payload, due date, priority, attempts, key and headers that it had; a dead letter has its
-    origin and error. The same items again add nothing, for seven days after they are settled. A bad line ends the
-    command, and the lines before it are imported.
+    origin and error. Items of sequences take their places in the order of the lines. The same items again add nothing,
+    for seven days after they are settled. A bad line ends the command, and the lines before it are imported.
     """
     handle = broker.queue(queue)
     if targets := broker.bindings().get(queue):

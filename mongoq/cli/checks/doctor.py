@@ -18,6 +18,7 @@ from mongoq.cli.checks.queue_checks import (
     check_oldest,
     check_paused,
     check_schedules,
+    check_sequences,
     check_stored,
     check_workers,
 )
@@ -39,7 +40,7 @@ from mongoq.cli.checks.server_checks import (
 )
 from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import CollectionUnsuitable, MongoqError
-from mongoq.protocol.insight import find_unusable, read_queues
+from mongoq.protocol.insight import find_stuck, find_unusable, read_queues
 from mongoq.sync import Broker
 
 MAX_AGE = "1h"
@@ -122,6 +123,7 @@ def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[Finding]
     yield _run(lambda: check_stored(broker._run(find_unusable))).named("stored settings")
     yield _run(lambda: check_workers(broker.workers())).named("workers")
     yield _run(lambda: check_schedules(broker.schedules())).named("schedules")
+    yield _run(lambda: check_sequences(broker._run(find_stuck))).named("sequences")
     try:
         queues = broker._run(read_queues)
     except OperationFailure as error:

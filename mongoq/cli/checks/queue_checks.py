@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from mongoq.cli.base.amounts import amount
 from mongoq.cli.checks.server_checks import Finding
 from mongoq.model.schedule.definition import ScheduleRecord
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
-from mongoq.protocol.insight import QueueInsight
+from mongoq.protocol.insight import BoundedCount, QueueInsight
 
 SHOWN = 5
 """Queues or workers that a line names, at most."""
@@ -75,6 +75,18 @@ def check_oldest(queues: Sequence[QueueInsight], max_age: timedelta) -> Finding:
         return Finding.fine(f"the first one waits for {_age(aged[0])}, in queue {aged[0].name}")
     names = _list(f"{queue.name} ({_age(queue)}{', paused' if queue.paused else ''})" for queue in late)
     return Finding.problem(f"due items wait in {names}", "see whether the workers fail, or are too few")
+
+
+def check_sequences(stuck: Mapping[str, BoundedCount]) -> Finding:
+    """Check that the sequences of each queue have first items, without which their other items wait for ever."""
+    names = _list(f"{name} ({amount(number, 'sequence')})" for name, number in stuck.items() if number.number)
+    if names:
+        advice = "another program has deleted items; mongoq repair-sequences QUEUE lets the next ones go"
+        return Finding.problem(f"the first items of sequences are gone in {names}", advice)
+    if not stuck:
+        return Finding.fine("no queue has any")
+    is_all = all(number.exact for number in stuck.values())
+    return Finding.fine("each has its first item" if is_all else "the first 1,000 of each queue have their first items")
 
 
 def check_schedules(schedules: Sequence[ScheduleRecord]) -> Finding:

@@ -28,6 +28,8 @@ def item_row(item: Item[Any]) -> dict[str, Any]:
         "priority": item.stored("priority"),
         "attempts": item.stored("attempts"),
         "key": item.stored("key"),
+        "sequence": item.stored("sequence"),
+        "ready_from": _time(item.stored("ready_from")),
         "payload": one_line(item.stored("payload")),
     }
 

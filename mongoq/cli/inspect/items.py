@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import click
@@ -19,22 +19,24 @@ from mongoq.model.item import Item, State
 from mongoq.model.item_document import has_payload, item_document
 from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.history.search import search
-from mongoq.protocol.insight import find_item, refuse_unknown
+from mongoq.protocol.insight import find_blockers, find_item, refuse_unknown
 from mongoq.sync import Broker
 
 LIVE = "live"
 """State of ``peek`` that stands for all items that are not processed."""
-DUE_COLUMNS = ("id", "due", "start_by", "priority", "attempts", "key", "payload")
-LIVE_COLUMNS = ("id", "state", "due", "start_by", "priority", "attempts", "key", "payload")
-OPTIONAL = frozenset({"start_by", "priority", "attempts", "key"})
+DUE_COLUMNS = ("id", "due", "start_by", "priority", "attempts", "key", "sequence", "payload")
+LIVE_COLUMNS = ("id", "state", "due", "start_by", "priority", "attempts", "key", "sequence", "payload")
+OPTIONAL = frozenset({"start_by", "priority", "attempts", "key", "sequence"})
 """Columns that are left out if they are empty, or zero in each row."""
-RESERVED_COLUMNS = ("id", "by", "since", "lease_until", "priority", "attempts", "key", "payload")
+RESERVED_COLUMNS = ("id", "by", "since", "lease_until", "priority", "attempts", "key", "sequence", "payload")
+BLOCKED_COLUMNS = ("id", "sequence", "blocked_by", "ready_from", "priority", "payload")
 PROCESSED_COLUMNS = ("id", "processed", "start_by", "priority", "attempts", "key", "payload")
 COLUMNS = {
     "ready": DUE_COLUMNS,
     "scheduled": DUE_COLUMNS,
     "reserved": RESERVED_COLUMNS,
     "expired": RESERVED_COLUMNS,
+    "blocked": BLOCKED_COLUMNS,
     "processed": PROCESSED_COLUMNS,
     LIVE: LIVE_COLUMNS,
 }
@@ -50,13 +52,14 @@ HOP_COLUMNS = ("queue", "stage", "ended", "to", "attempts", "taken", "settled", 
     type=click.Choice([*get_args(State), LIVE]),
     default="ready",
     show_default=True,
-    help="State of the items; live: all that are not processed.",
+    help="State of the items; live: all that are neither processed nor blocked.",
 )
 @with_broker
 def peek(queue: str, number: int, state: Any, broker: Broker, output: Output) -> None:
     """Show the first items of a queue, in the order in which they will be claimed.
 
-    Reserved items are shown with the worker that holds them, and the time of the claim by its clock.
+    Reserved items are shown with the worker that holds them, and the time of the claim by its clock. Blocked items come
+    sequence by sequence, with the items that they wait for.
     """
     context = broker.queue(queue)._context
     wanted = history_range(
@@ -68,16 +71,32 @@ def peek(queue: str, number: int, state: Any, broker: Broker, output: Output) ->
     items = context.items(documents, broker._context.clock.now())[:number]
     if not items:
         broker._run(refuse_unknown, queue)
-    rows = map(item_document if output.as_json else item_row, items)
+    blockers = broker._run_flow(find_blockers(context, items))
+    rows = [
+        _add_blockers(item_document(item) if output.as_json else item_row(item), item, blockers, output)
+        for item in items
+    ]
     empty = f"queue {queue!r} has no {state} items"
     output.table(COLUMNS[state], rows, empty=empty, optional=OPTIONAL, shortened=["payload"])
+
+
+def _add_blockers(row: dict[str, Any], item: Item[Any], blockers: Mapping[Any, Any], output: Output) -> dict[str, Any]:
+    """Return a row or document with the items that a blocked item waits for; of others as it is."""
+    if row["state"] != "blocked":
+        return row
+    found = blockers.get(item.sequence, [])
+    return {**row, "blocked_by": found if output.as_json else _describe_blockers(found)}
+
+
+def _describe_blockers(blockers: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{each['id']} ({each['state']})" for each in blockers) or "none: see mongoq repair-sequences"
 
 
 @click.command()
 @click.argument("id", type=OBJECT_ID)
 @with_broker
 def show(id: ObjectId, broker: Broker, output: Output) -> None:
-    """Show one item of any queue: its envelope, payload, last failure and trail."""
+    """Show one item of any queue: its envelope, payload, last failure and trail; of a blocked one what it waits for."""
     item = broker._run(find_item, id)
     if item is None:
         output.note(f"mongoq: there is no item {id} in {broker.namespace}; its queue may have kept no history of it")
@@ -85,10 +104,14 @@ def show(id: ObjectId, broker: Broker, output: Output) -> None:
     problem = getattr(item._document, "problem", None)
     if problem is not None:
         output.note(f"mongoq: item {id} is shown as far as it can be read: {problem}")
+    document = item_document(item, whole=True)
+    if document["state"] == "blocked":
+        blockers = broker._run_flow(find_blockers(broker.queue(item.queue)._context, [item]))
+        document = _add_blockers(document, item, blockers, output)
     if output.as_json:
-        output.document(item_document(item, whole=True))
+        output.document(document)
         return
-    for line in _lines(item):
+    for line in _lines(item, document):
         click.echo(line)
     if item.trail:
         hops = [{name: getattr(hop, name) for name in HOP_COLUMNS} for hop in item.trail]
@@ -96,8 +119,7 @@ def show(id: ObjectId, broker: Broker, output: Output) -> None:
         output.console.print(make_table(HOP_COLUMNS, hops, optional=["stage"], width=output.console.width))
 
 
-def _lines(item: Item[Any]) -> Iterator[str]:
-    document = item_document(item, whole=True)
+def _lines(item: Item[Any], document: dict[str, Any]) -> Iterator[str]:
     document.pop("trail", None)
     error = document.pop("error", None)
     nested = [name for name, value in document.items() if isinstance(value, Mapping | list) or name == "payload"]

@@ -12,15 +12,26 @@ from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output, cell
 from mongoq.model.encoding.extended_json import duration_text
 from mongoq.model.settings import SETTINGS
-from mongoq.protocol.insight import BUDGET, QueueInsight, StoredSettings, read_queues, read_settings
+from mongoq.protocol.insight import BUDGET, NO_ITEMS, QueueInsight, StoredSettings, read_queues, read_settings
 from mongoq.protocol.insight import read_events as read_events_of
 from mongoq.sync import Broker
 
-COLUMNS = ("queue", "ready", "scheduled", "reserved", "expired", "oldest", "rate", "paused", "consumers", "dead")
+COLUMNS = (
+    *("queue", "ready", "scheduled", "reserved", "expired", "blocked"),
+    *("oldest", "rate", "paused", "consumers", "dead"),
+)
 """Columns of the table of queues."""
-OPTIONAL = frozenset({"paused"})
+OPTIONAL = frozenset({"blocked", "paused"})
 """Columns that are left out if they are empty."""
 RIGHT = frozenset(COLUMNS) - {"queue", "paused"}
+NONE_TEXTS = {
+    "history": "none: processed items are deleted",
+    "max_retries": "no limit",
+    "max_running": "no limit",
+    "rate": "no limit",
+    "burst": "as the rate",
+}
+"""Texts of settings without a value."""
 COUNTED = ("ready", "scheduled", "reserved", "expired")
 
 
@@ -52,6 +63,7 @@ def queue_row(queue: QueueInsight, *, rate: str | None = None) -> dict[str, Any]
     return {
         "queue": queue.name,
         **counts,
+        "blocked": None if queue.blocked == NO_ITEMS else str(queue.blocked),
         "oldest": queue.oldest_age,
         "rate": recent if rate is None else rate,
         "paused": "paused" if queue.paused else None,
@@ -107,7 +119,7 @@ def _seconds(value: Any) -> Any:
 
 def _text(name: str, value: Any) -> str:
     if value is None:
-        return {"history": "none: processed items are deleted", "max_retries": "no limit"}.get(name, "none")
+        return NONE_TEXTS.get(name, "none")
     return duration_text(value) if isinstance(value, timedelta) else str(value)
 
 

@@ -16,6 +16,7 @@ from mongoq.model.log_fields import log_fields
 from mongoq.model.settings import (
     SETTINGS,
     QueueSettings,
+    check_burst,
     check_limit,
     check_options,
     from_stored,
@@ -235,6 +236,7 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
         )
     yield from ensure_ready(context)
     check_limit(context.name, changes, dead=context.settings.dead)
+    check_burst(changes, rate=context.settings.rate)
     context.options = replace(context.options, given={**context.options.given, **changes})
     yield from _write(context, _update(changes))
     yield from _read(context)

@@ -12,7 +12,7 @@ from typing import Any
 
 from bson import ObjectId
 
-from mongoq.errors import FilterInvalid, ReservationLost
+from mongoq.errors import ArgumentInvalid, FilterInvalid, ReservationLost
 from mongoq.model.filters import where_filter
 from mongoq.model.indexes import CLAIM_FIELDS
 from mongoq.model.item import Document, Item, id_key
@@ -64,6 +64,8 @@ def make_filter(context: QueueContext[Any], where: Any, rest: Drop | Move, resol
     match rest:
         case Move():
             handover, _ = Moves(context, resolve).check(rest)
+            if handover.sequence is not None:
+                raise ArgumentInvalid("sequence", "a filter moves no item into a sequence; let a handler do it")
         case Drop():
             pass
         case _:

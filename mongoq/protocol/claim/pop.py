@@ -15,7 +15,7 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.indexes import CLAIM_ORDER
-from mongoq.model.item import Item, has_place
+from mongoq.model.item import Item
 from mongoq.model.process import Event
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
@@ -97,34 +97,39 @@ def _settle_expired(context: QueueContext[Any], popped: _Popped) -> Flow[None]:
 
 
 def _take_in_order(context: QueueContext[Any]) -> Flow[_Popped | None]:
-    """Settle the head of the queue; in a queue with sequences in a transaction, in which the next item follows.
-
-    A process that has not heard yet of the queue's first sequence lets the next item follow in a transaction of its
-    own. A crash in between leaves a sequence that ``repair_sequences`` mends.
-    """
+    """Settle the head of the queue; in a queue with sequences in a transaction, in which the next item follows."""
     if context.state.ordered and not context.broker.serverless:
-        popped, promoted = yield from run_atomic(context.broker, partial(_take_and_promote, context))
-        record_promoted(context.broker, promoted)
-        if isinstance(popped, _UnreadableBuried):
-            raise Unreadable(popped.cause)
-        return popped
-    popped = yield from _take(context)
-    if popped is not None and has_place(popped.item):
-        context.state.ordered = True
-        promoted = yield from run_atomic(context.broker, partial(_promote_after, context, popped))
-        record_promoted(context.broker, promoted)
+        return _take_in_transaction(context)
+    return _take(context)
+
+
+def _take_in_transaction(context: QueueContext[Any]) -> Flow[_Popped | None]:
+    popped, promoted = yield from run_atomic(context.broker, partial(_take_and_promote, context))
+    record_promoted(context.broker, promoted)
+    if isinstance(popped, _UnreadableBuried):
+        raise Unreadable(popped.cause)
     return popped
 
 
 def _take_and_promote(context: QueueContext[Any]) -> Flow[tuple[_Popped | _UnreadableBuried | None, list[Promoted]]]:
     taken: _Popped | _UnreadableBuried | None
     try:
-        taken = yield from _take(context)
+        taken = yield from _take(context, joined=True)
     except _UnreadableBuried as unreadable:
         taken = unreadable
     if taken is None or (isinstance(taken, _UnreadableBuried) and context.settings.dead is None):
         return taken, []
     return taken, (yield from _promote_next(context, taken.before))
+
+
+def _follow_later(context: QueueContext[Any], popped: _Popped) -> Flow[None]:
+    """Let the next item of a sequence follow in a transaction of its own, after a pop without one.
+
+    This process had not heard yet of the queue's first sequence. A crash in between leaves a sequence that
+    ``repair_sequences`` mends.
+    """
+    context.state.ordered = True
+    record_promoted(context.broker, (yield from run_atomic(context.broker, partial(_promote_after, context, popped))))
 
 
 def _promote_after(context: QueueContext[Any], popped: _Popped) -> Flow[list[Promoted]]:
@@ -148,7 +153,7 @@ class _UnreadableBuried(Unreadable):
         self.before = before
 
 
-def _take(context: QueueContext[Any]) -> Flow[_Popped | None]:
+def _take(context: QueueContext[Any], *, joined: bool = False) -> Flow[_Popped | None]:
     """Settle the head of the queue in one command, with or without a remembered id.
 
     An item with a remembered id must never be gone without its stub: a push of the same id would create it again. One
@@ -183,7 +188,10 @@ def _take(context: QueueContext[Any]) -> Flow[_Popped | None]:
         yield from _delete_stub(context, before, marks, history)
     attempts, by = attempts_of(before) + 1, str(context.broker.identity)
     popped = {**before, "reserved": False, "token": None, "attempts": attempts, "by": by, "processed": now}
-    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
+    taken = _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
+    if "place" in before and not joined:
+        yield from _follow_later(context, taken)
+    return taken
 
 
 def _pop_command(

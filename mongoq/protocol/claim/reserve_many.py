@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, count, duration, wait_seconds
@@ -72,12 +72,30 @@ class ClaimedBatch(Generic[M]):
         lapsed: true when items with expired leases were left in the queue.
         screened: the number of other items that did not match the filter, and were settled.
         seconds: the duration of the claim.
+        limited: true when a limit of the queue allows no claim now; nothing was claimed then.
     """
 
     items: list[Item[M]]
     lapsed: bool = False
     screened: int = 0
     seconds: float = 0.0
+    limited: bool = False
+
+
+class ClaimLimit(Protocol):
+    """Limits of a queue, as a claim goes by them."""
+
+    def take(self, n: int) -> Flow[int]:
+        """Return how many of ``n`` items may be claimed now."""
+        ...
+
+    def record(self, found: int) -> None:
+        """Record how many items were claimed."""
+        ...
+
+    def give_back(self) -> Flow[None]:
+        """Give back what the claim did not need."""
+        ...
 
 
 def claim_batch_now(
@@ -237,13 +255,15 @@ def claim_batch(
     over: Callable[[], bool],
     answered: Callable[[], object] = lambda: None,
     screen: ItemFilter | None = None,
+    limit: ClaimLimit | None = None,
 ) -> Flow[ClaimedBatch[M] | None]:
     """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
 
     Items with expired leases stay in the queue; the result says whether there are any. ``over`` ends the wait, and the
     result is ``None``. ``answered`` is called when the server has answered, also if there was nothing: the caller, who
     may wait for hours then, learns that an outage is over. The wait also ends when a ``screen`` has settled items that
-    do not match.
+    do not match, or when the ``limit`` allows no claim now. What it allows is taken before each claim, and what a claim
+    has not needed is given back after it.
     """
 
     def attempt() -> Flow[ClaimedBatch[M] | None]:
@@ -251,13 +271,33 @@ def claim_batch(
             return None
         yield from ensure_ready(context)
         began = time.monotonic()
-        claimed = yield from claim_batch_now(context, n, lease, "bury", skips_lapsed=True, screen=screen)
+        if limit is None or context.state.paused:
+            claimed = yield from claim_batch_now(context, n, lease, "bury", skips_lapsed=True, screen=screen)
+        else:
+            claimed = yield from _claim_within(context, n, lease, screen, limit)
         answered()
         if claimed is not None:
             claimed.seconds = time.monotonic() - began
         return claimed
 
     return (yield from wait_for_item(context, attempt, math.inf, over=over))
+
+
+def _claim_within(
+    context: QueueContext[M], n: int, lease: timedelta | None, screen: ItemFilter | None, limit: ClaimLimit
+) -> Flow[ClaimedBatch[M] | None]:
+    """Claim as many items as the limit allows."""
+    allowed = yield from limit.take(n)
+    if not allowed:
+        return ClaimedBatch([], limited=True)
+    claimed = None
+    try:
+        claimed = yield from claim_batch_now(context, allowed, lease, "bury", skips_lapsed=True, screen=screen)
+    finally:
+        limit.record(0 if claimed is None else len(claimed.items))
+    if claimed is None or not claimed.items:
+        yield from limit.give_back()
+    return claimed
 
 
 def claim_exclusive(

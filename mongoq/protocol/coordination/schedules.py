@@ -122,7 +122,8 @@ def _replace_definition(
     changes["edition"] = edition = ObjectId()
     if not isinstance(document.get("identity"), ObjectId):
         changes["identity"] = ObjectId()
-    read = {name: document.get(name) for name in ("identity", "edition", "next")}
+    # By ``$eq``: another program may have stored a document that is an operator.
+    read = {name: {"$eq": document.get(name)} for name in ("identity", "edition", "next")}
     filter = {"_id": definition.id, **read}
     command = Command("update_one", {"filter": filter, "update": {"$set": changes}}, has_matched)
     if not (yield from retry_until_reply(command)):
@@ -221,7 +222,7 @@ def prune_schedules(broker: BrokerContext, unseen: Duration) -> Flow[list[str]]:
     names = []
     for record in (yield from list_schedules(broker)):
         if record.is_unseen_for(length, now):
-            filter = {"_id": SCHEDULE_PREFIX + record.name, "function": {"$ne": None}, "seen": record.seen}
+            filter = {"_id": SCHEDULE_PREFIX + record.name, "seen": record.seen}
             if (yield from retry_until_reply(_delete(filter))):
                 broker.schedules.pop(record.name, None)
                 names.append(record.name)

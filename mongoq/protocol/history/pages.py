@@ -1,4 +1,7 @@
-"""History: processed items, oldest first, and live items in the order of claims, in pages by key."""
+"""History: processed items, oldest first, and live items in the order of claims, in pages by key.
+
+Blocked items come sequence by sequence, in the order of their places.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, moment
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.filters import where_filter
-from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY, Index
+from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY, SEQUENCE, SEQUENCE_ORDER, Index
 from mongoq.model.item import Document, Item
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import close_cursor, find_command, find_undecoded, read_stored_batch
@@ -61,8 +64,8 @@ class Range:
 
     @property
     def order(self) -> list[tuple[str, int]]:
-        """Sort order: processed items oldest first, live items as they would be claimed."""
-        return self.index.order
+        """Sort order: processed items oldest first, blocked ones by sequence, others as they would be claimed."""
+        return SEQUENCE_ORDER if self.state == "blocked" else self.index.order
 
     def behind(self, position: Any, encoding: Encoding) -> Range:
         """Return the range after a position, as ``Replayed.position`` gives it."""
@@ -90,11 +93,13 @@ class Range:
     @property
     def index(self) -> Index:
         """Index that has the items of the range in its order."""
-        return HISTORY if self.state == "processed" else CLAIM
+        return {"processed": HISTORY, "blocked": SEQUENCE}.get(str(self.state), CLAIM)
 
     def key_filter(self, queue: str) -> dict[str, Any]:
         """Return the part of ``filter`` that the keys of one index answer."""
         filter, _ = self._divide(queue)
+        if self.state == "blocked":
+            return {**filter, "$and": _places_in_sequences(self.after, self.last)}
         if self.has_hint and (self.after is not None or self.last is not None):
             places = _places_between([name for name, _ in self.order], self.after, self.last)
             return {"$or": [{"$and": [filter, *place]} for place in places]}
@@ -139,6 +144,20 @@ class Range:
             *({"when": last["when"], **later} for later in _later_ids(last["_id"])),
         ]
         return {"$or": behind} | ({} if priority is None else {"priority": {"$gte": priority}})
+
+
+def _places_in_sequences(after: Document | None, last: Document | None) -> list[Mapping[str, Any]]:
+    """Return conditions of the blocked items after one document, up to another one; ``place`` is unique in a sequence.
+
+    The first condition matches every blocked item, since ``$and`` cannot be empty.
+    """
+    parts: list[Mapping[str, Any]] = [{"sequence": {"$gte": ""}}]
+    for document, beyond, within in ((after, "$gt", "$gt"), (last, "$lt", "$lte")):
+        if document is not None:
+            sequence, place = document["sequence"], document["place"]
+            parts += [{"sequence": {f"{beyond}e": sequence}}]
+            parts += [{"$or": [{"sequence": {beyond: sequence}}, {"place": {within: place}}]}]
+    return parts
 
 
 Parts = list[dict[str, Any]]
@@ -258,8 +277,9 @@ def history_range(
     last = None if until is None else moment(until, "until")
     if last is not None and last < first:
         raise ArgumentInvalid("until", f"{until} lies before since, {since}")
-    if state == "blocked":
-        raise ArgumentInvalid("state", "blocked items have no date yet; peek(state='blocked') reads them")
+    if state == "blocked" and (since is not None or until is not None):
+        name = "until" if since is None else "since"
+        raise ArgumentInvalid(name, "cannot be given with state='blocked': blocked items have no date yet")
     in_state(context.name, state, BEGINNING)
     filter = {} if where is None else where_filter(where, context.broker.encoding)
     return Range(state, first, last, filter, count(page, "page"))

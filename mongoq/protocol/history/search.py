@@ -39,6 +39,10 @@ PAGE = 500
 """Documents in one reply, at most."""
 HISTORY_FIELDS = {"processed": 1}
 """Projection of the place of a processed item, its ``_id`` included: the server answers it from the index alone."""
+SEQUENCE_FIELDS = {"_id": 0, "sequence": 1, "place": 1}
+"""Projection of the place of a blocked item, which the server answers from the index alone."""
+PLACE_FIELDS = {"processed": HISTORY_FIELDS, "blocked": SEQUENCE_FIELDS}
+"""Projection of the place of an item by the state of the range; live items have ``CLAIM_FIELDS``."""
 
 Progress = Callable[[int], object]
 """Function of the caller that receives the number of items examined so far."""
@@ -82,7 +86,7 @@ def _cut_slice(context: QueueContext[Any], wanted: Range, examine: int) -> Flow[
     broker = context.broker
     yield from ensure_broker_ready(broker, write=False)
     wanted = replace(wanted, has_hint=True, started=wanted.started or broker.clock.now())
-    fields = HISTORY_FIELDS if wanted.state == "processed" else CLAIM_FIELDS
+    fields = PLACE_FIELDS.get(str(wanted.state), CLAIM_FIELDS)
     options: dict[str, Any] = {"projection": fields, "hint": wanted.index.pattern, "target": "history"}
     try:
         ends = yield from find_few(
@@ -186,7 +190,8 @@ def count_free(
 ) -> Flow[BoundedCount]:
     """Count the live items of a range that no caller holds, as ``count_range`` does.
 
-    These are all due items, which need no look at the documents, and the later ones that are not reserved.
+    These are all due items and all blocked ones, which need no look at the documents, and the later ones that are not
+    reserved.
     """
     yield from ensure_broker_ready(context.broker, write=False)
     now = context.broker.clock.now()
@@ -194,4 +199,8 @@ def count_free(
     if not due.exact:
         return due
     later = replace(wanted, since=now).narrow({"reserved": NOT_RESERVED})
-    return due + (yield from count_range(context, later, limit=max(1, limit - due.number), progress=progress))
+    free = due + (yield from count_range(context, later, limit=max(1, limit - due.number), progress=progress))
+    if not free.exact:
+        return free
+    blocked = replace(wanted, state="blocked")
+    return free + (yield from count_range(context, blocked, limit=max(1, limit - free.number), progress=progress))

@@ -16,14 +16,17 @@ from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.copies import MAX_REFUSALS
 from mongoq.model.encoding.codec import SIZE_LIMIT
 from mongoq.model.envelope import Document, expiry, is_same_push
+from mongoq.model.sequence import check_sequence
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, chunks, own_error
+from mongoq.protocol.push.in_order import push_in_order
 from mongoq.protocol.push.insert import check_key, find_pushed
 from mongoq.protocol.push.push import DEFAULT_REMEMBER, check_headers
+from mongoq.protocol.sequence.control import ensure_possible
 from mongoq.protocol.state.context import QueueContext
 
-NAMES = {"_id": "id", "q": "queue", "when": "due", "processed": "processed"}
+NAMES = {"_id": "id", "q": "queue", "when": "due", "ready_from": "due", "processed": "processed"}
 """Names in an export of the fields that it names otherwise, or that only one kind of item has."""
 EXTRAS: dict[str, type | tuple[type, ...]] = {
     "error": Mapping,
@@ -36,7 +39,7 @@ EXTRAS: dict[str, type | tuple[type, ...]] = {
     "start_by": datetime,
 }
 """Fields that mongoq has written on an item, which an export carries unchanged, with their types."""
-FIELDS = ("payload", "priority", "attempts", "key", "headers", *EXTRAS, "parked")
+FIELDS = ("payload", "priority", "attempts", "key", "headers", "sequence", "place", *EXTRAS, "parked")
 """Fields of an envelope that an export carries under their own names.
 
 A reservation does not belong to them, nor how long an id or a history is kept: an import sets these anew.
@@ -72,7 +75,10 @@ class ImportResult:
 
 
 def exported_fields(document: Document) -> dict[str, Any]:
-    """Return the fields of an item that an export carries; a reserved item is due when its lease ends."""
+    """Return the fields of an item that an export carries; a reserved item is due when its lease ends.
+
+    A blocked item is due at its own date, and has its ``place``: an import gives it a new one.
+    """
     named = {NAMES[field]: document[field] for field in NAMES if field in document}
     return named | {field: document[field] for field in FIELDS if field in document}
 
@@ -100,12 +106,25 @@ def check_import(context: QueueContext[Any], fields: Any) -> dict[str, Any]:
         envelope["key"] = check_key(fields["key"])
     if headers := check_headers(fields.get("headers"), encoding):
         envelope["headers"] = headers
+    if "sequence" in fields:
+        envelope["sequence"] = check_sequence(fields["sequence"])
+    if "place" in fields:
+        envelope["place"] = _check_place(envelope, fields)
     for name, kind in EXTRAS.items():
         if name in fields:
             if not isinstance(fields[name], kind):
                 raise ArgumentInvalid(name, f"not of the type that mongoq writes: {type(fields[name]).__name__}")
             envelope[name] = encoding.encode(name, fields[name], limit=SIZE_LIMIT)
     return envelope
+
+
+def _check_place(envelope: Mapping[str, Any], fields: Mapping[str, Any]) -> int:
+    if "sequence" not in envelope:
+        raise ArgumentInvalid("place", "the item has a place, and no sequence; an exported item has both")
+    for other in ("processed", "key", "start_by"):
+        if other in fields:
+            raise ArgumentInvalid("place", f"an item with a place in a sequence has no {other}")
+    return count(fields["place"], "place", least=0)
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:
@@ -121,17 +140,23 @@ def _check_names(fields: Mapping[str, Any]) -> None:
 def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> Flow[ImportResult]:
     """Insert the envelopes of exported items, each id once (``insert`` of many; ``find`` of those that exist).
 
+    Items with a place in a sequence take places at its end, in the order given, as pushes do: in transactions.
+
     Live items are remembered for seven days after they are settled: the same import again adds nothing. Processed items
     go to the history, and are kept as long as items that are processed now. A crash in between leaves some of them;
     import all again.
     """
+    if any("place" in envelope for envelope in envelopes):
+        yield from ensure_possible(context.broker)
     yield from ensure_ready(context)
     dated = list(_add_dates(context, envelopes))
     context.state.expect_remembered(DEFAULT_REMEMBER)
     encoding, result = context.broker.encoding, ImportResult()
     pairs = [(envelope, encoding.raw(envelope)) for envelope in dated]
-    for chunk in chunks(pairs, lambda pair: len(pair[1].raw)):
+    for chunk in chunks([pair for pair in pairs if "place" not in pair[0]], _size):
         result += yield from _insert(context, chunk)
+    for chunk in chunks([pair for pair in pairs if "place" in pair[0]], _size):
+        result += yield from _insert_in_order(context, [envelope for envelope, _ in chunk])
     return result
 
 
@@ -179,6 +204,28 @@ def _insert(context: QueueContext[Any], chunk: Sequence[Pair]) -> Flow[ImportRes
     return result
 
 
+def _size(pair: Pair) -> int:
+    return len(pair[1].raw)
+
+
+def _insert_in_order(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> Flow[ImportResult]:
+    """Insert items at the ends of their sequences, in the order given, but for those that exist."""
+    documents = yield from find_pushed(context.broker, [envelope["_id"] for envelope in envelopes])
+    met = {document["_id"]: document for document in documents}
+    others = [found for found in met.values() if not is_same_push(found, context.name)]
+    # A file may hold an item twice: the first one gives it its place.
+    new = {envelope["_id"]: envelope for envelope in reversed(envelopes) if envelope["_id"] not in met}
+    pushes = [(envelope, envelope["sequence"]) for envelope in envelopes if new.get(envelope["_id"]) is envelope]
+    if pushes:
+        yield from push_in_order(context, pushes, id_given=True, joined=False)
+    refusals = tuple((found["_id"], _other_queue(found)) for found in others)
+    return ImportResult(len(pushes), len(envelopes) - len(pushes) - len(others), len(others), refusals)
+
+
+def _other_queue(found: Mapping[str, Any]) -> str:
+    return f"an item of queue {found.get('q')!r} has its id"
+
+
 def _record(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> None:
     live = [envelope for envelope in envelopes if "when" in envelope]
     if live:
@@ -203,6 +250,6 @@ def _resolve(context: QueueContext[Any], chunk: Sequence[Pair]) -> Flow[ImportRe
         elif is_same_push(found, context.name):
             already += 1
         else:
-            refusals.append((envelope["_id"], f"an item of queue {found.get('q')!r} has its id"))
+            refusals.append((envelope["_id"], _other_queue(found)))
     result = ImportResult(0, already, len(refusals), tuple(refusals))
     return (result + (yield from _insert(context, again))) if again else result

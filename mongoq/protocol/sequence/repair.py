@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from mongoq.model.item import Document
-from mongoq.model.sequence import control_prefix, heads_filter
+from mongoq.model.sequence import HAS_PLACE, control_prefix, heads_filter
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Flow
+from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 CONTROLS_PER_PAGE = 1_000
 """Control documents that one command reads."""
+MAX_HEADS = 10_000
+"""Items that one command looks up, at most; but always those of one sequence."""
+HEAD_FIELDS = {"when": 1, "reserved": 1}
+"""Projection of a head: what its state follows from, without its payload."""
 
 
 def repair_sequences(context: QueueContext[Any]) -> Flow[int]:
@@ -24,18 +29,73 @@ def repair_sequences(context: QueueContext[Any]) -> Flow[int]:
     Each sequence that looks so is read again in a transaction of its own. A crash in between leaves the others.
     """
     yield from ensure_ready(context)
-    broker, number, after = context.broker, 0, ""
+    number, after = 0, ""
     while True:
-        filter = {"$and": [prefix_filter(control_prefix(context.name)), {"_id": {"$gt": after}}], "queue": context.name}
-        controls = yield from find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE)
-        for control in controls:
-            if (yield from _count_missing(context, control)) > 0:
-                promoted = yield from run_atomic(broker, partial(_repair, context, control["_id"]))
-                record_promoted(broker, promoted)
-                number += len(promoted)
-        if len(controls) < CONTROLS_PER_PAGE:
+        incomplete, following = yield from find_incomplete(context.broker, context.name, after)
+        number += yield from repair_all(context, incomplete)
+        if following is None:
             return number
-        after = controls[-1]["_id"]
+        after = following
+
+
+def find_incomplete(broker: BrokerContext, queue: str, after: str = "") -> Flow[tuple[list[Document], str | None]]:
+    """Find sequences that seem to have fewer heads than they count (``find``, ``aggregate``).
+
+    Looks at up to 1,000 control documents behind one, and returns those of such sequences, and the ``_id`` behind which
+    the next look begins; ``None`` at the end. A transaction of another process in between may make a sequence seem so.
+    """
+    filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue}
+    controls = yield from find_few(broker, filter, [("_id", 1)], CONTROLS_PER_PAGE)
+    looked_at = controls[: max(1, MAX_HEADS // max(_most(controls), 1))]
+    heads = yield from read_heads(broker, queue, looked_at)
+    is_end = len(looked_at) == len(controls) < CONTROLS_PER_PAGE
+    incomplete = [control for control in looked_at if len(heads[control["_id"]]) < control["open"]]
+    return incomplete, None if is_end else looked_at[-1]["_id"]
+
+
+def read_heads(broker: BrokerContext, queue: str, controls: Sequence[Document]) -> Flow[Mapping[Any, list[Document]]]:
+    """Read the heads of sequences, without payloads, by the ``_id`` of the control document (``aggregate``).
+
+    Heads have the first places, so no more items are read of a sequence than the largest number of heads.
+    """
+    heads: dict[Any, list[Document]] = {control["_id"]: [] for control in controls}
+    if broker.serverless:
+        for control in controls:
+            heads[control["_id"]] = yield from _find_heads(broker, queue, control)
+        return heads
+    if not controls:
+        return heads
+    first: list[Mapping[str, Any]] = [
+        {"$match": {"q": queue, "place": HAS_PLACE}},
+        {"$sort": {"place": 1}},
+        {"$limit": max(_most(controls), 1)},
+        {"$project": HEAD_FIELDS},
+    ]
+    lookup = {"from": broker.collection, "localField": "sequence", "foreignField": "sequence", "pipeline": first}
+    pipeline: list[Mapping[str, Any]] = [
+        {"$match": {"_id": {"$in": list(heads)}}},
+        {"$lookup": {**lookup, "as": "first"}},
+        {"$project": {"first": 1}},
+    ]
+    arguments = {"pipeline": pipeline, "batchSize": len(controls)}
+    documents: list[Any] = yield from Command("aggregate", arguments)
+    for document in documents:
+        heads[document["_id"]] = [item for item in document["first"] if "when" in item]
+    return heads
+
+
+def _most(controls: Iterable[Document]) -> int:
+    return max((int(control["open"]) for control in controls), default=0)
+
+
+def repair_all(context: QueueContext[Any], controls: Iterable[Document]) -> Flow[int]:
+    """Repair the sequences of these control documents, each in a transaction; return how many items were promoted."""
+    number = 0
+    for control in controls:
+        promoted = yield from run_atomic(context.broker, partial(_repair, context, control["_id"]))
+        record_promoted(context.broker, promoted)
+        number += len(promoted)
+    return number
 
 
 def _repair(context: QueueContext[Any], id: str) -> Flow[list[Promoted]]:
@@ -53,5 +113,9 @@ def _count_missing(context: QueueContext[Any], control: Document) -> Flow[int]:
 
 def find_heads(context: QueueContext[Any], control: Document) -> Flow[list[Document]]:
     """Find the heads of a sequence, no more than its control document counts: the index has them before the others."""
-    filter = {**heads_filter(context.name), "sequence": control["sequence"]}
-    return (yield from find_few(context.broker, filter, [("place", 1)], control["open"], lenient=True))
+    return (yield from _find_heads(context.broker, context.name, control))
+
+
+def _find_heads(broker: BrokerContext, queue: str, control: Document) -> Flow[list[Document]]:
+    filter = {**heads_filter(queue), "sequence": control["sequence"]}
+    return (yield from find_few(broker, filter, [("place", 1)], control["open"], lenient=True))

@@ -252,9 +252,9 @@ def release_many(
     yield from _settle_many(context, items, make, are_alike)
 
 
-def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch) -> Settlement:
-    """Return the settlement that hands an item back unused."""
-    when = item.due or batch.now
+def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch, when: datetime | None = None) -> Settlement:
+    """Return the settlement that hands an item back unused: to its old place, or not before ``when``."""
+    when = when or item.due or batch.now
     key = "release", when
     if key not in batch.alike:
         # an item that was released before looks just the same

@@ -15,6 +15,7 @@ from anyio import to_thread
 from bson import Binary, Decimal128, Int64, ObjectId
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions
+from bson.errors import BSONError, InvalidId
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
@@ -67,7 +68,7 @@ def edit_text(payload: Any) -> str:
         raise NotEditable(f"its JSON has {len(text):,} characters, and a form takes {MAX_EDITED_CHARACTERS:,} at most")
     try:
         is_same = _encode(read_json(text)) == _encode(payload)
-    except (ValueError, bson.errors.BSONError):
+    except (ValueError, BSONError):
         is_same = False
     if not is_same:
         raise NotEditable("JSON would change the types of its values")
@@ -197,7 +198,7 @@ class _Editor:
         entered = first_values(await read_fields(request))
         try:
             id, edit = ObjectId(entered["id"]), Edit(entered["payload"])
-        except (bson.errors.InvalidId, KeyError) as error:
+        except (InvalidId, KeyError) as error:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FORM) from error
         edit.to, edit.label = entered.get("to", "").strip(), entered.get("label", "").strip()
         item = await self._find(id)
@@ -234,8 +235,9 @@ class _Editor:
                 raise ValueError("null is no payload")  # one place for what is wrong with the text
         except ValueError as error:
             edit.problems["payload"] = str(error)
+        target = edit.to or item.queue
         try:
-            target = queue_name(edit.to or item.queue, "to")
+            queue_name(target, "to")
         except ArgumentInvalid as error:
             edit.problems["to"] = error.problem
         if edit.problems:

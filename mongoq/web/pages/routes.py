@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.routing import APIRoute
 from starlette.responses import StreamingResponse
 
 from mongoq.protocol.coordination.heartbeats import workers
@@ -27,13 +28,16 @@ from mongoq.web.pipelines import find_error_queues, make_drawing
 from mongoq.web.problems import SAFE_METHODS
 from mongoq.web.readings import DONE, FAILED, LetterReadings, PageReadings, QueueReadings
 from mongoq.web.routes.letters import open_letters, select, with_page
-from mongoq.web.services import Services, to_document
+from mongoq.web.services import Services
 from mongoq.web.values import CursorText, FilterText, ItemId, Moment, QueueName
 
 LISTED = 50
 """Items on one page."""
 LIVE_COLUMNS = ("id", "state", "due", "priority", "attempts", "key", "payload")
 PROCESSED_COLUMNS = ("id", "processed", "attempts", "payload")
+BLOCKED_COLUMNS = ("id", "sequence", "blocked_by", "ready_from", "payload")
+COLUMNS = {"processed": PROCESSED_COLUMNS, "blocked": BLOCKED_COLUMNS}
+"""Columns of the items of a state; others have ``LIVE_COLUMNS``."""
 LETTER_COLUMNS = ("id", "reason", "error", "attempts", "payload")
 QUEUE_BUDGET = 10_000
 """Documents that the counts of one queue may examine: an open page reads them again and again."""
@@ -60,10 +64,8 @@ def make_router(
     router.add_api_route("/pipelines", pages.show_pipelines)
     router.add_api_route("/pipeline", pages.show_pipeline)
     router.add_api_route("/workers", pages.show_workers)
-    others = APIRouter(include_in_schema=False)
-    others.add_api_route("/events", pages.serve_events)
-    others.add_api_route("/static/{name}", serve_static)
-    router.include_router(others)
+    router.add_api_route("/events", pages.serve_events, route_class_override=APIRoute)
+    router.add_api_route("/static/{name}", serve_static, route_class_override=APIRoute)
     return router
 
 
@@ -137,7 +139,7 @@ class _Pages:
             troubles=find_troubles(queue, kind, is_failing=self._readings.is_failing(name)),
             settings=make_fields(read),
             state=state,
-            columns=PROCESSED_COLUMNS if state == "processed" else LIVE_COLUMNS,
+            columns=COLUMNS.get(state, LIVE_COLUMNS),
             listed=page["items"],
             next=page["next"],
             where=request.query_params.get("where"),
@@ -149,9 +151,13 @@ class _Pages:
         """Show all that is known about one item."""
         item = await self._client.read(find_item, id)
         if item is None:
-            text = f"There is no item {id}. It may have been settled in a queue without history, or never existed."
+            text = (
+                f"There is no item {id}. It may have been settled in a queue without history, its time in the history "
+                "may be over, or it was deleted or never existed. The settings of a queue say for how long it keeps "
+                "processed items."
+            )
             return self._renderer.message(request, "No such item", text, HTTPStatus.NOT_FOUND)
-        return self._renderer.page(request, "item", item=to_document(item, whole=True))
+        return self._renderer.page(request, "item", item=await self._services.describe_item(item))
 
     async def show_letters(
         self,

@@ -15,7 +15,8 @@ LONG_WAIT = timedelta(minutes=5)
 """Time after which a due item has waited for long."""
 WAITS, FAILING, ERRORS, LETTERS = "waits for long", "failing", "failed items", "dead letters"
 EXPIRED, UNCONSUMED, PAUSED = "expired leases", "no consumer", "paused"
-ORDER = (WAITS, FAILING, ERRORS, LETTERS, EXPIRED, UNCONSUMED, PAUSED)
+STUCK = "stuck sequences"
+ORDER = (WAITS, STUCK, FAILING, ERRORS, LETTERS, EXPIRED, UNCONSUMED, PAUSED)
 """Troubles, the one to look at first at the beginning."""
 
 
@@ -30,12 +31,14 @@ def find_troubles(queue: QueueInsight, kind: QueueKind, *, is_failing: bool = Fa
     """Return what is wrong with a queue, in a few words each, the worst first.
 
     Dead queues and error queues need no consumer, and their items may wait for ever; what is in an error queue has no
-    other queue that would show it. ``is_failing`` says that items have failed in the last minutes.
+    other queue that would show it. ``is_failing`` says that items have failed in the last minutes. Blocked items wait
+    for others, and not for a consumer; sequences are stuck where there are no others.
     """
-    waits = kind == "queue" and queue.live.number > 0
+    waits = kind == "queue" and queue.claimable.number > 0
     is_late = queue.oldest_age is not None and queue.oldest_age > LONG_WAIT
     found = {
         WAITS: waits and is_late,
+        STUCK: queue.blocked.number > 0 and queue.claimable.number == 0,
         FAILING: is_failing,
         ERRORS: kind == "errors" and queue.live.number > 0,
         LETTERS: queue.dead.number > 0,

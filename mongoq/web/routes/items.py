@@ -15,7 +15,7 @@ from mongoq.web import audit
 from mongoq.web.client import BrokerClient
 from mongoq.web.models import Changed, ItemDocument, ItemList, ListedState, Purge, Push, Pushed, Remove
 from mongoq.web.routes.queues import COUNT_LIMIT
-from mongoq.web.services import Services, to_document
+from mongoq.web.services import Services
 from mongoq.web.values import (
     CursorText,
     ExtendedJsonRoute,
@@ -45,7 +45,10 @@ def make_router(services: Services) -> APIRouter:
         limit: Limit = LISTED,
         cursor: CursorText = None,
     ) -> Response:
-        """Return items of a queue in the order in which they are claimed; of processed ones the oldest first."""
+        """Return items of a queue in the order in which they are claimed; of processed ones the oldest first.
+
+        Blocked items come sequence by sequence, with the items that they wait for; ``live`` leaves them out.
+        """
         handle = await services.open_queue(queue)
         selected: Any = None if state == "live" else state
         wanted = history_range(handle._context, since=None, until=None, where=where, state=selected, page=limit)
@@ -61,7 +64,7 @@ def make_router(services: Services) -> APIRouter:
         if item is None:
             detail = f"there is no item {id}; it may have been settled in a queue without history"
             raise HTTPException(HTTPStatus.NOT_FOUND, detail)
-        return await respond_with_payloads(to_document(item, whole=True))
+        return await respond_with_payloads(await services.describe_item(item))
 
     @router.post("/items/push", response_model=Pushed, status_code=HTTPStatus.CREATED, responses={200: KNOWN})
     async def push_item(request: Request, action: Push) -> Response:
@@ -76,7 +79,7 @@ def make_router(services: Services) -> APIRouter:
         is_new = not await _has_item(client, action)
         [when] = await services.read_times(action.when)
         keyed = () if action.key is None else ("key", "on_duplicate")
-        names = ("delay", "expires", "priority", "headers", *keyed)
+        names = ("delay", "expires", "priority", "sequence", "headers", *keyed)
         options = {name: getattr(action, name) for name in names}
         options |= {"id": action.id, "once": action.once}
         pushed = await client.call(broker.queue(action.queue).push, action.payload, when=when, **options)

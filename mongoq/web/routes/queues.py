@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.protocol.history.pages import history_range
+from mongoq.protocol.history.pages import BoundedCount, history_range
 from mongoq.protocol.history.search import count_range
 from mongoq.protocol.insight import BUDGET, read_queues, read_settings
 from mongoq.web import audit
@@ -16,6 +16,8 @@ from mongoq.web.routes.settings import settings_document
 from mongoq.web.services import Services
 from mongoq.web.values import ExtendedJsonRoute, QueueName, respond
 
+LIVE_STATES: tuple[Literal["blocked"] | None, ...] = (None, "blocked")
+"""States that together are those of all live items."""
 COUNT_LIMIT = 100_000
 """Items that a dry run examines, at most."""
 
@@ -53,8 +55,10 @@ def make_router(services: Services) -> APIRouter:
     async def drop_queue(request: Request, action: DropQueue) -> Response:
         """Delete a queue with its history, counters and settings; its dead queue stays."""
         handle = await services.open_queue(action.queue)
-        live = history_range(handle._context, since=None, until=None, where=None, state=None, page=1)
-        counted = await client.read(count_range, live, handle=handle, limit=COUNT_LIMIT)
+        counted = BoundedCount()
+        for state in LIVE_STATES:
+            live = history_range(handle._context, since=None, until=None, where=None, state=state, page=1)
+            counted += await client.read(count_range, live, handle=handle, limit=COUNT_LIMIT)
         if counted.number > services.max_bulk and action.force:
             raise ArgumentInvalid("force", f"the queue holds more than {services.max_bulk:,} items; purge it first")
         if action.dry_run:

@@ -15,6 +15,7 @@ from typing import Any
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
+from mongoq.model.outcomes import Release
 from mongoq.protocol.claim.reserve_many import claim_batch, claim_exclusive
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.aio.item_runner import AsyncItemRunner
@@ -25,6 +26,7 @@ from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerSettlements
+from mongoq.worker.limiter import Limiter
 from mongoq.worker.time_limit import TimeLimit
 
 logger = logging.getLogger("mongoq.worker")
@@ -47,6 +49,8 @@ class AsyncConsumerLoop:
         counts: counts of settled items.
         halted: item whose failure stopped the consumer, and its error; ``None`` while it works.
         time_limit: gives up the calls that take too long.
+        left_behind: items whose runs the engine has left behind at its end.
+        limiter: holds permits and slots while the queue has limits.
     """
 
     def __init__(self, consumer: Consumer, coordinator: Coordinator, executor: AioExecutor) -> None:
@@ -55,13 +59,15 @@ class AsyncConsumerLoop:
         self.backlog = backlog = Backlog(consumer)
         self.counts = counts = SettledCounts()
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
+        self.left_behind = 0
         self._coordinator = coordinator
         self._executor = executor
         self._settlements = settlements = HandlerSettlements(consumer)
         failures = FailureReporter(consumer, backlog, coordinator)
         self.time_limit = TimeLimit(consumer, backlog, failures, executor.cancel)
-        runner = AsyncItemRunner(consumer, backlog, settlements, failures, coordinator, executor)
-        self._fetcher = AsyncFetcher(consumer, backlog, runner, counts, coordinator, executor)
+        self.limiter = limiter = Limiter(consumer, backlog, coordinator.worker)
+        runner = AsyncItemRunner(consumer, backlog, settlements, failures, coordinator, executor, limiter)
+        self._fetcher = AsyncFetcher(consumer, backlog, runner, counts, coordinator, executor, limiter)
         self._settler = AsyncSettler(consumer, backlog, settlements, counts, failures, coordinator, executor)
 
     def start(self) -> None:
@@ -101,6 +107,7 @@ class AsyncFetcher:
     counts: SettledCounts
     coordinator: Coordinator
     executor: AioExecutor
+    limiter: Limiter
 
     async def run(self) -> None:
         """Claim until the backlog is closed."""
@@ -127,6 +134,7 @@ class AsyncFetcher:
             await self.executor.rest(self.backlog.fetch_event, pause)
 
     async def _fetch_once(self) -> None:
+        self.limiter.adopt()
         n = 0 if self.coordinator.is_paused(self.consumer) else min(self.backlog.room(), MAX_CLAIM)
         if n == 0:
             await self.executor.rest(self.backlog.fetch_event, self.backlog.pause(POLL_SECONDS))
@@ -134,13 +142,18 @@ class AsyncFetcher:
         consumer = self.consumer
         context, screen = consumer.claims or consumer.context, consumer.item_filter
         ends: dict[str, Any] = {"over": self._is_interrupted, "answered": self._record_answer}
+        if consumer.claims is None:
+            ends["limit"] = self.limiter
         claim = consumer.queue._observed(claim_batch)(context, n, consumer.lease, screen=screen, **ends)
         claimed = await consumer.queue._run_flow(claim)
         if claimed is None:
             return
         if claimed.screened:
             self._count_filtered(claimed.screened)
-        self._accept(claimed.items, asked=n, seconds=claimed.seconds)
+        if claimed.limited:
+            await self.executor.rest(self.backlog.fetch_event, self.limiter.pause())
+            return
+        await self._admit(claimed.items, asked=n, seconds=claimed.seconds)
         if not claimed.lapsed:
             return
         if consumer.claims is not None:
@@ -149,6 +162,20 @@ class AsyncFetcher:
             await self._run_exclusively()
         if not (has_claimed or claimed.items):
             await self.executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
+
+    async def _admit(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
+        """Add claimed items to the backlog; where each has a rate of its key, put off those that may not start yet."""
+        if self.consumer.rate_key is None or not items:
+            self._accept(items, asked=asked, seconds=seconds)
+            return
+        kept: list[Item[Any]] = []
+        others: list[tuple[Item[Any], Any]] = [(item, Release()) for item in items]
+        try:
+            kept, others = await self.consumer.queue._run_flow(self.limiter.admit(items, self.runner.fail))
+        finally:
+            for item, outcome in others:
+                self.backlog.refuse(item, self.consumer.lease_length, outcome)
+            self._accept(kept, asked=asked, seconds=seconds)
 
     async def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:
         """Claim lapsed items where no handler runs, one by one; returns whether there were any.
@@ -183,11 +210,13 @@ class AsyncFetcher:
 
     def _accept(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
         if not items:
+            self.limiter.accept()
             return
         self._measure_sizes(items)
         self.runner.update_hooks()
-        back = self.coordinator.is_paused(self.consumer)
+        back = self.coordinator.is_paused(self.consumer) or not self.limiter.covers(items)
         enough = self.backlog.add(items, self.consumer.lease_length, asked=asked, seconds=seconds, back=back)
+        self.limiter.accept()
         # Checked again: the pause may have begun meanwhile, and the exclusive consumer waits for running calls.
         if self.coordinator.is_paused(self.consumer):
             self.backlog.release_waiting()
@@ -206,12 +235,16 @@ class AsyncFetcher:
 
         A crash is then the fault of the one item, and counts as its attempt.
         """
+        if not await self._may_claim_one():
+            return
         if not self.coordinator.pause_others(self.consumer):
             return  # another consumer has the worker; the turn of this one comes
         in_vain = False
         try:
             in_vain = not await self._wait_until_quiet(self.coordinator.quiet_wait)
             while not (in_vain or self.backlog.closed or self.coordinator.is_turn_of_others()):
+                if not await self._may_claim_one():
+                    return
                 screen = self.consumer.item_filter
                 claimed = await self.consumer.queue._run(claim_exclusive, self.consumer.lease, screen=screen)
                 if claimed is None:
@@ -226,12 +259,19 @@ class AsyncFetcher:
         finally:
             self.coordinator.resume_others(in_vain=in_vain)
 
+    async def _may_claim_one(self) -> bool:
+        """Return whether the limits of the queue allow one more item; rest for a moment if not."""
+        if not self.limiter.is_limited or await self.consumer.queue._run_flow(self.limiter.take(1)):
+            return True
+        await self.executor.rest(self.backlog.fetch_event, self.limiter.pause())
+        return False
+
     async def _run_one_exclusively(self, item: Item[Any], *, lapsed: bool) -> None:
         if lapsed:
             fields = log_fields(item, worker=self.coordinator.worker)
             text = "item %s of queue %r may have killed a worker; it runs alone"
             logger.warning(text, item.id, item.queue, extra=fields)
-        self._accept([item], asked=1)
+        await self._admit([item], asked=1)
         await self._wait_until_quiet(math.inf)
 
     async def _wait_until_quiet(self, seconds: float) -> bool:

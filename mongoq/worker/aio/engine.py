@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -15,9 +15,13 @@ from bson import ObjectId
 from mongoq.drivers.backend import is_outage
 from mongoq.errors import StageStopped
 from mongoq.model.health import Health
+from mongoq.model.item import id_key
 from mongoq.model.log_fields import log_fields
+from mongoq.model.process import dice
 from mongoq.protocol.base.bootstrap import hello
 from mongoq.protocol.coordination import heartbeats
+from mongoq.protocol.coordination.document_lease import TakenOver
+from mongoq.protocol.coordination.repairs import REPAIR_INTERVAL, repair_in_turn
 from mongoq.protocol.flow import Flow, WakeEvent
 from mongoq.protocol.settle.by_token import extend_leases, record_timeout
 from mongoq.protocol.wait.wait import is_drained
@@ -30,6 +34,7 @@ from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import error_line, hide_text
 from mongoq.worker.handler_call import HandlerCall
+from mongoq.worker.limiter import Limiter
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
 from mongoq.worker.time_limit import Watchdog
@@ -56,10 +61,17 @@ SERVER_WAIT_SECONDS = 5.0
 """Seconds of one try to reach a server before the first command; short, so that the worker can be stopped meanwhile."""
 HEARTBEAT_WAIT_SECONDS = 5.0
 """Seconds beyond two heartbeats without one that the server has taken, after which a worker is not healthy."""
+PERMIT_CHECK_SECONDS = 0.1
+"""Seconds between two checks whether permits can be given back."""
+LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 EMPTY_POLL_SECONDS = 0.02, 0.5
 """Seconds between two checks for empty queues, at first and at most."""
 
 _worker_numbers = count(1)
+
+
+def _leave_limits(_: Any, limiter: Limiter, number: int) -> Flow[None]:
+    return limiter.leave(number)
 
 
 class AsyncEngine:
@@ -245,6 +257,8 @@ class AsyncEngine:
             runner.start(once=drain)
         if self.loops:
             self._executor.start(self._keep_leases, "mongoq-keep")
+            self._executor.start(self._repair_sequences, "mongoq-repair")
+            self._executor.start(self._keep_limits, "mongoq-limits")
         if any(loop.consumer.on_timeout != "log" for loop in self.loops):
             self._executor.start(self._time_out, "mongoq-time-out")
         self._executor.start(self._beat, "mongoq-beat")
@@ -299,6 +313,8 @@ class AsyncEngine:
         for event in self._end_events:
             event.set()
         await self._executor.close(self._last_seconds())
+        if not self._broker._driver.is_cut_off:
+            await self._leave_limits()
         self._log("worker %s has ended; %s", describe_endings(loop.counts.endings for loop in self.loops))
 
     # --- the end ---------------------------------------------------------------------------------
@@ -336,6 +352,7 @@ class AsyncEngine:
     def _abandon(self, loop: AsyncConsumerLoop) -> None:
         """Release the running items of a consumer; a call that has timed out has nothing left to release."""
         runs, queue = loop.backlog.abandon(), loop.consumer.name
+        loop.left_behind = sum(len(run.items) for run in runs)
         late, fields = sum(run.timed_out for run in runs), log_fields(queue=queue, worker=self._name)
         if late:
             logger.warning(LEFT_LINES[late == 1], late, queue, extra=fields)
@@ -377,13 +394,54 @@ class AsyncEngine:
         now = self._now()
         if not any(loop.backlog.is_due(now) for loop in self.loops):
             return
+        await self._extend_permits()
         due = [(loop, *entry) for loop in self.loops for entry in loop.backlog.leases_to_extend(now)]
+        # A run whose permits are lost has to lose its items as well: another worker may have the permits.
+        due = [entry for entry in due if entry[0].limiter.lasts(self._now() + entry[1].length)]
+        if not due:
+            return
         ends, lost_reservations = await self._broker._run(extend_leases, [wanted for _, _, wanted in due])
         for (loop, lease, _), until in zip(due, ends, strict=True):
             loop.backlog.set_lease_end(lease, until)
         for key, token in lost_reservations:
             for loop in self.loops:
                 loop.lose(token, key)
+
+    async def _extend_permits(self) -> None:
+        """Extend the permits of limited queues; the items of a consumer that has lost them are lost."""
+        for loop in self.loops:
+            if loop.limiter.holds_permits:
+                await self._broker._run_flow(loop.limiter.extend())
+            if loop.limiter.is_lost:
+                for _, extended in loop.backlog.leases_to_extend(LAST_MOMENT):
+                    for id in extended.ids:
+                        loop.lose(extended.token, id_key(id))
+                loop.limiter.forget_loss()
+
+    async def _keep_limits(self) -> None:
+        """Give back permits that the consumers do not need any more, soon after their runs have ended."""
+        event = self._new_end_event()
+        while not self._ended:
+            for loop in self.loops:
+                try:
+                    if loop.limiter.is_trimmable():
+                        await self._broker._run_flow(loop.limiter.give_back())
+                except Exception as error:
+                    self._coordinator.report_error("take permits back", error)
+                else:
+                    self._coordinator.report_recovery("take permits back")
+            holding = any(loop.limiter.holds_permits for loop in self.loops)
+            await self._executor.rest(event, PERMIT_CHECK_SECONDS if holding else TICK_SECONDS)
+
+    async def _leave_limits(self) -> None:
+        """Give back what the consumers hold under limits; permits of runs left behind end with their leases."""
+        for loop in self.loops:
+            try:
+                if loop.limiter.is_limited or loop.limiter.holds_permits:
+                    await self._broker._run_within(LAST_SETTLE_SECONDS, _leave_limits, loop.limiter, loop.left_behind)
+            except Exception as error:
+                shown, fields = self._hide(error), log_fields(queue=loop.consumer.name, worker=self._name)
+                logger.debug("permits and slots end with their leases: %r", shown, extra=fields)
 
     async def _time_out(self) -> None:
         """Give up overdue calls of the consumers that say so."""
@@ -435,6 +493,26 @@ class AsyncEngine:
     async def _tick(self) -> None:
         """Make the ticks of schedules that are due."""
         await self._ticker.run(self._new_end_event())
+
+    async def _repair_sequences(self) -> None:
+        """Look once a minute for sequences whose first item was deleted by another program, and let them go on.
+
+        Only one process does so for a queue. A crash leaves them for the next worker.
+        """
+        event, handles = self._new_end_event(), {loop.consumer.name: loop.consumer.queue for loop in self.loops}
+        while not (self._signals or self._ended):
+            try:
+                for name, handle in handles.items():
+                    if number := await handle._run(repair_in_turn):
+                        text = "queue %r: %d items of sequences go on; the ones before them were deleted elsewhere"
+                        logger.warning(text, name, number, extra=log_fields(queue=name, worker=self._name))
+            except TakenOver:
+                pass  # the look took longer than its lease, and another process has begun the next one
+            except Exception as error:
+                self._coordinator.report_error("repair sequences", error)
+            else:
+                self._coordinator.report_recovery("repair sequences")
+            await self._executor.rest(event, REPAIR_INTERVAL.total_seconds() * dice.uniform(0.8, 1.0))
 
     # --- until the queues are empty --------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any
 from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
+from mongoq.model.outcomes import Release
 from mongoq.protocol.claim.reserve_many import claim_batch, claim_exclusive
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.backlog import Backlog, SettledCounts
@@ -24,6 +25,7 @@ from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerSettlements
+from mongoq.worker.limiter import Limiter
 from mongoq.worker.threads.item_runner import ItemRunner
 from mongoq.worker.threads.settler import Settler
 from mongoq.worker.time_limit import TimeLimit
@@ -48,6 +50,8 @@ class ConsumerLoop:
         counts: counts of settled items.
         halted: item whose failure stopped the consumer, and its error; ``None`` while it works.
         time_limit: gives up the calls that take too long.
+        left_behind: items whose runs the engine has left behind at its end.
+        limiter: holds permits and slots while the queue has limits.
     """
 
     def __init__(self, consumer: Consumer, coordinator: Coordinator, executor: ThreadExecutor) -> None:
@@ -56,13 +60,15 @@ class ConsumerLoop:
         self.backlog = backlog = Backlog(consumer)
         self.counts = counts = SettledCounts()
         self.halted: tuple[Item[Any], BaseException | str | None] | None = None
+        self.left_behind = 0
         self._coordinator = coordinator
         self._executor = executor
         self._settlements = settlements = HandlerSettlements(consumer)
         failures = FailureReporter(consumer, backlog, coordinator)
         self.time_limit = TimeLimit(consumer, backlog, failures, executor.cancel)
-        runner = ItemRunner(consumer, backlog, settlements, failures, coordinator, executor)
-        self._fetcher = Fetcher(consumer, backlog, runner, counts, coordinator, executor)
+        self.limiter = limiter = Limiter(consumer, backlog, coordinator.worker)
+        runner = ItemRunner(consumer, backlog, settlements, failures, coordinator, executor, limiter)
+        self._fetcher = Fetcher(consumer, backlog, runner, counts, coordinator, executor, limiter)
         self._settler = Settler(consumer, backlog, settlements, counts, failures, coordinator, executor)
 
     def start(self) -> None:
@@ -102,6 +108,7 @@ class Fetcher:
     counts: SettledCounts
     coordinator: Coordinator
     executor: ThreadExecutor
+    limiter: Limiter
 
     def run(self) -> None:
         """Claim until the backlog is closed."""
@@ -128,6 +135,7 @@ class Fetcher:
             self.executor.rest(self.backlog.fetch_event, pause)
 
     def _fetch_once(self) -> None:
+        self.limiter.adopt()
         n = 0 if self.coordinator.is_paused(self.consumer) else min(self.backlog.room(), MAX_CLAIM)
         if n == 0:
             self.executor.rest(self.backlog.fetch_event, self.backlog.pause(POLL_SECONDS))
@@ -135,13 +143,18 @@ class Fetcher:
         consumer = self.consumer
         context, screen = consumer.claims or consumer.context, consumer.item_filter
         ends: dict[str, Any] = {"over": self._is_interrupted, "answered": self._record_answer}
+        if consumer.claims is None:
+            ends["limit"] = self.limiter
         claim = consumer.queue._observed(claim_batch)(context, n, consumer.lease, screen=screen, **ends)
         claimed = consumer.queue._run_flow(claim)
         if claimed is None:
             return
         if claimed.screened:
             self._count_filtered(claimed.screened)
-        self._accept(claimed.items, asked=n, seconds=claimed.seconds)
+        if claimed.limited:
+            self.executor.rest(self.backlog.fetch_event, self.limiter.pause())
+            return
+        self._admit(claimed.items, asked=n, seconds=claimed.seconds)
         if not claimed.lapsed:
             return
         if consumer.claims is not None:
@@ -150,6 +163,20 @@ class Fetcher:
             self._run_exclusively()
         if not (has_claimed or claimed.items):
             self.executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
+
+    def _admit(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
+        """Add claimed items to the backlog; where each has a rate of its key, put off those that may not start yet."""
+        if self.consumer.rate_key is None or not items:
+            self._accept(items, asked=asked, seconds=seconds)
+            return
+        kept: list[Item[Any]] = []
+        others: list[tuple[Item[Any], Any]] = [(item, Release()) for item in items]
+        try:
+            kept, others = self.consumer.queue._run_flow(self.limiter.admit(items, self.runner.fail))
+        finally:
+            for item, outcome in others:
+                self.backlog.refuse(item, self.consumer.lease_length, outcome)
+            self._accept(kept, asked=asked, seconds=seconds)
 
     def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:
         """Claim lapsed items where no handler runs, one by one; returns whether there were any.
@@ -184,11 +211,13 @@ class Fetcher:
 
     def _accept(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
         if not items:
+            self.limiter.accept()
             return
         self._measure_sizes(items)
         self.runner.update_hooks()
-        back = self.coordinator.is_paused(self.consumer)
+        back = self.coordinator.is_paused(self.consumer) or not self.limiter.covers(items)
         enough = self.backlog.add(items, self.consumer.lease_length, asked=asked, seconds=seconds, back=back)
+        self.limiter.accept()
         # Checked again: the pause may have begun meanwhile, and the exclusive consumer waits for running calls.
         if self.coordinator.is_paused(self.consumer):
             self.backlog.release_waiting()
@@ -207,12 +236,16 @@ class Fetcher:
 
         A crash is then the fault of the one item, and counts as its attempt.
         """
+        if not self._may_claim_one():
+            return
         if not self.coordinator.pause_others(self.consumer):
             return  # another consumer has the worker; the turn of this one comes
         in_vain = False
         try:
             in_vain = not self._wait_until_quiet(self.coordinator.quiet_wait)
             while not (in_vain or self.backlog.closed or self.coordinator.is_turn_of_others()):
+                if not self._may_claim_one():
+                    return
                 screen = self.consumer.item_filter
                 claimed = self.consumer.queue._run(claim_exclusive, self.consumer.lease, screen=screen)
                 if claimed is None:
@@ -227,12 +260,19 @@ class Fetcher:
         finally:
             self.coordinator.resume_others(in_vain=in_vain)
 
+    def _may_claim_one(self) -> bool:
+        """Return whether the limits of the queue allow one more item; rest for a moment if not."""
+        if not self.limiter.is_limited or self.consumer.queue._run_flow(self.limiter.take(1)):
+            return True
+        self.executor.rest(self.backlog.fetch_event, self.limiter.pause())
+        return False
+
     def _run_one_exclusively(self, item: Item[Any], *, lapsed: bool) -> None:
         if lapsed:
             fields = log_fields(item, worker=self.coordinator.worker)
             text = "item %s of queue %r may have killed a worker; it runs alone"
             logger.warning(text, item.id, item.queue, extra=fields)
-        self._accept([item], asked=1)
+        self._admit([item], asked=1)
         self._wait_until_quiet(math.inf)
 
     def _wait_until_quiet(self, seconds: float) -> bool:

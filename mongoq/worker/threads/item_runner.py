@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.failure_log import FailureReporter, hide_text
 from mongoq.worker.handler_call import HandlerCall, HandlerSettlements
 from mongoq.worker.hooks import Hook, add_hooks
+from mongoq.worker.limiter import MAX_PAUSE_SECONDS, Limiter
 from mongoq.worker.threads.job import Job
 
 logger = logging.getLogger("mongoq.worker")
@@ -41,6 +43,7 @@ class ItemRunner:
     failures: FailureReporter
     coordinator: Coordinator
     executor: ThreadExecutor
+    limiter: Limiter
     _started: int = field(default=0, init=False)
     _hooks: Sequence[Hook] = field(default=(), init=False)
 
@@ -79,9 +82,12 @@ class ItemRunner:
 
     def _process(self, run: HandlerCall) -> None:
         consumer, items = self.consumer, run.items
+        self.limiter.adopt()
         outcomes = consumer.resolver.refusal(consumer, items)
         if outcomes is None and consumer.pops:
             outcomes = self._take_out(run)
+        if outcomes is None and self.limiter.has_rate:
+            outcomes = self._wait_for_slots(run)
         if outcomes is None:
             outcomes = self._call_handler(run)
         cancelled = run.timed_out and consumer.on_timeout == "cancel" and not run.pops
@@ -125,6 +131,30 @@ class ItemRunner:
             if consumer.takes_job:
                 self.settlements.record(run)
 
+    def _wait_for_slots(self, run: HandlerCall) -> list[ResolvedOutcome] | None:
+        """Wait until the rate of the queue allows the call; returns outcomes if it is not to start any more.
+
+        An item that has left its queue starts late rather than never.
+        """
+        event, limiter = WakeEvent(), self.limiter
+        with limiter.at_gate(run):
+            while (wait := limiter.start(run)) > 0:
+                if run.abandoned or (not run.pops and (self.backlog.closed or run.lost)):
+                    return [Release() for _ in run.items]
+                if wait == math.inf:
+                    try:
+                        taken = self.consumer.queue._run_flow(limiter.take_for(run))
+                    except Exception as error:
+                        taken = self.coordinator.report_error("claim", error) or POLL_SECONDS
+                    if isinstance(taken, Release):
+                        if not run.pops:
+                            return [taken]
+                        taken = POLL_SECONDS
+                    wait = taken
+                self.executor.rest(event, min(wait, MAX_PAUSE_SECONDS))
+        run.started = time.monotonic()
+        return None
+
     # --- items that run at most once -------------------------------------------------------------
 
     def _take_out(self, run: HandlerCall) -> list[ResolvedOutcome] | None:
@@ -153,6 +183,12 @@ class ItemRunner:
         return not failed
 
     # --- failures --------------------------------------------------------------------------------
+
+    def fail(self, item: Item[Any], error: Exception) -> ResolvedOutcome:
+        """Return the outcome of an item that fails without a run, and log it."""
+        outcome = self.consumer.resolver.failure(self.consumer, item, error)
+        self.failures.report(item, outcome)
+        return outcome
 
     def refuse(self, invalid: PayloadInvalid) -> None:
         """Fail an item that does not fit the model and has no dead queue to go to, without a run."""

@@ -15,7 +15,16 @@ from mongoq.model.policy import RetryPolicy
 from mongoq.model.process import Local
 from mongoq.model.schedule.definition import Tick, define, function_name
 from mongoq.model.schedule.timetable import Missed
-from mongoq.model.settings import DEFAULT, Default, SettingsFrom, check_limit, check_options, check_source
+from mongoq.model.settings import (
+    DEFAULT,
+    Default,
+    SettingsFrom,
+    check_burst,
+    check_limit,
+    check_options,
+    check_source,
+    only_given,
+)
 from mongoq.sync import Broker, Queue
 from mongoq.worker.consumer import (
     BROKER_HINT,
@@ -121,6 +130,10 @@ class Worker(Local):
         on_timeout: OnTimeout = "log",
         batch: int | None = None,
         probe: bool = False,
+        max_running: int | Default | None = DEFAULT,
+        rate: str | Default | None = DEFAULT,
+        burst: int | Default | None = DEFAULT,
+        rate_key: str | Callable[[Any], Any] | None = None,
     ) -> Callable[[H], H]:
         """Register the decorated function as the handler of a queue; it is returned as it is.
 
@@ -152,12 +165,22 @@ class Worker(Local):
                 list with an entry for each: ``None``, an outcome or an exception.
             probe: while the handler keeps failing, one item at a time is tried, another one each time, and these
                 failures use up no attempts; the first success ends that.
+            max_running: how many items of the queue run at a time, over the workers of all processes. This and the
+                next two are settings of the queue: they are stored with it unless they are stored already, in which
+                case the stored ones hold, with a warning; ``queue.configure`` changes them at run time.
+            rate: how many items may start in a time, over all processes: ``"100/m"``, ``"5/s"``, ``"1000/h"`` or
+                ``"10/30s"``. In any time T at most ``burst + T * rate`` items start.
+            burst: how many may start at once; default as many as the rate allows in a quarter of a second, at least
+                one.
+            rate_key: each key has the rate to itself: a function of the payload, or the dotted name of a field of it.
+                An item whose key has no start left goes back until there is one, no attempt counted.
 
         Raises:
             ArgumentInvalid: an option cannot be used, or the queue has a consumer in this worker already.
             QueueNameInvalid: the name cannot be stored.
         """
-        handle = self._handle(queue, lease, max_retries)
+        limits = only_given(max_running=max_running, rate=rate, burst=burst)
+        handle = self._handle(queue, lease, max_retries, limits)
         options: dict[str, Any] = {
             "concurrency": concurrency,
             "prefetch": prefetch,
@@ -169,6 +192,7 @@ class Worker(Local):
             "prefetch_bytes": prefetch_bytes,
             "batch": batch,
             "probe": probe,
+            "rate_key": rate_key,
             "coroutines": self._coroutines,
         }
         consumer(handle, any_handler, **{**options, "coroutines": True})  # a bad option is told at once
@@ -296,19 +320,21 @@ class Worker(Local):
         self._hooks.append(hook)
         return hook
 
-    def _handle(self, queue: str | Queue[Any], lease: Any, max_retries: Any) -> Queue[Any]:
-        """Return a queue handle with the consumer's own settings; it stores them if settings in code win."""
+    def _handle(self, queue: str | Queue[Any], lease: Any, max_retries: Any, limits: Mapping[str, Any]) -> Queue[Any]:
+        """Return a queue handle with the consumer's own settings; it stores limits, and all if settings in code win."""
         handle = queue if isinstance(queue, Queue) else self._broker.queue(queue)
         if handle._context.broker is not self._broker._context:
             raise ArgumentInvalid("queue", f"{handle!r} belongs to another broker than the worker's")
         overriding = check_options(handle.name, max_retries=max_retries)
         check_limit(handle.name, overriding, dead=handle.settings.dead)
-        if self._settings_from == "stored" and not overriding:
+        own = check_options(handle.name, **limits)
+        check_burst(own, rate=handle.settings.rate)
+        if self._settings_from == "stored" and not overriding and not own:
             return handle
         options = handle._context.options
         if self._settings_from == "code":
-            own = check_options(handle.name, lease=lease, max_retries=max_retries)
-            options = replace(options, given={**options.given, **own})
+            own |= check_options(handle.name, lease=lease, max_retries=max_retries)
+        options = replace(options, given={**options.given, **own})
         return handle._with(options=options, overriding=overriding, settings_from=self._settings_from)
 
     def _add(self, consumer: Consumer) -> None:

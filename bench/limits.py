@@ -1,0 +1,143 @@
+"""``python -m bench limits``: two processes under a backlog, and how much of a limit they use; never more than it."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pymongo import MongoClient
+
+from bench import report
+from bench.benchmark import Benchmark
+from bench.place import Address, place
+from mongoq import Broker, Worker
+from mongoq.model.rate import parse_rate
+
+__all__ = ["BENCHMARK", "share_of_rate", "worst_window"]
+
+PROCESSES = 2
+QUEUE = "bench.limits"
+SECONDS = 30.0
+WARM_UP_SECONDS = 3.0
+RATES = (("100/m", 1), ("5/s", 1), ("20/s", None), ("200/s", None))
+MAX_RUNNING = 8
+HANDLER_SECONDS = 0.1
+
+
+def _connect(address: Address) -> MongoClient[Any]:
+    return MongoClient(address.uri)
+
+
+def _consume(address: Address, options: dict[str, Any], handler_seconds: float, signals: tuple[Any, Any, Any]) -> None:
+    """Run a worker until the event is set, and report the begin and the end of each run."""
+    ready, stop, results = signals
+    runs: list[tuple[float, float]] = []
+    with _connect(address) as client, Broker(client[address.database][address.collection]) as broker:
+        worker = Worker(broker)
+
+        @worker.consumer(QUEUE, concurrency=MAX_RUNNING, **options)
+        def handle(_: Any) -> None:
+            began = time.time()
+            time.sleep(handler_seconds)
+            runs.append((began, time.time()))
+
+        def stop_later() -> None:
+            stop.wait()
+            worker.stop()
+
+        threading.Thread(target=stop_later, daemon=True).start()
+        ready.wait()
+        worker.run(signals=False)
+    results.put(runs)
+
+
+def worst_window(starts: Sequence[float], rate: float, burst: int) -> dict[str, float]:
+    """Return the window that holds most starts beyond ``burst + T * rate``; ``over`` is negative below the limit."""
+    worst = {"starts": 0.0, "seconds": 0.0, "over": float("-inf")}
+    for first, begin in enumerate(starts):
+        for last in range(first, len(starts)):
+            length = starts[last] - begin
+            over = last - first + 1 - burst - length * rate
+            if over > worst["over"]:
+                worst = {"starts": last - first + 1, "seconds": round(length, 4), "over": round(over, 3)}
+    return worst
+
+
+def share_of_rate(starts: Sequence[float], rate: float) -> float:
+    """Return the share of the rate that was used, after the warm-up."""
+    counted = [start for start in starts if start >= starts[0] + WARM_UP_SECONDS]
+    return round((len(counted) - 1) / (counted[-1] - counted[0]) / rate, 4)
+
+
+def _run_workers(
+    address: Address, options: dict[str, Any], seconds: float, *, items: int, handler_seconds: float
+) -> list[tuple[float, float]]:
+    """Return the runs of all processes."""
+    with _connect(address) as client, Broker(client[address.database][address.collection]) as broker:
+        broker.drop_queue(QUEUE, force=True)
+        client[address.database][address.collection].delete_many({"_id": {"$regex": "^(limit|rate):"}})
+        broker.queue(QUEUE).push_many(range(items))
+    spawn = multiprocessing.get_context("spawn")
+    ready, stop, results = spawn.Barrier(PROCESSES + 1), spawn.Event(), spawn.Queue()
+    arguments = (address, options, handler_seconds, (ready, stop, results))
+    processes = [spawn.Process(target=_consume, args=arguments) for _ in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    ready.wait(timeout=120)
+    time.sleep(seconds + WARM_UP_SECONDS)
+    stop.set()
+    runs = [run for _ in processes for run in results.get(timeout=60)]
+    for process in processes:
+        process.join()
+    return sorted(runs)
+
+
+def _measure_rate(address: Address, text: str, burst: int | None, seconds: float) -> dict[str, Any]:
+    rate = parse_rate(text)
+    per_second = 1000 / rate.interval
+    burst = burst or rate.default_burst
+    items = int(per_second * (seconds + 2 * WARM_UP_SECONDS) * 2) + 100
+    options = {"rate": text, "burst": burst}
+    starts = [began for began, _ in _run_workers(address, options, seconds, items=items, handler_seconds=0.0)]
+    return {
+        **options,
+        "starts": len(starts),
+        "share": share_of_rate(starts, per_second),
+        "worst_window": worst_window(starts, per_second, burst),
+    }
+
+
+def _measure_running(address: Address, seconds: float) -> dict[str, Any]:
+    items = int(MAX_RUNNING / HANDLER_SECONDS * (seconds + 2 * WARM_UP_SECONDS)) + 100
+    options = {"max_running": MAX_RUNNING}
+    runs = _run_workers(address, options, seconds, items=items, handler_seconds=HANDLER_SECONDS)
+    events = sorted([(began, 1) for began, _ in runs] + [(ended, -1) for _, ended in runs])
+    running = most = 0
+    for _, step in events:
+        running += step
+        most = max(most, running)
+    begin, end = runs[0][0] + WARM_UP_SECONDS, max(began for began, _ in runs)
+    used = sum(max(0.0, min(ended, end) - max(began, begin)) for began, ended in runs)
+    share = used / (end - begin) / MAX_RUNNING
+    return {**options, "handler_seconds": HANDLER_SECONDS, "most_running": most, "share": round(share, 4)}
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time of each measurement")
+
+
+def _run(options: argparse.Namespace) -> dict[str, Any]:
+    with place(options.uri, options.database, "limits") as here:
+        address = Address(here.uri, here.database, here.collection)
+        machine = report.machine(here.client, write_concern="majority", processes=PROCESSES)
+        rates = [_measure_rate(address, text, burst, options.seconds) for text, burst in RATES]
+        running = _measure_running(address, options.seconds)
+    return {"machine": machine, "load_average": os.getloadavg()[0], "rates": rates, "max_running": running}
+
+
+BENCHMARK = Benchmark("two processes under a limit: the share that they use, and the worst window", _options, _run)

@@ -1,0 +1,83 @@
+"""Permits: how many runs of a queue each worker may hold under ``max_running``, divided fairly between workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+TENURE = timedelta(seconds=2)
+"""Time for which a worker may go on when more workers ask than there are permits; then another one has its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A worker that holds permits of a queue, or asks for some.
+
+    Attributes:
+        by: name of the worker, as in ``broker.workers()``.
+        number: permits that it holds: runs that it may have at a time.
+        wanted: permits that it could use.
+        since: time since which it asks, or since which it has its present turn.
+        until: end of the lease of its permits, or of its request.
+    """
+
+    by: str
+    number: int
+    wanted: int
+    since: datetime
+    until: datetime
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the holder as it is stored."""
+        return {
+            "by": self.by,
+            "number": self.number,
+            "wanted": self.wanted,
+            "since": self.since,
+            "until": self.until,
+        }
+
+
+def read_holders(document: Mapping[str, Any] | None, now: datetime) -> list[Holder]:
+    """Return the workers whose leases have not ended."""
+    stored = (document or {}).get("holders", [])
+    holders = [Holder(*(entry[name] for name in Holder.__slots__)) for entry in stored]
+    return [holder for holder in holders if holder.until > now]
+
+
+def share_permits(limit: int, wanted: Sequence[int]) -> list[int]:
+    """Divide permits: each gets what it wants, or as much as the others; the first ones get what cannot be divided."""
+    shares = [0] * len(wanted)
+    asking = [place for place, number in enumerate(wanted) if number > 0]
+    while asking and limit > 0:
+        each = limit // len(asking)
+        if each == 0:
+            for place in asking[:limit]:
+                shares[place] += 1
+            break
+        for place in asking:
+            more = min(each, wanted[place] - shares[place])
+            shares[place] += more
+            limit -= more
+        asking = [place for place in asking if shares[place] < wanted[place]]
+    return shares
+
+
+def plan_permits(
+    limit: int, others: Sequence[Holder], mine: Holder | None, *, occupied: int, wanted: int, now: datetime
+) -> int:
+    """Return how many permits a worker may hold now: at least those of its ``occupied`` runs, which cannot be undone.
+
+    A worker that holds more than its share, while others ask, takes no permit again; its runs give them back as they
+    end. Of more workers than permits, those that ask longest come first.
+    """
+    free = max(limit - sum(holder.number for holder in others), 0)
+    since = now if mine is None or now - mine.since >= TENURE else mine.since
+    if mine is not None and mine.number == 0:
+        since = mine.since  # it asks still: its place in the line is kept
+    order = sorted([*((holder.since, holder.by, holder.wanted) for holder in others), (since, "", wanted)])
+    shares = share_permits(limit, [number for _, _, number in order])
+    share = shares[order.index((since, "", wanted))]
+    return max(occupied, min(wanted, free, share))

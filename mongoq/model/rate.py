@@ -1,0 +1,273 @@
+"""Rates: how often items of a queue may start, such as ``100/m``, and the slots of a rate (GCRA).
+
+A rate is a sequence of slots, one interval apart. One start uses one slot, at its time or up to ``tolerance`` later, so
+that any window of length T contains at most ``burst + T * rate`` starts. A bucket is the time of the first slot that is
+not given away. Processes take blocks of slots from it, and use them by their clocks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from mongoq.errors import ArgumentInvalid
+
+UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""Milliseconds of the units of a period."""
+EXAMPLE = "write it as a number of starts and a period, such as '100/m', '5/s', '1000/h' or '10/30s'"
+MAX_PER_SECOND = 10_000
+"""Starts in a second, at most."""
+MAX_PERIOD_MS = 30 * UNITS["d"]
+"""Longest period, in milliseconds."""
+BURST_MS = 250
+"""Default burst: the starts of so many milliseconds, at least one."""
+_PATTERN = re.compile(r"\s*([^/\s]+)\s*/\s*([0-9]*)\s*([A-Za-z]+)\s*", re.ASCII)
+
+INTERVAL_MARGIN = 0.01
+"""Share by which slots are further apart than the rate says: a handler begins a moment after its slot was used."""
+MIN_INTERVAL_MARGIN_MS, MAX_INTERVAL_MARGIN_MS = 1.0, 20.0
+"""The least and the largest such margin, in milliseconds."""
+TOLERANCE_MARGIN_MS = 10.0
+"""Milliseconds by which slots end early: the clocks of two processes differ a little."""
+SLACK_SHARE, MIN_SLACK_MS, MAX_SLACK_MS = 0.015, 5.0, 100.0
+"""Share of a block, and milliseconds, that are left free behind it: late starts move its later slots into them."""
+LATE_MS = 100.0
+"""Tolerance in milliseconds from which on late starts lose no slots, and no such margins are needed."""
+LEAD_MS = 20.0
+"""Milliseconds in which a process learns of a slot that is free now, and gets ready to use it."""
+AHEAD_MS = 1_000.0
+"""Milliseconds ahead of time, at most, at which a slot can be taken."""
+ROUNDING_MS = 0.01
+"""Milliseconds by which sums of intervals may differ from each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A checked rate.
+
+    Attributes:
+        number: starts in each period.
+        period: length of the period in milliseconds.
+        text: the rate as it is stored, such as ``100/m``.
+    """
+
+    number: int
+    period: int
+    text: str
+
+    @property
+    def interval(self) -> float:
+        """Milliseconds between two starts."""
+        return self.period / self.number
+
+    @property
+    def default_burst(self) -> int:
+        """Starts that may come at once where no burst is given."""
+        return max(1, int(BURST_MS / self.interval))
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str) -> Rate:
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise ArgumentInvalid("rate", f"{text!r:.60} is no rate; {EXAMPLE}")
+    number_text, multiple_text, unit = match.groups()
+    if not re.fullmatch(r"[0-9]{1,9}", number_text) or int(number_text) == 0:
+        raise ArgumentInvalid("rate", f"{number_text!r:.40} in {text!r:.60} is no whole number from 1 up; {EXAMPLE}")
+    if unit not in UNITS:
+        hint = f"the units are {', '.join(UNITS)}"
+        raise ArgumentInvalid("rate", f"{unit!r:.40} in {text!r:.60} is no unit of time: {hint}; {EXAMPLE}")
+    if multiple_text and (len(multiple_text) > 9 or int(multiple_text) == 0):
+        raise ArgumentInvalid("rate", f"{multiple_text + unit!r:.40} in {text!r:.60} is no period; {EXAMPLE}")
+    number, multiple = int(number_text), int(multiple_text or 1)
+    period = multiple * UNITS[unit]
+    if period > MAX_PERIOD_MS:
+        raise ArgumentInvalid("rate", f"{text!r:.60} has a period of more than 30 days; {EXAMPLE}")
+    if number > period * MAX_PER_SECOND // 1000:
+        raise ArgumentInvalid("rate", f"{text!r:.60} is more than {MAX_PER_SECOND:,} in a second, which is the most")
+    return Rate(number, period, f"{number}/{'' if multiple == 1 else multiple}{unit}")
+
+
+def parse_rate(value: Any) -> Rate:
+    """Return a rate from its text; raises ``ArgumentInvalid`` that names the wrong part."""
+    if not isinstance(value, str):
+        raise ArgumentInvalid("rate", f"a text, not {type(value).__name__}; {EXAMPLE}")
+    return _parse(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Slots of a rate, as a process uses them; all numbers are milliseconds.
+
+    Attributes:
+        interval: time between two slots.
+        tolerance: time after a slot in which it can be used.
+        lead: time before the first slot that is taken from an idle bucket.
+        ahead: time ahead of which a slot can be taken.
+        slack: the least time that is left free behind a block.
+        slack_share: and the share of the block.
+    """
+
+    interval: float
+    tolerance: float
+    lead: float = LEAD_MS
+    ahead: float = AHEAD_MS
+    slack: float = MIN_SLACK_MS
+    slack_share: float = SLACK_SHARE
+
+    def slack_of(self, n: int) -> float:
+        """Return the time that is left free behind a block of ``n`` slots."""
+        return min(max(n * self.interval * self.slack_share, self.slack), MAX_SLACK_MS)
+
+    @property
+    def max_together(self) -> int:
+        """Number of starts that may come in one call of a handler, which takes a batch."""
+        return int(self.tolerance / self.interval) + 1
+
+
+@lru_cache(maxsize=256)
+def make_pace(text: str, burst: int | None, *, exact: bool = False) -> Pace:
+    """Return the pace of a rate; ``exact`` for a clock that stands still, where nothing is late."""
+    rate = parse_rate(text)
+    burst = burst or rate.default_burst
+    if exact:
+        return Pace(rate.interval, (burst - 1) * rate.interval, 0.0, 0.0, 0.0, 0.0)
+    length = (burst - 1) * rate.interval
+    if length >= LATE_MS:
+        return Pace(rate.interval, length - TOLERANCE_MARGIN_MS, slack=0.0, slack_share=0.0)
+    margin = min(max(rate.interval * INTERVAL_MARGIN, MIN_INTERVAL_MARGIN_MS), MAX_INTERVAL_MARGIN_MS)
+    return Pace(rate.interval + margin, length - min(TOLERANCE_MARGIN_MS, length / 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """State of a rate in its control document.
+
+    Attributes:
+        next: time of the first slot that is not given away, in milliseconds since 1970.
+        interval: time between two slots when it was written; another one then holds for the next slot.
+    """
+
+    next: float
+    interval: float
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Slots that a process has taken together.
+
+    Attributes:
+        next: time of the next slot to use.
+        end: end of the block: the first slot behind it.
+        pace: pace by which they were taken.
+    """
+
+    next: float
+    end: float
+    pace: Pace
+
+    @property
+    def number(self) -> int:
+        """Number of slots left."""
+        return max(0, math.floor((self.end - self.next + ROUNDING_MS) / self.pace.interval))
+
+
+def take_block(
+    bucket: Bucket | None, pace: Pace, now: float, n: int, own: Block | None = None
+) -> tuple[Block, bool] | float:
+    """Take up to ``n`` slots from a bucket; returns the block, or the milliseconds until there is one.
+
+    ``own`` is the last block of this process. If no other process has taken slots since, the new block begins where
+    that one was used up, and the second value is True: it contains the rest of the own one.
+    """
+    is_next = own is not None and bucket is not None and own.end == bucket.next and own.pace == pace
+    if bucket is None:
+        base = -math.inf
+    elif is_next:
+        assert own is not None
+        base, n = own.next, n + own.number
+    else:
+        base = bucket.next - bucket.interval + pace.interval
+    base = max(base, now - pace.tolerance + pace.lead)
+    if base > now + pace.ahead:
+        return base - now - pace.ahead
+    n = min(n, int((now + pace.ahead - base) / pace.interval) + 1)
+    return Block(base, base + n * pace.interval + pace.slack_of(n), pace), is_next
+
+
+class Slots:
+    """Slots that this process has taken and not used yet. Callers of several threads hold the limiter's lock."""
+
+    def __init__(self) -> None:
+        self._blocks: deque[Block] = deque()
+        self._newest: Block | None = None
+
+    def add(self, block: Block) -> None:
+        """Add a block that was taken now."""
+        self._blocks.append(block)
+        self._newest = block
+
+    def detach(self) -> Block | None:
+        """Take the newest block out, used up or not: while its end is moved, no slot of it may be used."""
+        newest, self._newest = self._newest, None
+        if newest is not None and newest in self._blocks:
+            self._blocks.remove(newest)
+        return newest
+
+    def restore(self, block: Block) -> None:
+        """Put a block back that was taken out."""
+        if block.number:
+            self._blocks.appendleft(block)
+        self._newest = self._newest or block
+
+    def count(self, until: float) -> int:
+        """Return the number of slots that can be used up to a time."""
+        number = 0
+        for block in self._blocks:
+            due = (until - block.next) / block.pace.interval + 1 if block.next <= until else 0
+            number += int(min(due, block.number))
+        return number
+
+    @property
+    def has_unused(self) -> bool:
+        """True if the newest block has slots that were not used."""
+        return self._newest is not None and self._newest in self._blocks
+
+    def first(self) -> float:
+        """Return the time of the first slot; infinite without any."""
+        return min((block.next for block in self._blocks), default=math.inf)
+
+    def use(self, now: float, n: int = 1) -> float:
+        """Use ``n`` slots now; returns 0, or the milliseconds until that is possible, infinite if there are too few.
+
+        A start that is later than the tolerance of its slot moves the other slots of the block; slots that are moved
+        behind its end are lost.
+        """
+        used: list[tuple[Block, float]] = []
+        for block in list(self._blocks):
+            slot = max(block.next, now - block.pace.tolerance)
+            last = block.end - block.pace.interval + ROUNDING_MS
+            if slot > last:
+                self._blocks.remove(block)
+                continue
+            while slot <= last and len(used) < n:
+                used.append((block, slot))
+                slot += block.pace.interval
+        if len(used) < n:
+            return math.inf
+        if used[-1][1] > now + ROUNDING_MS:
+            return used[-1][1] - now
+        for block, slot in used:
+            block.next = slot + block.pace.interval
+            if not block.number and block in self._blocks:
+                self._blocks.remove(block)
+        return 0.0
+
+    def clear(self) -> None:
+        """Forget all slots: the rate has changed."""
+        self._blocks.clear()
+        self._newest = None

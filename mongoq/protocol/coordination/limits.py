@@ -1,0 +1,262 @@
+"""Limits of a queue over all processes: permits of ``max_running``, and slots of ``rate``, in control documents.
+
+``limit:<queue>`` lists the workers that hold permits, each with a lease. ``rate:<queue>`` and ``rate:<queue>:<hash>``
+are the buckets of rates. Each change is one ``update`` that finds the document as it was read, so that none is lost or
+made twice. The TTL index removes a document that is not used any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from bson import ObjectId
+
+from mongoq.model.clock import milliseconds
+from mongoq.model.permits import Holder, plan_permits, read_holders
+from mongoq.model.process import dice
+from mongoq.model.rate import Block, Bucket, Pace, take_block
+from mongoq.protocol.base.find import find_one
+from mongoq.protocol.base.retry import retry_until_reply
+from mongoq.protocol.flow import Command, Duplicate, Flow, Wait, has_matched
+from mongoq.protocol.state.context import BrokerContext
+
+T = TypeVar("T")
+Document = Mapping[str, Any]
+
+LIMIT_PREFIX = "limit:"
+"""Prefix of the ``_id`` of the permits of a queue."""
+RATE_PREFIX = "rate:"
+"""Prefix of the ``_id`` of a bucket."""
+MAX_CHANGES = 50
+"""Times that another process may be faster before a caller gives up."""
+RACE_PAUSE_SECONDS = 0.01
+"""Longest pause after a lost race, in seconds; it grows with each race, up to ten times."""
+IDLE_EXPIRY = timedelta(hours=1)
+"""Time after its last use, or its last slot, at which the TTL index removes a document."""
+MAX_EXPIRY_MS = 3650 * 86_400_000.0
+"""Milliseconds after which a document expires, at most."""
+REQUEST_LEASE = timedelta(seconds=2)
+"""Time for which a request for permits counts unless the worker repeats it."""
+
+
+class LimitContended(Exception):
+    """Raised when other processes were faster each time; the caller tries again later."""
+
+
+def change_document(
+    broker: BrokerContext,
+    id: str,
+    change: Callable[[Document | None, datetime], tuple[dict[str, Any] | None, T]],
+    known: Document | None = None,
+) -> Flow[tuple[T, Document | None]]:
+    """Change a control document by what it contains; returns the result of ``change`` and the document.
+
+    One ``update`` where the document is as ``known``; else a ``find`` before it. ``change`` returns the fields to set,
+    or ``None`` for no change, and is called again when another process was faster. A crash leaves the document as it
+    was or as it was to be.
+    """
+    for races in range(MAX_CHANGES):
+        if known is None:
+            known = yield from find_one(broker, {"_id": id})
+        now = broker.clock.now()
+        fields, result = change(known, now)
+        if fields is None:
+            return result, known
+        version = ObjectId()
+        fields = {"expires": now + IDLE_EXPIRY, **fields, "version": version}
+        before = {"$exists": False} if known is None else known.get("version")
+        # The own version also matches: a command that is sent again after a lost reply finds what it has written.
+        filter = {"_id": id, "version": before if known is None else {"$in": [before, version]}}
+        arguments = {"filter": filter, "update": {"$set": fields}, "upsert": known is None}
+        try:
+            if (yield from retry_until_reply(Command("update_one", arguments, _has_changed))):
+                return result, {**(known or {}), "_id": id, **fields}
+        except Duplicate:  # another process has just inserted it; or this one, by a command whose reply was lost
+            pass
+        known = None
+        if races:
+            yield Wait(dice.uniform(0, RACE_PAUSE_SECONDS * min(races, 10)))
+    raise LimitContended(id)
+
+
+def _has_changed(reply: Any) -> bool:
+    return has_matched(reply) or reply.upserted_id is not None
+
+
+# --- permits -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PermitRequest:
+    """What a worker asks for.
+
+    Attributes:
+        by: name of the worker.
+        limit: permits in all.
+        occupied: items that it holds now.
+        wanted: permits that it could use, ``occupied`` included.
+        lease: length of the lease of its permits.
+        holds: True if it holds permits already, as far as it knows.
+    """
+
+    by: str
+    limit: int
+    occupied: int
+    wanted: int
+    lease: timedelta
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Permits:
+    """Permits that a worker holds.
+
+    Attributes:
+        number: number of runs that it may have at a time.
+        until: end of their lease.
+        lost: True if their lease had ended: other workers may hold them now.
+    """
+
+    number: int
+    until: datetime
+    lost: bool = False
+
+
+def take_permits(
+    broker: BrokerContext, queue: str, request: PermitRequest, known: Document | None = None
+) -> Flow[tuple[Permits, Document | None]]:
+    """Take as many permits as the worker may have, extend their lease, or leave a request for some."""
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Permits]:
+        holders = read_holders(document, now)
+        mine = next((holder for holder in holders if holder.by == request.by), None)
+        others = [holder for holder in holders if holder.by != request.by]
+        lost = request.holds and (mine is None or mine.number == 0)
+        # Runs whose permits are lost have no claim to others: their items are lost as well.
+        occupied = 0 if lost else request.occupied
+        wanted = max(request.wanted, occupied)
+        number = plan_permits(request.limit, others, mine, occupied=occupied, wanted=wanted, now=now)
+        if lost:
+            number = 0
+        keeps_turn = mine is not None and (mine.number > 0) == (number > 0)
+        since = mine.since if mine is not None and keeps_turn else now
+        until = now + (request.lease if number else REQUEST_LEASE)
+        if number == 0 and mine is not None and mine.number == 0 and mine.until - now > REQUEST_LEASE / 2:
+            return None, Permits(0, mine.until, lost)  # the request stands
+        changed = Holder(request.by, number, wanted, since, until)
+        return _holders_update([*others, changed], now), Permits(number, until, lost)
+
+    return (yield from change_document(broker, LIMIT_PREFIX + queue, change, known))
+
+
+def keep_permits(
+    broker: BrokerContext, queue: str, by: str, *, number: int, lease: timedelta, known: Document | None = None
+) -> Flow[tuple[Permits, Document | None]]:
+    """Keep only ``number`` permits and extend their lease, or with 0 take the worker off the list (``update``).
+
+    Permits whose lease has ended are lost, and not taken again.
+    """
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Permits]:
+        holders = read_holders(document, now)
+        mine = next((holder for holder in holders if holder.by == by), None)
+        others = [holder for holder in holders if holder.by != by]
+        if mine is None or (number and mine.number < number):
+            return None, Permits(0, now, lost=number > 0)
+        if number == 0:
+            return _holders_update(others, now), Permits(0, now)
+        kept = Holder(by, number, number, mine.since, now + lease)
+        return _holders_update([*others, kept], now), Permits(number, kept.until)
+
+    return (yield from change_document(broker, LIMIT_PREFIX + queue, change, known))
+
+
+def _holders_update(holders: list[Holder], now: datetime) -> dict[str, Any]:
+    last = max([now, *(holder.until for holder in holders)])
+    return {"holders": [holder.to_document() for holder in holders], "expires": last + IDLE_EXPIRY}
+
+
+def read_permits(broker: BrokerContext, queue: str) -> Flow[list[Holder]]:
+    """Read which workers hold or ask for permits of a queue (``find`` by ``_id``)."""
+    document = yield from find_one(broker, {"_id": LIMIT_PREFIX + queue})
+    return read_holders(document, broker.clock.now())
+
+
+# --- slots ---------------------------------------------------------------------------------------
+
+
+def bucket_id(queue: str, key: bytes | None = None) -> str:
+    """Return the ``_id`` of the bucket of a queue, or of one key of it."""
+    if key is None:
+        return RATE_PREFIX + queue
+    return f"{RATE_PREFIX}{queue}:{hashlib.sha256(key).hexdigest()}"
+
+
+def take_slots(
+    broker: BrokerContext, id: str, pace: Pace, n: int, own: Block | None = None
+) -> Flow[tuple[Block, bool] | float]:
+    """Take up to ``n`` slots of a bucket (``find`` and ``update``), as ``take_block`` does.
+
+    A crash after it leaves the slots unused: no other process gets them.
+    """
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, tuple[Block, bool] | float]:
+        taken = take_block(_bucket(document), pace, milliseconds(now), n, own)
+        if not isinstance(taken, tuple):
+            return None, taken
+        return _bucket_fields(taken[0].end, pace, now), taken
+
+    taken, _ = yield from change_document(broker, id, change)
+    return taken
+
+
+def give_back_slots(broker: BrokerContext, id: str, own: Block) -> Flow[bool]:
+    """Give the unused slots of a block back, if no process has taken later ones (``find`` and ``update``).
+
+    Returns whether it has; otherwise they are lost.
+    """
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, bool]:
+        bucket = _bucket(document)
+        if bucket is None or bucket.next != own.end:
+            return None, False
+        return _bucket_fields(own.next, own.pace, now), True
+
+    is_back, _ = yield from change_document(broker, id, change)
+    return is_back
+
+
+def plan_later(broker: BrokerContext, id: str, pace: Pace, wait: float) -> Flow[float]:
+    """Return the time for which to put an item off whose bucket has no slot for ``wait`` milliseconds (``update``).
+
+    Each item gets a time of its own, one interval after the one before, so that they do not come back all at once.
+    """
+
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, float]:
+        later = (document or {}).get("later")
+        soonest = milliseconds(now) + wait
+        planned = max(later if isinstance(later, int | float) else soonest, soonest)
+        expires = _expiry(now, planned + pace.tolerance)
+        return {"later": planned + pace.interval + pace.slack_of(1), "expires": expires}, planned
+
+    planned, _ = yield from change_document(broker, id, change)
+    return planned
+
+
+def _bucket(document: Document | None) -> Bucket | None:
+    if document is None or "next" not in document:
+        return None
+    return Bucket(float(document["next"]), float(document["interval"]))
+
+
+def _bucket_fields(first: float, pace: Pace, now: datetime) -> dict[str, Any]:
+    # Without the document the bucket is full: it has to stay until it would be full anyway.
+    return {"next": first, "interval": pace.interval, "expires": _expiry(now, first + pace.tolerance)}
+
+
+def _expiry(now: datetime, until: float) -> datetime:
+    return now + timedelta(milliseconds=min(max(until - milliseconds(now), 0.0), MAX_EXPIRY_MS)) + IDLE_EXPIRY

@@ -1,0 +1,44 @@
+"""Repairs of sequences by workers: one process at a time looks at the sequences of a queue, 1,000 in each turn."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.protocol.coordination.document_lease import DocumentLease, ForeignLease, take_lease, write_under_lease
+from mongoq.protocol.flow import Flow
+from mongoq.protocol.sequence.repair import find_incomplete, repair_all
+from mongoq.protocol.state.context import QueueContext
+
+REPAIR_PREFIX = "repair:"
+"""Prefix of the ``_id`` of the control document whose lease a worker takes to look at a queue's sequences."""
+REPAIR_INTERVAL = timedelta(minutes=1)
+"""Time from one look at a queue's sequences to the next, over all processes."""
+REPAIR_EXPIRY = timedelta(days=1)
+"""Time after the last look at which the TTL index removes that document."""
+
+
+def repair_in_turn(context: QueueContext[Any]) -> Flow[int]:
+    """Look at the next 1,000 sequences of a queue, repair them, and return how many items were promoted.
+
+    Workers call it for their queues. It does nothing for a queue without sequences, nor within a minute after another
+    process has done it: that one holds a lease (``findAndModify``), which is left to end. The look is a ``find`` and
+    an ``aggregate``, whose place is written under the lease (``update``). A crash in between leaves the rest of these
+    sequences for the next round.
+    """
+    yield from ensure_ready(context)
+    if not context.state.ordered:
+        return 0
+    broker, id = context.broker, REPAIR_PREFIX + context.name
+    expires = broker.clock.now() + REPAIR_EXPIRY
+    taken = yield from take_lease(broker, id, REPAIR_INTERVAL, {"queue": context.name, "expires": expires})
+    if isinstance(taken, ForeignLease):
+        return 0
+    token, document = taken
+    after = document.get("after")
+    incomplete, following = yield from find_incomplete(broker, context.name, after if isinstance(after, str) else "")
+    number = yield from repair_all(context, incomplete)
+    lease = DocumentLease(id, token, REPAIR_INTERVAL)
+    yield from write_under_lease(broker, lease, {"$set": {"after": following or "", "expires": expires}})
+    return number

@@ -1,0 +1,446 @@
+"""Limiter of a consumer: holds permits and slots for what it claims and starts, while its queue has limits.
+
+Its flows take them from the control documents that all processes share; what it holds, it decides about without I/O.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from threading import Lock
+from typing import Any, TypeVar
+
+from mongoq.model.clock import VirtualClock, milliseconds, time_of
+from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Release
+from mongoq.model.rate import Block, Pace, Slots
+from mongoq.model.rate_key import RateKey
+from mongoq.protocol.coordination.limits import (
+    LimitContended,
+    PermitRequest,
+    Permits,
+    bucket_id,
+    give_back_slots,
+    keep_permits,
+    plan_later,
+    take_permits,
+    take_slots,
+)
+from mongoq.protocol.flow import Flow, Wait
+from mongoq.protocol.state.context import QueueContext
+from mongoq.worker.backlog import Backlog
+from mongoq.worker.consumer import Consumer
+from mongoq.worker.handler_call import HandlerCall
+
+T = TypeVar("T")
+
+CLAIM_LEAD_MS = 50.0
+"""Milliseconds before its slot at which an item is claimed."""
+MAX_KEYED_CLAIM = 10
+"""Items in one claim, at most, whose rates are known only after it."""
+PERMIT_LEASES = 1.5
+"""Lease of permits in leases of items: they end after the items that are held under them."""
+PERMIT_LEASES_LEFT = 1.25
+"""The same at which it is extended before a claim."""
+KNOWN_SECONDS = 0.2
+"""Seconds for which permits are used without looking whether other workers ask for some."""
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.005, 0.25
+"""Seconds between two tries of a limited consumer, at least and at most."""
+REFUSED_PAUSE_SECONDS = 0.05
+"""Seconds after which a worker without any permit asks again."""
+BUSY_PAUSE_SECONDS = 0.002
+"""Seconds between two looks whether another thread or task still changes the permits."""
+MAX_KEYED = 10_000
+"""Items whose slots are remembered, at most."""
+
+
+@dataclass(slots=True)
+class _Keyed:
+    """Slot of an item with a rate of its own key."""
+
+    bucket: str
+    slots: Slots
+
+
+def find_pace(context: QueueContext[Any]) -> Pace | None:
+    """Return the slots of the queue's rate; exact ones under a clock that stands still."""
+    return context.settings.make_pace(exact=isinstance(context.broker.clock, VirtualClock))
+
+
+class Limiter:
+    """Holds what a consumer may claim and start.
+
+    Attributes:
+        claiming: items that a claim under way may return, or has returned.
+        is_lost: True when the lease of its permits has ended; the items held under them are to be given up.
+    """
+
+    def __init__(self, consumer: Consumer, backlog: Backlog, worker: str) -> None:
+        self._consumer = consumer
+        self._context = consumer.context
+        self._backlog = backlog
+        self._by = worker
+        self._lock = Lock()
+        self._changing = Lock()
+        self._taking = 0
+        self._slots = Slots()
+        self._pace: Pace | None = None
+        self._keyed: dict[Any, _Keyed] = {}
+        self._at_gate = 0
+        self._permits: Permits | None = None
+        self._document: Mapping[str, Any] | None = None
+        self._asked_at = self._used_at = float("-inf")
+        self._asked_limit: int | None = None
+        self._resume_at = float("-inf")
+        self._was_limited = False
+        self._adopted: Any = None
+        self.claiming = 0
+        self.is_lost = False
+
+    @property
+    def is_limited(self) -> bool:
+        """True while the queue has limits; joins have no handler, and none."""
+        return self._consumer.claims is None and self._context.settings.is_limited
+
+    @property
+    def has_rate(self) -> bool:
+        """True while the queue has a rate."""
+        return self._consumer.claims is None and self._context.settings.rate is not None
+
+    @property
+    def holds_permits(self) -> bool:
+        """True while this worker is on the list of the queue's permits."""
+        return self._permits is not None
+
+    def pause(self) -> float:
+        """Return the seconds until a claim may be tried again."""
+        return min(max(self._resume_at - time.monotonic(), MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
+
+    def adopt(self) -> None:
+        """Follow the settings of the queue; when limits begin, items that wait for a run go back.
+
+        Each run asks; stored options that are equal keep their identity.
+        """
+        stored = self._context.state.stored
+        if stored is self._adopted:
+            return
+        self._adopted = stored
+        pace = find_pace(self._context) if self.has_rate else None
+        if pace != self._pace:
+            with self._lock:
+                self._pace = pace
+                self._slots.clear()
+                self._keyed.clear()
+                self._resume_at = float("-inf")
+        is_limited, began = self.is_limited, self.is_limited and not self._was_limited
+        self._was_limited = is_limited
+        self._backlog.set_limit(is_limited, None if pace is None else pace.max_together)
+        if began:
+            self._backlog.release_waiting()
+
+    # --- before a claim --------------------------------------------------------------------------
+
+    def take(self, n: int) -> Flow[int]:
+        """Return how many of ``n`` items may be claimed now; what that needs is taken before."""
+        self.adopt()
+        self.claiming = 0
+        if not self.is_limited and self._permits is None:
+            return n
+        try:
+            if self._pace is not None:
+                keyed = self._consumer.rate_key is not None
+                n = min(n, MAX_KEYED_CLAIM) if keyed else (yield from self._take_slots(n))
+            most = self._context.settings.max_running
+            if most is None:
+                yield from self._alone(self._leave)
+            elif n:
+                n = yield from self._alone(partial(self._take_permits, most, n))
+        except LimitContended:
+            n = 0
+            self._rest(MIN_PAUSE_SECONDS * 10)
+        self.claiming = n
+        self._used_at = time.monotonic()
+        return n
+
+    def record(self, found: int) -> None:
+        """Record how many items a claim has returned, until ``accept``."""
+        self.claiming = found
+
+    def accept(self) -> None:
+        """Record that the backlog counts the claimed items now."""
+        self.claiming = 0
+
+    def _rest(self, seconds: float) -> None:
+        self._resume_at = time.monotonic() + seconds
+
+    def _now(self) -> float:
+        return float(milliseconds(self._context.broker.clock.now()))
+
+    def _count_pending(self) -> int:
+        """Return the number of items held that have not used their slots yet."""
+        return self._backlog.waiting + self._at_gate + self.claiming
+
+    def _take_slots(self, n: int) -> Flow[int]:
+        usable, left = self._count_slots()
+        if usable > 0:
+            return min(n, usable)
+        if left <= 0:
+            if time.monotonic() < self._resume_at:
+                return 0
+            wait = yield from self._take_block(bucket_id(self._context.name), self._slots, n)
+            usable, left = self._count_slots()
+            if usable > 0:
+                return min(n, usable)
+            if wait > 0:
+                self._rest(wait / 1000)
+                return 0
+        self._rest((self._slots.first() - self._now() - CLAIM_LEAD_MS) / 1000)
+        return 0
+
+    def _count_slots(self) -> tuple[int, int]:
+        """Return how many slots can be used soon, and later as well, less those of items that are held."""
+        with self._lock:
+            pending = self._count_pending()
+            return self._slots.count(self._now() + CLAIM_LEAD_MS) - pending, self._slots.count(math.inf) - pending
+
+    def _take_block(self, bucket: str, slots: Slots, n: int) -> Flow[float]:
+        """Take slots of a bucket; returns 0, or the milliseconds until there are some."""
+        pace = self._pace
+        if pace is None:
+            return 0.0
+        with self._lock:
+            own = slots.detach()
+            self._taking += 1
+        taken: tuple[Block, bool] | float = 0.0
+        try:
+            taken = yield from take_slots(self._context.broker, bucket, pace, n, own)
+        finally:
+            with self._lock:
+                self._taking -= 1
+                if pace == self._pace:
+                    block, is_merged = taken if isinstance(taken, tuple) else (None, False)
+                    if own is not None and not is_merged:
+                        slots.restore(own)
+                    if block is not None:
+                        slots.add(block)
+        return 0.0 if isinstance(taken, tuple) else taken
+
+    def _alone(self, flow: Callable[[], Flow[T]]) -> Flow[T]:
+        """Run a flow that changes the permits when no other one does: each begins with what the last one has left."""
+        while not self._changing.acquire(blocking=False):  # it may not block: other tasks share the thread
+            yield Wait(BUSY_PAUSE_SECONDS)
+        try:
+            return (yield from flow())
+        finally:
+            self._changing.release()
+
+    def _take_permits(self, most: int, n: int) -> Flow[int]:
+        occupied, permits, now = self._backlog.occupied, self._permits, self._context.broker.clock.now()
+        known_for = KNOWN_SECONDS if permits is not None and permits.number else REFUSED_PAUSE_SECONDS
+        is_known = time.monotonic() - self._asked_at < known_for and most == self._asked_limit
+        if permits is not None and is_known:
+            if permits.number <= occupied:
+                self._rest(self._pause_without(permits))
+                return 0
+            if permits.until - now >= self._consumer.lease_length * PERMIT_LEASES_LEFT:
+                return min(n, permits.number - occupied)
+        if self.is_lost:
+            self._rest(REFUSED_PAUSE_SECONDS)
+            return 0
+        request = PermitRequest(
+            by=self._by,
+            limit=most,
+            occupied=occupied,
+            wanted=occupied + n,
+            lease=self._consumer.lease_length * PERMIT_LEASES,
+            holds=permits is not None and permits.number > 0,
+        )
+        permits, self._document = yield from take_permits(
+            self._context.broker, self._context.name, request, self._document
+        )
+        self._permits, self._asked_at, self._asked_limit = permits, time.monotonic(), most
+        if permits.lost:
+            self.is_lost = occupied > 0
+        if permits.number <= occupied or self.is_lost:
+            self._rest(self._pause_without(permits))
+            return 0
+        return min(n, permits.number - occupied)
+
+    def _pause_without(self, permits: Permits) -> float:
+        return MAX_PAUSE_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
+
+    # --- after it --------------------------------------------------------------------------------
+
+    def covers(self, items: Sequence[Item[Any]]) -> bool:
+        """Return whether the permits last as long as the leases of claimed items: a claim may take very long."""
+        permits = self._permits
+        if permits is None or self._context.settings.max_running is None:
+            return True
+        return all(item.lease_until is None or item.lease_until <= permits.until for item in items)
+
+    def give_back(self) -> Flow[None]:
+        """Give back slots and permits that no item needs (``find`` and ``update`` of each)."""
+        try:
+            yield from self._give_back_slots()
+            yield from self._alone(self._give_back_permits)
+        except LimitContended:
+            pass  # they are tried again, or lapse
+
+    def _give_back_slots(self) -> Flow[None]:
+        with self._lock:
+            own = self._slots.detach() if self._slots.has_unused and self._count_pending() == 0 else None
+        if own is None:
+            return
+        is_back = False
+        try:
+            is_back = yield from give_back_slots(self._context.broker, bucket_id(self._context.name), own)
+        finally:
+            with self._lock:
+                if own.pace == self._pace:
+                    # An empty block remains: its end tells whether the bucket is as this process has left it.
+                    self._slots.restore(Block(own.next, own.next, own.pace) if is_back else own)
+
+    def _give_back_permits(self) -> Flow[None]:
+        permits, needed = self._permits, self._backlog.occupied + self.claiming
+        if permits is None or self.is_lost or permits.number <= needed:
+            return
+        yield from self._keep(needed)
+
+    def _keep(self, number: int) -> Flow[None]:
+        lease = self._consumer.lease_length * PERMIT_LEASES
+        options: dict[str, Any] = {"number": number, "lease": lease, "known": self._document}
+        permits, self._document = yield from keep_permits(self._context.broker, self._context.name, self._by, **options)
+        self.is_lost = self.is_lost or permits.lost
+        self._permits = permits if number or permits.lost else None
+        self._asked_at = float("-inf")
+
+    def is_trimmable(self) -> bool:
+        """Return whether permits are held that no claim has used for a moment."""
+        permits = self._permits
+        if permits is None or self.is_lost or time.monotonic() - self._used_at < KNOWN_SECONDS / 2:
+            return False
+        return permits.number > self._backlog.occupied + self.claiming
+
+    def extend(self) -> Flow[None]:
+        """Extend the lease of the permits, before the leases of the items are; sets ``is_lost`` when it has ended."""
+        try:
+            yield from self._alone(self._extend)
+        except LimitContended:
+            pass  # the items are extended only as far as their permits last: at the next time
+
+    def _extend(self) -> Flow[None]:
+        permits = self._permits
+        if permits is not None and permits.number and not self.is_lost:
+            yield from self._keep(permits.number)
+
+    def lasts(self, until: datetime) -> bool:
+        """Return whether items may be held until then."""
+        permits = self._permits
+        return permits is None or permits.number == 0 or (not self.is_lost and permits.until >= until)
+
+    def forget_loss(self) -> None:
+        """Begin anew after the items that were held under lost permits have been given up."""
+        self.is_lost, self._permits, self._document = False, None, None
+        self._asked_at = float("-inf")
+
+    def leave(self, number: int = 0) -> Flow[None]:
+        """Give back everything at the end, but for the permits of ``number`` runs that were left behind."""
+        self.claiming = 0
+        yield from self._give_back_slots()
+        yield from self._alone(partial(self._leave, number))
+
+    def _leave(self, number: int = 0) -> Flow[None]:
+        permits = self._permits
+        if permits is not None and not self.is_lost and (number == 0 or permits.number > number):
+            yield from self._keep(number)
+
+    # --- rates by key ----------------------------------------------------------------------------
+
+    def admit(
+        self, items: Sequence[Item[Any]], refuse: Callable[[Item[Any], Exception], Any]
+    ) -> Flow[tuple[list[Item[Any]], list[tuple[Item[Any], Any]]]]:
+        """Take a slot of its key for each claimed item; returns the items to run, and the others with outcomes.
+
+        An item whose bucket is empty is put off until its time. ``refuse`` returns the outcome of an item without a
+        usable key.
+        """
+        rate_key = self._consumer.rate_key
+        if rate_key is None or self._pace is None:
+            return list(items), []
+        kept: list[Item[Any]] = []
+        others: list[tuple[Item[Any], Any]] = []
+        for item in items:
+            try:
+                key = rate_key.read(item)
+            except Exception as error:
+                others.append((item, refuse(item, error)))
+                continue
+            later = yield from self._admit_keyed(item, rate_key, key)
+            if later is None:
+                kept.append(item)
+            else:
+                others.append((item, later))
+        return kept, others
+
+    def _admit_keyed(self, item: Item[Any], rate_key: RateKey, key: bytes) -> Flow[Release | None]:
+        assert self._pace is not None
+        keyed = _Keyed(bucket_id(self._context.name, key), Slots())
+        wait = yield from self._take_block(keyed.bucket, keyed.slots, 1)
+        if wait > 0:
+            return (yield from self._put_off(keyed.bucket, wait))
+        with self._lock:
+            if len(self._keyed) >= MAX_KEYED:  # of items that went back unused
+                self._keyed.clear()
+            self._keyed[id_key(item.id)] = keyed
+        return None
+
+    def _put_off(self, bucket: str, wait: float) -> Flow[Release]:
+        assert self._pace is not None
+        planned = yield from plan_later(self._context.broker, bucket, self._pace, wait)
+        return Release(time_of(math.ceil(planned)))
+
+    # --- starts ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def at_gate(self, run: HandlerCall) -> Iterator[None]:
+        """Count a call that waits for its slots."""
+        number = len(run.items)
+        with self._lock:
+            self._at_gate += number
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_gate -= number
+
+    def start(self, run: HandlerCall) -> float:
+        """Use the slots of a call; returns 0, or the seconds to wait, infinite if there is no slot for it."""
+        with self._lock:
+            if self._pace is None:
+                return 0.0
+            if self._consumer.rate_key is None:
+                wait = self._slots.use(self._now(), len(run.items)) / 1000
+                # While a block is being moved, its slots are not to be seen.
+                return MIN_PAUSE_SECONDS if self._taking and wait == math.inf else wait
+            keyed = self._keyed.get(id_key(run.items[0].id))
+            wait = math.inf if keyed is None else keyed.slots.use(self._now()) / 1000
+            if wait == 0:
+                del self._keyed[id_key(run.items[0].id)]
+            return wait
+
+    def take_for(self, run: HandlerCall) -> Flow[Release | float]:
+        """Take slots for a call that has none; returns the seconds to wait, or the outcome of an item to put off."""
+        try:
+            if self._consumer.rate_key is None:
+                wait = yield from self._take_block(bucket_id(self._context.name), self._slots, len(run.items))
+                return wait / 1000
+            [item] = run.items
+            later = yield from self._admit_keyed(item, self._consumer.rate_key, self._consumer.rate_key.read(item))
+            return 0.0 if later is None else later
+        except LimitContended:
+            return REFUSED_PAUSE_SECONDS

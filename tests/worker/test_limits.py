@@ -1,0 +1,246 @@
+"""``max_running``: how many items of a queue run at a time, over all workers; permits, their leases, their shares."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import ObjectId
+
+import mongoq
+from mongoq.protocol.coordination.limits import change_document
+from tests.waiting import until
+from tests.worker.conftest import Desk
+from tests.worker.processes import Process
+
+
+class Gauge:
+    """Counts what runs at a time, by queue."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.running: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
+
+    def handler(self, queue: str, seconds: float = 0.01) -> Any:
+        async def handle(payload: Any) -> None:
+            with self._lock:
+                self.running[queue] += 1
+                self.most[queue] = max(self.most[queue], self.running[queue])
+            await asyncio.sleep(seconds)
+            with self._lock:
+                self.running[queue] -= 1
+                self.done[queue] += 1
+
+        return handle
+
+
+def stop_all(desk: Desk, runs: list[Any]) -> None:
+    for worker in desk._workers:
+        worker.stop()
+    for run in runs:
+        run.join()
+
+
+def permits(raw: Any, queue: str = "orders") -> dict[str, int]:
+    document = raw.find_one({"_id": f"limit:{queue}"}) or {"holders": []}
+    return {holder["by"]: holder["number"] for holder in document["holders"] if holder["number"]}
+
+
+def test_each_queue_of_a_worker_goes_by_its_own_limit(desk: Desk, raw: Any, broker: mongoq.Broker) -> None:
+    gauge = Gauge()
+    for queue, limit in (("orders", 2), ("mails", 5)):
+        broker.queue(queue).push_many(list(range(60)))
+        desk.consume(queue, gauge.handler(queue), concurrency=10, max_running=limit)
+    broker.queue("free").push_many(list(range(60)))
+    desk.consume("free", gauge.handler("free"), concurrency=10)
+    desk.run()
+    assert gauge.done == {"orders": 60, "mails": 60, "free": 60}
+    assert gauge.most["orders"] == 2
+    assert gauge.most["mails"] == 5
+    assert gauge.most["free"] > 5
+    assert permits(raw) == permits(raw, "mails") == {}
+    assert sorted(raw.distinct("_id", {"_id": {"$regex": "^limit:"}})) == ["limit:mails", "limit:orders"]
+
+
+def test_a_change_that_another_process_made_meanwhile_is_not_lost(broker: mongoq.Broker, raw: Any) -> None:
+    broker.queue("orders").push(1)
+    calls = []
+
+    def change(document: Any, now: Any) -> Any:
+        calls.append(document)
+        if len(calls) < 3:  # once before the document exists, and once after
+            raw.update_one({"_id": "limit:orders"}, {"$set": {"version": ObjectId()}, "$inc": {"n": 5}}, upsert=True)
+        return {"n": (document or {}).get("n", 0) + 1}, None
+
+    broker._run(_on_broker, change)
+    assert raw.find_one({"_id": "limit:orders"})["n"] == 11
+    assert len(calls) == 3
+
+
+def _on_broker(context: Any, change: Any) -> Any:
+    return change_document(context, "limit:orders", change)
+
+
+def test_two_workers_share_a_limit_and_give_all_of_it_back(desk: Desk, raw: Any, queue: Any) -> None:
+    gauge = Gauge()
+    queue.push_many(list(range(200)))
+    desk.consume("orders", gauge.handler("orders", 0.02), concurrency=8, max_running=4)
+    runs = [desk.start(), desk.start()]
+    until(lambda: len(permits(raw)) == 2)
+    until(lambda: not queue.counts().total)
+    stop_all(desk, runs)
+    assert gauge.done["orders"] == 200
+    assert gauge.most["orders"] <= 4
+    assert permits(raw) == {}
+
+
+def test_a_limit_follows_what_is_configured(desk: Desk, raw: Any, queue: Any) -> None:
+    gauge = Gauge()
+    queue.push_many(list(range(10_000)))
+    desk.consume("orders", gauge.handler("orders", 0.02), concurrency=10, max_running=1)
+    running = desk.start()
+    until(lambda: gauge.done["orders"] > 5)
+    assert gauge.most["orders"] == 1
+    queue.configure(max_running=6)
+    until(lambda: gauge.most["orders"] == 6)
+    queue.configure(max_running=None)
+    until(lambda: gauge.most["orders"] == 10)
+    queue.configure(max_running=2)
+    until(lambda: list(permits(raw).values()) == [2])
+    gauge.most["orders"], done = 0, gauge.done["orders"]
+    until(lambda: gauge.done["orders"] > done + 40)
+    assert gauge.most["orders"] == 2
+    running.stop()
+
+
+def test_stored_limits_win_over_those_of_a_consumer(desk: Desk, queue: Any, caplog: pytest.LogCaptureFixture) -> None:
+    gauge = Gauge()
+    queue.configure(max_running=2)
+    queue.push_many(list(range(30)))
+    desk.consume("orders", gauge.handler("orders"), concurrency=10, max_running=7)
+    desk.run()
+    assert gauge.most["orders"] == 2
+    assert "max_running=2, not by the 7" in caplog.text
+
+
+def test_a_paused_queue_takes_no_permits(desk: Desk, raw: Any, queue: Any) -> None:
+    gauge = Gauge()
+    queue.push_many(list(range(10)))
+    queue.pause()
+    desk.consume("orders", gauge.handler("orders"), concurrency=4, max_running=2)
+    running = desk.start()
+    until(lambda: raw.find_one({"_id": "queue:orders", "settings.max_running": 2}))
+    assert permits(raw) == {}
+    queue.resume()
+    until(lambda: gauge.done["orders"] == 10)
+    until(lambda: permits(raw) == {})
+    running.stop()
+
+
+def test_items_of_a_batch_count_one_by_one(desk: Desk, queue: Any) -> None:
+    sizes: list[int] = []
+
+    async def handle(payloads: list[Any]) -> None:
+        sizes.append(len(payloads))
+
+    queue.push_many(list(range(20)))
+    desk.consume("orders", handle, batch=10, max_running=4)
+    desk.run()
+    assert sum(sizes) == 20
+    assert max(sizes) <= 4
+
+
+def test_a_suspect_runs_under_a_limit_too(desk: Desk, raw: Any, queue: Any) -> None:
+    gauge = Gauge()
+    queue.push_many(list(range(3)))
+    for item in queue.reserve_many(3, lease=0.05):
+        raw.update_one({"_id": item.id}, {"$unset": {"batch": ""}})
+    desk.consume("orders", gauge.handler("orders"), concurrency=4, max_running=1)
+    desk.run()
+    assert gauge.done["orders"] == 3
+    assert gauge.most["orders"] == 1
+    assert permits(raw) == {}
+
+
+def test_a_run_that_has_lost_its_permits_loses_its_items(desk: Desk, raw: Any, queue: Any) -> None:
+    lost: list[Any] = []
+    entered = threading.Event()
+
+    async def handle(payload: Any, job: Any) -> None:
+        entered.set()
+        if payload == "first" and not lost:
+            await asyncio.to_thread(until, job.lost.is_set)
+            lost.append(payload)
+
+    queue.push("first")
+    desk.consume("orders", handle, max_running=1, lease=1.5, concurrency=2)
+    running = desk.start()
+    assert entered.wait(30)
+    # As if the process had stood still for so long that another one took the permit.
+    raw.update_one({"_id": "limit:orders"}, {"$set": {"holders": [], "version": None}})
+    until(lambda: lost)
+    until(lambda: not queue.counts().total)
+    running.stop()
+
+
+SCRIPT = Path(__file__).with_name("limited.py")
+
+
+@pytest.fixture
+def limited(uri: str, database: str) -> Iterator[Callable[..., Process]]:
+    """Starts workers under limits in processes of their own, and ends them."""
+    started: list[Process] = []
+
+    def start(seconds: float, **options: Any) -> Process:
+        started.append(Process(uri, database, seconds, json.dumps(options), script=SCRIPT))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def spans(processes: list[Process]) -> list[tuple[float, int]]:
+    """Return the begins and ends of runs, in the order of time."""
+    events = []
+    for process in processes:
+        for word, step in (("begin", 1), ("end", -1)):
+            events += [(float(line.split()[0]), step) for line in process.said(word)]
+    return sorted(events)
+
+
+def test_the_limit_holds_when_a_worker_is_killed_and_its_permits_come_back(
+    limited: Callable[..., Process], raw: Any, queue: Any
+) -> None:
+    queue.push_many(list(range(300)))
+    options: dict[str, Any] = {"concurrency": 4, "max_running": 4, "lease": 2}
+    victim, other = limited(0.1, **options), limited(0.1, **options)
+    until(lambda: len(permits(raw)) == 2)
+    until(lambda: victim.said("end") and other.said("end"))
+    before = raw.find_one({"_id": "limit:orders"})
+    victim.process.send_signal(signal.SIGKILL)
+    assert victim.end() == -signal.SIGKILL
+    # The permits of the killed worker are not used until their lease has ended.
+    assert any(f":{victim.process.pid}:" in holder["by"] and holder["number"] for holder in before["holders"])
+    until(lambda: list(permits(raw).values()) == [4])
+    until(lambda: not queue.counts().total)
+    other.process.send_signal(signal.SIGTERM)
+    assert other.end() == 0
+    assert permits(raw) == {}
+    running = most = 0
+    for _, step in spans([victim, other]):
+        running += step
+        most = max(most, running)
+    # The runs of the killed worker have no end here, so they count as running for ever: never more than its permits.
+    cut = len(victim.said("begin")) - len(victim.said("end"))
+    assert 2 < most <= 4 + cut
+    assert cut <= 4

@@ -1,0 +1,122 @@
+"""``rate`` and ``burst``: how many items of a queue start in any time, over all workers, as the handlers count it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import mongoq
+from mongoq.model.rate import Block, make_pace
+from mongoq.protocol.coordination.limits import bucket_id, give_back_slots, take_slots
+from tests.waiting import until
+from tests.worker.conftest import Desk
+from tests.worker.test_limits import stop_all
+
+OBSERVER_SECONDS = 0.05
+"""A handler notes its start a moment after it, and not always the same moment; the unit tests are exact."""
+
+
+class Starts:
+    """The times at which handlers began, by queue or key."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.times: defaultdict[Any, list[float]] = defaultdict(list)
+
+    def consume(self, desk: Desk, queue: str, **options: Any) -> None:
+        """Have the next worker note starts: by queue, or by the key in the payloads."""
+
+        def handle(payload: Any) -> None:
+            now = time.monotonic()
+            with self._lock:
+                self.times[payload["key"] if "rate_key" in options else queue].append(now)
+
+        async def handle_async(payload: Any) -> None:
+            handle(payload)
+
+        desk.consumers.append((queue, handle_async if desk.kind == "tasks" else handle, options))
+
+
+def exceeds(times: Sequence[float], rate: float, burst: int) -> list[tuple[int, float]]:
+    """Return the windows that contain more than ``burst + T * rate`` starts, as their number and length."""
+    times = sorted(times)
+    return [
+        (last - first + 1, times[last] - times[first])
+        for first in range(len(times))
+        for last in range(first, len(times))
+        if last - first + 1 > burst + (times[last] - times[first] + OBSERVER_SECONDS) * rate
+    ]
+
+
+def test_each_queue_of_a_worker_goes_by_its_own_rate(desk: Desk, raw: Any, broker: mongoq.Broker) -> None:
+    starts = Starts()
+    for queue, number, options in (("orders", 12, {"rate": "10/s"}), ("mails", 60, {"rate": "40/s", "burst": 5})):
+        broker.queue(queue).push_many(list(range(number)))
+        starts.consume(desk, queue, concurrency=4, **options)
+    desk.run()
+    assert len(starts.times["orders"]) == 12
+    assert len(starts.times["mails"]) == 60
+    assert not exceeds(starts.times["orders"], 10, 2)
+    assert not exceeds(starts.times["mails"], 40, 5)
+    assert sorted(raw.distinct("_id", {"_id": {"$regex": "^rate:"}})) == ["rate:mails", "rate:orders"]
+
+
+def test_slots_are_given_back_unless_later_ones_are_taken(broker: mongoq.Broker, raw: Any, queue: Any) -> None:
+    queue.push(1)
+    pace = make_pace("1/m", 600)
+
+    def take(n: int) -> Block:
+        taken = broker._run(_take, pace, n)
+        assert isinstance(taken, tuple)
+        return taken[0]
+
+    first, second = take(2), take(500)
+    assert second.next == first.end
+    assert not broker._run(_give_back, first)
+    assert raw.find_one({"_id": "rate:orders"})["next"] == second.end
+    second.next += 498 * pace.interval
+    assert broker._run(_give_back, second)
+    document = raw.find_one({"_id": "rate:orders"})
+    assert document["next"] == second.next
+    # Without the document 600 could start at once: it stays until they may, in more than eight hours.
+    assert document["expires"] - broker._context.clock.now() > timedelta(hours=5)
+
+
+def _take(context: Any, pace: Any, n: int) -> Any:
+    return take_slots(context, bucket_id("orders"), pace, n)
+
+
+def _give_back(context: Any, own: Block) -> Any:
+    return give_back_slots(context, bucket_id("orders"), own)
+
+
+def test_two_workers_share_a_rate(desk: Desk, raw: Any, queue: Any) -> None:
+    starts = Starts()
+    queue.push_many(list(range(200)))
+    starts.consume(desk, "orders", concurrency=4, rate="8/s", burst=1)
+    runs = [desk.start(), desk.start()]
+    until(lambda: len(starts.times["orders"]) >= 24)
+    # Nothing is reserved that may not start within a moment.
+    assert queue.counts().reserved <= 2 * 2
+    stop_all(desk, runs)
+    assert not exceeds(starts.times["orders"], 8, 1)
+    assert raw.find_one({"_id": "rate:orders"})["expires"] is not None
+
+
+def test_a_rate_follows_what_is_configured(desk: Desk, queue: Any) -> None:
+    starts = Starts()
+    times = starts.times["orders"]
+    queue.push_many(list(range(1_000)))
+    starts.consume(desk, "orders", concurrency=4, rate="1/h")
+    running = desk.start()
+    until(lambda: len(times) == 1)
+    queue.configure(rate="10/s", burst=1)
+    until(lambda: len(times) > 10)
+    assert not exceeds(times, 10, 1)
+    queue.configure(rate=None)
+    until(lambda: len(times) > 300)
+    running.stop()
