@@ -106,7 +106,7 @@ class BareSequences:
             ]
             fields = {"localField": "sequence", "foreignField": "sequence", "pipeline": follow, "as": "following"}
             controls = {"_id": {"$in": [self._control(item["sequence"]) for item in items]}}
-            pipeline = [{"$match": controls}, {"$lookup": {"from": self._collection.name, **fields}}]
+            pipeline: list[Any] = [{"$match": controls}, {"$lookup": {"from": self._collection.name, **fields}}]
             found = list(self._collection.aggregate(pipeline, session=session))
             self._collection.bulk_write([self._following(each, each["following"]) for each in found], session=session)
 
