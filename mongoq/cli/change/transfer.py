@@ -173,6 +173,7 @@ class Exporter:
     def __init__(self, handle: Queue[Any], state: Any, where: Mapping[str, Any] | None) -> None:
         self.written = 0
         self.unreadable: list[Any] = []
+        self._searched = 0
         self._handle = handle
         # Blocked items come last, in their order: an import gives the first ones their places before.
         self._ranges = [
@@ -197,8 +198,9 @@ class Exporter:
             stream.writelines(f"{make_line(document, encoding)}\n" for document in readable)
             stream.flush()
             self.written += len(readable)
-            searched = f", {search.examined:,} searched" if is_filtered else ""
+            searched = f", {self._searched + search.examined:,} searched" if is_filtered else ""
             meter.show(f"{amount(self.written)} written{searched}")
+        self._searched += search.examined
 
 
 def make_line(document: Mapping[str, Any], encoding: Encoding) -> str:

@@ -68,7 +68,8 @@ class Notes:
         os.write(self._file, f"\n{json.dumps(line)}\n".encode())
 
     def read(self) -> list[Note]:
-        """Return all notes in the order of their times."""
+        """Return all notes in the order of their times; a kill comes after all that the process could still note."""
         lines = [json.loads(line) for line in self._path.read_text().splitlines() if line]
         notes = [Note(**{**line, "serials": tuple(line["serials"])}) for line in lines]
-        return sorted(notes, key=lambda note: note.at)
+        ends = {note.who: note.at for note in sorted(notes, key=lambda note: note.at)}
+        return sorted(notes, key=lambda note: (ends[note.who], True) if note.kind == "killed" else (note.at, False))
