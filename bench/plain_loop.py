@@ -47,4 +47,4 @@ def main(uri: str, database: str, collection: str, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], float(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]))

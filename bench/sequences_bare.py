@@ -17,7 +17,8 @@ __all__ = ["BareSequences"]
 LEASE = timedelta(seconds=60)
 ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
-NEXT = {"ready_from": 1, "place": 1}
+NEXT = {"ready_from": 1, "priority": 1, "place": 1}
+FIRST = {**NEXT, "when": 1}
 
 
 class BareSequences:
@@ -105,7 +106,7 @@ class BareSequences:
             ]
             fields = {"localField": "sequence", "foreignField": "sequence", "pipeline": follow, "as": "following"}
             controls = {"_id": {"$in": [self._control(item["sequence"]) for item in items]}}
-            pipeline = [{"$match": controls}, {"$lookup": {"from": self._collection.name, **fields}}]
+            pipeline: list[Any] = [{"$match": controls}, {"$lookup": {"from": self._collection.name, **fields}}]
             found = list(self._collection.aggregate(pipeline, session=session))
             self._collection.bulk_write([self._following(each, each["following"]) for each in found], session=session)
 
@@ -119,8 +120,8 @@ class BareSequences:
             if not self._collection.delete_one(filter, session=session).deleted_count:
                 raise RuntimeError("the item was lost")
             behind = {"q": self._queue, "sequence": item["sequence"], "place": {"$gte": 0}}
-            behind["ready_from"] = {"$gte": BEGINNING}
-            following = list(self._collection.find(behind, NEXT, sort=[("place", 1)], limit=1, session=session))
+            first = list(self._collection.find(behind, FIRST, sort=[("place", 1)], limit=1, session=session))
+            following = [document for document in first if "when" not in document]
             control = {"_id": self._control(item["sequence"])}
             if not following:
                 self._collection.find_one(control, session=session)

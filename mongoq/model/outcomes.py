@@ -278,6 +278,7 @@ class Record:
         priority: from -100 (first) to 100 (last).
         delay: time after the push until the item is eligible, a ``timedelta`` or seconds.
         headers: a document of at most 16 KiB that goes with the item.
+        sequence: sequence at whose end the item takes its place, as by ``push(sequence=)``; not for a topic.
     """
 
     payload: Any
@@ -286,3 +287,4 @@ class Record:
     priority: int = 0
     delay: Duration | None = None
     headers: Mapping[str, Any] | None = None
+    sequence: str | None = None

@@ -29,6 +29,11 @@ def check_sequence(sequence: Any, argument: str = "sequence") -> str:
     return str(sequence)
 
 
+def topic_problem(name: str) -> str:
+    """Return the problem of a sequence at a topic."""
+    return f"{name!r} is a topic: its copies go to several queues, and have no common order"
+
+
 def refuse_expiry(sequences: Iterable[str | None], expires: Any) -> None:
     """Raise ``ArgumentInvalid`` for items in sequences that would expire: their claims let no next item follow."""
     if expires is not None and any(sequence is not None for sequence in sequences):

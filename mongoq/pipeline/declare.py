@@ -9,7 +9,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import RetryPolicy
 from mongoq.model.settings import DEFAULT, Default, only_given
-from mongoq.pipeline.graph.graph import DEFAULT_FRAME_ITEMS, Delivery, Frame, Join, OnNone, Stage
+from mongoq.pipeline.graph.graph import DEFAULT_FRAME_ITEMS, Delivery, Frame, Join, OnNone, OutputSequence, Stage
 from mongoq.pipeline.graph.handlers import decorator_names, handler_name, names
 from mongoq.worker.consumer import OnTimeout
 
@@ -46,6 +46,7 @@ class Declarations:
         otherwise: Drop | Move | None = None,
         delivery: Delivery = "exactly-once",
         none: OnNone = "error",
+        sequence: OutputSequence | None = None,
         errors: str | Default | None = DEFAULT,
         shared: bool = False,
         concurrency: int | Default = DEFAULT,
@@ -75,6 +76,10 @@ class Declarations:
             delivery: ``"exactly-once"``: an item leaves by one fenced update, after the handler has run.
                 ``"at-most-once"``: it leaves before the run.
             none: meaning of a returned ``None``: ``"error"``, or ``"drop"``.
+            sequence: sequence that an output enters in its queue: a function, called with the payload of the output,
+                that returns a text such as ``"customer-17"``, or ``None`` for none. ``"keep"``: the sequence of the
+                input, if it has one. By default outputs wait for no other item, whatever the sequence of the input.
+                ``Move(sequence=)`` of the handler goes before it. Items that ``otherwise`` settles enter none.
             errors: the queue for items that have failed here for good; ``None``: the stage stops. Default the
                 pipeline's.
             shared: other stages take items from the same queues on purpose; each of these stages has to set it.
@@ -100,6 +105,7 @@ class Declarations:
             otherwise=otherwise,
             delivery=delivery,
             none=none,
+            sequence=sequence,
             errors=errors,
             shared=shared,
             options=only_given(
@@ -181,6 +187,7 @@ class Declarations:
         name: str | None = None,
         model: Sequence[Any] | None = None,
         none: OnNone = "error",
+        sequence: OutputSequence | None = None,
         errors: str | Default | None = DEFAULT,
         concurrency: int | Default = DEFAULT,
         prefetch: int | Default | None = DEFAULT,
@@ -227,6 +234,8 @@ class Declarations:
             name: as for ``stage``, like all further arguments.
             model: the types of the payloads, in the order of the queues.
             none: meaning of a returned ``None``, where there is a ``to``.
+            sequence: a function of the payload of an output, as for ``stage``; a join cannot keep a sequence, since its
+                inputs have several.
             errors: the queue of failures.
             concurrency: runs at the same time.
             prefetch: further items that are reserved and wait for a run.
@@ -248,6 +257,7 @@ class Declarations:
             targets=names(to),
             model=model,
             none=none,
+            sequence=sequence,
             errors=errors,
             join=Join(on, timeout, missing, late),
             options=only_given(
@@ -277,6 +287,7 @@ class Declarations:
         where: Mapping[str, Any] | None = None,
         otherwise: Drop | Move | None = None,
         none: OnNone = "error",
+        sequence: OutputSequence | None = None,
         errors: str | Default | None = DEFAULT,
         shared: bool = False,
         concurrency: int | Default = DEFAULT,
@@ -324,6 +335,7 @@ class Declarations:
             where: a filter on payloads.
             otherwise: outcome of items that do not match the filter.
             none: meaning of a returned ``None``, where there is a ``to``.
+            sequence: as for ``stage``; a function gets the payload that is made of a row.
             errors: the queue of failures.
             shared: other stages take items from the same queues on purpose.
             concurrency: runs at the same time, for each queue.
@@ -346,6 +358,7 @@ class Declarations:
             where=where,
             otherwise=otherwise,
             none=none,
+            sequence=sequence,
             errors=errors,
             shared=shared,
             format=format,

@@ -76,8 +76,15 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
     yield "delivery", quote_if_odd(stage.delivery)
     if stage.none != "error":
         yield "none", quote_if_odd(stage.none)
+    yield from _sequence(stage.sequence)
     for option, value in stage.options.items():
         yield option, _brief(value)
+
+
+def _sequence(sequence: Any) -> Iterator[tuple[str, str]]:
+    if sequence is not None:
+        by_function = f"by {quote_if_odd(import_path(sequence))}" if callable(sequence) else None
+        yield "sequence", by_function or _brief(sequence)
 
 
 def _join(join: Join) -> Iterator[tuple[str, str]]:

@@ -42,7 +42,7 @@ from mongoq.protocol.history.pages import (
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
 from mongoq.protocol.history.search import Progress, count_free, count_range
 from mongoq.protocol.history.stats import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
-from mongoq.protocol.sequence.delete import delete_in_order
+from mongoq.protocol.sequence.delete import HAS_NO_PLACE, delete_in_order, learn_order
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 MAX_DELETED_ITEMS = 1_000
@@ -78,7 +78,7 @@ def purge(
     groups = _groups(ids, is_filtered=where is not None or bool(failure))
     yield from ensure_ready(context, fresh=False)
     deleted = 0
-    if context.state.ordered and state in (None, "blocked"):
+    if (yield from learn_order(context)) and state in (None, "blocked"):
         for group in groups:
             deleted += yield from _purge_blocked(context, {**wanted.where, **group}, room - deleted)
     if state == "blocked":
@@ -144,7 +144,9 @@ def _purge_page(context: QueueContext[Any], wanted: Range, room: float) -> Flow[
 
 
 def _delete(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[int]:
-    return (yield from delete_in_order(context, filter) if context.state.ordered else delete_many(filter))
+    if context.state.ordered:
+        return (yield from delete_in_order(context, filter))
+    return (yield from delete_many({"$and": [filter, HAS_NO_PLACE]}))
 
 
 def _purge_blocked(context: QueueContext[Any], conditions: Mapping[str, Any], room: float) -> Flow[int]:

@@ -215,8 +215,8 @@ def test_items_are_pushed_into_a_sequence(run: Run, broker: mongoq.Broker) -> No
 def test_a_sequence_that_cannot_be_used_pushes_nothing(
     run: Run, broker: mongoq.Broker, options: list[str], problem: str
 ) -> None:
-    for value in ("1", "-"):
-        result = run("push", "orders", value, *options, input="1\n")
+    for value in (["1"], ["-"], ["1", "--dry-run"], ["-", "--dry-run"]):
+        result = run("push", "orders", *value, *options, input="1\n")
         assert (result.exit_code, result.stdout) == (2 if "--" in problem else result.exit_code, "")
         assert result.exit_code != 0
         assert problem in result.stderr

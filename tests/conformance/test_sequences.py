@@ -158,6 +158,47 @@ async def test_a_raised_limit_never_lets_a_new_item_overtake(shell: Shell) -> No
     assert [item.payload for item in items] == [1, 2]
 
 
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+async def test_a_lowered_limit_holds_from_the_next_settlements_on(shell: Shell, many: bool) -> None:
+    queue = shell.queue()
+    await queue.configure(max_in_sequence=3)
+    names = ["a", "b"] if many else ["a"]
+    for name in names:
+        await fill(shell, 1, 2, 3, 4, 5, 6, sequence=name)
+    items = await queue.reserve_many(9)
+    assert sorted(item.payload for item in items) == sorted([1, 2, 3] * len(names))
+    await queue.configure(max_in_sequence=1)
+    for number in (1, 2):
+        await queue.commit_many([item for item in items if item.payload == number])
+        assert await queue.reserve() is None
+    assert controls(shell) == [(name, 1) for name in names]
+    await queue.commit_many([item for item in items if item.payload == 3])
+    assert_consistent(shell)
+    for number in (4, 5, 6):
+        items = await queue.reserve_many(9)
+        assert [item.payload for item in items] == [number] * len(names)
+        await queue.commit_many(items)
+    assert controls(shell) == []
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+async def test_a_raised_limit_holds_from_the_next_settlement_on(shell: Shell, many: bool) -> None:
+    queue = shell.queue()
+    names = ["a", "b"] if many else ["a"]
+    for name in names:
+        await fill(shell, 1, 2, 3, 4, 5, sequence=name)
+    items = await queue.reserve_many(9)
+    await queue.configure(max_in_sequence=3)
+    await queue.commit_many(items)
+    assert_consistent(shell, most=3)
+    items = await queue.reserve_many(9)
+    assert sorted(item.payload for item in items) == sorted([2, 3, 4] * len(names))
+    await queue.commit_many(items)
+    assert_consistent(shell, most=3)
+    assert await drain(shell) == [5] * len(names)
+    assert controls(shell) == []
+
+
 async def test_the_sequences_of_two_queues_do_not_wait_for_each_other(shell: Shell) -> None:
     await fill(shell, 1)
     await shell.queue("others").push(2, sequence="a")

@@ -183,16 +183,16 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
         least(form="raw", name="x"),
         [
             "stages[0] ('x'): unknown key 'form'; it may have name, from, to, handler, model, join, frame, where, "
-            "otherwise, delivery, format, none, errors, shared, concurrency, prefetch, prefetch_bytes, lease, "
-            "retry, max_retries, success_on, max_time, on_timeout, batch, probe"
+            "otherwise, delivery, format, none, sequence, errors, shared, concurrency, prefetch, prefetch_bytes, "
+            "lease, retry, max_retries, success_on, max_time, on_timeout, batch, probe"
         ],
     ),
     "the name of the argument": (
         {"name": "a", "stages": [{"source": "in", "handler": f"{HERE}:load", "name": "x"}]},
         [
             "stages[0] ('x'): unknown key 'source'; it may have name, from, to, handler, model, join, frame, where, "
-            "otherwise, delivery, format, none, errors, shared, concurrency, prefetch, prefetch_bytes, lease, "
-            "retry, max_retries, success_on, max_time, on_timeout, batch, probe",
+            "otherwise, delivery, format, none, sequence, errors, shared, concurrency, prefetch, prefetch_bytes, "
+            "lease, retry, max_retries, success_on, max_time, on_timeout, batch, probe",
             "stage 'x': it takes items from no queue; name one",
         ],
     ),

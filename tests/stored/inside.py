@@ -17,12 +17,23 @@ from bson import ObjectId
 import mongoq
 from mongoq.protocol import admin
 from mongoq.protocol.base import first_due
-from mongoq.protocol.coordination import document_lease, heartbeats, streams
+from mongoq.protocol.coordination import document_lease, heartbeats, repairs, streams
 from mongoq.protocol.history import stats
 from mongoq.protocol.state import claim_hints
 from tests.integration.streaming import Process
 
-__all__ = ["Reader", "flush", "halt", "is_halted", "mark_end", "sweep", "task_beats", "tasks_of", "without_hints"]
+__all__ = [
+    "Reader",
+    "flush",
+    "halt",
+    "is_halted",
+    "mark_end",
+    "repair",
+    "sweep",
+    "task_beats",
+    "tasks_of",
+    "without_hints",
+]
 
 
 @contextmanager
@@ -33,6 +44,11 @@ def without_hints() -> Iterator[None]:
         yield
     finally:
         claim_hints.CLAIM_SECONDS_BEFORE_MEASURING = before
+
+
+def repair(queue: Any) -> int:
+    """Look for broken sequences of a queue as a worker does, and return how many items go on."""
+    return queue._run(repairs.repair_in_turn)  # type: ignore[no-any-return]
 
 
 def mark_end(queue: Any) -> None:

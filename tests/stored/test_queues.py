@@ -10,6 +10,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
+from mongoq.protocol.coordination.repairs import repair_in_turn
 from tests.shells import Shell
 from tests.stored import inside
 from tests.stored.dump import HERE, Dump, kind
@@ -428,6 +429,8 @@ async def test_sequences_go_on_where_they_were(shell: Shell) -> None:
     assert await done(queue) == ["b 2", "of no sequence"]
     await queue.push("a 5", sequence="a")
     shell.clock.advance(2 * DAY)
+    assert await queue._run(repair_in_turn) == 0
+    assert shell.raw.find_one({"_id": "repair:tickets"})["by"] != "host:10179:a6d14f24"
     assert await done(queue) == ["a 1", "a 2", "a 3"]
     shell.clock.advance(30 * DAY)
     assert await done(queue) == ["a 4", "a 5"]

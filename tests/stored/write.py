@@ -165,6 +165,7 @@ def tickets(world: World) -> None:
     queue.bury(queue.reserve(), reason="no such seat")
     queue.push("a 4", sequence="a", delay=30 * DAY)
     queue.push("of no sequence")
+    inside.repair(queue)
 
 
 def retries(world: World) -> None:

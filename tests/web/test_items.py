@@ -300,3 +300,66 @@ def test_where_expired_items_go_is_a_setting(api: Api, queue: mongoq.Queue[Any])
     assert api.get("/api/settings", queue="orders").json()["on_expired"] == "history"
     assert api.post("/api/settings", queue="orders", on_expired="dead").json()["on_expired"] == "dead"
     assert api.post("/api/settings", queue="orders", on_expired="nowhere").status_code == 422
+
+
+# --- sequences -----------------------------------------------------------------------------------
+
+
+def test_blocked_items_are_listed_with_what_blocks_them(each_api: Api, queue: mongoq.Queue[Any]) -> None:
+    for name in ("b", "a"):
+        answers = [each_api.post("/api/items/push", queue="orders", payload={"n": n}, sequence=name) for n in range(4)]
+        assert [answer.status_code for answer in answers] == [201] * 4
+    heads = {item.sequence: str(item.id) for item in queue.peek(9)}
+    listed = list_all(each_api, "/api/items", queue="orders", state="blocked", limit=2)
+    assert [(item["sequence"], item["payload"]["n"]) for item in listed] == [
+        (name, n) for name in "ab" for n in (1, 2, 3)
+    ]
+    for item in listed:
+        assert (item["state"], item["blocked_by"]) == ("blocked", [{"id": heads[item["sequence"]], "state": "ready"}])
+    filtered = list_all(each_api, "/api/items", queue="orders", state="blocked", where='{"n": {"$gt": 2}}', limit=1)
+    assert [item["sequence"] for item in filtered] == ["a", "b"]
+    taken = queue.reserve()
+    assert taken is not None
+    shown = each_api.get(f"/api/items/{listed[-1]['id']}").json()
+    assert (taken.sequence, shown["blocked_by"]) == ("b", [{"id": heads["b"], "state": "reserved"}])
+    assert "blocked_by" not in each_api.get(f"/api/items/{taken.id}").json()
+    [state] = each_api.get("/api/queues", queue="orders").json()["queues"]
+    assert (state["ready"], state["reserved"], state["blocked"]) == (1, 1, 6)
+    assert each_api.post("/api/queues/drop", queue="orders", force=True, dry_run=True).json()["number"] == 8
+    assert each_api.post("/api/items/purge", queue="orders", dry_run=True).json()["number"] == 7
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"after": {"sequence": {"$gt": ""}, "place": 1}},
+        {"after": {"sequence": "a", "place": "1"}},
+        {"after": {"sequence": "a", "place": {"$gt": 0}}},
+        {"after": {"when": datetime.now(UTC), "priority": 0, "_id": 1}},
+        {"state": None},
+    ],
+)
+def test_a_cursor_of_blocked_items_that_was_changed_is_refused(
+    api: Api, queue: mongoq.Queue[Any], change: dict[str, Any]
+) -> None:
+    queue.push_many(range(4), sequence="a")
+    text = api.get("/api/items", queue="orders", state="blocked", limit=1).json()["next"]
+    document = {**bson.decode(base64.urlsafe_b64decode(text + "==")), **change}
+    changed = base64.urlsafe_b64encode(bson.encode(document)).decode()
+    answer = api.get("/api/items", queue="orders", state="blocked", limit=1, cursor=changed)
+    assert (answer.status_code, answer.json()["fields"][0]["field"]) == (422, "cursor")
+
+
+@pytest.mark.parametrize("sequence", ["", "x" * 1025, 5])
+def test_a_sequence_that_cannot_be_used_is_named(api: Api, queue: mongoq.Queue[Any], sequence: Any) -> None:
+    queue.push("there")
+    answer = api.post("/api/items/push", queue="orders", payload=1, sequence=sequence)
+    assert (answer.status_code, answer.json()["fields"][0]["field"]) == (422, "sequence")
+    assert queue.size() == 1
+
+
+def test_how_many_items_of_a_sequence_go_at_a_time_is_a_setting(api: Api, queue: mongoq.Queue[Any]) -> None:
+    queue.push(1)
+    assert api.get("/api/settings", queue="orders").json()["max_in_sequence"] == 1
+    assert api.post("/api/settings", queue="orders", max_in_sequence=3).json()["max_in_sequence"] == 3
+    assert api.post("/api/settings", queue="orders", max_in_sequence=0).status_code == 422

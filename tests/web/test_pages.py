@@ -478,3 +478,29 @@ def test_a_reading_that_fails_is_a_change_and_goes_on() -> None:
         return heard
 
     assert len(asyncio.run(listen())) == 2
+
+
+def test_a_blocked_item_links_to_the_one_that_it_waits_for(each_api: Api, broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders")
+    name = HOSTILE[0]
+    first, second, *_ = queue.push_many(range(60), sequence=name)
+    assert '<th scope="col">blocked</th>' in open_page(each_api, "/")
+    listed = open_page(each_api, "/queue", name="orders", state="blocked")
+    assert f'<a href="/item?id={first}"><code>{first}</code></a> (ready)' in listed
+    assert (str(second) in listed, name in listed) == (True, False)
+    [following] = re.findall(r'rel="next" href="([^"]+)"', listed)
+    assert '"/item?id=' in open_page(each_api, unescape(following))
+    assert 'state=blocked">59</a>' in open_page(each_api, "/queue", name="orders")
+    page = open_page(each_api, "/item", id=str(second))
+    assert f'It waits for <a href="/item?id={first}"><code>{first}</code></a> (ready), first in its sequence' in page
+    assert name not in page
+    assert "It waits for" not in open_page(each_api, "/item", id=str(first))
+    raw.delete_one({"_id": first})
+    assert "mongoq repair-sequences orders" in open_page(each_api, "/item", id=str(second))
+
+
+def test_a_queue_without_blocked_items_says_nothing_of_them(api: Api, broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    assert "blocked</th>" not in open_page(api, "/")
+    assert "<dt>blocked" not in open_page(api, "/queue", name="orders")
+    assert "--sequence customer-17" in open_page(api, "/queue", name="orders", state="blocked")

@@ -63,3 +63,10 @@ def test_a_dead_queue_with_another_name_is_known_by_its_owner() -> None:
 def test_letters_wait_without_a_consumer(kind: QueueKind, troubles: list[str]) -> None:
     queue = make_queue(waited=timedelta(days=9), consumers=0, paused=True)
     assert find_troubles(queue, kind) == troubles
+
+
+def test_blocked_items_wait_for_others_and_not_for_a_consumer() -> None:
+    waiting = make_queue(blocked=ONE, reserved=ONE)
+    assert find_troubles(waiting, "queue") == []
+    stuck = make_queue(blocked=ONE, consumers=0)
+    assert find_troubles(stuck, "queue") == ["stuck sequences"]

@@ -16,7 +16,16 @@ from mongoq.model.settings import KEEP, Default, check_options
 from mongoq.model.stream_claim import MAX_STREAM_CLAIM_ITEMS
 from mongoq.pipeline.checks.types import may_hold
 from mongoq.pipeline.frames.handler import FORMATS, frames_of, kind_name
-from mongoq.pipeline.graph.graph import DEFAULT_BATCH, DEFAULT_LEASE_SECONDS, Frame, Graph, Join, Source, Stage
+from mongoq.pipeline.graph.graph import (
+    DEFAULT_BATCH,
+    DEFAULT_LEASE_SECONDS,
+    KEEP_SEQUENCE,
+    Frame,
+    Graph,
+    Join,
+    Source,
+    Stage,
+)
 from mongoq.pipeline.graph.handlers import argument_type, classes, in_a_line, return_type
 from mongoq.pipeline.run.consumers import DEFAULTS, join_takes_job
 from mongoq.protocol.push.push import check_due, check_headers
@@ -64,6 +73,7 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     yield from _of_errors(graph, stage)
     yield from _of_the_filter(stage)
     yield from _of_otherwise(stage)
+    yield from _of_the_sequence(stage)
     if stage.format is not None:
         yield from format_faults(stage)
     if stage.join is not None:
@@ -145,6 +155,27 @@ def _of_the_filter(stage: Stage) -> Iterator[str]:
         yield "where: say what becomes of the other items, with otherwise=Drop() or otherwise=Move(queue)"
 
 
+def _of_the_sequence(stage: Stage) -> Iterator[str]:
+    """Yield the faults of ``sequence``, which decides where outputs wait for each other."""
+    sequence: Any = stage.sequence
+    if sequence is None:
+        return
+    if not (sequence == KEEP_SEQUENCE or callable(sequence)):
+        yield f"sequence: a function of the payload, or 'keep' for the sequence of the input, not {sequence!r:.60}"
+        return
+    if stage.is_sink:
+        yield "sequence: items end here, so no output enters one; leave it out"
+    if stage.delivery == "at-most-once":
+        yield "sequence: what is run at most once leaves its place before it runs, so its outputs have no order"
+    if sequence == KEEP_SEQUENCE:
+        if stage.join is not None:
+            yield "sequence: the inputs of a join have several; give a function of the payload in place of 'keep'"
+    elif is_function(inspect.iscoroutinefunction, sequence) or is_function(inspect.isgeneratorfunction, sequence):
+        yield "sequence: a plain function is called, and nothing awaits it or loops over it; make it one"
+    elif not _takes_one(sequence):
+        yield "sequence: it is called with the payload of an output, and cannot be; let it take one argument"
+
+
 def _of_otherwise(stage: Stage) -> Iterator[str]:
     """Yield the faults of ``otherwise``, which settles the items that do not match the filter."""
     outcome: Any = stage.otherwise
@@ -153,6 +184,8 @@ def _of_otherwise(stage: Stage) -> Iterator[str]:
     if not isinstance(outcome, Move):
         yield f"otherwise: Drop() or Move(queue), not {outcome!r:.60}"
         return
+    if outcome.sequence is not None:
+        yield "otherwise: a filter moves no item into a sequence; let a handler do it"
     if outcome.payload is not KEEP or outcome.patch is not None:
         yield "otherwise: the move of items that do not fit leaves their payload alone; leave out payload= and patch="
     for check in (
@@ -274,6 +307,7 @@ def _of_refused_options(stage: Stage) -> Iterator[str]:
         "where": stage.where is not None,
         "delivery": stage.delivery != "exactly-once",
         "none": stage.none != "error",
+        "sequence": stage.sequence is not None,
         **{option: True for option in stage.options if option not in FRAME_STAGE_OPTIONS},
     }
     for name, value in refused.items():

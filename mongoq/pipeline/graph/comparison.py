@@ -13,8 +13,8 @@ from mongoq.pipeline.graph.handlers import import_path, model_name
 PIPELINE_FIELDS = ("name", "errors", "inputs", "outputs", "trail")
 SOURCE_FIELDS = ("target", "batch", "every", "lease")
 STAGE_FIELDS = (
-    "sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "format", "join",
-    "frame",
+    "sources", "targets", "model", "where", "otherwise", "delivery", "none", "errors", "shared", "sequence", "format",
+    "join", "frame",
 )  # fmt: skip
 UNORDERED_FIELDS = ("sources", "targets", "inputs", "outputs", "success_on")
 
@@ -96,6 +96,8 @@ def _facts(part: Stage | Source) -> dict[str, Any]:
     if isinstance(part, Source):
         return facts
     facts["model"] = _model(part)
+    if callable(part.sequence):
+        facts["sequence"] = import_path(part.sequence)
     options = dict(part.options)
     if "success_on" in options:
         success_on = options["success_on"]

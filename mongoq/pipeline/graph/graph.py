@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration
@@ -20,6 +20,10 @@ DEFAULT_BATCH = 1_000
 DEFAULT_LEASE_SECONDS = 30
 Delivery = Literal["exactly-once", "at-most-once"]
 OnNone = Literal["error", "drop"]
+KEEP_SEQUENCE: Final = "keep"
+"""Value of ``sequence`` of a stage whose outputs stay in the sequence of their input."""
+OutputSequence = Callable[[Any], str | None] | Literal["keep"]
+"""Where the sequence of an output comes from: a function of its payload, or the input."""
 Trail = Literal[True, False, "payloads"]
 DEFAULT_FRAME_ITEMS = 10_000
 """Default number of items of a frame, at most."""
@@ -102,6 +106,8 @@ class Stage:
         none: meaning of a returned ``None`` where a payload is due.
         errors: queue of its failures; by default the pipeline's.
         shared: True if other stages take items from the same queues on purpose.
+        sequence: function of an output's payload that returns the sequence that the output enters, or ``None``;
+            ``"keep"``: that of the input.
         format: frame format of its batches, ``"pandas"`` or ``"arrow"``; ``None``: the handler takes payloads.
         join: options of a join, whose handler takes one item of each source; ``None``: not a join.
         frame: options of a stage on Spark DataFrames; ``None``: the handler takes payloads.
@@ -120,6 +126,7 @@ class Stage:
     none: OnNone = "error"
     errors: str | Default | None = DEFAULT
     shared: bool = False
+    sequence: Any = None
     format: Any = None
     join: Join | None = None
     frame: Frame | None = None

@@ -126,7 +126,9 @@ def pack_graph(graph: Graph) -> bytes:
     faults = [fault for kind, name, part, main in parts if (fault := _fault(f"{kind} {name!r}", part, main))]
     if faults:
         raise GraphInvalid(graph.name, faults)
-    stages = tuple(stage if stage in graph.own_stages else replace(stage, handler=absent) for stage in graph.stages)
+    stages = tuple(
+        stage if stage in graph.own_stages else replace(stage, handler=absent, sequence=None) for stage in graph.stages
+    )
     sources = tuple(
         source if source in graph.own_sources else replace(source, handler=absent) for source in graph.sources
     )

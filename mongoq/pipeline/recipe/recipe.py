@@ -11,7 +11,7 @@ from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.pipeline.checks.graph import faults
 from mongoq.pipeline.declare import DEFAULT_FRAME_BATCH
-from mongoq.pipeline.graph.graph import Frame, Graph, Join, Source, Stage
+from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import ImportFailed, handler_name, import_object, in_a_line, names
 from mongoq.pipeline.recipe.file import recipe_content
 
@@ -26,7 +26,7 @@ OPTION_KEYS = (
 """Options of a consumer."""
 STAGE = (
     *("name", "from", "to", "handler", "model", "join", "frame", "where", "otherwise", "delivery", "format", "none"),
-    *("errors", "shared", *OPTION_KEYS),
+    *("sequence", "errors", "shared", *OPTION_KEYS),
 )
 JOIN = ("on", "timeout", "missing", "late")
 FRAME_KEYS = ("schema", "items", "partitions")
@@ -144,6 +144,7 @@ class _Reading:
             join=self._join(part.get("join"), f"{at}: join"),
             frame=self._frame(part.get("frame"), f"{at}: frame"),
             otherwise=self._otherwise(part.get("otherwise"), f"{at}: otherwise"),
+            sequence=self._sequence(part.get("sequence"), f"{at}: sequence"),
             options=self._options(part, at),
             **{key: part[key] for key in PLAIN_STAGE_KEYS if key in part},
         )
@@ -155,6 +156,11 @@ class _Reading:
             return None if name is None else self._import(name, at, None)
         self.faults.append(f"{at}: where it is imported from, such as 'app.models:Flight', not {name!r:.60}")
         return None
+
+    def _sequence(self, entry: Any, at: str) -> Any:
+        if entry is None or entry == KEEP_SEQUENCE:
+            return entry
+        return self._import(entry, at, None)
 
     def _join(self, entry: Any, at: str) -> Join | None:
         # YAML 1.1 reads on without quotes as True.

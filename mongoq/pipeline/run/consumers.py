@@ -124,7 +124,8 @@ def check_server(broker: BrokerContext, graph: Graph) -> Flow[None]:
     sources = [f"source {source.name!r}" for source in graph.own_sources]
     joins = [f"join {stage.name!r}" for stage in graph.own_stages if stage.join is not None]
     forks = [f"fork {stage.name!r}" for stage in graph.own_stages if stage.join is None and _forks(stage)]
-    parts = (*sources, *joins, *forks)
+    ordered = [f"sequences of stage {stage.name!r}" for stage in graph.own_stages if stage.sequence is not None]
+    parts = (*sources, *joins, *forks, *ordered)
     if not parts:
         return
     try:

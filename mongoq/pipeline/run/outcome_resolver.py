@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mongoq.errors import OutcomeInvalid, PartnerMissing
+from mongoq.errors import ArgumentInvalid, OutcomeInvalid, PartnerMissing
 from mongoq.model.arguments import Duration
 from mongoq.model.encoding.codec import Codec, Wrapped
-from mongoq.model.encoding.error_text import name_of
+from mongoq.model.encoding.error_text import name_of, spoken
 from mongoq.model.item import Item
 from mongoq.model.outcomes import (
     Dead,
@@ -27,9 +27,10 @@ from mongoq.model.outcomes import (
     Retry,
     make_unknown_error,
 )
+from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP, check_options
 from mongoq.model.trail import StageMark
-from mongoq.pipeline.graph.graph import Graph, Stage
+from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.outcome_resolver import HandlerResult, OutcomeResolver, check_entries, check_result, is_success
 
@@ -67,6 +68,7 @@ class StageOutcomeResolver(OutcomeResolver):
         self._models = models
         self._untyped = untyped
         self._drops = stage.none == "drop"
+        self._sequence = stage.sequence
         self._pops = stage.delivery == "at-most-once"
         self._most = None if self._pops else most
 
@@ -84,25 +86,25 @@ class StageOutcomeResolver(OutcomeResolver):
         if isinstance(returned, BaseException):
             return self.failures(consumer, items, returned)
         if consumer.batch is None:
-            return [self._resolve(consumer, items[0], self._read(returned))]
+            return [self._resolve(consumer, items[0], self._read(items[0], returned))]
         if returned is None:
-            return [self._resolve(consumer, item, self._read(None)) for item in items]
+            return [self._resolve(consumer, item, self._read(item, None)) for item in items]
         pairs = zip(items, check_entries(items, returned), strict=True)
-        return [self._resolve(consumer, item, self._read_entry(entry)) for item, entry in pairs]
+        return [self._resolve(consumer, item, self._read_entry(item, entry)) for item, entry in pairs]
 
-    def _read_entry(self, entry: Any) -> HandlerResult:
+    def _read_entry(self, item: Item[Any], entry: Any) -> HandlerResult:
         if isinstance(entry, BaseException):
             return entry
         try:
-            return self._read(entry)
+            return self._read(item, entry)
         except Exception as error:  # encoding runs code of the payload's class, which may raise anything
             return error
 
-    def _read(self, returned: Any) -> HandlerOutcome | None:
+    def _read(self, item: Item[Any], returned: Any) -> HandlerOutcome | None:
         """Return the outcome that a returned value means, ``None`` for success; raises ``OutcomeInvalid``."""
         check_result(returned)
         if isinstance(returned, HandlerOutcome):
-            return self._complete(returned)
+            return self._complete(item, returned)
         if not self._targets:
             return None
         if returned is None:
@@ -116,7 +118,8 @@ class StageOutcomeResolver(OutcomeResolver):
             hint = "for several items return a Fork; if that is the payload, return Move(…, payload=…)"
             raise self._error(f"returned a {name_of(returned)} where one payload is due; {hint}")
         to = self._choose_destination(next(iter(self._targets)), returned)
-        return Move(to, payload=self._encode(to, returned))
+        encoded = self._encode(to, returned)
+        return Move(to, payload=encoded, sequence=self._choose_sequence(item, returned))
 
     def _encode(self, to: Any, payload: Any) -> Wrapped:
         """Encode a payload at once: a handler may change the object before the item is settled."""
@@ -131,24 +134,40 @@ class StageOutcomeResolver(OutcomeResolver):
         foreign = isinstance(payload, BaseModel) and type(payload) is not self._models.get(target, type(payload))
         return target if foreign else self._targets[target]
 
+    def _choose_sequence(self, item: Item[Any], payload: Any) -> str | None:
+        """Return the sequence that an output enters, by the stage's ``sequence``; raises ``OutcomeInvalid``."""
+        if self._sequence is None:
+            return None
+        if self._sequence == KEEP_SEQUENCE:
+            return item.sequence
+        try:
+            sequence = self._sequence(payload)
+        except Exception as error:  # a function of the user may raise anything
+            raise self._error(f"has no sequence for an output: its sequence= raised {spoken(error)}") from error
+        try:
+            return None if sequence is None else check_sequence(sequence)
+        except ArgumentInvalid as invalid:
+            hint = "return a text of 1 to 1,024 bytes, such as 'customer-17', or None"
+            raise self._error(f"has no sequence for an output: its {invalid}; {hint}") from invalid
+
     def _read_none(self) -> Drop:
         if self._drops:
             return Drop()
         raise self._error("returned None, most likely for a forgotten return; return Drop(), or declare none='drop'")
 
-    def _complete(self, outcome: HandlerOutcome) -> HandlerOutcome:
+    def _complete(self, item: Item[Any], outcome: HandlerOutcome) -> HandlerOutcome:
         """Return an outcome whose moves go to declared targets, with their payloads encoded."""
         match outcome:
             case Move():
-                return self._complete_move(outcome)
+                return self._complete_move(item, outcome)
             case Fork():
-                return Fork([self._complete_move(move) for move in outcome.moves])
+                return Fork([self._complete_move(item, move) for move in outcome.moves])
             case Dead() | Drop() | Later() | Retry():
                 return outcome
             case _:
                 raise make_unknown_error(outcome)
 
-    def _complete_move(self, move: Move) -> Move:
+    def _complete_move(self, item: Item[Any], move: Move) -> Move:
         name = getattr(move.to, "name", move.to)
         if not isinstance(name, str) or name not in self._targets:
             declared = ", ".join(map(repr, self._targets)) or "none"
@@ -158,7 +177,12 @@ class StageOutcomeResolver(OutcomeResolver):
             raise self._error("patched an item that it runs at most once, and that is gone; give payload= instead")
         to = self._choose_destination(name, move.payload) if isinstance(move.to, str) else move.to
         payload = move.payload if move.payload is KEEP or not _is_target(to) else self._encode(to, move.payload)
-        return replace(move, to=to, payload=payload)
+        if self._sequence is None or move.sequence is not None:
+            return replace(move, to=to, payload=payload)
+        if move.patch is not None and self._sequence != KEEP_SEQUENCE:
+            raise self._error("patched an item, and its sequence= is a function of the payload; give Move(sequence=)")
+        sequence = self._choose_sequence(item, item.payload if move.payload is KEEP else move.payload)
+        return replace(move, to=to, payload=payload, sequence=sequence)
 
     def _error(self, what: str) -> OutcomeInvalid:
         return OutcomeInvalid(f"stage {self._name!r} {what}")
@@ -168,7 +192,11 @@ class StageOutcomeResolver(OutcomeResolver):
     def failure(self, consumer: Consumer, item: Item[Any], error: BaseException | str | None) -> ResolvedOutcome:
         """Return the outcome of a failed run; an exception that counts as success sends the item on unchanged."""
         if is_success(consumer, error):
-            return Done() if self._only is None else Move(self._only)
+            try:
+                sequence = self._choose_sequence(item, item.payload)
+                return Done() if self._only is None else Move(self._only, sequence=sequence)
+            except OutcomeInvalid as invalid:
+                error = invalid
         return self._retry(consumer, item, error, None)
 
     def give_up(self, item: Item[Any], reason: str) -> Dead | Failed:

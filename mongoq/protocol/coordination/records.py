@@ -15,6 +15,7 @@ from mongoq.model.encoding.codec import Encoding
 from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.model.outcomes import Record
+from mongoq.model.sequence import check_sequence, topic_problem
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
 from mongoq.protocol.push.push import check_due, check_headers, due_time
 from mongoq.protocol.state.context import QueueContext
@@ -36,6 +37,7 @@ class Yielded(NamedTuple):
         priority: priority that the source gave.
         delay: delay that the source gave.
         headers: headers in the form to send.
+        sequence: sequence that the source gave.
     """
 
     wrapped: bytes
@@ -43,6 +45,7 @@ class Yielded(NamedTuple):
     priority: int
     delay: Any
     headers: Any
+    sequence: str | None = None
 
 
 def encode_record(context: QueueContext[Any], record: Any) -> Yielded:
@@ -55,9 +58,9 @@ def encode_record(context: QueueContext[Any], record: Any) -> Yielded:
     if record.delay is not None:
         check_due(record.delay, None)
     position = _position(context.broker.encoding, record.position)
-    return Yielded(
-        context.codec.wrap(record.payload), position, checked_priority(record.priority), record.delay, headers
-    )
+    sequence = None if record.sequence is None else check_sequence(record.sequence)
+    wrapped, priority = context.codec.wrap(record.payload), checked_priority(record.priority)
+    return Yielded(wrapped, position, priority, record.delay, headers, sequence)
 
 
 def _position(encoding: Encoding, position: Any) -> Any:
@@ -71,12 +74,21 @@ def _position(encoding: Encoding, position: Any) -> Any:
 
 
 class EncodedRecord(NamedTuple):
-    """An envelope in the form to send, with the fields that are recorded after the push."""
+    """An envelope in the form to send, with the fields that are recorded after the push.
+
+    Attributes:
+        queue: name of the queue.
+        priority: priority of the item.
+        when: time when it is due.
+        document: the envelope.
+        sequence: sequence at whose end it takes its place when it is pushed.
+    """
 
     queue: str
     priority: int
     when: datetime
     document: RawBSONDocument
+    sequence: str | None = None
 
 
 def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Sequence[Yielded], list[EncodedRecord]]:
@@ -86,10 +98,13 @@ def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Seq
 
     Raises:
         PayloadTooLarge: the copies of the first record are more than a transaction can carry.
+        ArgumentInvalid: a record for a topic has a sequence.
     """
     bound = context.broker.topics.bound.get(context.name)
     if bound is None:
         return batch, _envelopes(context, batch)
+    if any(record.sequence is not None for record in batch):
+        raise ArgumentInvalid("sequence", topic_problem(context.name))
     part = _what_fits(batch, len(bound))
     return part, _copies(context, part, bound)
 
@@ -109,7 +124,8 @@ def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[Enco
             stencil, when = stencils[record.priority]
         else:
             stencil, when = _stencil(context, record, id)
-        encoded.append(EncodedRecord(context.name, record.priority, when, stencil.envelope(id, record.wrapped)))
+        document = stencil.envelope(id, record.wrapped)
+        encoded.append(EncodedRecord(context.name, record.priority, when, document, record.sequence))
     return encoded
 
 

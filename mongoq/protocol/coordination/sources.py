@@ -17,6 +17,7 @@ from typing import Any
 
 from mongoq.model.join_state import qualify
 from mongoq.protocol.base.find import find_one
+from mongoq.protocol.base.retry import retry_lost_race
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.base.transaction import run_in_transaction
 from mongoq.protocol.coordination.document_lease import DocumentLease as Lease
@@ -31,6 +32,8 @@ from mongoq.protocol.coordination.document_lease import (
 )
 from mongoq.protocol.coordination.records import EncodedRecord, Yielded, documents
 from mongoq.protocol.flow import Command, Flow, chunks, has_matched
+from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, with_place
+from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
@@ -95,30 +98,44 @@ def push_records(context: QueueContext[Any], tenure: DocumentLease, batch: Seque
     broker = context.broker
     yield from ensure_ready_to_push(context)
     part, encoded = documents(context, batch)
+    if any(record.sequence is not None for record in part):
+        yield from ensure_ready_to_enter(broker, [context.name], joined=False)
+    attempt = partial(_attempt, broker, tenure, len(part), part[-1].position, encoded)
+    promoted: list[Promoted] = []
     try:
-        yield from run_in_transaction(broker, partial(_attempt, broker, tenure, len(part), part[-1].position, encoded))
+        promoted = yield from retry_lost_race(lambda: run_in_transaction(broker, attempt))
     except _Unmatched:
         yield from _resolve_lost_reply(broker, tenure, len(part))
     tenure.pushed += len(part)
     tenure.position = broker.encoding.decode_sendable(part[-1].position)
+    # A blocked item counts as if it were due: at most, a claim looks for it in vain.
     numbers = Counter((copy.queue, copy.priority, copy.when) for copy in encoded)
     for (queue, priority, when), number in numbers.items():
         broker.record_put(queue, when, priority, number=number)
+    record_promoted(broker, promoted)
     return len(part)
 
 
 def _attempt(
     broker: BrokerContext, tenure: DocumentLease, number: int, position: Any, encoded: Sequence[EncodedRecord]
-) -> Flow[None]:
+) -> Flow[list[Promoted]]:
+    """Push records and store the position, inside a transaction; return older items that became heads meanwhile."""
     now = broker.clock.now()
     fields = {"position": position, "pushed": tenure.pushed + number, "at": now, "until": now + tenure.length}
     # The count makes the batch safe to send again: after a commit it has changed, and the filter matches nothing.
     filter = {**under(tenure), "pushed": tenure.pushed}
     if not (yield from Command("update_one", {"filter": filter, "update": {"$set": fields}}, has_matched)):
         raise _Unmatched
-    documents = [copy.document for copy in encoded]
+    entries = yield from enter_all(broker, [(copy.queue, copy.sequence) for copy in encoded if copy.sequence])
+    documents = [
+        copy.document
+        if copy.sequence is None
+        else broker.encoding.raw(with_place(copy.document, entries[copy.queue, copy.sequence]))
+        for copy in encoded
+    ]
     for chunk in chunks(documents, lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
+    return [item for entry in entries.values() for item in entry.promoted]
 
 
 def _resolve_lost_reply(broker: BrokerContext, tenure: DocumentLease, number: int) -> Flow[None]:

@@ -20,7 +20,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow, delete_many
-from mongoq.protocol.sequence.delete import delete_in_order
+from mongoq.protocol.sequence.delete import HAS_NO_PLACE, delete_in_order, learn_order
 from mongoq.protocol.sequence.repair import find_heads
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol.wait.wait import find_next_due
@@ -190,9 +190,12 @@ def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
     yield from ensure_ready(context, fresh=False)
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
     filter = {"_id": identity, "q": context.name, "$or": free}
-    if context.state.ordered:
-        return (yield from delete_in_order(context, filter)) > 0
-    return (yield from Command("delete_one", {"filter": filter}, lambda reply: bool(reply.deleted_count)))
+    if not context.state.ordered:
+        alone = {**filter, **HAS_NO_PLACE}
+        deleted: bool = yield from Command("delete_one", {"filter": alone}, lambda reply: bool(reply.deleted_count))
+        if deleted or not (yield from learn_order(context)):
+            return deleted
+    return (yield from delete_in_order(context, filter)) > 0
 
 
 def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
@@ -205,8 +208,8 @@ def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
     filter = in_state(context.name, state, now)
     if state is None:
         filter["$or"] = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
-    if not context.state.ordered:
-        return (yield from delete_many(filter))
+    if not (yield from learn_order(context)):
+        return (yield from delete_many({**filter, **HAS_NO_PLACE}))
     blocked = (yield from delete_many(blocked_filter(context.name))) if state is None else 0
     return blocked + (yield from delete_in_order(context, filter))
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.envelope import is_same_push
+from mongoq.model.sequence import topic_problem
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.push.insert import find_pushed, id_taken_error, insert_command
 from mongoq.protocol.sequence.control import run_atomic
-from mongoq.protocol.sequence.enter import enter
+from mongoq.protocol.sequence.enter import enter, record_new, with_place
 from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.state.context import QueueContext
 
@@ -33,17 +34,13 @@ def push_in_order(context: QueueContext[Any], pushes: Sequence[Ordered], *, id_g
         DuplicateItem: a push to another queue has used one of the ids.
     """
     if context.broker.topics.bound.get(context.name):
-        raise ArgumentInvalid(
-            "sequence", f"{context.name!r} is a topic: its copies go to several queues, and have no common order"
-        )
+        raise ArgumentInvalid("sequence", topic_problem(context.name))
     yield from ensure_ready(context, fresh=not joined)
     yield from mark_ordered(context, joined=joined)
     attempt = partial(_insert_all, context, pushes, id_given=id_given)
     documents, promoted = yield from run_atomic(context.broker, attempt, joined=joined)
     for document in documents:
-        if "when" in document:
-            context.broker.record_put(context.name, document["when"], document["priority"], id=document["_id"])
-    context.broker.counters.add(context.name, "put", sum("when" not in document for document in documents))
+        record_new(context.broker, document)
     record_promoted(context.broker, promoted)
 
 
@@ -57,11 +54,7 @@ def _insert_all(
     entries = yield from enter(context, numbers)
     documents: list[Mapping[str, Any]] = []
     for envelope, sequence in pushes:
-        if sequence is None:
-            documents.append(envelope)
-        else:
-            rest = {name: value for name, value in envelope.items() if name != "when"}
-            documents.append({**rest, **entries[sequence].take(envelope["when"])})
+        documents.append(envelope if sequence is None else with_place(envelope, entries[sequence]))
     if len(documents) == 1:
         yield from insert_command(documents[0])
     elif documents:

@@ -19,7 +19,7 @@ from mongoq.model.arguments import expires as checked_expires
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, is_same_push, new_envelope
-from mongoq.model.sequence import check_sequence, refuse_expiry
+from mongoq.model.sequence import check_sequence, refuse_expiry, topic_problem
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
@@ -60,6 +60,7 @@ class PushOptions:
         headers: its headers, in the form to send.
         key: its key; while an item of that key is live, nothing is pushed.
         expires: how long it may wait for its start, or until when; ``None`` for ever.
+        sequence: sequence that it enters, in ``push_each``.
     """
 
     delay: Duration | None = None
@@ -68,6 +69,7 @@ class PushOptions:
     headers: Any = None
     key: str | None = None
     expires: timedelta | datetime | None = None
+    sequence: str | None = None
 
 
 Push = tuple[bytes, bytes, int]
@@ -408,25 +410,41 @@ def push_each(
 ) -> Flow[None]:
     """Insert items (``insert`` of many), or copies of them for each bound queue, each id once while it is remembered.
 
-    Items with a key follow, one by one (``find``, ``findAndModify``). A crash in between leaves some of them pushed;
-    push all again. Raises ``BatchIncomplete``, or the driver's error when nothing was pushed.
+    Items with a key follow, one by one (``find``, ``findAndModify``), and then items with a sequence, in the order
+    given, by transactions. A crash in between leaves some of them pushed; push all again. Raises ``BatchIncomplete``,
+    or the driver's error when nothing was pushed.
+
+    Raises:
+        TransactionsUnavailable: an item has a sequence, and the server is no replica set.
+        ArgumentInvalid: an item has a sequence, and the queue is a topic.
     """
     if not pushes:
         return
+    sequences = {place: sequence for place, each in enumerate(options) if (sequence := each.sequence) is not None}
+    if sequences:
+        yield from ensure_possible(context.broker)
     yield from ensure_ready_to_push(context)
+    if sequences and context.broker.topics.bound.get(context.name):
+        raise ArgumentInvalid("sequence", topic_problem(context.name))
     envelopes = _Envelopes(context, options, remember)
     keyed = (
         [push for push in pushes if options[push[2]].key is not None]
         if any(push_options.key for push_options in options)
         else []
     )
-    plain = [push for push in pushes if options[push[2]].key is None] if keyed else pushes
+    in_order = [push for push in pushes if push[2] in sequences] if sequences else []
+    plain = pushes
+    if keyed or in_order:
+        plain = [push for push in pushes if options[push[2]].key is None and push[2] not in sequences]
     if bound := context.broker.topics.bound.get(context.name):
         yield from _publish_parts(context, plain, envelopes, bound)
     elif plain:
         yield from _insert_in_chunks(context, plain, envelopes, again=True)
     for push in keyed:
         yield from _push_with_key(context, push, str(options[push[2]].key), envelopes)
+    if in_order:
+        entered = [sequences[push[2]] for push in in_order]
+        yield from _push_in_order(context, in_order, entered, envelopes, id_given=True, joined=False)
 
 
 def _publish_parts(

@@ -30,7 +30,23 @@ def delete_in_order(context: QueueContext[Any], filter: Mapping[str, Any]) -> Fl
         record_promoted(context.broker, promoted)
         deleted += number
         if number < DELETED_PER_TRANSACTION:
-            return deleted + (yield from delete_many({"$and": [filter, {"place": {"$exists": False}}]}))
+            return deleted + (yield from delete_many({"$and": [filter, HAS_NO_PLACE]}))
+
+
+HAS_NO_PLACE = {"place": {"$exists": False}}
+"""Condition of an item without a place in a sequence."""
+
+
+def learn_order(context: QueueContext[Any]) -> Flow[bool]:
+    """Return whether items of the queue have places; another process may have pushed the first one a moment ago.
+
+    What this process has read of the queue may be older than that, so a deletion looks for itself (``find``).
+    """
+    if not context.state.ordered:
+        wanted = {"q": context.name, "place": HAS_PLACE}
+        found = yield from find_few(context.broker, wanted, [("place", 1)], 1, projection={"_id": 1})
+        context.state.ordered = bool(found)
+    return context.state.ordered
 
 
 def _delete_page(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[tuple[int, list[Promoted]]]:

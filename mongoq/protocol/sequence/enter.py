@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from mongoq.model.item import Document
 from mongoq.model.sequence import control_id
+from mongoq.model.settings import queue_options
 from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.sequence.control import Statement, send_statements
+from mongoq.protocol.sequence.control import Statement, ensure_possible, send_statements
 from mongoq.protocol.sequence.leave import Promoted, promote
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
+
+Target = tuple[str, str]
+"""A queue, and one of its sequences."""
 
 
 @dataclass(slots=True)
@@ -72,3 +78,47 @@ def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> Flow[dict[s
         entries[sequence].promoted = promoted
         entries[sequence].heads -= len(promoted)
     return entries
+
+
+def ensure_ready_to_enter(broker: BrokerContext, queues: Iterable[str], *, joined: bool) -> Flow[None]:
+    """Prepare the queues into whose sequences items go, before the transaction begins.
+
+    Raises:
+        TransactionsUnavailable: the server is no replica set.
+    """
+    for queue in queues:
+        context = _context(broker, queue)
+        if not joined:
+            yield from ensure_possible(broker)
+        yield from ensure_ready(context)
+        yield from mark_ordered(context, joined=joined)
+
+
+def enter_all(broker: BrokerContext, wanted: Iterable[Target]) -> Flow[dict[Target, Entry]]:
+    """Reserve places in sequences of several queues, one for each time that a sequence is named; see ``enter``."""
+    numbers: dict[str, Counter[str]] = {}
+    for queue, sequence in wanted:
+        numbers.setdefault(queue, Counter())[sequence] += 1
+    entries: dict[Target, Entry] = {}
+    for queue, each in numbers.items():
+        entered = yield from enter(_context(broker, queue), each)
+        entries |= {(queue, sequence): entry for sequence, entry in entered.items()}
+    return entries
+
+
+def with_place(document: Mapping[str, Any], entry: Entry) -> dict[str, Any]:
+    """Return the envelope of a new item with the next place of its sequence; a blocked item has no ``when``."""
+    rest = {name: value for name, value in document.items() if name != "when"}
+    return {**rest, **entry.take(document["when"])}
+
+
+def record_new(broker: BrokerContext, document: Mapping[str, Any]) -> None:
+    """Count a new item, and wake the waiters of this process for it unless it is blocked."""
+    if "when" in document:
+        broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])
+    else:
+        broker.counters.add(document["q"], "put", 1)
+
+
+def _context(broker: BrokerContext, queue: str) -> QueueContext[Any]:
+    return QueueContext(broker, queue_options(queue), broker.untyped)

@@ -1,7 +1,8 @@
 """Leaving a sequence: the next item gets its date in the transaction in which the one before it leaves.
 
-Promotion reads the control document and does not write it. Where no item follows, the control document is written or
-deleted, and so conflicts with a push that saw the sequence full: one of the two transactions is tried again.
+As many follow as have left, unless ``max_in_sequence`` was raised or lowered meanwhile. Then promotion does not write
+the control document. Where fewer or more follow, that is written or deleted, and so conflicts with a push that saw the
+sequence full: one of the two transactions is tried again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from mongoq.model.item import Document, Item, has_place
 from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id
+from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.sequence.control import Statement, send_statements
@@ -52,12 +54,12 @@ def leave(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow
         return []
     requests: list[Statement] = []
     promoted: list[Promoted] = []
-    now = broker.clock.now()
+    now, most = broker.clock.now(), _known_limit(broker, queue)
     names = list(numbers)
     for start in range(0, len(names), MAX_LOOKUPS):
         some = {name: numbers[name] for name in names[start : start + MAX_LOOKUPS]}
-        for sequence, (control, following) in (yield from _look_up(broker, queue, some)).items():
-            chosen = following[: numbers[sequence]]
+        for sequence, (control, following) in (yield from _look_up(broker, queue, some, most)).items():
+            chosen = following[: _room(control, numbers[sequence], most)]
             promoted += [_promoted(queue, document, now) for document in chosen]
             requests += map(_promotion, chosen, promoted[len(promoted) - len(chosen) :])
             if left := numbers[sequence] - len(chosen):
@@ -103,20 +105,34 @@ def record_promoted(broker: BrokerContext, promoted: Iterable[Promoted]) -> None
         broker.record_put(item.queue, item.when, *priorities, id=item.id, is_new=False)
 
 
+def _known_limit(broker: BrokerContext, queue: str) -> int | None:
+    """Return ``max_in_sequence`` of a queue, or ``None`` if this process has not read its settings."""
+    state = broker.state(queue)
+    return int(state.stored.get("max_in_sequence", DEFAULT_MAX_IN_SEQUENCE)) if state.ordered else None
+
+
+def _room(control: Document, number: int, most: int | None) -> int:
+    """Return how many items may follow ``number`` heads that have left: as many, or what a changed limit allows."""
+    opened = control.get("open")
+    if most is None or not isinstance(opened, int):
+        return number
+    return max(most - max(opened - number, 0), 0)
+
+
 def _look_up(
-    broker: BrokerContext, queue: str, numbers: Mapping[str, int]
+    broker: BrokerContext, queue: str, numbers: Mapping[str, int], limit: int | None
 ) -> Flow[dict[str, tuple[Document, list[Document]]]]:
     """Read the control document of each sequence, and the items that are next in it (``aggregate``).
 
     A sequence whose control document is gone, deleted by hand, has what another head would find: its next items.
     """
-    most = max(numbers.values())
+    most = max(*numbers.values(), limit or 1)
     if broker.serverless or len(numbers) == 1:
         found = {}
         for sequence, number in numbers.items():
-            following = yield from _find_following(broker, queue, sequence, number)
+            following = yield from _find_first(broker, queue, sequence, most)
             controls: list[Document] = []
-            if len(following) < number:
+            if len(following) != number or most > 1:
                 filter = {"_id": control_id(queue, sequence)}
                 controls = yield from find_few(broker, filter, [("_id", 1)], 1)
             found[sequence] = (controls[0] if controls else {}), following
@@ -143,6 +159,15 @@ def _look_up(
     return {ids[document["_id"]]: (document, document["following"]) for document in documents}
 
 
+def _find_first(broker: BrokerContext, queue: str, sequence: str, most: int) -> Flow[list[Document]]:
+    """Find the next items of a sequence; none where one head is there, and the limit allows no other one."""
+    if most > 1:
+        return (yield from _find_following(broker, queue, sequence, most))
+    filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE}
+    documents = yield from find_few(broker, filter, [("place", 1)], 1, projection={**NEXT_FIELDS, "when": 1})
+    return [document for document in documents if "when" not in document]
+
+
 def _find_following(broker: BrokerContext, queue: str, sequence: str, number: int) -> Flow[list[Document]]:
     filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE, "ready_from": IS_BLOCKED}
     return (yield from find_few(broker, filter, [("place", 1)], number, projection=NEXT_FIELDS))
@@ -158,7 +183,10 @@ def _promotion(document: Document, promoted: Promoted) -> Statement:
 
 
 def _closing(control: Document, left: int) -> list[Statement]:
-    """Return the statement that counts heads that left without a successor; without any head the document goes."""
+    """Return the statement that counts heads that left without a successor; without any head the document goes.
+
+    A negative number counts the items that follow beyond those.
+    """
     if not control:
         return []
     filter = {"_id": control["_id"]}

@@ -202,6 +202,10 @@ def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: Resol
 
 def _push_outputs(context: QueueContext[Any], item: Item[Any], outputs: Sequence[Move], moves: Moves) -> Flow[None]:
     ids = [_output_id(item, getattr(output.to, "name", output.to), place) for place, output in enumerate(outputs)]
+    if any(output.sequence is not None for output in outputs):
+        raise OutcomeInvalid(
+            "what is run at most once leaves its place before it runs, so outputs have no order; leave out sequence="
+        )
     # All outputs are checked before the first one is pushed.
     for envelope in [make_output(context, item, value, moves, id=id) for id, value in zip(ids, outputs, strict=True)]:
         yield from _push(context, envelope)

@@ -16,8 +16,9 @@ from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.outcomes import Fork, Move
 from mongoq.model.settings import KEEP
-from mongoq.protocol.flow import Command, Flow, chunks
+from mongoq.protocol.flow import Command, Flow, chunks, own_error
 from mongoq.protocol.push.push import due_time
+from mongoq.protocol.sequence.enter import Target, ensure_ready_to_enter, enter_all, record_new, with_place
 from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.settle.bulk import BulkResult, group_by_statement, mark_done, settle_within
 from mongoq.protocol.settle.exchange import Exchange, run_exchange
@@ -32,8 +33,6 @@ def make_output(
 ) -> dict[str, Any]:
     """Return the envelope of a new item, by a move of the old one."""
     checked, payload = moves.check(move)
-    if checked.sequence is not None:
-        raise OutcomeInvalid("what comes of an item is a new one, and cannot enter a sequence; push it with sequence=")
     if checked.patch:
         raise OutcomeInvalid("what comes of an item is a new one, and has nothing to patch; give payload=")
     return new_envelope(
@@ -55,12 +54,23 @@ MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _ForkedItem:
-    """An item, its settlement, and its outputs as documents and in the form to send."""
+    """An item, its settlement, and its outputs as documents and in the form to send.
+
+    Attributes:
+        sequences: sequences that the outputs enter, ``None`` for an output that waits for no other item.
+    """
 
     item: Item[Any]
     settlement: Settlement
     outputs: Sequence[Document]
     raw: list[RawBSONDocument]
+    sequences: Sequence[str | None]
+
+    @property
+    def entered(self) -> list[Target]:
+        """Sequences of queues that the outputs enter, in their order, once for each output."""
+        pairs = zip(self.outputs, self.sequences, strict=True)
+        return [(document["q"], sequence) for document, sequence in pairs if sequence is not None]
 
     @property
     def size(self) -> int:
@@ -72,7 +82,8 @@ def fork_items(
 ) -> Flow[dict[Any, Exception]]:
     """Settle items and write their outputs; return the errors of items that were not settled, by ``id_key``.
 
-    A crash leaves each item as it was, or settled with all of its outputs.
+    Outputs with a sequence take places at its end in the same transaction. A crash leaves each item as it was, or
+    settled with all of its outputs.
     """
     failed: dict[Any, Exception] = {}
     forked = []
@@ -81,6 +92,11 @@ def fork_items(
             forked.append(_fork_item(context, item, fork, batch, moves))
         except MongoqError as error:
             failed[id_key(item.id)] = error
+    if queues := {queue for entry in forked for queue, _ in entry.entered}:
+        try:
+            yield from ensure_ready_to_enter(context.broker, queues, joined=False)
+        except Exception as error:  # raised here, it would hide what became of the other items of the caller
+            return failed | {id_key(entry.item.id): own_error(error) for entry in forked}
     exchange = Exchange(context, partial(_attempt, context), attrgetter("item"), on_done=partial(_record_done, context))
     for chunk in chunks(forked, lambda entry: entry.size, items=lambda entry: len(entry.raw) + 1):
         failed |= yield from run_exchange(exchange, chunk)
@@ -95,7 +111,8 @@ def _fork_item(context: QueueContext[Any], item: Item[Any], fork: Fork, batch: B
     for document in outputs:
         _mark_output(context, item, document, batch)
     raw = list(map(context.broker.encoding.raw, outputs))
-    forked = _ForkedItem(item, make_commit(context, item, batch), outputs, raw)
+    sequences = [move.sequence for move in fork.moves]
+    forked = _ForkedItem(item, make_commit(context, item, batch), outputs, raw, sequences)
     if forked.size > MAX_TRANSACTION_BYTES:
         raise PayloadTooLarge(f"outputs of a fork into {number:,}", forked.size, MAX_TRANSACTION_BYTES)
     return forked
@@ -113,19 +130,28 @@ def _mark_output(context: QueueContext[Any], item: Item[Any], document: dict[str
         document["trail"] = new_trail
 
 
-def _attempt(
-    context: QueueContext[Any], wanted: Sequence[_ForkedItem]
-) -> Flow[tuple[Sequence[_ForkedItem], list[Promoted]]]:
+_Result = tuple[Sequence[_ForkedItem], list[Document], list[Promoted]]
+"""Items, their outputs as they were written, and other items that became heads of their sequences."""
+
+
+def _attempt(context: QueueContext[Any], wanted: Sequence[_ForkedItem]) -> Flow[_Result]:
     _, promoted = yield from settle_within(context, [(forked.item, forked.settlement) for forked in wanted])
-    for chunk in chunks([document for forked in wanted for document in forked.raw], lambda document: len(document.raw)):
+    entries = yield from enter_all(context.broker, [target for forked in wanted for target in forked.entered])
+    outputs: list[Document] = []
+    documents: list[RawBSONDocument] = []
+    for forked in wanted:
+        for output, raw, sequence in zip(forked.outputs, forked.raw, forked.sequences, strict=True):
+            placed = output if sequence is None else with_place(output, entries[output["q"], sequence])
+            outputs.append(placed)
+            documents.append(raw if sequence is None else context.broker.encoding.raw(placed))
+    for chunk in chunks(documents, lambda document: len(document.raw)):
         yield from Command[Any]("insert_many", {"documents": chunk, "ordered": True})
-    return wanted, promoted
+    return wanted, outputs, promoted + [item for entry in entries.values() for item in entry.promoted]
 
 
-def _record_done(context: QueueContext[Any], result: tuple[Sequence[_ForkedItem], list[Promoted]]) -> None:
-    forked_items, promoted = result
+def _record_done(context: QueueContext[Any], result: _Result) -> None:
+    forked_items, outputs, promoted = result
     record_promoted(context.broker, promoted)
     mark_done(context, group_by_statement((forked.item, forked.settlement) for forked in forked_items), BulkResult())
-    for forked in forked_items:
-        for document in forked.outputs:
-            context.broker.record_put(document["q"], document["when"], document["priority"], id=document["_id"])
+    for document in outputs:
+        record_new(context.broker, document)

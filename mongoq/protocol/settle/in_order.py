@@ -12,11 +12,9 @@ from functools import partial
 from typing import Any
 
 from mongoq.model.item import Item, has_place
-from mongoq.model.settings import queue_options
-from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.sequence.control import ensure_possible, run_atomic
-from mongoq.protocol.sequence.enter import Entry, enter
+from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.settlement import Settlement, record_settled, settle_alone
 from mongoq.protocol.state.context import QueueContext
@@ -64,16 +62,8 @@ def is_in_order(item: Item[Any], settlement: Settlement) -> bool:
 
 def get_ready_to_enter(context: QueueContext[Any], wanted: Iterable[Wanted], *, joined: bool) -> Flow[None]:
     """Prepare the queues into whose sequences items go, before the transaction begins."""
-    for queue in {settlement.put.queue for _, settlement in wanted if settlement.enters and settlement.put}:
-        target = _target(context, queue)
-        if not joined:
-            yield from ensure_possible(context.broker)
-        yield from ensure_ready(target)
-        yield from mark_ordered(target, joined=joined)
-
-
-def _target(context: QueueContext[Any], queue: str) -> QueueContext[Any]:
-    return QueueContext(context.broker, queue_options(queue), context.broker.untyped)
+    queues = {settlement.put.queue for _, settlement in wanted if settlement.enters and settlement.put}
+    yield from ensure_ready_to_enter(context.broker, queues, joined=joined)
 
 
 def rewrite(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[tuple[list[Wanted], list[Promoted]]]:
@@ -81,14 +71,14 @@ def rewrite(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[tuple[
 
     Also returns older items of other sequences that became heads meanwhile.
     """
-    entering: dict[str, Counter[str]] = {}
-    for _, settlement in wanted:
-        if settlement.enters is not None and settlement.put is not None:
-            entering.setdefault(settlement.put.queue, Counter())[settlement.enters] += 1
-    entries: dict[tuple[str, str], Entry] = {}
-    for queue, numbers in entering.items():
-        taken = yield from enter(_target(context, queue), numbers)
-        entries |= {(queue, sequence): entry for sequence, entry in taken.items()}
+    entries = yield from enter_all(
+        context.broker,
+        (
+            (settlement.put.queue, settlement.enters)
+            for _, settlement in wanted
+            if settlement.enters is not None and settlement.put is not None
+        ),
+    )
     promoted = [item for entry in entries.values() for item in entry.promoted]
     shared: dict[int, Settlement] = {}
     changed: list[Wanted] = []

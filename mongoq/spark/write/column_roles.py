@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, NullType, StringType, StructField, Str
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import duration, moment, priority, queue_name
+from mongoq.model.sequence import check_sequence
 from mongoq.protocol.push.insert import check_key
 from mongoq.protocol.push.push import check_headers
 from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW
@@ -44,6 +45,7 @@ class RowOrder:
         priority: priority.
         key: key.
         headers: headers, in the form to send.
+        sequence: sequence that the item enters; rows of a sequence are written in the order of their partition.
     """
 
     row_values: tuple[Any, ...]
@@ -53,6 +55,7 @@ class RowOrder:
     priority: int | None = None
     key: str | None = None
     headers: Any = None
+    sequence: str | None = None
 
 
 def _length(value: Any) -> timedelta:
@@ -101,6 +104,7 @@ ORDERS: Mapping[str, Kind] = {
     "_when": Kind("when", MOMENT, "a timestamp", partial(moment, argument="_when"), values_of(spark.TimestampType())),
     "_priority": Kind("priority", INTEGERS, "an integer from -100 (first) to 100 (last)", priority),
     "_key": Kind("key", TEXT, "a string of 1 to 1,024 bytes", check_key),
+    "_sequence": Kind("sequence", TEXT, "a string of 1 to 1,024 bytes", partial(check_sequence, argument="_sequence")),
     "_headers": Kind(
         "headers",
         (*TEXT, spark.MapType),
@@ -143,6 +147,10 @@ class Orders:
                 options[ORDERS[name].field] = _convert_value(row, name, value)
         if "delay" in options and "when" in options:
             raise Refusal(row, "_when", "says when the item is due, and so does '_delay'; leave one of them null")
+        if "key" in options and "sequence" in options:
+            raise Refusal(
+                row, "_sequence", "an item in a sequence has no key, and there is a '_key'; leave one of them null"
+            )
         if "delay" not in options and "when" not in options:
             options |= {"delay": self._default.delay, "when": self._default.when}
         options = {"to": self._default.to, "priority": self._default.priority, **options}

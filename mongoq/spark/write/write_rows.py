@@ -32,7 +32,7 @@ logger = logging.getLogger("mongoq.spark")
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
-ROW_ID = itemgetter(0)
+ROW_ID = PLACE = itemgetter(0)
 ENCODED_BATCH_BYTES = 16 * 1024 * 1024
 """Bytes of a record batch that are encoded as BSON at a time, about."""
 
@@ -85,25 +85,31 @@ class RowPusher:
     def push(self, rows: Rows, places: Sequence[int]) -> None:
         """Push the rows of some positions, grouped by queue; raises ``Refusal`` before any command is sent.
 
-        Rows with the same id are one item.
+        Rows with the same id are one item. Rows with a sequence are pushed in the order of their positions.
         """
         groups: dict[RowOrder, list[int]] = {}
         for place in places:
             groups.setdefault(rows.orders[place], []).append(place)
-        pushes: dict[str, tuple[list[PushOptions], list[Push]]] = {}
+        pushes: dict[str, tuple[list[PushOptions], list[Push], list[tuple[int, Push]]]] = {}
         for order, positions in groups.items():
             queue, wrapped = _check_payloads(rows, order, positions)
-            options, pushed = pushes.setdefault(queue, ([], []))
-            pushed.extend(zip(self._make_ids(queue, rows, order, positions, wrapped), wrapped, repeat(len(options))))
-            options.append(PushOptions(order.delay, order.when, order.priority or 0, order.headers, order.key))
-        for queue, (options, pushed) in pushes.items():
-            self._send(queue, options, pushed)
+            options, pushed, in_order = pushes.setdefault(queue, ([], [], []))
+            new = zip(self._make_ids(queue, rows, order, positions, wrapped), wrapped, repeat(len(options)))
+            if order.sequence is None:
+                pushed.extend(new)
+            else:
+                in_order.extend(zip(positions, new, strict=True))
+            common = order.delay, order.when, order.priority or 0, order.headers, order.key
+            options.append(PushOptions(*common, sequence=order.sequence))
+        for queue, (options, pushed, in_order) in pushes.items():
+            self._send(queue, options, pushed, [push for _, push in sorted(in_order, key=PLACE)])
 
-    def _send(self, queue: str, options: Sequence[PushOptions], pushes: list[Push]) -> None:
+    def _send(self, queue: str, options: Sequence[PushOptions], pushes: list[Push], in_order: list[Push]) -> None:
+        pushes.sort(key=ROW_ID)  # ordered ids save the server a quarter of its work
+        pushes += in_order
         if isinstance(self._ids, ValueIds):
             # Rows with equal ids are one item, so only one of them is sent.
             pushes = list({push[0]: push for push in pushes}.values())
-        pushes.sort(key=ROW_ID)  # ordered ids save the server a quarter of its work
         self._broker.queue(queue)._run(push_each, options, pushes, remember=self._options.once)
 
     def _make_ids(
@@ -191,6 +197,7 @@ class RowSettler:
             when=order.when,
             priority=order.priority if "priority" in carry else self._options.priority,
             headers=order.headers if has_headers else KEEP,
+            sequence=order.sequence,
         )
         handover, _ = check_move(context, Destination(to, context.codec), move, key=order.key)
         return handover

@@ -39,6 +39,7 @@ def test_kills_let_no_item_of_a_sequence_overtake_overlap_or_be_lost(memory: Pat
     assert min(counted[name] for name in ("done", "popped", "failed", "repeated", "dead")) > 0
 
 
+@pytest.mark.prove
 def test_killed_processes_and_a_killed_server_break_no_sequence(memory: Path, tmp_path: Path) -> None:
     counted = prove(Campaign(nodes=1, seconds=10, crash_every=6, seed=SEED), memory, tmp_path)
     assert counted["done"] > 0

@@ -1,0 +1,292 @@
+"""Sequences behave as a model of them does, whatever happens to their items in whatever order.
+
+Hypothesis makes up the histories. The model knows of each sequence its items in their order, which of them are first,
+and who holds them. After each step all that is stored is compared with it: places, heads, control documents.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import hypothesis
+import mongomock
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+import mongoq
+
+SEED = int(os.environ.get("MONGOQ_SEED", "20261127"))
+START = datetime.fromisoformat("2126-01-01T00:00:00+00:00")
+"""Far away: the server's TTL monitor goes by its own clock."""
+LEASE = 10
+QUEUES = st.sampled_from(["one", "two"])
+NAMES = ["a", "$b.c", "sequence:one:x"]
+SEQUENCES = st.sampled_from([None, *NAMES])
+DELAYS = st.sampled_from([None, 5])
+
+
+@dataclass(eq=False)
+class Entry:
+    """A live item as the model has it; ``item`` is the last reservation of it."""
+
+    number: int
+    queue: str
+    sequence: str | None
+    due: datetime
+    head: bool = False
+    item: Any = None
+
+    def is_eligible(self, now: datetime) -> bool:
+        return (self.head or self.sequence is None) and self.due <= now
+
+
+class Sequences(RuleBasedStateMachine):
+    """All rules."""
+
+    def __init__(self, raw: Any) -> None:
+        super().__init__()
+        self.raw, self.clock = raw, mongoq.VirtualClock(START)
+        raw.delete_many({})
+        self.broker = mongoq.Broker(raw, clock=self.clock)
+        for name in ("one", "two"):
+            self.broker.queue(name, lease=LEASE, max_retries=100).resume()
+        self.most = {"one": 1, "two": 1}
+        self.live: list[Entry] = []
+        self.dead: list[Entry] = []
+        self.number = 0
+
+    def teardown(self) -> None:
+        """Settle everything: no sequence is stuck."""
+        for name in ("one", "two"):
+            self.clock.advance(LEASE + 6)
+            while items := self.broker.queue(name).reserve_many(100):
+                self.broker.queue(name).commit_many(items)
+        assert not list(self.raw.find({"$or": [{"q": {"$in": ["one", "two"]}}, {"_id": {"$regex": "^sequence:"}}]}))
+        self.broker.close()
+
+    # --- the model --------------------------------------------------------------------------------
+
+    def _queue(self, name: str) -> mongoq.Queue[Any]:
+        return self.broker.queue(name)
+
+    def _line(self, queue: str, sequence: str | None) -> list[Entry]:
+        return [each for each in self.live if (each.queue, each.sequence) == (queue, sequence)]
+
+    def _enter(self, entries: list[Entry]) -> None:
+        """Let new entries of one push take their places, and as many become heads as the limit allows."""
+        self.live += entries
+        for queue, sequence in dict.fromkeys((each.queue, each.sequence) for each in entries):
+            if sequence is not None:
+                new = sum((each.queue, each.sequence) == (queue, sequence) for each in entries)
+                self._promote(queue, sequence, most=new)
+
+    def _leave(self, entries: list[Entry]) -> None:
+        """Remove entries of one settlement, and let the next ones of their sequences follow."""
+        for entry in entries:
+            self.live.remove(entry)
+        left = dict.fromkeys((each.queue, each.sequence) for each in entries if each.head)
+        for queue, sequence in left:
+            self._promote(queue, sequence)
+
+    def _promote(self, queue: str, sequence: str | None, most: int | None = None) -> None:
+        line = self._line(queue, sequence)
+        room = max(self.most[queue] - sum(each.head for each in line), 0)
+        for entry in [each for each in line if not each.head][: room if most is None else min(room, most)]:
+            entry.head, entry.due = True, max(entry.due, self.clock.now())
+
+    def _new(self, queue: str, sequence: str | None, delay: float | None = None) -> Entry:
+        self.number += 1
+        return Entry(self.number, queue, sequence, self.clock.now() + timedelta(seconds=delay or 0))
+
+    def _eligible(self, queue: str) -> list[Entry]:
+        return [each for each in self.live if each.queue == queue and each.is_eligible(self.clock.now())]
+
+    def _held(self) -> list[Entry]:
+        return [each for each in self.live if each.item is not None and each.due > self.clock.now()]
+
+    def _claim(self, queue: str, item: Any) -> Entry:
+        [entry] = [each for each in self._eligible(queue) if each.number == item.payload]
+        assert item.sequence == entry.sequence
+        entry.item, entry.due = item, self.clock.now() + timedelta(seconds=LEASE)
+        return entry
+
+    # --- rules ------------------------------------------------------------------------------------
+
+    @rule(queue=QUEUES, sequence=SEQUENCES, delay=DELAYS)
+    def push(self, queue: str, sequence: str | None, delay: float | None) -> None:
+        entry = self._new(queue, sequence, delay)
+        self._queue(queue).push(entry.number, sequence=sequence, delay=delay)
+        self._enter([entry])
+
+    @rule(queue=QUEUES, sequences=st.lists(SEQUENCES, min_size=1, max_size=6))
+    def push_many(self, queue: str, sequences: list[str | None]) -> None:
+        entries = [self._new(queue, sequence) for sequence in sequences]
+        self._queue(queue).push_many([each.number for each in entries], sequences=sequences)
+        self._enter(entries)
+
+    @rule(queue=QUEUES)
+    def reserve(self, queue: str) -> None:
+        item = self._queue(queue).reserve()
+        if item is None:
+            assert not self._eligible(queue)
+        else:
+            self._claim(queue, item)
+
+    @rule(queue=QUEUES, number=st.integers(1, 6))
+    def reserve_many(self, queue: str, number: int) -> None:
+        items = self._queue(queue).reserve_many(number)
+        assert len(items) == min(number, len(self._eligible(queue)))
+        for item in items:
+            self._claim(queue, item)
+
+    @rule(queue=QUEUES)
+    def pop(self, queue: str) -> None:
+        item = self._queue(queue).pop()
+        if item is None:
+            assert not self._eligible(queue)
+        else:
+            self._leave([self._claim(queue, item)])
+
+    @precondition(lambda self: self._held())
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        entry = data.draw(st.sampled_from(self._held()))
+        self._queue(entry.queue).commit(entry.item)
+        self._leave([entry])
+
+    @precondition(lambda self: self._held())
+    @rule(data=st.data())
+    def commit_many(self, data: st.DataObject) -> None:
+        queue = data.draw(st.sampled_from(self._held())).queue
+        entries = [each for each in self._held() if each.queue == queue and data.draw(st.booleans())]
+        self._queue(queue).commit_many([each.item for each in entries])
+        self._leave(entries)
+
+    @precondition(lambda self: self._held())
+    @rule(data=st.data(), delay=DELAYS)
+    def give_back(self, data: st.DataObject, delay: float | None) -> None:
+        entry = data.draw(st.sampled_from(self._held()))
+        if delay is None:
+            self._queue(entry.queue).release(entry.item)
+        else:
+            self._queue(entry.queue).rollback(entry.item, delay=delay, error="x")
+        entry.item, entry.due = None, self.clock.now() + timedelta(seconds=delay or 0)
+
+    @precondition(lambda self: self._held())
+    @rule(data=st.data(), queue=QUEUES, sequence=SEQUENCES)
+    def move(self, data: st.DataObject, queue: str, sequence: str | None) -> None:
+        entry = data.draw(st.sampled_from(self._held()))
+        self._queue(entry.queue).move(entry.item, queue, sequence=sequence)
+        there = Entry(entry.number, queue, sequence, self.clock.now())
+        if (entry.queue, entry.sequence) == (queue, sequence) and sequence is not None:
+            self.live.append(there)  # it enters before it leaves: its own place counts as taken
+            self._leave([entry])
+        else:
+            self._leave([entry])
+            self._enter([there])
+
+    @precondition(lambda self: self._held())
+    @rule(data=st.data())
+    def bury(self, data: st.DataObject) -> None:
+        entry = data.draw(st.sampled_from(self._held()))
+        self._queue(entry.queue).bury(entry.item)
+        self._leave([entry])
+        self.dead.append(Entry(entry.number, entry.queue, entry.sequence, self.clock.now()))
+        self.clock.advance(0.001)  # letters are handed back in the order of their burials
+
+    @rule(queue=QUEUES)
+    def replay(self, queue: str) -> None:
+        letters = [each for each in self.dead if each.queue == queue]
+        result = self._queue(queue).dead.replay()
+        assert (result.pushed, result.refused) == (len(letters), 0)
+        self.dead = [each for each in self.dead if each.queue != queue]
+        self._enter([Entry(each.number, queue, each.sequence, self.clock.now()) for each in letters])
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        entry = data.draw(st.sampled_from(self.live))
+        document = self.raw.find_one({"q": entry.queue, "payload": entry.number})
+        is_held = entry in self._held()
+        assert self._queue(entry.queue).remove(document["_id"]) is not is_held
+        if not is_held:
+            self._leave([entry])
+
+    @rule(queue=QUEUES, state=st.sampled_from([None, "ready", "blocked"]))
+    def purge(self, queue: str, state: Any) -> None:
+        now = self.clock.now()
+        own = [each for each in self.live if each.queue == queue]
+        blocked = [each for each in own if each.sequence is not None and not each.head]
+        free = [each for each in own if each not in blocked and each not in self._held()]
+        ready = [each for each in free if each.item is None and each.due <= now]
+        gone = {None: [*blocked, *free], "ready": ready, "blocked": blocked}[state]
+        assert self._queue(queue).purge(state=state) == len(gone)
+        self._leave(gone)
+
+    @rule(queue=QUEUES, most=st.integers(1, 3))
+    def configure(self, queue: str, most: int) -> None:
+        self._queue(queue).configure(max_in_sequence=most)
+        self.most[queue] = most
+
+    @rule(seconds=st.sampled_from([5, LEASE + 1]))
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @invariant()
+    def stored_as_in_the_model(self) -> None:
+        stored: dict[tuple[str, str], list[tuple[int, bool]]] = {}
+        for document in self.raw.find({"place": {"$exists": True}}).sort("place", 1):
+            assert ("when" in document) is not ("ready_from" in document)
+            line = stored.setdefault((document["q"], document["sequence"]), [])
+            line.append((document["payload"], "when" in document))
+        assert stored == dict(self._lines())
+        found = self.raw.find({"_id": {"$regex": "^sequence:"}})
+        counted = {(each["queue"], each["sequence"]): each["open"] for each in found}
+        assert counted == {key: sum(head for _, head in line) for key, line in stored.items()}
+
+    def _lines(self) -> Iterator[tuple[tuple[str, str], list[tuple[int, bool]]]]:
+        for queue in ("one", "two"):
+            for sequence in NAMES:
+                if line := self._line(queue, sequence):
+                    yield (queue, sequence), [(each.number, each.head) for each in line]
+
+
+def _run(make_raw: Callable[[], Any], examples: int, steps: int = 40) -> None:
+    @hypothesis.seed(SEED)
+    def machine() -> Sequences:
+        return Sequences(make_raw())
+
+    profile = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        report_multiple_bugs=False,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    )
+    factory: Any = machine
+    run_state_machine_as_test(factory, settings=profile)
+
+
+@pytest.mark.timeout(900)
+def test_sequences_behave_as_their_model_does(raw: Any) -> None:
+    _run(lambda: raw, 12)
+
+
+@pytest.mark.timeout(900)
+def test_sequences_of_a_virtual_broker_behave_as_their_model_does() -> None:
+    _run(lambda: mongomock.MongoClient(tz_aware=True).db.mongoq, 12)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(3600)
+def test_sequences_behave_as_their_model_does_for_a_long_time(raw: Any) -> None:
+    _run(lambda: raw, 300)
