@@ -107,7 +107,7 @@ class Backlog:
 
     @property
     def occupied(self) -> int:
-        """Number of items that wait for a run, and of those that run; one that is only to be settled needs no permit."""
+        """Number of items that wait for a run or run; those that are only to be settled need no permit."""
         with self._lock:  # an item that begins to run at this moment is in one of them
             return len(self._waiting) + sum(len(run.items) for run in self.running)
 

@@ -1,4 +1,4 @@
-"""A queue that is resumed at the worst moment: when a consumer has read that it is paused, and hears of no change yet."""
+"""A queue that is resumed at the worst moment: when a consumer has read that it is paused, and hears of nothing yet."""
 
 from __future__ import annotations
 

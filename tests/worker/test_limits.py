@@ -172,9 +172,7 @@ def test_a_suspect_runs_under_a_limit_too(desk: Desk, raw: Any, queue: Any) -> N
 
 
 @pytest.mark.parametrize("concurrency", [1, 2], ids=["found by the extension", "found by a claim"])
-def test_a_run_that_has_lost_its_permits_loses_its_items(
-    desk: Desk, raw: Any, queue: Any, concurrency: int
-) -> None:
+def test_a_run_that_has_lost_its_permits_loses_its_items(desk: Desk, raw: Any, queue: Any, concurrency: int) -> None:
     lost: list[Any] = []
     entered = threading.Event()
 
