@@ -22,7 +22,7 @@ __all__ = ["BENCHMARK", "share_of_rate", "worst_window"]
 
 PROCESSES = 2
 QUEUE = "bench.limits"
-SECONDS = 10.0
+SECONDS = 6.0
 WARM_UP_SECONDS = 3.0
 RATES = (("100/m", 1), ("5/s", 1), ("20/s", None), ("200/s", None))
 MAX_RUNNING = 8
