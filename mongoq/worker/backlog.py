@@ -107,8 +107,9 @@ class Backlog:
 
     @property
     def occupied(self) -> int:
-        """Number of items held, and of those whose calls timed out and have not ended."""
-        return self._leases.items + sum(len(run.items) for run in list(self.running) if run.timed_out)
+        """Number of items that wait for a run or run; those that are only to be settled need no permit."""
+        with self._lock:  # an item that begins to run at this moment is in one of them
+            return len(self._waiting) + sum(len(run.items) for run in self.running)
 
     def set_limit(self, is_limited: bool, max_call: int | None) -> None:
         """Follow the limits of the queue; ``max_call`` is the number of items that one call may take."""
@@ -233,8 +234,8 @@ class Backlog:
         """Record the outcomes of a call that has ended; returns whether they still counted."""
         with self._lock:
             self.running.discard(run)
-            if run.timed_out:
-                self.fetch_event.set()  # the place of the call is free again
+            if run.timed_out or self.is_limited:
+                self.fetch_event.set()  # the place of the call, or its permit, is free again
             if run.abandoned or run.timed_out:
                 return False
             for item, outcome in zip(run.items, outcomes, strict=True):

@@ -159,7 +159,7 @@ class Limiter:
             if most is None:
                 yield from self._alone(self._leave)
             elif n:
-                n = yield from self._alone(partial(self._take_permits, most, n))
+                n = yield from self._alone(partial(self._take_for_claim, most, n))
         except LimitContended:
             n = 0
             self._rest(MIN_PAUSE_SECONDS * 10)
@@ -239,6 +239,11 @@ class Limiter:
         finally:
             self._changing.release()
 
+    def _take_for_claim(self, most: int, n: int) -> Flow[int]:
+        n = yield from self._take_permits(most, n)
+        self.claiming = n  # before the next flow that changes the permits: it gives back what seems to be unused
+        return n
+
     def _take_permits(self, most: int, n: int) -> Flow[int]:
         occupied, permits, now = self._backlog.occupied, self._permits, self._context.broker.clock.now()
         known_for = KNOWN_SECONDS if permits is not None and permits.number else REFUSED_PAUSE_SECONDS
@@ -249,6 +254,9 @@ class Limiter:
                 return 0
             if permits.until - now >= self._consumer.lease_length * PERMIT_LEASES_LEFT:
                 return min(n, permits.number - occupied)
+        if self.is_lost and occupied == 0:
+            self.forget_loss()  # the runs have ended before their leases were to be extended
+            permits = None
         if self.is_lost:
             self._rest(REFUSED_PAUSE_SECONDS)
             return 0

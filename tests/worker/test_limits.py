@@ -171,7 +171,8 @@ def test_a_suspect_runs_under_a_limit_too(desk: Desk, raw: Any, queue: Any) -> N
     assert permits(raw) == {}
 
 
-def test_a_run_that_has_lost_its_permits_loses_its_items(desk: Desk, raw: Any, queue: Any) -> None:
+@pytest.mark.parametrize("concurrency", [1, 2], ids=["found by the extension", "found by a claim"])
+def test_a_run_that_has_lost_its_permits_loses_its_items(desk: Desk, raw: Any, queue: Any, concurrency: int) -> None:
     lost: list[Any] = []
     entered = threading.Event()
 
@@ -182,13 +183,64 @@ def test_a_run_that_has_lost_its_permits_loses_its_items(desk: Desk, raw: Any, q
             lost.append(payload)
 
     queue.push("first")
-    desk.consume("orders", handle, max_running=1, lease=1.5, concurrency=2)
+    desk.consume("orders", handle, max_running=1, lease=1.5, concurrency=concurrency)
     running = desk.start()
     assert entered.wait(30)
     # As if the process had stood still for so long that another one took the permit.
     raw.update_one({"_id": "limit:orders"}, {"$set": {"holders": [], "version": None}})
     until(lambda: lost)
     until(lambda: not queue.counts().total)
+    running.stop()
+
+
+class Noting:
+    """Stands in for the lock around changes of permits; notes which permits seem to be unused when it is free again."""
+
+    def __init__(self, loop: Any) -> None:
+        self._lock, self._loop, self.unused = threading.Lock(), loop, list[int]()
+
+    def acquire(self, *, blocking: bool) -> bool:
+        return self._lock.acquire(blocking=blocking)
+
+    def release(self) -> None:
+        limiter, held = self._loop.limiter, self._loop.backlog.occupied
+        permits = limiter._permits
+        self.unused.append(0 if permits is None else permits.number - held - limiter.claiming)
+        self._lock.release()
+
+
+def test_permits_for_a_claim_never_look_unused(desk: Desk, queue: Any) -> None:
+    gauge = Gauge()
+    desk.consume("orders", gauge.handler("orders"), concurrency=1, max_running=1)
+    running = desk.start()
+    loop = desk._workers[-1]._engine.loops[0]
+    loop.limiter._changing = noting = Noting(loop)
+    queue.push(1)
+    until(lambda: gauge.done["orders"] == 1)
+    running.stop()
+    assert set(noting.unused) == {0}
+
+
+def test_a_worker_goes_on_when_the_runs_of_lost_permits_end_by_themselves(desk: Desk, raw: Any, queue: Any) -> None:
+    done: list[Any] = []
+    entered, goes_on = threading.Event(), threading.Event()
+
+    async def handle(payload: Any) -> None:
+        entered.set()
+        await asyncio.to_thread(goes_on.wait, 60)
+        done.append(payload)
+
+    queue.push("first")
+    # So long a lease that no extension is due in the test: it would notice the loss as well.
+    desk.consume("orders", handle, max_running=1, lease=3600, concurrency=2)
+    running = desk.start()
+    assert entered.wait(30)
+    raw.update_one({"_id": "limit:orders"}, {"$set": {"holders": [], "version": None}})
+    limiter = desk._workers[-1]._engine.loops[0].limiter
+    queue.push("second")
+    until(lambda: limiter.is_lost)
+    goes_on.set()
+    until(lambda: len(done) == 2)
     running.stop()
 
 

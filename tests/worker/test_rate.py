@@ -7,17 +7,56 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
+import pytest
+
 import mongoq
-from mongoq.model.rate import Block, make_pace
+from mongoq.model.rate import Block, Pace, Slots, make_pace
 from mongoq.protocol.coordination.limits import bucket_id, give_back_slots, take_slots
+from mongoq.worker import limiter
 from tests.waiting import until
 from tests.worker.conftest import Desk
 from tests.worker.test_limits import stop_all
 
 OBSERVER_SECONDS = 0.05
-"""A handler notes its start a moment after it, and not always the same moment; the unit tests are exact."""
+"""A handler notes its start a moment after it, and not always the same moment; the slots that were used are exact."""
+ROUNDING_MS = 0.02
+"""Milliseconds by which two sums of intervals may differ."""
+
+
+class UsedSlots:
+    """The slots that all workers of this process have used, each with the time and the pace of its use."""
+
+    def __init__(self) -> None:
+        self.used: list[tuple[float, float, Pace]] = []
+
+    def check(self, pace: Pace, number: int) -> None:
+        """Check that no two slots of a rate are closer than they may be, and that each was used in its time."""
+        used = sorted((slot, now) for slot, now, by in self.used if by == pace)
+        assert len(used) >= number
+        assert min(later - slot for (slot, _), (later, _) in pairwise(used)) >= pace.interval - ROUNDING_MS
+        assert all(slot - ROUNDING_MS <= now <= slot + pace.tolerance + ROUNDING_MS for slot, now in used)
+
+
+@pytest.fixture
+def used_slots(monkeypatch: pytest.MonkeyPatch) -> UsedSlots:
+    """Records the slots of starts, whatever the moment at which a handler notes them."""
+    record = UsedSlots()
+
+    class Recorded(Slots):
+        def use(self, now: float, n: int = 1) -> float:
+            assert n == 1
+            before = {block: block.next for block in self._blocks}
+            wait = super().use(now, n)
+            if wait == 0:
+                [block] = [block for block, first in before.items() if block.next != first]
+                record.used.append((block.next - block.pace.interval, now, block.pace))
+            return wait
+
+    monkeypatch.setattr(limiter, "Slots", Recorded)
+    return record
 
 
 class Starts:
@@ -52,7 +91,9 @@ def exceeds(times: Sequence[float], rate: float, burst: int) -> list[tuple[int, 
     ]
 
 
-def test_each_queue_of_a_worker_goes_by_its_own_rate(desk: Desk, raw: Any, broker: mongoq.Broker) -> None:
+def test_each_queue_of_a_worker_goes_by_its_own_rate(
+    desk: Desk, raw: Any, broker: mongoq.Broker, used_slots: UsedSlots
+) -> None:
     starts = Starts()
     for queue, number, options in (("orders", 12, {"rate": "10/s"}), ("mails", 60, {"rate": "40/s", "burst": 5})):
         broker.queue(queue).push_many(list(range(number)))
@@ -62,6 +103,8 @@ def test_each_queue_of_a_worker_goes_by_its_own_rate(desk: Desk, raw: Any, broke
     assert len(starts.times["mails"]) == 60
     assert not exceeds(starts.times["orders"], 10, 2)
     assert not exceeds(starts.times["mails"], 40, 5)
+    used_slots.check(make_pace("10/s", None), 12)
+    used_slots.check(make_pace("40/s", 5), 60)
     assert sorted(raw.distinct("_id", {"_id": {"$regex": "^rate:"}})) == ["rate:mails", "rate:orders"]
 
 
@@ -94,7 +137,7 @@ def _give_back(context: Any, own: Block) -> Any:
     return give_back_slots(context, bucket_id("orders"), own)
 
 
-def test_two_workers_share_a_rate(desk: Desk, raw: Any, queue: Any) -> None:
+def test_two_workers_share_a_rate(desk: Desk, raw: Any, queue: Any, used_slots: UsedSlots) -> None:
     starts = Starts()
     queue.push_many(list(range(200)))
     starts.consume(desk, "orders", concurrency=4, rate="8/s", burst=1)
@@ -104,6 +147,7 @@ def test_two_workers_share_a_rate(desk: Desk, raw: Any, queue: Any) -> None:
     assert queue.counts().reserved <= 2 * 2
     stop_all(desk, runs)
     assert not exceeds(starts.times["orders"], 8, 1)
+    used_slots.check(make_pace("8/s", 1), 24)
     assert raw.find_one({"_id": "rate:orders"})["expires"] is not None
 
 

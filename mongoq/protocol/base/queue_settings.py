@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,8 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None
     if not is_stale and is_broker_ready(context.broker, write=True):
         if fresh:
             state.calm_until, state.calm_at = now + CHECK_PAUSE_SECONDS, context.broker.clock.now()
+            if state.read_at <= state.changed_at:  # the stream has just reported a change
+                state.calm_until = -math.inf
         return
     yield from ensure_broker_ready(context.broker, write=True)
     if not is_used:

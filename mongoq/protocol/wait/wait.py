@@ -18,7 +18,7 @@ from mongoq.model.item import Item
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.first_due import first_due_command, first_due_pipeline
-from mongoq.protocol.base.queue_settings import mark_used
+from mongoq.protocol.base.queue_settings import REFRESH_SECONDS, mark_used
 from mongoq.protocol.flow import Beside, Command, Flow, Rest, Wait, Waiter
 from mongoq.protocol.state.context import BrokerContext, QueueContext, event_key
 from mongoq.protocol.state.wait_queue import WaitQueue
@@ -128,8 +128,13 @@ def _take_turn(
 
 def _seconds_to_next_try(context: QueueContext[Any], wait_queue: WaitQueue, changes: int) -> Flow[float]:
     """Return in how many seconds to ask again: from what this process knows, or else from the server."""
-    if wait_queue.is_next_poll_soon() or context.state.paused:
+    if wait_queue.is_next_poll_soon():
         return math.inf
+    if context.state.paused:
+        # The stream delivers a resumption, unless that came after the read of the settings, and before the stream.
+        registry = context.broker.registry
+        may_be_missed = registry.watches(context.name) and context.state.read_at <= registry.since
+        return REFRESH_SECONDS if may_be_missed else math.inf
     seconds = wait_queue.seconds_until_due(changes)
     return (yield from _seconds_to_due(context)) if seconds is None else seconds
 

@@ -159,7 +159,10 @@ class AsyncFetcher:
         if consumer.claims is not None:
             has_claimed = await self._claim_lapsed(consumer.claims, min(n - len(claimed.items), MAX_SINGLE_CLAIMS))
         elif has_claimed := not self.coordinator.is_turn_of_others():
-            await self._run_exclusively()
+            try:
+                await self._run_exclusively()
+            finally:
+                self.limiter.accept()  # what it has taken and not needed goes back
         if not (has_claimed or claimed.items):
             await self.executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
 
