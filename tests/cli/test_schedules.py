@@ -74,8 +74,17 @@ def test_a_schedule_is_run_now(run: Run, read: Read, hourly: mongoq.Broker) -> N
 def test_a_schedule_is_removed(run: Run, read: Read, hourly: mongoq.Broker) -> None:
     assert read("schedules", "remove", "hourly", "--dry-run")[0]["count"] == 1
     assert len(hourly.schedules()) == 1
-    assert run("schedules", "remove", "hourly", "--yes").stdout == "deleted the schedule hourly\n"
+    removed = run("schedules", "remove", "hourly", "--yes")
+    assert (removed.stdout, removed.stderr) == ("deleted the schedule hourly\n", "")
     assert hourly.schedules() == []
+
+
+def test_removing_a_schedule_of_code_says_that_workers_keep_it_away(run: Run, hourly: mongoq.Broker) -> None:
+    hourly.schedule("function", queue="reports", every=3600, make=str)
+    removed = run("schedules", "remove", "function", "--yes")
+    assert removed.stdout == "deleted the schedule function\n"
+    assert "function belongs to a function; a running worker" in removed.stderr
+    assert "only when it starts again" in removed.stderr
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "run", "remove"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,8 @@ from pymongo.errors import AutoReconnect
 import mongoq
 from mongoq.model.clock import local_seconds
 from mongoq.model.schedule.definition import tick_id
-from mongoq.protocol.coordination import ticks
+from mongoq.protocol.coordination import schedules, ticks
+from mongoq.protocol.coordination.schedules import LocalSchedule
 from tests.shells import Shell
 
 HOUR = timedelta(hours=1)
@@ -458,6 +460,40 @@ async def test_schedules_of_functions_can_be_pruned_when_no_code_has_them(shell:
     assert await shell.another().prune_schedules(unseen=timedelta(days=2)) == []
     assert await shell.another().prune_schedules() == ["function"]
     assert [record.name for record in await shell.broker.schedules()] == ["value"]
+
+
+async def test_only_a_schedule_of_code_that_others_removed_is_reported(
+    shell: Shell, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, run = shell.broker._context, shell.broker._run
+    await shell.broker.schedule("kept", queue="reports", every=HOUR)
+    await shell.broker.schedule("own", queue="reports", every=HOUR)
+    await shell.broker.schedule("changed", queue="reports", every=HOUR)
+    await shell.broker.schedule("changed", queue="reports", every=2 * HOUR)
+    await shell.broker.schedule("gone", queue="reports", every=HOUR)
+    context.schedules["soon"] = LocalSchedule(
+        replace(context.schedules["own"].definition, name="soon"), context.schedules["own"].context
+    )
+    own = list(context.schedules.values())
+    await shell.broker.remove_schedule("own")
+    caplog.clear()
+    schedules._report_lost(context, [local for local in own if local.definition.name == "own"], [])
+    await shell.another().remove_schedule("gone")
+    with monkeypatch.context() as patch:
+        patch.setattr(schedules, "MAX_SCHEDULES", 2)  # the read ends before the last one
+        await run(schedules.refresh_seen)
+    assert caplog.messages == []
+    await run(schedules.refresh_seen)
+    await run(schedules.refresh_seen)
+    removed = (
+        "schedule 'gone' was removed; this process has it in its code, and makes it anew only when it starts again"
+    )
+    assert caplog.messages == [removed]
+    await shell.another().schedule("gone", queue="reports", every=HOUR)
+    await run(schedules.refresh_seen)
+    await shell.another().remove_schedule("gone")
+    await run(schedules.refresh_seen)
+    assert caplog.messages == [removed, removed]
 
 
 # --- bad input -------------------------------------------------------------------------------------------

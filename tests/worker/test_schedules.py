@@ -150,6 +150,72 @@ def test_a_worker_notes_that_it_has_its_schedules(ticking: Desk, broker: mongoq.
     until(lambda: not broker.schedules()[0].unseen)
 
 
+@pytest.fixture
+def noting(ticking: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A desk whose workers look, and note the schedules of their code, all the time."""
+    for module in (aio_ticker, threads_ticker):
+        monkeypatch.setattr(module, "SEEN_SECONDS", 0.0)
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+    return ticking
+
+
+def _seen(broker: mongoq.Broker, name: str) -> datetime:
+    (seen,) = [record.seen for record in broker.schedules() if record.name == name]
+    assert seen is not None
+    return seen
+
+
+def _wait_for_notes(broker: mongoq.Broker, name: str) -> None:
+    """Wait until a worker has noted this schedule of its code twice: it has read all of them in between."""
+    for _ in range(2):
+        before = _seen(broker, name)
+        until(lambda before=before: _seen(broker, name) > before)
+
+
+def test_a_worker_logs_once_that_a_schedule_of_its_code_was_removed(
+    noting: Desk, broker: mongoq.Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    _schedule(noting, [], every=3600)
+    often = noting.before
+    _schedule(noting, [], "stays", every=3600)
+    stays = noting.before
+
+    def register_both() -> None:
+        often()
+        stays()
+
+    noting.before = register_both
+    noting.start()
+    until(lambda: len(broker.schedules()) == 2)
+    _wait_for_notes(broker, "stays")
+    assert "schedule 'often'" not in caplog.text
+    broker.remove_schedule("often")
+    until(lambda: "schedule 'often' was removed; this process has it in its code" in caplog.text)
+    _wait_for_notes(broker, "stays")
+    assert caplog.text.count("schedule 'often' was removed") == 1
+    assert "schedule 'stays'" not in caplog.text
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_worker_logs_once_that_a_schedule_of_its_code_was_replaced(
+    noting: Desk, broker: mongoq.Broker, caplog: pytest.LogCaptureFixture, version: int
+) -> None:
+    _schedule(noting, [], every=3600)
+    noting.start()
+    until(broker.schedules)
+    _wait_for_notes(broker, "often")
+    assert "schedule 'often'" not in caplog.text
+    broker.schedule("often", queue="elsewhere", every=7200, version=version)
+    lines = [
+        "schedule 'often' has another definition than the code of this process: every 7200 s into queue 'elsewhere'",
+        "schedule 'often' goes by version 1 of its definition; this process has version 0",
+    ]
+    until(lambda: lines[version] in caplog.text)
+    broker.remove_schedule("often")
+    until(lambda: "schedule 'often' was removed" in caplog.text)
+    assert caplog.text.count(lines[version]) == 1
+
+
 def test_ticks_go_on_after_an_outage(desk: Desk, broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
     broker.schedule("often", queue="elsewhere", every=1, missed="all")
     with Proxy(desk.uri) as proxy:

@@ -110,7 +110,7 @@ def run_schedule(*, name: str, confirmation: Confirmation, broker: Broker, outpu
 @with_broker
 def remove_schedule(*, name: str, confirmation: Confirmation, broker: Broker, output: Output) -> None:
     """Delete the schedule NAME; its items stay. Code that defines it makes it anew when it starts."""
-    broker._run(find_schedule, name)
+    record = broker._run(find_schedule, name)
     if not confirmation.allows(output, f"delete the schedule {name}", count=1):
         return
     removed = broker.remove_schedule(name)
@@ -118,6 +118,11 @@ def remove_schedule(*, name: str, confirmation: Confirmation, broker: Broker, ou
         output.document({"schedule": name, "deleted": int(removed)})
     else:
         output.line(f"deleted the schedule {name}")
+    if record.needs_code:
+        words = (
+            "belongs to a function; a running worker that has it in its code makes it anew only when it starts again"
+        )
+        output.note(f"{name} {words}")
 
 
 @schedules.command("prune")

@@ -7,8 +7,8 @@ change of the definition; every write that depends on what was read finds the do
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
@@ -19,6 +19,7 @@ from bson import ObjectId
 from mongoq.errors import ArgumentInvalid, ScheduleUnknown
 from mongoq.model.arguments import Duration, duration, queue_name
 from mongoq.model.encoding.error_text import spoken
+from mongoq.model.item import Document
 from mongoq.model.log_fields import log_fields
 from mongoq.model.schedule.definition import (
     SCHEDULE_PREFIX,
@@ -43,6 +44,8 @@ logger = logging.getLogger("mongoq.schedules")
 
 MAX_SCHEDULES = 10_000
 """Schedules in one read, at most."""
+OWN_CODE = "\0code"
+"""End of the key under which a line is kept about the definition in this process's code; no name holds NUL."""
 UNREAD = {"payload": 0, "headers": 0}
 """Projection of a list of schedules: it shows no contents."""
 
@@ -55,11 +58,13 @@ class LocalSchedule:
         definition: the definition.
         context: handle of its queue, by which payloads of ``make`` are checked.
         make: function that makes the payload, if any.
+        is_stored: True once the definition has been stored; before that, its absence means nothing.
     """
 
     definition: Definition
     context: QueueContext[Any]
     make: Callable[[Tick], Any] | None = None
+    is_stored: bool = False
 
 
 def define_schedule(broker: BrokerContext, local: LocalSchedule) -> Flow[datetime | None]:
@@ -70,7 +75,10 @@ def define_schedule(broker: BrokerContext, local: LocalSchedule) -> Flow[datetim
     """
     yield from ensure_broker_ready(broker, write=True)
     broker.schedules[local.definition.name] = local
-    return (yield from retry_lost_race(partial(_try_define, broker, local.definition)))
+    following = yield from retry_lost_race(partial(_try_define, broker, local.definition))
+    if broker.schedules.get(local.definition.name) is local:
+        broker.schedules[local.definition.name] = replace(local, is_stored=True)
+    return following
 
 
 class _Changed(Duplicate):
@@ -98,8 +106,7 @@ def _try_define(broker: BrokerContext, definition: Definition) -> Flow[datetime 
     version = document.get("version")
     if isinstance(version, int) and version > definition.version:
         # Once in a process: each of its brokers defines the schedule.
-        words = "goes by version %s of its definition; this process has version %s"
-        _log_once(broker, logging.WARNING, definition.name, words, version, definition.version)
+        _report_higher_version(broker, definition, version)
         return _date(document.get("next"))
     same = document.get("digest") == fields["digest"] and version == definition.version
     if same and document.get("function") == definition.function and _is_readable(document):
@@ -156,11 +163,11 @@ def _log(level: int, name: str, text: str, *words: object) -> None:
     logger.log(level, "schedule %r %s", name, text % words, extra=log_fields())
 
 
-def _log_once(broker: BrokerContext, level: int, name: str, text: str, *words: object) -> None:
-    """Log a line, unless it was the last one about this schedule in this process."""
-    line = text % words
-    if broker.schedule_troubles.get(name) != line:
-        broker.schedule_troubles[name] = line
+def _log_once(broker: BrokerContext, level: int, name: str, text: str, *words: object, key: str = "") -> None:
+    """Log a line, unless it was the last one about this schedule, of its key, in this process."""
+    line, key = text % words, name + key
+    if broker.schedule_troubles.get(key) != line:
+        broker.schedule_troubles[key] = line
         _log(level, name, text, *words)
 
 
@@ -169,17 +176,55 @@ def report_trouble(broker: BrokerContext, name: str, error: object) -> None:
     _log_once(broker, logging.ERROR, name, "cannot tick here: %s", error)
 
 
+def _report_higher_version(broker: BrokerContext, definition: Definition, version: int) -> None:
+    words = "goes by version %s of its definition; this process has version %s"
+    _log_once(broker, logging.WARNING, definition.name, words, version, definition.version, key=OWN_CODE)
+
+
+def _report_lost(broker: BrokerContext, own: Sequence[LocalSchedule], documents: Sequence[Mapping[str, Any]]) -> None:
+    """Log, once each, which schedules of this process's code were removed, or have another definition by now.
+
+    ``own`` are those that it had stored before all ``documents`` were read.
+    """
+    if len(documents) >= MAX_SCHEDULES:
+        return  # there may be more, so one that was not read need not be missing
+    stored = {document["_id"]: document for document in documents}
+    for local in own:
+        definition, document = local.definition, stored.get(local.definition.id)
+        if broker.schedules.get(definition.name) is not local:
+            continue  # this process has removed or changed it itself, meanwhile
+        if document is None:
+            words = "was removed; this process has it in its code, and makes it anew only when it starts again"
+            _log_once(broker, logging.WARNING, definition.name, words, key=OWN_CODE)
+            continue
+        version, digest = document.get("version"), definition.to_stored(broker.encoding)["digest"]
+        if isinstance(version, int) and definition.version < version:
+            _report_higher_version(broker, definition, version)
+        elif document.get("digest") != digest:
+            record = to_record(document, broker.clock.now())
+            words = (
+                "has another definition than the code of this process: %s into queue %r, defined by %s; here it is %s"
+            )
+            found = (record.what or record.trouble, record.queue, record.where, definition.timetable)
+            _log_once(broker, logging.WARNING, definition.name, words, *found, key=OWN_CODE)
+        else:
+            broker.schedule_troubles.pop(definition.name + OWN_CODE, None)
+
+
 # --- what callers do with them -------------------------------------------------------------------
 
 
 def list_schedules(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
     """Return all schedules by name (``find`` by the prefix of ``_id``)."""
     yield from ensure_broker_ready(broker, write=False)
-    documents = yield from find_few(
-        broker, prefix_filter(SCHEDULE_PREFIX), [("_id", 1)], MAX_SCHEDULES, projection=UNREAD, lenient=True
-    )
+    documents = yield from _find_all(broker)
     now = broker.clock.now()
     return [to_record(document, now) for document in documents]
+
+
+def _find_all(broker: BrokerContext) -> Flow[list[Document]]:
+    filter = prefix_filter(SCHEDULE_PREFIX)
+    return (yield from find_few(broker, filter, [("_id", 1)], MAX_SCHEDULES, projection=UNREAD, lenient=True))
 
 
 def find_schedule(broker: BrokerContext, name: str) -> Flow[ScheduleRecord]:
@@ -283,14 +328,18 @@ def function_name(stored: StoredSchedule) -> str:
 def refresh_seen(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
     """Note that this process has its schedules in its code (``update`` of many); return those that none has (``find``).
 
-    A definition of a lower version than the stored one does not count.
+    A definition of a lower version than the stored one does not count. The same ``find`` shows which schedules of this
+    process were removed or replaced by another program; each is logged once.
     """
     yield from ensure_broker_ready(broker, write=True)
-    for local in list(broker.schedules.values()):
+    own = list(broker.schedules.values())
+    for local in own:
         filter = {"_id": local.definition.id, "version": local.definition.version}
         update = {"$set": {"seen": broker.clock.now(), "by": str(broker.identity)}}
         yield from retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched))
-    return [record for record in (yield from list_schedules(broker)) if record.unseen]
+    documents, now = (yield from _find_all(broker)), broker.clock.now()
+    _report_lost(broker, [local for local in own if local.is_stored], documents)
+    return [record for record in (to_record(document, now) for document in documents) if record.unseen]
 
 
 def report_unseen(broker: BrokerContext, record: ScheduleRecord) -> None:
