@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -40,6 +40,16 @@ def test_schedules_are_listed(run: Run, read: Read, hourly: mongoq.Broker) -> No
     (document,) = read("schedules")
     assert (document["schedule"], document["paused"], document["late"]) == ("hourly", False, 0.0)
     assert document["next"].endswith(":00:00.000Z")
+
+
+def test_a_schedule_without_a_next_tick_is_over(run: Run, read: Read, raw: Any, hourly: mongoq.Broker) -> None:
+    hourly.schedule("once", queue="reports", at=datetime(2020, 1, 1, tzinfo=UTC))
+    row = run("schedules").stdout.splitlines()[-1]
+    assert row.startswith("once")
+    assert row.split()[-1] == "over"
+    assert [document["next"] for document in read("schedules") if document["schedule"] == "once"] == [None]
+    raw.update_one({"_id": "schedule:once"}, {"$set": {"what": 5}})
+    assert "over" not in run("schedules").stdout  # what cannot be read says why, and no more
 
 
 def test_without_schedules_the_list_says_so(run: Run, broker: mongoq.Broker) -> None:

@@ -17,6 +17,8 @@ from mongoq.protocol.coordination.schedules import find_schedule
 from mongoq.sync import Broker
 
 COLUMNS = ("schedule", "what", "queue", "next", "last", "note")
+OVER = "over"
+"""Shown in place of the next tick if there is none any more: the date of ``at`` has passed."""
 UNSEEN = "1d"
 """Time after which ``schedules prune`` removes schedules that no running code has, by default."""
 
@@ -51,7 +53,8 @@ def list_schedules(broker: Broker, output: Output) -> None:
 
 def _row(record: ScheduleRecord) -> dict[str, Any]:
     row: dict[str, Any] = {"schedule": record.name, "what": record.what, "queue": record.queue}
-    return {**row, "next": record.next, "last": record.last, "note": "; ".join(record.notes)}
+    following = OVER if record.next is None and record.trouble is None else record.next
+    return {**row, "next": following, "last": record.last, "note": "; ".join(record.notes)}
 
 
 @schedules.command("pause")
