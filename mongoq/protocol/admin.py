@@ -78,9 +78,10 @@ def purge(
     groups = _groups(ids, is_filtered=where is not None or bool(failure))
     yield from ensure_ready(context, fresh=False)
     deleted = 0
-    if (yield from learn_order(context)) and state in (None, "blocked"):
+    is_ordered, conditions = (yield from learn_order(context)), wanted.where
+    if is_ordered and (state == "blocked" or (state is None and limit is None)):
         for group in groups:
-            deleted += yield from _purge_blocked(context, {**wanted.where, **group}, room - deleted)
+            deleted += yield from _purge_blocked(context, {**conditions, **group}, room - deleted)
     if state == "blocked":
         return deleted
     now = context.broker.clock.now()
@@ -94,6 +95,9 @@ def purge(
             if where is not None and is_refused_filter(refused):
                 raise FilterInvalid("where", f"the server refuses it: {refusal(refused)}") from refused
             raise
+        if is_ordered and state is None and limit is not None:
+            # With a limit the first ones of their sequences go first; the next ones follow, and go as well.
+            deleted += yield from _purge_blocked(context, {**conditions, **group}, room - deleted)
     return deleted
 
 
