@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from bson import ObjectId
@@ -77,21 +78,32 @@ def purge(
         wanted = wanted.narrow(failure)
     groups = _groups(ids, is_filtered=where is not None or bool(failure))
     yield from ensure_ready(context, fresh=False)
-    deleted = 0
-    if (yield from learn_order(context)) and state in (None, "blocked"):
-        for group in groups:
-            deleted += yield from _purge_blocked(context, {**wanted.where, **group}, room - deleted)
+    is_ordered = yield from learn_order(context)
+    purge_blocked = partial(_purge_blocked, context, wanted.where, groups)
     if state == "blocked":
-        return deleted
-    now = context.broker.clock.now()
-    if state is None:
+        return (yield from purge_blocked(room)) if is_ordered else 0
+    has_blocked = is_ordered and state is None
+    # With a limit the first ones of their sequences go first; the next ones follow, and go as well.
+    deleted = (yield from purge_blocked(room)) if has_blocked and limit is None else 0
+    deleted += yield from _purge_free(context, wanted, groups, room, is_live=state is None)
+    if has_blocked and limit is not None:
+        deleted += yield from purge_blocked(room - deleted)
+    return deleted
+
+
+def _purge_free(
+    context: QueueContext[Any], wanted: Range, groups: Sequence[Mapping[str, Any]], room: float, *, is_live: bool
+) -> Flow[int]:
+    """Delete items that are not blocked; of live ones, those that no caller holds."""
+    now, deleted = context.broker.clock.now(), 0
+    if is_live:
         wanted = wanted.narrow({"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]})
     for group in groups:
         part = replace(wanted.narrow(group) if group else wanted, started=now)
         try:
             deleted += yield from _purge_page(context, part, room - deleted)
         except Exception as refused:
-            if where is not None and is_refused_filter(refused):
+            if is_refused_filter(refused):
                 raise FilterInvalid("where", f"the server refuses it: {refusal(refused)}") from refused
             raise
     return deleted
@@ -149,16 +161,20 @@ def _delete(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[int]:
     return (yield from delete_many({"$and": [filter, HAS_NO_PLACE]}))
 
 
-def _purge_blocked(context: QueueContext[Any], conditions: Mapping[str, Any], room: float) -> Flow[int]:
-    """Delete blocked items, before the ones that they wait for: none of them follows then."""
-    deleted, filter = 0, {**blocked_filter(context.name), **conditions}
-    while deleted < room:
-        size = int(min(MAX_DELETED_ITEMS, room - deleted))
-        page = yield from find_few(context.broker, filter, SEQUENCE_ORDER, size, projection={"_id": 1})
-        if not page:
-            break
-        named = {"$and": [filter, {"_id": {"$in": [document["_id"] for document in page]}}]}
-        deleted += yield from delete_many(named)
+def _purge_blocked(
+    context: QueueContext[Any], conditions: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], room: float
+) -> Flow[int]:
+    """Delete blocked items; before the ones that they wait for, none of them follows."""
+    deleted = 0
+    for group in groups:
+        filter = {**blocked_filter(context.name), **conditions, **group}
+        while deleted < room:
+            size = int(min(MAX_DELETED_ITEMS, room - deleted))
+            page = yield from find_few(context.broker, filter, SEQUENCE_ORDER, size, projection={"_id": 1})
+            if not page:
+                break
+            named = {"$and": [filter, {"_id": {"$in": [document["_id"] for document in page]}}]}
+            deleted += yield from delete_many(named)
     return deleted
 
 

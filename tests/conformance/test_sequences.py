@@ -405,6 +405,16 @@ async def test_purge_of_blocked_items(shell: Shell) -> None:
     assert await drain(shell) == [1]
 
 
+async def test_purge_with_a_limit_begins_with_the_first_ones(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2, 3, 4)
+    assert await queue.purge(limit=1) == 1
+    assert_consistent(shell)
+    assert [item.payload for item in await queue.peek(9)] == [2]
+    assert await queue.purge(limit=2) == 2
+    assert await drain(shell) == [4]
+
+
 async def test_a_blocked_item_can_be_removed(shell: Shell) -> None:
     _, second, _ = await fill(shell, 1, 2, 3)
     assert await shell.queue().remove(second)

@@ -81,7 +81,7 @@ def check_sequences(stuck: Mapping[str, BoundedCount]) -> Finding:
     """Check that the sequences of each queue have first items, without which their other items wait for ever."""
     names = _list(f"{name} ({amount(number, 'sequence')})" for name, number in stuck.items() if number.number)
     if names:
-        advice = "another program has deleted items; mongoq repair-sequences QUEUE lets the next ones go"
+        advice = "another program may have deleted items; mongoq repair-sequences QUEUE lets the next ones go"
         return Finding.problem(f"the first items of sequences are gone in {names}", advice)
     if not stuck:
         return Finding.fine("no queue has any")
