@@ -496,6 +496,25 @@ async def test_only_a_schedule_of_code_that_others_removed_is_reported(
     assert caplog.messages == [removed, removed]
 
 
+async def test_a_schedule_of_code_that_others_replaced_is_reported_once(
+    shell: Shell, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = shell.broker._run
+    await shell.broker.schedule("hourly", queue="reports", every=HOUR)
+    for version in (0, 1):
+        await shell.another().schedule("hourly", queue="elsewhere", every=2 * HOUR, version=version)
+        caplog.clear()
+        await run(schedules.refresh_seen)
+        await run(schedules.refresh_seen)
+        (line,) = caplog.messages
+        if version:
+            assert line == "schedule 'hourly' goes by version 1 of its definition; this process has version 0"
+        else:
+            words = "schedule 'hourly' has another definition than the code of this process: every 7200 s into queue "
+            assert line.startswith(words + "'elsewhere', defined by ")
+            assert line.endswith("; here it is every 3600 s")
+
+
 # --- bad input -------------------------------------------------------------------------------------------
 
 BAD: list[tuple[dict[str, Any], str]] = [
