@@ -85,6 +85,24 @@ def test_the_name_of_a_queue_is_no_setting(api: Api, broker: mongoq.Broker) -> N
         assert ("", "name") not in labels
 
 
+def test_each_setting_says_what_to_enter(api: Api, broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    page = open_page(api, "/settings", name="orders")
+    about = {name: unescape(text) for name, text in re.findall(r'<p id="about-(\w+)">(.*?)</p>', page)}
+    hints = {name: text.partition("</bdi>.")[2].strip() for name, text in about.items()}
+    assert hints == {
+        "lease": "Write a duration such as 90s, 5m, 2h or 7d.",
+        "history": "Write a duration such as 90s, 5m, 2h or 7d, or none.",
+        "max_retries": "Write a whole number, or none.",
+        "dead": "Write the name of a queue, or none.",
+        "max_running": "Write a whole number, or none.",
+        "rate": "Write a rate such as 100/m, or none.",
+        "burst": "Write a whole number, or none.",
+        "max_in_sequence": "Write a whole number.",
+        "on_expired": "",
+    }
+
+
 @pytest.mark.parametrize("unknown", ["name", "shown:name", "paused", "lease ", "$set", "<b>"])
 def test_a_form_with_an_unknown_field_changes_nothing(api: Api, broker: mongoq.Broker, unknown: str) -> None:
     broker.queue("orders").push(1)
@@ -109,6 +127,8 @@ def test_a_form_with_an_unknown_field_changes_nothing(api: Api, broker: mongoq.B
         ("max_retries", "-1", "a whole number from 0 up"),
         ("dead", "orders", "cannot be its own dead queue"),
         ("dead", "$x", "cannot begin with '$'"),
+        ("dead", "", "'' is not the name of a queue, or none"),
+        ("rate", "", "'' is not a rate such as 100/m, or none"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_explained_beside_its_field(

@@ -28,6 +28,8 @@ TYPES: Mapping[str, Any] = get_type_hints(QueueSettings)
 ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 """Line of an attribute in a docstring, with the lines that continue it."""
 HINTS = {timedelta: "a duration such as 90s, 5m, 2h or 7d", int: "a whole number", float: "a number", str: "a text"}
+HINTS_BY_NAME = {"dead": "the name of a queue", "rate": "a rate such as 100/m"}
+"""What a reader may enter where the type of a setting does not say enough."""
 SHOWN = "shown:"
 """Beginning of the name of a field that has the value which the reader saw."""
 FORM_FIELDS = frozenset({"queue", *SETTINGS, *(SHOWN + name for name in SETTINGS)})
@@ -80,9 +82,11 @@ class SettingField:
 
     @property
     def hint(self) -> str:
-        """What a reader may enter."""
-        hint = HINTS.get(self.kind, "")
-        return f"{hint}, or {NONE}" if self.may_be_none and not self.choices else hint
+        """What a reader may enter; empty for a setting that is chosen from a list."""
+        if self.choices:
+            return ""
+        hint = HINTS_BY_NAME.get(self.name) or HINTS.get(self.kind, "")
+        return f"{hint}, or {NONE}" if self.may_be_none else hint
 
     def read(self, text: str) -> Any:
         """Return the value of a text.
