@@ -109,12 +109,13 @@ def create_app(
         editing.make_router(services, renderer),
     ):
         app.include_router(router)
-    add_handlers(app, partial(pages.show_problem, renderer))
+    show_page = partial(pages.show_problem, renderer)
+    add_handlers(app, show_page)
     app.add_exception_handler(dead_set.DeadSetMistake, dead_set.answer_mistake)
     app.root_path = addresses.check_root_path(root_path, _find_paths(app))
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the way that FastAPI documents
     options: dict[str, Any] = {"access": check_access(access), "origins": addresses.check_origins(origins)}
-    app.add_middleware(Guard, **options)
+    app.add_middleware(Guard, show_page=show_page, **options)
     return app
 
 

@@ -17,7 +17,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mongoq.model.encoding.error_text import name_of
 from mongoq.web.access import Access, Grant, Users, decide
 from mongoq.web.link import SecretLink
-from mongoq.web.problems import SAFE_METHODS, ProblemResponse, make_problem, path_of
+from mongoq.web.problems import (
+    LOGIN_HEADER,
+    SAFE_METHODS,
+    ProblemResponse,
+    ShowPage,
+    make_problem,
+    path_of,
+    show_to_people,
+)
 
 logger = logging.getLogger("mongoq.audit")
 
@@ -53,15 +61,19 @@ class Guard:
         access: who may do what.
         origins: origins besides the app's own that may send changes, such as ``"https://queues.example.com"``: needed
             behind a proxy that replaces the header ``Host``.
+        show_page: shows a problem document as a page.
     """
 
-    def __init__(self, app: ASGIApp, access: Access | Users | SecretLink, origins: Collection[str] = ()) -> None:
+    def __init__(
+        self, app: ASGIApp, access: Access | Users | SecretLink, show_page: ShowPage, origins: Collection[str] = ()
+    ) -> None:
         self._app = app
+        self._show_page = show_page
         self._access: Access | Users | SecretLink = access
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request, and let it through or answer it with a problem document."""
+        """Check a request, and let it through or answer it with a problem document or its page."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
             return
@@ -73,7 +85,8 @@ class Guard:
         request = Request(scope)
         refusal = await self._refuse(request)
         if refusal is not None:
-            await refusal(scope, receive, answer.send)
+            shown = await show_to_people(request, refusal, self._show_page)
+            await shown(scope, receive, answer.send)
             return
         try:
             await self._app(scope, _limit_body(scope, receive), answer.send)
@@ -115,7 +128,7 @@ class Guard:
     @staticmethod
     def _refuse_caller(request: Request, grant: Grant) -> ProblemResponse:
         if grant.asks_for_login:
-            headers = {"WWW-Authenticate": 'Basic realm="mongoq", charset="UTF-8"'}
+            headers = {LOGIN_HEADER: 'Basic realm="mongoq", charset="UTF-8"'}
             return make_problem(HTTPStatus.UNAUTHORIZED, grant.problem, headers)
         if request.method not in SAFE_METHODS:
             # With %r: a path is decoded, and may hold control characters.

@@ -8,11 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mongoq.model.item import State
 from mongoq.model.settings import OnExpired
-from mongoq.web.values import MAX_LISTED, Filter, ItemId, Moment, QueueName
+from mongoq.web.values import MAX_LISTED, Filter, ItemId, Moment, QueueName, Seconds
 
 ListedState = Literal[State, "live"]
 """State of listed items; ``live`` stands for all that are not processed."""
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, description="Duration in seconds.")]
 Reason = Annotated[str | None, Field(description="Reason of their burial, the whole text.")]
 ErrorType = Annotated[str | None, Field(description="Type of their errors, such as app.errors.NoCity.")]
 Stage = Annotated[str | None, Field(description="Stage of a pipeline that buried them.")]
@@ -228,9 +227,9 @@ class Push(Action):
     """An item to push."""
 
     payload: Any = Field(description="Any value of JSON or extended JSON.")
-    delay: Seconds | None = Field(None, description="Seconds until it may be claimed.")
+    delay: Seconds | None = Field(None, description="Time until it may be claimed, such as 30 or 30s.")
     when: Moment | None = None
-    expires: Seconds | None = Field(None, description="Seconds within which it must be started, or it does not run.")
+    expires: Seconds | None = Field(None, description="Time within which it must be started, or it does not run.")
     priority: Annotated[int, Field(ge=-100, le=100, description="From -100, first, to 100, last.")] = 0
     key: str | None = Field(None, description="At most one live item of the queue has this key.")
     sequence: str | None = Field(
@@ -239,7 +238,7 @@ class Push(Action):
     on_duplicate: Literal["raise", "keep", "replace"] = Field("raise", description="What to do if one has it.")
     headers: dict[str, Any] | None = None
     id: ItemId | None = Field(None, description="Id of the item: the same push again adds no second item.")
-    once: Seconds | None = Field(None, description="Seconds for which the id is remembered; default 7 days.")
+    once: Seconds | None = Field(None, description="Time for which the id is remembered; default 7 days.")
 
 
 class Remove(Action):

@@ -36,6 +36,7 @@ audit = logging.getLogger("mongoq.audit")
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = "5"
 """Seconds after which a caller may try again when no server answered."""
+LOGIN_HEADER = "WWW-Authenticate"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 IN_DOUBT = "the change may have happened, all of it or a part: look before you send it again"
 NO_SERVER = "no MongoDB server answers; the log says why"
@@ -148,9 +149,7 @@ def add_handlers(app: FastAPI, show_page: ShowPage) -> None:
             problem = await answer(request, error)
             if request.method not in SAFE_METHODS and problem.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
                 problem = _doubt_change(request, problem)
-            if path_of(request).startswith(DATA_PATHS) or "text/html" not in request.headers.get("accept", ""):
-                return problem
-            return await show_page(request, json.loads(bytes(problem.body)))
+            return await show_to_people(request, problem, show_page)
 
         app.add_exception_handler(kind, answer_or_show)
 
@@ -159,6 +158,16 @@ def add_handlers(app: FastAPI, show_page: ShowPage) -> None:
     add(MongoqError, _answer_mongoq)
     add(PyMongoError, _answer_driver)
     add(OSError, _answer_driver)
+
+
+async def show_to_people(request: Request, problem: ProblemResponse, show_page: ShowPage) -> Response:
+    """Return a page that shows a problem document if a browser has asked for a page; else the document."""
+    if path_of(request).startswith(DATA_PATHS) or "text/html" not in request.headers.get("accept", ""):
+        return problem
+    page = await show_page(request, json.loads(bytes(problem.body)))
+    if (login := problem.headers.get(LOGIN_HEADER)) is not None:  # without it a browser asks for no password
+        page.headers[LOGIN_HEADER] = login
+    return page
 
 
 def _doubt_change(request: Request, problem: ProblemResponse) -> ProblemResponse:

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import queue_name
-from mongoq.model.encoding.extended_json import json_text, read_json, read_time
+from mongoq.model.encoding.extended_json import json_text, read_duration, read_json, read_time
 from mongoq.protocol.history.pages import Range
 
 JSON_TYPE = "application/json"
@@ -58,6 +58,15 @@ def _read_moment(value: Any) -> Any:
     return read_time(value.strip())
 
 
+def _read_seconds(value: Any) -> Any:
+    """Return the seconds of a duration; the form of settings takes the same texts."""
+    if isinstance(value, str):
+        return read_duration(value).total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("a duration is a number of seconds, or a text such as 90s, 5m, 2h or 7d")  # noqa: TRY004
+    return value
+
+
 def read_filter(value: Any) -> Any:
     """Return the filter of a text in JSON, or of a value of a body; ``None`` for none.
 
@@ -80,6 +89,19 @@ Moment = Annotated[
     BeforeValidator(_read_moment),
     WithJsonSchema({"type": "string", "examples": ["2026-11-26T14:30:00Z", "2h"]}),
     Field(description="Time in ISO 8601, in UTC unless it says otherwise, or a time ago such as 30m, 2h or 3d."),
+]
+DURATION_SCHEMA = {
+    "anyOf": [
+        {"type": "number", "minimum": 0},
+        {"type": "string", "pattern": r"^\d{1,12}(\.\d{1,9})?(ms|s|m|h|d)?$"},
+    ],
+    "examples": [90, "5m"],
+}
+Seconds = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=False, description="Duration: a number of seconds, or a text such as 90s, 5m, 2h or 7d."),
+    BeforeValidator(_read_seconds),
+    WithJsonSchema(DURATION_SCHEMA),
 ]
 FilterText = Annotated[
     Any,

@@ -261,3 +261,22 @@ def test_a_user_that_the_application_has_put_into_the_request_is_in_the_audit_lo
         assert open_with(decide).post(CHANGE, **BODY).status_code == 201
     [record] = [record for record in caplog.records if record.name == "mongoq.audit"]
     assert record.mongoq_user == "ada"  # type: ignore[attr-defined]
+
+
+def test_a_browser_without_access_gets_a_page_that_shows_nothing_else(
+    broker: mongoq.Broker, queue: mongoq.Queue[Any], open_api: Callable[..., Api]
+) -> None:
+    queue.push(1)
+    html = {"Accept": "text/html"}
+    foreign = open_api(create_app(broker, access="act"), address=("10.0.0.7", 1))
+    nobody = open_api(create_app(broker, access=Users(USERS)))
+    for api, status, login in ((foreign, 403, False), (nobody, 401, True)):
+        for path in ("/", "/queue?name=orders", "/link?token=<b>", "/nothing"):
+            answer = api.request("GET", path, headers=html)
+            assert (answer.status_code, answer.headers["content-type"][:9]) == (status, "text/html")
+            assert ("www-authenticate" in answer.headers) is login
+            assert answer.text.count("<h1>") == 1
+            for hidden in ("orders", "<a ", "<script", "<link", "<b>", mongoq.__version__):
+                assert hidden not in answer.text, hidden
+        assert api.request("GET", "/api/queues", headers=html).headers["content-type"] == "application/problem+json"
+        assert api.request("GET", "/").headers["content-type"] == "application/problem+json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import bson
@@ -169,7 +169,7 @@ def test_an_id_of_another_queue_is_a_conflict(api: Api, broker: mongoq.Broker, q
         ({"id": {"$gt": 1}}, "id"),
         ({"once": 60}, "once"),
         ({"id": str(ObjectId()), "once": 0}, "once"),
-        ({"id": str(ObjectId()), "once": "1"}, "once"),
+        ({"id": str(ObjectId()), "once": "soon"}, "once"),
         ({"key": ""}, "key"),
         ({"key": "\ud800"}, "key"),
     ],
@@ -290,9 +290,45 @@ def test_a_pushed_item_may_expire(api: Api, queue: mongoq.Queue[Any]) -> None:
     assert item is not None
     assert item.start_by is not None
     assert api.get(f"/api/items/{id}").json()["start_by"]
-    for body in ({"expires": -1}, {"expires": 0}, {"expires": "10m"}, {"expires": 60, "delay": 60}):
+    for body in ({"expires": -1}, {"expires": 0}, {"expires": "0s"}, {"expires": "1m", "delay": 60}):
         assert api.post("/api/items/push", queue="orders", payload=2, **body).status_code == 422
     assert queue.size() == 1
+
+
+def test_the_durations_of_a_push_are_texts_or_seconds(api: Api, queue: mongoq.Queue[Any]) -> None:
+    id = str(ObjectId())
+    body = {"queue": "orders", "payload": 1, "id": id, "once": "2d"}
+    api.post("/api/items/push", **body, delay="90s", expires="1.5h")
+    item = queue.get(ObjectId(id))
+    assert item is not None
+    assert item.start_by is not None
+    assert item.due is not None
+    assert item.start_by - item.due == timedelta(minutes=90, seconds=-90)
+    assert api.post("/api/items/push", **body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("soon", "'soon' is no duration; write it as 90s, 5m, 2h or 7d"),
+        ("", "'' is no duration"),
+        ("-5m", "'-5m' is no duration"),
+        ("5 weeks", "'5 weeks' is no duration"),
+        ("999999999999d", "'999999999999d' is too long"),
+        (True, "a duration is a number of seconds, or a text such as 90s"),
+        ([5], "a duration is a number of seconds, or a text such as 90s"),
+        ({"$gt": 5}, "a duration is a number of seconds, or a text such as 90s"),
+        (-1, "greater than or equal to 0"),
+    ],
+)
+def test_a_duration_that_cannot_be_read_is_explained(
+    api: Api, queue: mongoq.Queue[Any], value: Any, problem: str
+) -> None:
+    for field in ("delay", "expires", "once"):
+        answer = api.post("/api/items/push", queue="orders", payload=1, **{field: value})
+        [found] = answer.json()["fields"]
+        assert (answer.status_code, found["field"], problem in found["problem"]) == (422, field, True), found
+    assert queue.size() == 0
 
 
 def test_where_expired_items_go_is_a_setting(api: Api, queue: mongoq.Queue[Any]) -> None:

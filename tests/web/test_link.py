@@ -145,3 +145,22 @@ def test_no_log_has_the_token(linked: Api, link: SecretLink, caplog: pytest.LogC
 
 def test_an_app_without_a_link_has_no_such_path(api: Api) -> None:
     assert api.get("/link", token="x").status_code == 404
+
+
+def test_a_browser_is_told_on_a_page_that_it_has_no_link(linked: Api, queue: mongoq.Queue[Any]) -> None:
+    queue.push(1)
+    html = {"Accept": "text/html,application/xhtml+xml;q=0.9"}
+    wrong = linked.request("GET", "/link?token=bad", headers=html)
+    assert (wrong.status_code, wrong.headers["content-type"][:9]) == (403, "text/html")
+    assert "this is not the link of the running dashboard" in wrong.text
+    refused = linked.request("POST", "/change", data=FORM, headers=html)
+    assert (refused.status_code, refused.headers["content-type"][:9]) == (403, "text/html")
+    assert "changes need the link that the dashboard has printed" in refused.text
+    assert "default-src 'none'" in refused.headers["content-security-policy"]
+    for answer in (
+        linked.request("GET", "/link?token=bad"),
+        linked.request("POST", "/change", data=FORM),
+        linked.request("POST", CHANGE, json=BODY, headers=html),
+    ):
+        assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
+    assert queue.size() == 1

@@ -52,6 +52,15 @@ def test_settings_are_shown_and_changed(each_api: Api, queue: mongoq.Queue[Any])
     assert (after["history"], after["max_retries"], after["lease"]) == (3600.0, None, 5.0)
 
 
+def test_durations_of_settings_are_texts_or_seconds(api: Api, queue: mongoq.Queue[Any]) -> None:
+    queue.push(1)
+    after = api.post("/api/settings", queue="orders", lease="1500ms", history="7d").json()
+    assert (after["lease"], after["history"]) == (1.5, 604_800.0)
+    assert api.post("/api/settings", queue="orders", lease="0s").status_code == 422
+    after = api.post("/api/settings", queue="orders", history=None, lease="60s").json()
+    assert (after["lease"], after["history"]) == (60.0, None)
+
+
 @pytest.mark.parametrize(
     "change", [{}, {"lease": -1}, {"max_retries": 1.5}, {"dead": "orders"}, {"lese": 1}, {"lease": "long"}]
 )

@@ -13,9 +13,9 @@ import pytest
 
 import mongoq
 from mongoq.model.encoding.extended_json import read_duration, setting_text
-from mongoq.model.settings import QueueSettings
+from mongoq.model.settings import SETTINGS, QueueSettings
 from mongoq.web import create_app
-from mongoq.web.pages.settings import CHANGEABLE, SettingField, _read_type
+from mongoq.web.pages.settings import SettingField, _read_type
 from tests.web.conftest import Api
 from tests.web.test_pages import HTML, open_page
 
@@ -46,8 +46,7 @@ def test_each_setting_is_shown_with_its_default_and_changed(each_api: Api, broke
     assert 'href="/settings?name=orders"' in open_page(each_api, "/queue", name="orders")
     page = open_page(each_api, "/settings", name="orders")
     fields = read_inputs(page)
-    assert set(fields) == {"queue"} | CHANGEABLE | {f"shown:{name}" for name in CHANGEABLE}
-    assert {"lease", "history", "max_retries", "dead"} <= CHANGEABLE
+    assert set(fields) == {"queue", *SETTINGS} | {f"shown:{name}" for name in SETTINGS}
     assert (fields["lease"], fields["history"], fields["max_retries"], fields["dead"]) == (
         "30s", "1h", "10", "orders.dead",
     )  # fmt: skip
@@ -76,6 +75,46 @@ def test_only_what_the_reader_has_changed_is_stored(api: Api, broker: mongoq.Bro
     assert (done.status_code, done.headers["location"]) == (303, "/settings?name=orders")
 
 
+def test_the_name_of_a_queue_is_no_setting(api: Api, broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    for path in ("/settings", "/queue"):
+        page = open_page(api, path, name="orders")
+        labels = re.findall(r'<label for="set-\w+">([^<]+)</label>|<dt>([^<]+)</dt>', page)
+        assert {name.replace("_", " ") for name in SETTINGS} <= {"".join(label) for label in labels}
+        assert ("name", "") not in labels
+        assert ("", "name") not in labels
+
+
+def test_each_setting_says_what_to_enter(api: Api, broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    page = open_page(api, "/settings", name="orders")
+    about = {name: unescape(text) for name, text in re.findall(r'<p id="about-(\w+)">(.*?)</p>', page)}
+    hints = {name: text.partition("</bdi>.")[2].strip() for name, text in about.items()}
+    assert hints == {
+        "lease": "Write a duration such as 90s, 5m, 2h or 7d.",
+        "history": "Write a duration such as 90s, 5m, 2h or 7d, or none.",
+        "max_retries": "Write a whole number, or none.",
+        "dead": "Write the name of a queue, or none.",
+        "max_running": "Write a whole number, or none.",
+        "rate": "Write a rate such as 100/m, or none.",
+        "burst": "Write a whole number, or none.",
+        "max_in_sequence": "Write a whole number.",
+        "on_expired": "",
+    }
+
+
+@pytest.mark.parametrize("unknown", ["name", "shown:name", "paused", "lease ", "$set", "<b>"])
+def test_a_form_with_an_unknown_field_changes_nothing(api: Api, broker: mongoq.Broker, unknown: str) -> None:
+    broker.queue("orders").push(1)
+    before = settings_of(broker)
+    fields = read_inputs(open_page(api, "/settings", name="orders"))
+    answer = save(api, fields, **{"lease": "9s", unknown: "x"})
+    assert (answer.status_code, answer.headers["content-type"][:9]) == (422, "text/html")
+    assert f"{unknown}: no setting of a queue; the settings are lease, history" in unescape(answer.text)
+    assert "<b>" not in answer.text
+    assert settings_of(broker) == before
+
+
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
@@ -88,6 +127,8 @@ def test_only_what_the_reader_has_changed_is_stored(api: Api, broker: mongoq.Bro
         ("max_retries", "-1", "a whole number from 0 up"),
         ("dead", "orders", "cannot be its own dead queue"),
         ("dead", "$x", "cannot begin with '$'"),
+        ("dead", "", "'' is not the name of a queue, or none"),
+        ("rate", "", "'' is not a rate such as 100/m, or none"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_explained_beside_its_field(

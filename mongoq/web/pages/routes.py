@@ -237,7 +237,10 @@ def _can_choose(groups: Sequence[FailureGroup], group: FailureGroup) -> bool:
 
 
 async def show_problem(renderer: Renderer, request: Request, problem: dict[str, Any]) -> Response:
-    """Return the page for a problem document."""
+    """Return the page for a problem document; a caller who may see no page gets one without links and version."""
+    grant = request.scope.get("mongoq.grant")
+    if grant is None or grant.level == "none":
+        return renderer.page(request, "refused", problem["status"], title=problem["title"], text=problem["detail"])
     is_away = problem["status"] == HTTPStatus.SERVICE_UNAVAILABLE
     title = "No server answers" if is_away else problem["title"]
     # A page that was sent as a form would not try again, but be another one.

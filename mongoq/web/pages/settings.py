@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from http import HTTPStatus
 from types import NoneType
@@ -16,7 +16,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import queue_name
 from mongoq.model.encoding.extended_json import NONE, read_duration, setting_text
-from mongoq.model.settings import QueueSettings, check_options, queue_options, resolve_settings
+from mongoq.model.settings import SETTINGS, QueueSettings, queue_options, resolve_settings
 from mongoq.protocol.insight import StoredSettings, read_settings
 from mongoq.web import audit
 from mongoq.web.pages.forms import first_values, go_to, read_fields
@@ -25,13 +25,17 @@ from mongoq.web.services import Services
 from mongoq.web.values import QueueName
 
 TYPES: Mapping[str, Any] = get_type_hints(QueueSettings)
-CHANGEABLE = frozenset(inspect.signature(check_options).parameters) & {each.name for each in fields(QueueSettings)}
-"""Names of the settings that a caller can change."""
 ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 """Line of an attribute in a docstring, with the lines that continue it."""
 HINTS = {timedelta: "a duration such as 90s, 5m, 2h or 7d", int: "a whole number", float: "a number", str: "a text"}
+HINTS_BY_NAME = {"dead": "the name of a queue", "rate": "a rate such as 100/m"}
+"""What a reader may enter where the type of a setting does not say enough."""
 SHOWN = "shown:"
 """Beginning of the name of a field that has the value which the reader saw."""
+FORM_FIELDS = frozenset({"queue", *SETTINGS, *(SHOWN + name for name in SETTINGS)})
+"""Names of the fields of the form."""
+MAX_NAME_CHARACTERS = 60
+"""Characters of an unknown field's name that an answer repeats, at most."""
 
 
 def _read_descriptions() -> dict[str, str]:
@@ -78,9 +82,11 @@ class SettingField:
 
     @property
     def hint(self) -> str:
-        """What a reader may enter."""
-        hint = HINTS.get(self.kind, "")
-        return f"{hint}, or {NONE}" if self.may_be_none and not self.choices else hint
+        """What a reader may enter; empty for a setting that is chosen from a list."""
+        if self.choices:
+            return ""
+        hint = HINTS_BY_NAME.get(self.name) or HINTS.get(self.kind, "")
+        return f"{hint}, or {NONE}" if self.may_be_none else hint
 
     def read(self, text: str) -> Any:
         """Return the value of a text.
@@ -116,8 +122,7 @@ def make_fields(read: StoredSettings) -> list[SettingField]:
     defaults = resolve_settings(queue_options(name), {})
     return [
         _make_field(each, getattr(read.settings, each), getattr(defaults, each), is_stored=each in read.stored)
-        for each in (each.name for each in fields(QueueSettings))
-        if each in CHANGEABLE
+        for each in SETTINGS
     ]
 
 
@@ -170,7 +175,7 @@ class _SettingsPage:
     async def show(self, request: Request, name: QueueName, changed: str = "") -> Response:
         """Show the settings of a queue; ``changed`` names those that the reader has just changed."""
         read = await self._client.read(read_settings, name)
-        return self._render(request, read, make_fields(read), done=CHANGEABLE & set(changed.split(",")))
+        return self._render(request, read, make_fields(read), done=frozenset(SETTINGS) & set(changed.split(",")))
 
     async def save(self, request: Request) -> Response:
         """Store the settings whose texts differ from those that the reader saw, for all processes within a second.
@@ -178,6 +183,7 @@ class _SettingsPage:
         The others stay, also if somebody else has changed them meanwhile.
         """
         entered = first_values(await read_fields(request))
+        _refuse_unknown(entered)
         name = queue_name(entered.get("queue"))
         handle = await self._services.open_queue(name)
         read = await self._client.read(read_settings, name)
@@ -217,6 +223,13 @@ class _SettingsPage:
     ) -> Response:
         values = {"queue": read.settings.name, "paused": read.paused, "settings": settings, "done": sorted(done)}
         return self._renderer.page(request, "settings", status, **values)
+
+
+def _refuse_unknown(entered: Mapping[str, str]) -> None:
+    """Refuse a form with a field that is no setting: its sender expects it to change something."""
+    if unknown := sorted(entered.keys() - FORM_FIELDS):
+        problem = f"no setting of a queue; the settings are {', '.join(SETTINGS)}"
+        raise ArgumentInvalid(unknown[0][:MAX_NAME_CHARACTERS], problem)
 
 
 def _enter(field: SettingField, entered: Mapping[str, str]) -> SettingField:
