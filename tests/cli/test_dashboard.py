@@ -107,6 +107,10 @@ def test_a_prefix_stands_before_all_addresses(program: Start, tmp_path: Path, br
     ],
     ids=range(7),
 )
-def test_what_cannot_be_served_is_an_error(run: Run, arguments: list[str], code: int, text: str) -> None:
+def test_what_cannot_be_served_is_an_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, text: str
+) -> None:
+    # A dashboard that serves all the same would not end.
+    monkeypatch.setattr("mongoq.web.server.serve", lambda *_: pytest.fail("it is served"))
     result = run("dashboard", *arguments)
     assert (result.exit_code, text in result.stderr) == (code, True), result.stderr
