@@ -243,7 +243,7 @@ def test_each_part_is_read_from_an_index_up_to_its_limit(
     limit = 50
     parts = {
         pipeline[-1]["$set"]["part"]["$literal"]: pipeline
-        for pipeline in insight._parts(QUEUES[0], 0, deep._context.clock.now(), limit)
+        for pipeline in insight._parts(QUEUES[0], 0, deep._context.clock.now(), limit, is_ordered=True)
     }
     database, collection = deep.namespace.split(".")
     command = {"aggregate": collection, "pipeline": parts[part], "cursor": {}}
