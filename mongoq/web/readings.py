@@ -22,10 +22,10 @@ Groups = tuple[list[FailureGroup], bool]
 """Groups of dead letters, and whether there are letters that were not grouped."""
 MIN_PAUSE_SECONDS = 5.0
 """Seconds between two readings, at least."""
-MAX_PAUSE_SECONDS = 60.0
-"""Seconds between two readings, at most: one that a failover has held up must not stop the next ones for long."""
-SHARE = 100
-"""Part of the time in which a reading may be under way: one hundredth, however many queues there are."""
+MAX_PAUSE_SECONDS = 180.0
+"""Seconds between two readings, at most."""
+SHARE = 200
+"""Part of the time in which a reading may be under way: half a hundredth, because a page has two of them."""
 GROUPED_LETTERS = 100_000
 """Dead letters that are grouped, at most."""
 MAX_GROUPS = 100
@@ -67,13 +67,16 @@ class SharedReading(Generic[T]):
         self._clock = clock
         self._lock = Lock()
         self._values: list[T] = []
-        self._seconds = 0.0
+        self._seconds: deque[float] = deque(maxlen=2)
         self._failure: tuple[float, Exception] | None = None
 
     @property
     def pause(self) -> float:
-        """Seconds that a reading is used, before the next one."""
-        return min(MAX_PAUSE_SECONDS, max(MIN_PAUSE_SECONDS, SHARE * self._seconds))
+        """Seconds that a reading is used, before the next one.
+
+        Of the last two readings the faster one decides: one that a failover has held up must not stop the next ones.
+        """
+        return min(MAX_PAUSE_SECONDS, max(MIN_PAUSE_SECONDS, SHARE * min(self._seconds, default=0.0)))
 
     async def get(self) -> T:
         """Return the value of the last reading, or of a new one if that is too old."""
@@ -90,7 +93,7 @@ class SharedReading(Generic[T]):
                 self._failure = (self._clock(), error)
                 raise
             self.began_at, self.read_at = began, self._clock()
-            self._seconds = self.read_at - began
+            self._seconds.append(self.read_at - began)
             return self._values[0]
 
 

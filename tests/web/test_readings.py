@@ -17,6 +17,7 @@ from mongoq.web.readings import (
     FAILING_SAMPLES,
     MAX_DEAD_QUEUES,
     MAX_PAUSE_SECONDS,
+    MIN_PAUSE_SECONDS,
     LetterReadings,
     QueueReadings,
     Throughput,
@@ -40,8 +41,8 @@ class Client:
         return [QueueInsight("orders", datetime.now(UTC), events=events)]
 
 
-@pytest.mark.parametrize(("seconds", "pause"), [(0.01, 5.0), (0.4, 40.0)])
-def test_a_reading_takes_a_hundredth_of_the_time_at_most(seconds: float, pause: float) -> None:
+@pytest.mark.parametrize(("seconds", "pause"), [(0.01, 5.0), (0.4, 80.0)])
+def test_a_reading_takes_half_a_hundredth_of_the_time_at_most(seconds: float, pause: float) -> None:
     client = Client(seconds)
     readings = QueueReadings(client, clock=client.clock)  # type: ignore[arg-type]
 
@@ -63,6 +64,12 @@ def test_one_slow_reading_does_not_stop_the_next_ones_for_long() -> None:
     readings = QueueReadings(client, clock=client.clock)  # type: ignore[arg-type]
     asyncio.run(readings.read())
     assert readings.pause == MAX_PAUSE_SECONDS
+    client.now, client._seconds = client.now + MAX_PAUSE_SECONDS, 0.01
+    asyncio.run(readings.read())
+    assert readings.pause == MIN_PAUSE_SECONDS
+    client.now, client._seconds = client.now + MIN_PAUSE_SECONDS, 30.0  # another one, in the midst of fast readings
+    asyncio.run(readings.read())
+    assert readings.pause == MIN_PAUSE_SECONDS
 
 
 def test_callers_that_wait_for_a_reading_share_its_failure() -> None:

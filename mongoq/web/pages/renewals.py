@@ -1,7 +1,7 @@
 """Renewals: the requests by which open pages ask for their numbers again.
 
 An open page asks when numbers have changed, as often as every five seconds. All its readers share one page, which takes
-a hundredth of the time at most to make. A reader who opens or reloads a page gets it anew.
+half a hundredth of the time at most to make. A reader who opens or reloads a page gets it anew.
 """
 
 from __future__ import annotations
