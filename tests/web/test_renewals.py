@@ -10,7 +10,7 @@ import pytest
 
 import mongoq
 from mongoq.web import Users, create_app
-from mongoq.web.readings import MAX_PAGES, PageReadings
+from mongoq.web.readings import MAX_PAGES, MAX_PAUSE_SECONDS, PageReadings
 from tests.web.conftest import Api
 from tests.web.test_pages import HTML, open_page
 
@@ -31,7 +31,7 @@ def test_readers_of_a_page_share_its_renewals(each_api: Api, broker: mongoq.Brok
     queue.push("second")
     shared = renew(each_api, "/queue?name=orders")
     assert shared.text == first.text
-    assert 1 <= int(shared.headers["x-mongoq-again"]) <= 60
+    assert 1 <= int(shared.headers["x-mongoq-again"]) <= MAX_PAUSE_SECONDS
     # Another page, and one that a reader opens, are made anew; no renewal shows less than a reader has seen.
     assert "second" in renew(each_api, "/queue?name=orders&state=ready").text
     assert "second" in open_page(each_api, "/queue", name="orders")

@@ -157,6 +157,7 @@ def test_a_worker_that_cannot_tell_what_it_has_settled_says_so_once_and_goes_on(
         assert proxy.lost == 2
     assert sorted(payloads) == list(range(20))
     assert queue.size() == 0
-    records = [record for record in caplog.records if record.name.startswith("mongoq")]
-    assert [record.levelname for record in records] == ["WARNING"]
-    assert "cannot be told; none is lost" in records[0].getMessage()
+    # On a busy machine a heartbeat may meet the lost connection as well, and says so.
+    texts = [record.getMessage() for record in caplog.records if record.name.startswith("mongoq")]
+    [text] = [text for text in texts if "heartbeats" not in text]
+    assert "cannot be told; none is lost" in text
