@@ -65,8 +65,9 @@ def purge(
 ) -> Flow[int]:
     """Delete items of a state, or live ones that no caller holds, and return how many (``delete``).
 
-    Without a limit it is one command, or one for each 1,000 ids. With a limit it is a ``find`` of ids in queue order
-    and a ``delete`` of them for each 1,000 items. A crash in between leaves the rest.
+    A ``find`` looks for items in sequences first. Without a limit there is one ``delete``, or one for each 1,000 ids;
+    with a limit, a ``find`` of ids in queue order and a ``delete`` of them for each 1,000 items. Items in sequences are
+    deleted in transactions of their own. A crash in between leaves the rest.
     """
     failure = failure_filter(stage=stage, reason=reason, error=error)
     if not failure and all(choice is None for choice in (where, limit, ids)):
@@ -78,15 +79,26 @@ def purge(
         wanted = wanted.narrow(failure)
     groups = _groups(ids, is_filtered=where is not None or bool(failure))
     yield from ensure_ready(context, fresh=False)
+    try:
+        return (yield from _purge_groups(context, state, wanted, groups, room))
+    except Exception as refused:
+        if where is not None and is_refused_filter(refused):
+            raise FilterInvalid("where", f"the server refuses it: {refusal(refused)}") from refused
+        raise
+
+
+def _purge_groups(
+    context: QueueContext[Any], state: Selection, wanted: Range, groups: Sequence[Mapping[str, Any]], room: float
+) -> Flow[int]:
     is_ordered = yield from learn_order(context)
     purge_blocked = partial(_purge_blocked, context, wanted.where, groups)
     if state == "blocked":
         return (yield from purge_blocked(room)) if is_ordered else 0
-    has_blocked = is_ordered and state is None
+    has_blocked, is_limited = is_ordered and state is None, room < math.inf
     # With a limit the first ones of their sequences go first; the next ones follow, and go as well.
-    deleted = (yield from purge_blocked(room)) if has_blocked and limit is None else 0
+    deleted = (yield from purge_blocked(room)) if has_blocked and not is_limited else 0
     deleted += yield from _purge_free(context, wanted, groups, room, is_live=state is None)
-    if has_blocked and limit is not None:
+    if has_blocked and is_limited:
         deleted += yield from purge_blocked(room - deleted)
     return deleted
 
@@ -100,12 +112,7 @@ def _purge_free(
         wanted = wanted.narrow({"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]})
     for group in groups:
         part = replace(wanted.narrow(group) if group else wanted, started=now)
-        try:
-            deleted += yield from _purge_page(context, part, room - deleted)
-        except Exception as refused:
-            if is_refused_filter(refused):
-                raise FilterInvalid("where", f"the server refuses it: {refusal(refused)}") from refused
-            raise
+        deleted += yield from _purge_page(context, part, room - deleted)
     return deleted
 
 

@@ -62,7 +62,10 @@ class Contents(Runner[QueueContext[M]]):
         return self._run(read.peek, n, state)
 
     def size(self, state: Selection = None) -> int:
-        """Count the items of a state, or all unprocessed items, in time proportional to them (``aggregate``)."""
+        """Count the items of a state, or all unprocessed ones but blocked ones, in time proportional to them (``count``).
+
+        ``counts().total`` has the blocked items of sequences too.
+        """
         return self._run(read.size, state)
 
     def counts(self, *, limit: int | None = None) -> Counts:

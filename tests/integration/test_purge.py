@@ -20,6 +20,15 @@ def test_a_pattern_that_the_server_refuses_is_reported_as_one(broker: mongoq.Bro
     assert queue.size() == 1
 
 
+@pytest.mark.parametrize("state", [None, "blocked"])
+def test_so_is_one_that_blocked_items_meet(broker: mongoq.Broker, state: Any) -> None:
+    queue = broker.queue("orders")
+    queue.push_many([{"a": "x"}, {"a": "y"}], sequence="s")
+    with pytest.raises(mongoq.FilterInvalid, match="where: the server refuses it"):
+        queue.purge(state=state, where={"a": {"$regex": "("}})
+    assert queue.counts().total == 2
+
+
 def test_what_is_claimed_or_changed_after_it_was_read_stays(
     broker: mongoq.Broker, raw: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
