@@ -61,7 +61,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         return await self._run(read.peek, n, state)
 
     async def size(self, state: Selection = None) -> int:
-        """Count the items of a state, or all unprocessed ones but blocked ones, in time proportional to them (``count``).
+        """Count the items of a state, or all live ones but blocked ones, in time proportional to them (``count``).
 
         ``counts().total`` has the blocked items of sequences too.
         """

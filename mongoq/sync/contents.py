@@ -62,7 +62,7 @@ class Contents(Runner[QueueContext[M]]):
         return self._run(read.peek, n, state)
 
     def size(self, state: Selection = None) -> int:
-        """Count the items of a state, or all unprocessed ones but blocked ones, in time proportional to them (``count``).
+        """Count the items of a state, or all live ones but blocked ones, in time proportional to them (``count``).
 
         ``counts().total`` has the blocked items of sequences too.
         """
