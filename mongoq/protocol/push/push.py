@@ -17,7 +17,7 @@ from mongoq.model.clock import Clock, milliseconds, time_of
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, fresh_envelope, new_envelope
-from mongoq.model.sequence import check_sequence, refuse_expiry
+from mongoq.model.sequence import check_sequence
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared, chunks
@@ -174,7 +174,6 @@ def push(
         check_sequence(sequence)
         if keyed is not None:
             raise ArgumentInvalid("sequence", KEYED)
-        refuse_expiry([sequence], expires)
     wrapped = context.codec.wrap(payload)
     stored_headers = check_headers(headers, context.broker.encoding)
     given_id = None if id is None else object_id(id)

@@ -19,7 +19,7 @@ from mongoq.model.arguments import expires as checked_expires
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, is_same_push, new_envelope
-from mongoq.model.sequence import check_sequence, refuse_expiry, topic_problem
+from mongoq.model.sequence import check_sequence, topic_problem
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
@@ -167,7 +167,6 @@ def push_many(
     in_sequences = _check_sequences(sequence, sequences, len(values))
     stored_headers = check_headers(headers, context.broker.encoding)
     common = PushOptions(delay, when, checked_priority(priority), stored_headers)
-    refuse_expiry(in_sequences, expires)
     options, places = _with_expiry(common, expires, len(values))
     remember = remember_time(once, given_ids is not None)
     check_due(delay, when)
