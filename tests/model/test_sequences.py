@@ -108,9 +108,7 @@ class Sequences(RuleBasedStateMachine):
         for entry in [each for each in line if not each.head][: room if most is None else min(room, most)]:
             entry.head, entry.due = True, max(entry.due, self.clock.now())
 
-    def _new(
-        self, queue: str, sequence: str | None, delay: float | None = None, expires: float | None = None
-    ) -> Entry:
+    def _new(self, queue: str, sequence: str | None, delay: float | None = None, expires: float | None = None) -> Entry:
         self.number += 1
         now = self.clock.now()
         start_by = None if expires is None else now + timedelta(seconds=expires)

@@ -142,9 +142,9 @@ def make_expiry(context: QueueContext[Any], item: Item[Any], batch: Batch, *, cl
 def settle_expired_head(context: QueueContext[Any]) -> Flow[int]:
     """Settle the expired items among the first 1,000 of the queue, and return their number (``find``, ``bulkWrite``).
 
-    They are not reserved for it: as long as ``start_by`` is there, the item was handed out to nobody. Those in sequences
-    leave in transactions, with the expired ones behind them, and the next ones follow. As long as items follow, the
-    head is read again. A crash leaves them where they are.
+    They are not reserved for it: as long as ``start_by`` is there, the item was handed out to nobody. Those in
+    sequences leave in transactions, with the expired ones behind them, and the next ones follow. As long as items
+    follow, the head is read again. A crash leaves them where they are.
     """
     number = 0
     while True:

@@ -292,11 +292,8 @@ def run_schedule_now(broker: BrokerContext, name: str) -> Flow[ObjectId]:
     except (ScheduleUnreadable, NotHere) as error:
         raise ArgumentInvalid("name", f"schedule {name!r} cannot run: {error}") from error
     headers = tick_headers(stored.headers, tick)
-    return (
-        yield from push(
-            context, payload, delay=None, when=None, priority=stored.priority, headers=headers, id=None, once=None
-        )
-    )
+    options: dict[str, Any] = {"priority": stored.priority, "headers": headers, "expires": stored.expires}
+    return (yield from push(context, payload, delay=None, when=None, id=None, once=None, **options))
 
 
 class NotHere(Exception):

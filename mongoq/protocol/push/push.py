@@ -80,7 +80,8 @@ class Draft:
         undelayed = self.delay is None and self.when is None
         self.at = clock.now_milliseconds() if undelayed else milliseconds(due_time(clock, self.delay, self.when))
         if self.expires is not None:
-            self.start_by = last_start(clock, self.expires, None if undelayed else time_of(self.at))
+            due = time_of(self.at) if is_put_off(self.delay, self.when) else None
+            self.start_by = last_start(clock, self.expires, due)
 
     @property
     def kind(self) -> Kind:
@@ -142,6 +143,25 @@ def last_start(clock: Clock, expires: timedelta | datetime, due: datetime | None
         problem = f"the item is due at {due:%Y-%m-%d %H:%M:%S} UTC and must start before {start_by:%Y-%m-%d %H:%M:%S}"
         raise ArgumentInvalid("expires", f"{problem} UTC, so it could never start; give a longer time than the delay")
     return start_by
+
+
+def check_expires(
+    clock: Clock, expires: Any, delay: Duration | None, when: datetime | None
+) -> timedelta | datetime | None:
+    """Return how long an item that is pushed later may wait for its start, or until when, checked.
+
+    ``delay`` and ``when`` were checked before. An item that could never start is refused, as far as that is known now.
+    """
+    if expires is None:
+        return None
+    lasts = checked_expires(expires)
+    last_start(clock, lasts, due_time(clock, delay, when) if is_put_off(delay, when) else None)
+    return lasts
+
+
+def is_put_off(delay: Duration | None, when: datetime | None) -> bool:
+    """Return whether an item waits before it is due; a delay of zero is none."""
+    return when is not None or bool(delay)
 
 
 DEFAULT_REMEMBER = timedelta(days=7)

@@ -113,7 +113,14 @@ def test_claimed_items_go_back_if_the_expired_ones_beside_them_cannot_be_settled
 def test_a_trail_of_another_program_does_not_keep_expired_items_where_they_are() -> None:
     queue = context(on_expired="dead")
     queue = replace(queue, stage=StageMark("stage", trail=True))
-    behind = {"_id": ID, "q": "orders", "when": NOW, "attempts": 0, "priority": 0, "start_by": NOW}  # its trail is not read
+    behind = {
+        "_id": ID,
+        "q": "orders",
+        "when": NOW,
+        "attempts": 0,
+        "priority": 0,
+        "start_by": NOW,
+    }  # its trail is not read
     refused = Refused(RuntimeError("must be an array"))
     commands, number = play(settle_expired_head(queue), [found(behind), refused, found(behind), ONE_FOUND])
     assert number == 1
