@@ -220,6 +220,79 @@ async def test_a_copy_of_a_replay_has_no_such_time(shell: Shell) -> None:
     assert (await shell.queue("other").reserve()).payload == "a"
 
 
+# --- items made by others ------------------------------------------------------------------------
+
+
+async def test_a_moved_item_has_the_time_that_the_move_gives(shell: Shell) -> None:
+    queue, other = shell.queue(), shell.queue("other", on_expired="dead")
+    ids = await queue.push_many(range(4))
+    shell.clock.advance(100)
+    first, *items = await queue.reserve_many(4)
+    await queue.move(first, "other", expires=60)
+    day = shell.clock.now() + timedelta(days=1)
+    moves = [mongoq.Move("other", expires=MINUTE), mongoq.Move("other", delay=30, expires=31), mongoq.Move("other")]
+    await queue.move_many(zip(items, moves, strict=True))
+    times = {item.id: item.start_by for item in [*await other.peek(9), *await other.peek(state="scheduled")]}
+    start_by = shell.clock.now() + MINUTE
+    assert times == dict(zip(ids, [start_by, start_by, start_by - timedelta(seconds=29), None], strict=True))
+    shell.clock.advance(60)
+    (ever,) = await other.reserve_many(9)
+    assert ever.payload == 3
+    await other.move(ever, "orders", expires=day)
+    assert (await queue.get(ever.id)).start_by == day
+    assert [(letter.origin.reason, letter.origin.attempts) for letter in await other.dead.peek(9)] == [
+        ("expired", 0)
+    ] * 3
+
+
+async def test_items_moved_alike_have_one_time(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push_many(range(5))
+    move = mongoq.Move("other", expires=60)
+    await queue.move_many([(item, move) for item in await queue.reserve_many(5)])
+    assert {item.start_by for item in await shell.queue("other").peek(9)} == {shell.clock.now() + MINUTE}
+
+
+async def test_a_move_into_a_sequence_has_a_time(shell: Shell) -> None:
+    queue, other = shell.queue(), shell.queue("other")
+    await queue.push_many(range(3))
+    for item in await queue.reserve_many(3):
+        await queue.move(item, "other", sequence="a", expires=60 + item.payload)
+    shell.clock.advance(61)
+    assert [item.payload for item in await other.reserve_many(9)] == [2]
+
+
+@pytest.mark.parametrize("expires", [0, -1, True, float("nan"), "10m", datetime(2040, 1, 1), {"$gt": 1}], ids=repr)
+async def test_a_move_with_what_no_time_can_be_changes_nothing(shell: Shell, expires: Any) -> None:
+    queue = shell.queue()
+    await queue.push(1)
+    item = await queue.reserve()
+    with pytest.raises(mongoq.ArgumentInvalid, match="expires"):
+        await queue.move(item, "other", expires=expires)
+    with pytest.raises(mongoq.ArgumentInvalid, match=r"moves\[0\].expires"):
+        await queue.move_many([(item, mongoq.Move("other", expires=expires))])
+    with pytest.raises(mongoq.ArgumentInvalid, match="never start"):
+        await queue.move(item, "other", delay=60, expires=60)
+    await queue.commit(item)
+
+
+async def test_the_item_of_a_tick_has_the_time_of_its_schedule(shell: Shell) -> None:
+    queue = shell.queue("reports")
+    await shell.broker.schedule("hourly", queue="reports", every=3600, expires=600)
+    shell.clock.advance(3600)
+    assert await shell.broker.tick() == 1
+    (item,) = await queue.peek()
+    assert item.start_by == shell.clock.now() + 10 * MINUTE
+    shell.clock.advance(600)
+    assert await queue.reserve() is None
+    extra = await queue.get(await shell.broker.run_schedule_now("hourly"))
+    assert extra.start_by == shell.clock.now() + 10 * MINUTE
+    await shell.broker.schedule("hourly", queue="reports", every=3600)
+    shell.clock.advance(3600)
+    assert await shell.broker.tick() == 1
+    assert {item.start_by for item in await queue.peek(9)} == {extra.start_by, None}
+
+
 # --- sequences -----------------------------------------------------------------------------------
 
 
@@ -361,10 +434,12 @@ async def test_a_blocked_item_shows_its_time(shell: Shell) -> None:
 # --- arguments -----------------------------------------------------------------------------------
 
 
-async def test_a_time_that_is_over_is_no_error(shell: Shell) -> None:
-    queue = shell.queue()
-    await queue.push("a", expires=shell.clock.now() - MINUTE)
-    assert await queue.size() == 1
+@pytest.mark.parametrize("delay", [None, 0, timedelta(0)])
+async def test_a_time_that_is_over_is_no_error(shell: Shell, delay: Any) -> None:
+    queue, over = shell.queue(), shell.clock.now() - MINUTE
+    await queue.push("a", expires=over, delay=delay)
+    await queue.push_many(["b"], expires=[over], delay=delay)
+    assert await queue.size() == 2
     assert await queue.reserve() is None
 
 

@@ -124,11 +124,11 @@ class Definition:
             "headers": self.headers,
             "payload": None if self.wrapped is None else encoding.unwrap("payload", self.wrapped),
         }
-        if self.expires is not None:  # without one, the digest is that of earlier versions
-            fields["expires"] = self.expires.total_seconds()
+        # Not ``expires``: the TTL index goes by that field. Without it the digest is that of earlier versions.
+        within = {} if self.expires is None else {"start_within": self.expires.total_seconds()}
         # Not by comparing with the document: that has been through the decoder, by the options of any collection.
-        digest = hashlib.sha256(bson.encode(fields, codec_options=encoding.options)).hexdigest()
-        return {**fields, "digest": digest}
+        digest = hashlib.sha256(bson.encode({**fields, **within}, codec_options=encoding.options)).hexdigest()
+        return {**fields, **within, "digest": digest}
 
 
 def define(
@@ -308,7 +308,7 @@ def read_schedule(document: Mapping[str, Any]) -> StoredSchedule:
         if source not in ("value", "tick", "function"):
             raise ScheduleUnreadable(f"its payload is of an unknown kind: {source!r:.60}")
         missed, far = check_missed(document.get("missed"), horizon)
-        jitter, expires = duration(document.get("jitter"), "jitter"), document.get("expires")
+        jitter, expires = duration(document.get("jitter"), "jitter"), document.get("start_within")
         headers = document.get("headers")
         if headers is not None and not isinstance(headers, Mapping):
             raise ScheduleUnreadable("its headers are no document")

@@ -132,7 +132,10 @@ def _replace_definition(
     # By ``$eq``: another program may have stored a document that is an operator.
     read = {name: {"$eq": document.get(name)} for name in ("identity", "edition", "next")}
     filter = {"_id": definition.id, **read}
-    command = Command("update_one", {"filter": filter, "update": {"$set": changes}}, has_matched)
+    update: dict[str, Any] = {"$set": changes}
+    if "start_within" not in fields:
+        update["$unset"] = {"start_within": ""}
+    command = Command("update_one", {"filter": filter, "update": update}, has_matched)
     if not (yield from retry_until_reply(command)):
         # After a lost reply the update may be this very one.
         stored = yield from find_one(broker, {"_id": definition.id}, {"edition": 1})
