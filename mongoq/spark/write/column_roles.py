@@ -160,8 +160,8 @@ class Orders:
             options |= {"delay": self._default.delay, "when": self._default.when}
         default = self._default
         options = {"to": default.to, "priority": default.priority, "expires": default.expires, **options}
-        if not _can_start(options["delay"], options["when"], options["expires"]):
-            name = "_start_by" if "_start_by" in self._names else "_when" if options["when"] else "_delay"
+        if not _can_start(options.get("delay"), options.get("when"), options["expires"]):
+            name = "_start_by" if "_start_by" in self._names else "_delay"
             raise Refusal(row, name, "the item is due only after the time by which it must start; give a later time")
         # A bound for memory: with a key for each row there are as many orders as rows.
         if len(self._known) >= MAX_CACHED_ORDERS:

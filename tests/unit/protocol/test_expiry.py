@@ -126,3 +126,24 @@ def test_a_trail_of_another_program_does_not_keep_expired_items_where_they_are()
     assert number == 1
     assert "$push" in commands[1].arguments["requests"][0][1]["update"]
     assert "$push" not in commands[3].arguments["requests"][0][1]["update"]
+
+
+def placed(**changes: Any) -> dict[str, Any]:
+    head = {"_id": ID, "q": "orders", "attempts": 0, "priority": 0, "start_by": NOW, "sequence": "a", "place": 0}
+    return {**head, **changes}
+
+
+def test_heads_of_sequences_are_settled_if_they_still_are_expired_with_those_behind_them() -> None:
+    queue = context(serverless=True)
+    started, last = ObjectId(), ObjectId()
+    heads = [placed(when=NOW), placed(_id=started, when=NOW, sequence="b")]
+    behind = [placed(_id=OTHER, ready_from=NOW, place=1), placed(_id=last, ready_from=NOW, place=2, start_by=None)]
+    follows = {"_id": last, "ready_from": NOW, "priority": 0, "place": 2}
+    replies = [found(*heads), found({"_id": ID}), found(*behind), matched(2), found(follows), matched(1), found()]
+    commands, number = play(settle_expired_head(queue), replies)
+    assert number == 2
+    settled = commands[3]
+    assert (settled.method, settled.arguments["filter"]) == ("delete_many", {"_id": {"$in": [ID, OTHER]}})
+    assert commands[5].arguments["filter"]["_id"] == last
+    assert commands[5].arguments["update"]["$set"]["when"] == NOW
+    assert len(commands) == 7, "what follows may have expired too, so the head is read again"
