@@ -168,7 +168,7 @@ def _settle_head(context: QueueContext[Any]) -> Flow[tuple[int, int]]:
         documents = yield from find_few(context.broker, start.filter, CLAIM_ORDER, MAX_SWEEP, projection=UNREAD)
     except Unreadable:  # a document of another program: a claim finds and buries it
         return 0, 0
-    expired = _expired_of(context, documents, now)
+    expired = _expired_of(context, documents, now, new_id())
     alone = [item for item in expired if not has_place(item)]
     placed = [item for item in expired if has_place(item)]
     number = following = 0
@@ -186,8 +186,10 @@ def _settle_head(context: QueueContext[Any]) -> Flow[tuple[int, int]]:
     return number, following
 
 
-def _expired_of(context: QueueContext[Any], documents: Iterable[Document], now: datetime) -> list[Item[Any]]:
-    token = new_id()
+def _expired_of(
+    context: QueueContext[Any], documents: Iterable[Document], now: datetime, token: ObjectId | None
+) -> list[Item[Any]]:
+    """Return the expired items among documents, under one token, so that they share a settlement."""
     items: list[Item[Any]] = [context.raw_item({**document, "token": token}, now) for document in documents]
     return [item for item in items if is_expired(item, now)]
 
@@ -215,7 +217,7 @@ def _settle_placed(
     for sequence in sequences:
         blocked, most = {**blocked_filter(context.name), "sequence": sequence}, MAX_SWEEP // len(sequences)
         documents = yield from find_few(context.broker, blocked, [("place", 1)], most, projection=UNREAD)
-        behind += _expired_of(context, documents, now)
+        behind += _expired_of(context, documents, now, heads[0].token)
     if not leaving:
         return 0, []
     # Read in this transaction, they are as they were: another writer of one makes it try again.

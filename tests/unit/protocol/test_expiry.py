@@ -139,7 +139,7 @@ def test_heads_of_sequences_are_settled_if_they_still_are_expired_with_those_beh
     heads = [placed(when=NOW), placed(_id=started, when=NOW, sequence="b")]
     behind = [placed(_id=OTHER, ready_from=NOW, place=1), placed(_id=last, ready_from=NOW, place=2, start_by=None)]
     follows = {"_id": last, "ready_from": NOW, "priority": 0, "place": 2}
-    replies = [found(*heads), found({"_id": ID}), found(*behind), matched(2), found(follows), matched(1), found()]
+    replies: list[Any] = [heads, [{"_id": ID}], behind, matched(2), [follows], matched(1), []]
     commands, number = play(settle_expired_head(queue), replies)
     assert number == 2
     settled = commands[3]
