@@ -85,7 +85,7 @@ def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> Flow[dict[s
 
 
 def ensure_ready_to_enter(broker: BrokerContext, queues: Iterable[str], *, joined: bool) -> Flow[None]:
-    """Prepare the queues into whose sequences items go, before the transaction begins.
+    """Prepare the queues whose sequences items enter, before the transaction begins.
 
     Raises:
         TransactionsUnavailable: the server is no replica set.
