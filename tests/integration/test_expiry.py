@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pymongo.errors
 import pytest
 
 import mongoq
 from tests.integration.concurrent_callers import ConcurrentCallers, calls, failures
+from tests.proxy import Proxy
 
 SEQUENCES = ["a", "b", "c", None]
 
@@ -101,4 +105,42 @@ def test_a_push_in_a_transaction_has_its_time_and_its_place(raw: Any, clock: mon
     assert item.payload == "good"
     queue.commit(item)
     check_empty(raw)
+    broker.close()
+
+
+@pytest.mark.parametrize("what", ["request", "reply"])
+@pytest.mark.parametrize("command", ["findAndModify", "find", "delete", "update", "commitTransaction"])
+@pytest.mark.parametrize(
+    ("claim", "on_expired"), itertools.product(["reserve", "reserve_many", "pop"], ["history", "dead"])
+)
+def test_a_claim_that_loses_a_message_settles_each_expired_item_once(
+    lossy: tuple[Proxy, Any], claim: str, command: str, what: Any, on_expired: Any
+) -> None:
+    proxy, raw = lossy
+    clock = mongoq.VirtualClock()
+    broker = mongoq.Broker(raw, clock=clock)
+    queue = broker.queue("orders", on_expired=on_expired, history=None if command == "delete" else 3600)
+    queue.push_many(range(12), sequences=["a", "b", None] * 4, expires=[1] * 6 + [None] * 6)
+    clock.advance(1)
+    proxy.lose(what, command)
+    seen: list[int] = []
+    while len(seen) < 6:
+        try:
+            items = queue.reserve_many(9) if claim == "reserve_many" else [getattr(queue, claim)()]
+        except pymongo.errors.AutoReconnect:
+            continue  # the caller does not know what became of its claim
+        held = [item for item in items if item is not None]
+        seen += [item.payload for item in held]
+        if claim != "pop":
+            with suppress(mongoq.BatchIncomplete):  # the message was one of the commit, which cannot tell
+                queue.commit_many(held)
+        if not held:
+            clock.advance(30)  # a claim whose answer was lost holds an item to the end of its lease
+    assert sorted(seen) == list(range(6, 12))
+    assert [number for number in seen if number % 3 == 0] == [6, 9]
+    assert queue.reserve() is None
+    assert raw.count_documents({"place": {"$exists": True}}) == 0
+    assert raw.count_documents({"_id": {"$regex": "^sequence:"}}) == 0
+    letters = sorted(letter.payload for letter in queue.dead.peek(20))
+    assert letters == (list(range(6)) if on_expired == "dead" else [])
     broker.close()
