@@ -25,6 +25,8 @@ from mongoq.protocol.coordination.limits import (
     bucket_id,
     give_back_slots,
     keep_permits,
+    plan_again,
+    read_document,
     take_permits,
     take_slots,
 )
@@ -80,8 +82,9 @@ class Limiter:
         self._at_gate = 0
         self._permits: Permits | None = None
         self._document: Mapping[str, Any] | None = None
-        self._asked_at = self._used_at = float("-inf")
+        self._asked_at = self._seen_at = self._used_at = float("-inf")
         self._asked_limit: int | None = None
+        self._asked_wanted = 0
         self._resume_at = float("-inf")
         self._was_limited = False
         self._adopted: Any = None
@@ -232,9 +235,7 @@ class Limiter:
 
     def _take_permits(self, most: int, n: int) -> Flow[int]:
         occupied, permits, now = self._backlog.occupied, self._permits, self._context.broker.clock.now()
-        known_for = KNOWN_SECONDS if permits is not None and permits.number else REFUSED_PAUSE_SECONDS
-        is_known = time.monotonic() - self._asked_at < known_for and most == self._asked_limit
-        if permits is not None and is_known:
+        if permits is not None and self._is_known(permits, most, occupied + n):
             if permits.number <= occupied:
                 self._rest(self._pause_without(permits))
                 return 0
@@ -257,13 +258,23 @@ class Limiter:
         permits, self._document = yield from take_permits(
             self._context.broker, self._context.name, request, self._document
         )
-        self._permits, self._asked_at, self._asked_limit = permits, time.monotonic(), most
+        self._permits, self._asked_at = permits, time.monotonic()
+        self._asked_limit, self._asked_wanted = most, request.wanted
         if permits.lost:
             self.is_lost = occupied > 0
         if permits.number <= occupied or self.is_lost:
             self._rest(self._pause_without(permits))
             return 0
         return min(n, permits.number - occupied)
+
+    def _is_known(self, permits: Permits, most: int, wanted: int) -> bool:
+        """Return whether a claim goes by the permits held, without asking for them again."""
+        if most != self._asked_limit:
+            return False
+        known_for = KNOWN_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
+        now = time.monotonic()
+        # A look finds out what others want. That this worker wants more now, they learn when it asks.
+        return now - self._asked_at < known_for or (now - self._seen_at < known_for and wanted <= self._asked_wanted)
 
     def _pause_without(self, permits: Permits) -> float:
         return MAX_PAUSE_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
@@ -310,15 +321,33 @@ class Limiter:
         options: dict[str, Any] = {"number": number, "lease": lease, "known": self._document}
         permits, self._document = yield from keep_permits(self._context.broker, self._context.name, self._by, **options)
         self.is_lost = self.is_lost or permits.lost
-        self._permits = permits if number or permits.lost else None
-        self._asked_at = float("-inf")
+        self._permits, self._asked_wanted = (permits if number or permits.lost else None), number
+        self._asked_at = self._seen_at = float("-inf")
 
-    def is_trimmable(self) -> bool:
-        """Return whether permits are held that no claim has used for a moment."""
-        permits = self._permits
-        if permits is None or self.is_lost or time.monotonic() - self._used_at < KNOWN_SECONDS / 2:
-            return False
-        return permits.number > self._backlog.occupied + self.claiming
+    def check(self) -> Flow[None]:
+        """Give back permits that no claim has used for a moment; else look, beside the claims, whether others want any.
+
+        So a claim seldom asks, which takes as long as the claim itself while several workers change the document.
+        """
+        permits, now = self._permits, time.monotonic()
+        if permits is None or self.is_lost or permits.number == 0:
+            return
+        if now - self._used_at >= KNOWN_SECONDS / 2 and permits.number > self._backlog.occupied + self.claiming:
+            yield from self.give_back()
+        elif now - self._asked_at >= KNOWN_SECONDS / 2:
+            yield from self._look(permits, now)
+
+    def _look(self, permits: Permits, now: float) -> Flow[None]:
+        """Read the document of the permits, and have the next claim ask if the worker may have more or fewer now."""
+        limit = self._asked_limit
+        document = yield from read_document(self._context.broker, self._context.name)
+        planned = None if limit is None else plan_again(document, self._by, limit, self._context.broker.clock.now())
+        if self._permits is not permits or limit != self._asked_limit:
+            return  # a claim has asked meanwhile
+        if planned == permits.number:
+            self._document, self._seen_at = document, now
+        else:
+            self._asked_at = self._seen_at = float("-inf")
 
     def extend(self) -> Flow[None]:
         """Extend the lease of the permits, before the leases of the items are; sets ``is_lost`` when it has ended."""
@@ -340,7 +369,7 @@ class Limiter:
     def forget_loss(self) -> None:
         """Begin anew after the items that were held under lost permits have been given up."""
         self.is_lost, self._permits, self._document = False, None, None
-        self._asked_at = float("-inf")
+        self._asked_at = self._seen_at = float("-inf")
 
     def leave(self, number: int = 0) -> Flow[None]:
         """Give back everything at the end, but for the permits of ``number`` runs that were left behind."""

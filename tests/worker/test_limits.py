@@ -8,6 +8,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.protocol.coordination.limits import change_document
+from mongoq.model.permits import Holder
+from mongoq.protocol.coordination.limits import change_document, plan_again
 from tests.waiting import until
 from tests.worker.conftest import Desk
 from tests.worker.processes import Process
@@ -242,6 +244,45 @@ def test_a_worker_goes_on_when_the_runs_of_lost_permits_end_by_themselves(desk: 
     goes_on.set()
     until(lambda: len(done) == 2)
     running.stop()
+
+
+def test_a_worker_that_has_given_permits_back_gets_them_again(desk: Desk, raw: Any, queue: Any) -> None:
+    started: list[Any] = []
+    goes_on = threading.Event()
+
+    async def handle(payload: Any) -> None:
+        started.append(payload)
+        await asyncio.to_thread(goes_on.wait, 60)
+
+    queue.push(0)
+    desk.consume("orders", handle, concurrency=4, max_running=4)
+    running = desk.start()
+    until(lambda: started == [0] and list(permits(raw).values()) == [1])
+    limiter = desk._workers[-1]._engine.loops[0].limiter
+    until(lambda: limiter._seen_at > 0)  # it has looked, and nobody wants its permit
+    queue.push_many([1, 2, 3])
+    until(lambda: len(started) == 4)
+    goes_on.set()
+    running.stop()
+
+
+def test_a_look_at_permits_finds_what_a_worker_would_get() -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def plan(*others: tuple[int, int], mine: tuple[int, int] = (4, 8), since: float = 0) -> int | None:
+        every = [("me", *mine, since), *((f"other-{n}", *one, 0.5) for n, one in enumerate(others))]
+        until = now + timedelta(seconds=9)
+        holders = [Holder(by, n, wanted, now - timedelta(seconds=s), until) for by, n, wanted, s in every]
+        return plan_again({"holders": [holder.to_document() for holder in holders]}, "me", 8, now)
+
+    assert plan((4, 8)) == 4
+    assert plan((3, 3)) == 5
+    assert plan((0, 8), mine=(8, 8)) == 4
+    assert plan((0, 1), mine=(8, 8)) == 7
+    assert plan((2, 2), mine=(2, 2)) == 2
+    assert plan(*[(0, 1)] * 8, mine=(8, 8), since=3) == 0
+    assert plan((4, 8), mine=(0, 8)) is None
+    assert plan_again(None, "me", 8, now) is None
 
 
 SCRIPT = Path(__file__).with_name("limited.py")

@@ -180,10 +180,19 @@ def _holders_update(holders: list[Holder], now: datetime) -> dict[str, Any]:
     return {"holders": [holder.to_document() for holder in holders], "expires": last + IDLE_EXPIRY}
 
 
-def read_permits(broker: BrokerContext, queue: str) -> Flow[list[Holder]]:
-    """Read which workers hold or ask for permits of a queue (``find`` by ``_id``)."""
-    document = yield from find_one(broker, {"_id": LIMIT_PREFIX + queue})
-    return read_holders(document, broker.clock.now())
+def read_document(broker: BrokerContext, queue: str) -> Flow[Document | None]:
+    """Read the document of the permits of a queue, as ``take_permits`` may be given it (``find`` by ``_id``)."""
+    return (yield from find_one(broker, {"_id": LIMIT_PREFIX + queue}))
+
+
+def plan_again(document: Document | None, by: str, limit: int, now: datetime) -> int | None:
+    """Return how many permits a worker would get if its runs had ended and it asked now; ``None`` if it holds none."""
+    holders = read_holders(document, now)
+    mine = next((holder for holder in holders if holder.by == by), None)
+    if mine is None or mine.number == 0:
+        return None
+    others = [holder for holder in holders if holder.by != by]
+    return plan_permits(limit, others, mine, occupied=0, wanted=mine.wanted, now=now)
 
 
 # --- slots ---------------------------------------------------------------------------------------
