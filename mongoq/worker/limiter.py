@@ -235,7 +235,7 @@ class Limiter:
 
     def _take_permits(self, most: int, n: int) -> Flow[int]:
         occupied, permits, now = self._backlog.occupied, self._permits, self._context.broker.clock.now()
-        if permits is not None and self._is_known(permits, most, occupied + n):
+        if permits is not None and self._is_known(permits, most, occupied, occupied + n):
             if permits.number <= occupied:
                 self._rest(self._pause_without(permits))
                 return 0
@@ -267,14 +267,15 @@ class Limiter:
             return 0
         return min(n, permits.number - occupied)
 
-    def _is_known(self, permits: Permits, most: int, wanted: int) -> bool:
+    def _is_known(self, permits: Permits, most: int, occupied: int, wanted: int) -> bool:
         """Return whether a claim goes by the permits held, without asking for them again."""
         if most != self._asked_limit:
             return False
         known_for = KNOWN_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
         now = time.monotonic()
-        # A look finds out what others want. That this worker wants more now, they learn when it asks.
-        return now - self._asked_at < known_for or (now - self._seen_at < known_for and wanted <= self._asked_wanted)
+        # A look finds out what others want. That this worker wants more than before, they learn when it asks.
+        is_seen = now - self._seen_at < known_for and (permits.number > occupied or wanted <= self._asked_wanted)
+        return is_seen or now - self._asked_at < known_for
 
     def _pause_without(self, permits: Permits) -> float:
         return MAX_PAUSE_SECONDS if permits.number else REFUSED_PAUSE_SECONDS

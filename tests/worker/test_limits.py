@@ -18,7 +18,8 @@ from bson import ObjectId
 import mongoq
 from mongoq.model.permits import Holder
 from mongoq.protocol.coordination.limits import change_document, plan_again
-from tests.waiting import until
+from mongoq.worker import limiter
+from tests.waiting import PATIENCE, until
 from tests.worker.conftest import Desk
 from tests.worker.processes import Process
 
@@ -205,9 +206,9 @@ class Noting:
         return self._lock.acquire(blocking=blocking)
 
     def release(self) -> None:
-        limiter, held = self._loop.limiter, self._loop.backlog.occupied
-        permits = limiter._permits
-        self.unused.append(0 if permits is None else permits.number - held - limiter.claiming)
+        own, held = self._loop.limiter, self._loop.backlog.occupied
+        permits = own._permits
+        self.unused.append(0 if permits is None else permits.number - held - own.claiming)
         self._lock.release()
 
 
@@ -238,32 +239,62 @@ def test_a_worker_goes_on_when_the_runs_of_lost_permits_end_by_themselves(desk: 
     running = desk.start()
     assert entered.wait(30)
     raw.update_one({"_id": "limit:orders"}, {"$set": {"holders": [], "version": None}})
-    limiter = desk._workers[-1]._engine.loops[0].limiter
+    held = desk._workers[-1]._engine.loops[0].limiter
     queue.push("second")
-    until(lambda: limiter.is_lost)
+    until(lambda: held.is_lost)
     goes_on.set()
     until(lambda: len(done) == 2)
     running.stop()
 
 
-def test_a_worker_that_has_given_permits_back_gets_them_again(desk: Desk, raw: Any, queue: Any) -> None:
+def test_a_worker_that_has_given_permits_back_gets_them_again(
+    desk: Desk, raw: Any, queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limiter, "KNOWN_SECONDS", 3600.0)  # it asks because it wants more, not because time has passed
     started: list[Any] = []
     goes_on = threading.Event()
 
     async def handle(payload: Any) -> None:
         started.append(payload)
-        await asyncio.to_thread(goes_on.wait, 60)
+        await asyncio.to_thread(goes_on.wait, 2 * PATIENCE)
 
     queue.push(0)
-    desk.consume("orders", handle, concurrency=4, max_running=4)
+    # So long a lease that no permit is extended in the test: the worker would ask then.
+    desk.consume("orders", handle, concurrency=4, max_running=4, lease=3600)
     running = desk.start()
     until(lambda: started == [0] and list(permits(raw).values()) == [1])
-    limiter = desk._workers[-1]._engine.loops[0].limiter
-    until(lambda: limiter._seen_at > 0)  # it has looked, and nobody wants its permit
+    held = desk._workers[-1]._engine.loops[0].limiter
+    until(lambda: held._seen_at > 0)  # it has looked, and nobody wants its permit
     queue.push_many([1, 2, 3])
     until(lambda: len(started) == 4)
     goes_on.set()
     running.stop()
+
+
+def test_a_worker_that_holds_all_permits_finds_out_that_another_one_wants_some(
+    desk: Desk, raw: Any, queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Any] = []
+    goes_on = threading.Event()
+
+    async def handle(payload: Any) -> None:
+        begun.append(payload)
+        await asyncio.to_thread(goes_on.wait, 2 * PATIENCE)
+
+    queue.push_many(list(range(50)))
+    desk.consume("orders", handle, concurrency=4, max_running=4, lease=3600)
+    runs = [desk.start()]
+    held = desk._workers[-1]._engine.loops[0].limiter
+    until(lambda: len(begun) == 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(limiter, "KNOWN_SECONDS", 3600.0)
+        held._asked_at = float("-inf")  # as if it had asked long ago: it looks
+        until(lambda: held._seen_at > 0)
+        runs.append(desk.start())
+        until(lambda: held._seen_at < 0, seconds=40)  # the next claim asks
+    goes_on.set()
+    until(lambda: len(begun) == 50)
+    stop_all(desk, runs)
 
 
 def test_a_look_at_permits_finds_what_a_worker_would_get() -> None:
