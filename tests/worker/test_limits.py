@@ -16,7 +16,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.model.permits import Holder
+from mongoq.model.permits import PermitHolder
 from mongoq.protocol.coordination.limits import change_document, plan_again
 from mongoq.worker import limiter
 from tests.waiting import PATIENCE, until
@@ -262,12 +262,14 @@ def test_a_worker_that_has_given_permits_back_gets_them_again(
     # So long a lease that no permit is extended in the test: the worker would ask then.
     desk.consume("orders", handle, concurrency=4, max_running=4, lease=3600)
     running = desk.start()
-    until(lambda: started == [0] and list(permits(raw).values()) == [1])
-    held = desk._workers[-1]._engine.loops[0].limiter
-    until(lambda: held._seen_at > 0)  # it has looked, and nobody wants its permit
-    queue.push_many([1, 2, 3])
-    until(lambda: len(started) == 4)
-    goes_on.set()
+    try:
+        until(lambda: started == [0] and list(permits(raw).values()) == [1])
+        held = desk._workers[-1]._engine.loops[0].limiter
+        until(lambda: held._seen_at > 0)  # it has looked, and no other worker wants its permit
+        queue.push_many([1, 2, 3])
+        until(lambda: len(started) == 4, seconds=40)
+    finally:
+        goes_on.set()
     running.stop()
 
 
@@ -285,14 +287,16 @@ def test_a_worker_that_holds_all_permits_finds_out_that_another_one_wants_some(
     desk.consume("orders", handle, concurrency=4, max_running=4, lease=3600)
     runs = [desk.start()]
     held = desk._workers[-1]._engine.loops[0].limiter
-    until(lambda: len(begun) == 4)
-    with monkeypatch.context() as patch:
-        patch.setattr(limiter, "KNOWN_SECONDS", 3600.0)
-        held._asked_at = float("-inf")  # as if it had asked long ago: it looks
-        until(lambda: held._seen_at > 0)
-        runs.append(desk.start())
-        until(lambda: held._seen_at < 0, seconds=40)  # the next claim asks
-    goes_on.set()
+    try:
+        until(lambda: len(begun) == 4)
+        with monkeypatch.context() as patch:
+            patch.setattr(limiter, "KNOWN_SECONDS", 3600.0)
+            held._asked_at = float("-inf")  # as if it had asked long ago: it looks
+            until(lambda: held._seen_at > 0)
+            runs.append(desk.start())
+            until(lambda: held._seen_at < 0, seconds=40)  # the next claim asks
+    finally:
+        goes_on.set()
     until(lambda: len(begun) == 50)
     stop_all(desk, runs)
 
@@ -303,7 +307,7 @@ def test_a_look_at_permits_finds_what_a_worker_would_get() -> None:
     def plan(*others: tuple[int, int], mine: tuple[int, int] = (4, 8), since: float = 0) -> int | None:
         every = [("me", *mine, since), *((f"other-{n}", *one, 0.5) for n, one in enumerate(others))]
         until = now + timedelta(seconds=9)
-        holders = [Holder(by, n, wanted, now - timedelta(seconds=s), until) for by, n, wanted, s in every]
+        holders = [PermitHolder(by, n, wanted, now - timedelta(seconds=s), until) for by, n, wanted, s in every]
         return plan_again({"holders": [holder.to_document() for holder in holders]}, "me", 8, now)
 
     assert plan((4, 8)) == 4
