@@ -320,6 +320,31 @@ def test_a_look_at_permits_finds_what_a_worker_would_get() -> None:
     assert plan_again(None, "me", 8, now) is None
 
 
+def test_the_limits_of_a_queue_name_the_workers_that_hold_permits(desk: Desk, queue: Any) -> None:
+    entered: list[Any] = []
+    goes_on = threading.Event()
+
+    async def handle(payload: Any) -> None:
+        entered.append(payload)
+        await asyncio.to_thread(goes_on.wait, 2 * PATIENCE)
+
+    queue.push_many(list(range(5)))
+    desk.consume("orders", handle, concurrency=4, max_running=2)
+    running = desk.start()
+    try:
+        until(lambda: len(entered) == 2)
+        until(lambda: desk.broker.workers())
+        limits = queue.limits()
+        assert limits.reason == "workers hold 2 of 2 permits"
+        assert [(each.by, each.number) for each in limits.holders] == [(desk.broker.workers()[0].name, 2)]
+        assert limits.holders[0].until > limits.read_at
+    finally:
+        goes_on.set()
+    until(lambda: len(entered) == 5)
+    running.stop()
+    assert queue.limits().permits == 0
+
+
 SCRIPT = Path(__file__).with_name("limited.py")
 
 

@@ -142,7 +142,7 @@ def limits(queue: str, broker: Broker, output: Output) -> None:
         output.line(f"queue {queue!r} has no limits; {advice} sets some")
         return
     output.line(found.reason or "an item may start now")
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "limit": "max-running",
             "value": "no limit" if found.max_running is None else str(found.max_running),
