@@ -8,6 +8,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,35 @@ def test_a_worker_that_holds_all_permits_finds_out_that_another_one_wants_some(
         goes_on.set()
     until(lambda: len(begun) == 50)
     stop_all(desk, runs)
+
+
+def test_a_look_that_a_claim_has_overtaken_says_nothing(
+    desk: Desk, raw: Any, queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, goes_on = threading.Event(), threading.Event()
+
+    async def handle(payload: Any) -> None:
+        entered.set()
+        await asyncio.to_thread(goes_on.wait, 2 * PATIENCE)
+
+    monkeypatch.setattr(limiter, "KNOWN_SECONDS", 3600.0)  # the worker itself does not look
+    queue.push(1)
+    desk.consume("orders", handle, max_running=1)
+    running = desk.start()
+    try:
+        assert entered.wait(PATIENCE)
+        held = desk._workers[-1]._engine.loops[0].limiter
+        for overtaken, seen_at in ((False, 7.0), (True, 8.0)):
+            own = held._permits
+            look = held._look(own, seen_at)
+            next(look)
+            held._permits = replace(own) if overtaken else own
+            with pytest.raises(StopIteration):
+                look.send({"firstBatch": [raw.find_one({"_id": "limit:orders"})], "id": 0})
+            assert (held._seen_at == seen_at) is not overtaken
+    finally:
+        goes_on.set()
+    running.stop()
 
 
 def test_a_look_at_permits_finds_what_a_worker_would_get() -> None:
