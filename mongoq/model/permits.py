@@ -13,7 +13,7 @@ TENURE = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class PermitHolder:
-    """A worker that holds permits of a queue, or asks for some.
+    """A worker that holds permits of a queue, or asks for some; part of ``queue.limits()``.
 
     Attributes:
         by: name of the worker, as in ``broker.workers()``.
