@@ -122,7 +122,7 @@ def _outcome(outcome: Outcome) -> str:
         return "drop"
     if not isinstance(outcome, Move):
         return _brief(outcome)
-    options = {name: getattr(outcome, name) for name in ("delay", "when", "priority")}
+    options = {name: getattr(outcome, name) for name in ("delay", "when", "priority", "expires")}
     parameters = {name: value for name, value in options.items() if value is not None}
     if outcome.headers is not KEEP:
         parameters["headers"] = outcome.headers

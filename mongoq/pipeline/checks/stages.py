@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid
-from mongoq.model.arguments import count, duration, priority, queue_name
+from mongoq.model.arguments import count, duration, expires, priority, queue_name
 from mongoq.model.encoding.codec import Codec, Encoding, codec_options
 from mongoq.model.filters import where_filter
 from mongoq.model.outcomes import Drop, Move, Outcome
@@ -207,6 +207,7 @@ def _of_otherwise(stage: Stage) -> Iterator[str]:
     for check in (
         lambda: queue_name(outcome.to, "otherwise"),
         lambda: check_due(outcome.delay, outcome.when),
+        lambda: None if outcome.expires is None else expires(outcome.expires),
         lambda: None if outcome.priority is None else priority(outcome.priority),
         lambda: None if outcome.headers is KEEP else check_headers(outcome.headers, ENCODING),
     ):

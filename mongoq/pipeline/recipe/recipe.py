@@ -30,7 +30,7 @@ STAGE = (
 )
 JOIN = ("on", "timeout", "missing", "late")
 FRAME_KEYS = ("schema", "items", "partitions")
-MOVE = ("to", "delay", "priority", "headers")
+MOVE = ("to", "delay", "priority", "headers", "expires")
 POLICY = ("base", "cap", "jitter")
 POLICIES: dict[str, tuple[tuple[str, ...], type[RetryPolicy]]] = {
     "fixed": (POLICY, Fixed),
