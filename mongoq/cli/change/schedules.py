@@ -12,7 +12,7 @@ from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.durations import DURATION
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
-from mongoq.model.schedule.definition import ScheduleRecord
+from mongoq.model.schedule.definition import ScheduleRecord, check_unseen
 from mongoq.protocol.coordination.schedules import find_schedule
 from mongoq.sync import Broker
 
@@ -140,6 +140,7 @@ def remove_schedule(*, name: str, confirmation: Confirmation, broker: Broker, ou
 @with_broker
 def prune_schedules(*, unseen: timedelta, confirmation: Confirmation, broker: Broker, output: Output) -> None:
     """Delete the schedules that belong to a function which no running code has any more."""
+    check_unseen(unseen)
     now = broker._context.clock.now
     records = broker.schedules()
     names = [record.name for record in records if record.is_unseen_for(unseen, now())]
