@@ -69,7 +69,7 @@ class Services:
     async def _add_blockers(
         self, handle: Any, items: Sequence[Item[Any]], documents: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Return the documents of items; those of blocked ones with the items that they wait for."""
+        """Return the documents of items; of blocked ones with the items that they wait for."""
         blockers = await self.client.read(find_blockers, items, handle=handle)
         return [
             document if document["state"] != "blocked" else {**document, "blocked_by": blockers.get(item.sequence, [])}
