@@ -248,6 +248,22 @@ async def test_a_schedule_that_no_code_has_is_reported_once_beside_its_trouble(
     ]
 
 
+async def test_a_process_reads_the_editions_of_its_own_schedules_alone(shell: Shell) -> None:
+    at_hour(shell)
+    other = shell.another()
+    await other.schedule("others", queue="reports", every=HOUR)
+    with pytest.raises(StopIteration) as end:
+        next(iter(schedules.read_editions(shell.broker._context)))  # without own ones there is no command
+    assert end.value.value == {}
+    await shell.broker.schedule("hourly", queue="reports", every=HOUR)
+    before = await shell.broker._run(schedules.read_editions)
+    assert before == {"schedule:hourly": control(shell)["edition"]}
+    await other.schedule("hourly", queue="reports", every=2 * HOUR)
+    assert await shell.broker._run(schedules.read_editions) == {"schedule:hourly": control(shell)["edition"]} != before
+    await other.remove_schedule("hourly")
+    assert await shell.broker._run(schedules.read_editions) == {}
+
+
 # --- prune -----------------------------------------------------------------------------------------------
 
 

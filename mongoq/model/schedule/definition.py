@@ -345,6 +345,7 @@ class ScheduleRecord:
         unseen: True if a function belongs to it, and no process had it in its code for a day.
         trouble: why it cannot be read; ``None`` if it can. Then most fields are empty.
         needs_code: True if a function belongs to it.
+        timezone: name of the zone of a cron expression; ``None`` for others.
     """
 
     name: str
@@ -361,6 +362,23 @@ class ScheduleRecord:
     unseen: bool = False
     trouble: str | None = None
     needs_code: bool = False
+    timezone: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True if it never ticks again: its date has passed."""
+        return self.next is None and self.trouble is None
+
+    @property
+    def next_local(self) -> datetime | None:
+        """The next tick in the zone of the cron expression; ``None`` without one, or if this machine lacks the zone."""
+        if self.next is None or self.timezone is None:
+            return None
+        try:
+            return self.next.astimezone(ZoneInfo(self.timezone))
+        except (ValueError, KeyError, OSError, OverflowError):
+            # The document names a zone that this machine does not know, or no zone at all.
+            return None
 
     @property
     def notes(self) -> list[str]:
@@ -392,6 +410,9 @@ class ScheduleRecord:
             "where": self.where,
             "unseen": self.unseen,
             "trouble": self.trouble,
+            "over": self.is_over,
+            "timezone": self.timezone,
+            "next_local": None if self.next_local is None else self.next_local.isoformat(timespec="milliseconds"),
             **{name: None if time is None else time_text(time) for name, time in times.items()},
         }
 
@@ -433,4 +454,5 @@ def to_record(document: Mapping[str, Any], now: datetime) -> ScheduleRecord:
         seen=seen,
         unseen=needs_code and (seen is None or now - seen > UNSEEN_AFTER),
         needs_code=needs_code,
+        timezone=stored.timezone,
     )

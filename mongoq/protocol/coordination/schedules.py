@@ -356,6 +356,21 @@ def refresh_seen(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
     return [record for record in (to_record(document, now) for document in documents) if record.unseen]
 
 
+def read_editions(broker: BrokerContext) -> Flow[dict[str, Any]]:
+    """Return the editions of the schedules that this process has in its code, by ``_id`` (``find`` by ``_id``).
+
+    An edition that changes, or is missing, is a schedule that was changed or removed. Without such schedules there is
+    no command.
+    """
+    ids = [local.definition.id for local in list(broker.schedules.values()) if local.is_stored]
+    if not ids:
+        return {}
+    yield from ensure_broker_ready(broker, write=False)
+    projection = {"edition": 1}
+    documents = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=projection)
+    return {document["_id"]: document.get("edition") for document in documents}
+
+
 def report_unseen(broker: BrokerContext, record: ScheduleRecord) -> None:
     """Log that no process has had a schedule in its code for a while, once."""
     words = "is in no running code since %s; prune_schedules() or 'mongoq schedules prune' removes it"
