@@ -386,6 +386,7 @@ class Declarations:
         items: int = DEFAULT_FRAME_ITEMS,
         partitions: int | None = None,
         name: str | None = None,
+        sequence: OutputSequence | None = None,
         errors: str | Default | None = DEFAULT,
         shared: bool = False,
         lease: Duration | Default | None = DEFAULT,
@@ -421,6 +422,9 @@ class Declarations:
             items: items of one frame, at most; up to 500,000.
             partitions: number of tasks that read a frame; by default one for each 5,000 items.
             name: unique within the pipeline; default the name of the function.
+            sequence: as for ``stage``. A function gets the payload that is made of a row, as it is stored, and runs in
+                Spark's tasks. With ``"keep"`` the items of a sequence go on in their order; outputs that a function
+                brings together from several items of one frame have none among themselves.
             errors: the queue for items that have failed here for good; ``None``: the stage stops. Default the
                 pipeline's.
             shared: other stages take items from the same queues on purpose; each of these stages has to set it.
@@ -432,6 +436,7 @@ class Declarations:
             name=name,
             sources=decorator_names(source, "frame_stage"),
             targets=names(to),
+            sequence=sequence,
             errors=errors,
             shared=shared,
             frame=Frame(schema, items, partitions),
