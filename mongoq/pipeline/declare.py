@@ -407,7 +407,7 @@ class Declarations:
         ``_delivery_hash``, and the columns of the schema. It returns a frame whose ``_id`` names the item of each row.
         The item goes on with the other columns of its row as payload, or with its old payload if there are no other
         columns. Several rows of one item are a fork, in one transaction. An item without a row is dropped. The columns
-        ``_to``, ``_delay``, ``_retry`` and ``_dead`` ask for other outcomes.
+        ``_to``, ``_delay``, ``_sequence``, ``_retry`` and ``_dead`` ask for other outcomes.
 
         When the function raises, or a task of its plan fails, the function is called again with parts of the frame, so
         that only the items that cause the failure fail. The returned rows are written beside the checkpoint before the
@@ -423,8 +423,8 @@ class Declarations:
             partitions: number of tasks that read a frame; by default one for each 5,000 items.
             name: unique within the pipeline; default the name of the function.
             sequence: as for ``stage``. A function gets the payload that is made of a row, as it is stored, and runs in
-                Spark's tasks. With ``"keep"`` the items of a sequence go on in their order; outputs that a function
-                brings together from several items of one frame have none among themselves.
+                Spark's tasks. The column ``_sequence`` goes before it. With ``"keep"`` the items of a sequence go on in
+                their order; outputs of several items of one frame that enter one sequence have none.
             errors: the queue for items that have failed here for good; ``None``: the stage stops. Default the
                 pipeline's.
             shared: other stages take items from the same queues on purpose; each of these stages has to set it.

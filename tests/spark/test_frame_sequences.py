@@ -99,6 +99,23 @@ def test_a_function_of_the_payload_chooses_the_sequence(frames: Frames, columns:
     assert left_over(frames) == []
 
 
+def test_a_column_of_the_returned_frame_goes_before_the_stage(frames: Frames) -> None:
+    from pyspark.sql import functions as f
+
+    frames.broker.queue("checked").push_many([{"n": n} for n in range(4)], sequences=["a", "b", "c", "d"])
+    pipeline = frames.pipeline(outputs="out")
+    names = f.when(f.col("n") == 0, "own").when(f.col("n") == 1, "x" * 1_025).when(f.col("n") == 2, f.col("_sequence"))
+
+    @pipeline.frame_stage("checked", to="out", schema="n int, _sequence string", sequence="keep", max_retries=0)
+    def work(numbers: Any) -> Any:
+        return numbers.withColumn("_sequence", names)
+
+    assert frames.worked_off(pipeline) == {"moved": 3, "dead": 1}
+    assert arrivals(frames) == {"own": [0], "c": [2], "d": [3]}
+    [dead] = frames.documents("errors")
+    assert "column _sequence: " in dead["error"]["message"]
+
+
 def test_a_function_that_fails_for_an_output_fails_its_item_alone(frames: Frames) -> None:
     frames.push({"n": 1}, {"n": 2}, {"n": 3})
     pipeline = frames.pipeline(outputs="out")

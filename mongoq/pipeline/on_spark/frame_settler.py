@@ -196,7 +196,8 @@ class StageSettings:
     def _make_move(self, output: Mapping[str, Any]) -> Move:
         raw, to = output["payload"], output["to"]
         target = self.targets[0] if to is None else to
-        return Move(target, payload=KEEP if raw is None else Wrapped(bytes(raw)), delay=output["delay"])
+        payload = KEEP if raw is None else Wrapped(bytes(raw))
+        return Move(target, payload=payload, delay=output["delay"], sequence=output["sequence"])
 
     # --- settling ----------------------------------------------------------------------------------
 
