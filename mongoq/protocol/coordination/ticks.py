@@ -157,6 +157,7 @@ def _push_tick(
     when = tick.at + tick_delay(stored.identity, tick.at, stored.jitter)
     options: dict[str, Any] = {"when": when} if stored.jitter and when > context.broker.clock.now() else {"when": None}
     options |= {"priority": stored.priority, "headers": tick_headers(stored.headers, tick)}
+    options |= {"expires": stored.expires}
     options |= {"id": tick_id(stored.identity, tick.at), "once": stored.remember(tick.at, following)}
     try:
         yield from push(context, payload, delay=None, **options)

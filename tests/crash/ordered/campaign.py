@@ -75,9 +75,11 @@ class Campaign:
             processes.use_all_ways()
             _wait_until_empty(collection, processes)
             processes.end("consume")
-            dead = [letter["payload"]["serial"] for letter in collection.find({"q": f"{QUEUE}.dead"})]
+            letters = [(each["origin"]["reason"], each["payload"]["serial"]) for each in _letters(collection)]
+            dead = [serial for reason, serial in letters if reason != "expired"]
+            expired = [serial for reason, serial in letters if reason == "expired"]
             left = [{"_id": {"$regex": "^sequence:"}}, {"q": QUEUE, "place": {"$exists": True}}]
-            return Story(processes.notes.read(), dead), collection.count_documents({"$or": left})
+            return Story(processes.notes.read(), dead, expired), collection.count_documents({"$or": left})
 
     def _strike(self, processes: _Processes, servers: ReplicaSet) -> None:
         chance, end, number = random.Random(self.seed), time.monotonic() + self.seconds, 0
@@ -90,6 +92,10 @@ class Campaign:
             with _away(servers, alone=chance.random() < 0.3):
                 time.sleep(chance.uniform(*DOWN))
                 processes.kill(chance.randrange(len(PLACES)))
+
+
+def _letters(collection: Any) -> Any:
+    return collection.find({"q": f"{QUEUE}.dead"})
 
 
 def _wait_until_empty(collection: Any, processes: _Processes) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from tests.crash.ordered.line import MAX_RETRIES
 from tests.crash.ordered.notes import Note
 
-__all__ = ["MARGIN", "Story", "broken", "figures", "lost", "out_of_order", "overlapping", "unfenced"]
+__all__ = ["MARGIN", "Story", "broken", "expired", "figures", "lost", "out_of_order", "overlapping", "unfenced"]
 
 MARGIN = 0.1
 """Seconds by which a holder may know the end of its lease too late."""
@@ -51,6 +51,7 @@ class Life:
         runs: its runs in the order of their beginnings, without those that began after the end of their lease.
         late: how many of these there were.
         settled: a moment after a commit was acknowledged.
+        expires: whether it had to be started in time.
     """
 
     serial: str
@@ -60,6 +61,7 @@ class Life:
     runs: list[Run] = field(default_factory=list)
     late: int = 0
     settled: float | None = None
+    expires: bool = False
 
 
 class Story:
@@ -70,13 +72,14 @@ class Story:
         foreign: names of items that were handed out and never pushed.
         open_pops: how many pops were interrupted: each may have taken one item.
         kills: how many processes were killed.
-        dead: names of the items that the dead queue holds in the end.
+        dead: names of the items that the dead queue holds in the end, without the expired ones.
+        expired: names of those that were not started in time.
     """
 
-    def __init__(self, notes: Sequence[Note], dead: Sequence[str] = ()) -> None:
+    def __init__(self, notes: Sequence[Note], dead: Sequence[str] = (), expired: Sequence[str] = ()) -> None:
         self.lives: dict[str, Life] = {}
         self.foreign: list[str] = []
-        self.dead = set(dead)
+        self.dead, self.expired = set(dead), set(expired)
         self.kills = sum(note.kind == "killed" for note in notes)
         self._running: dict[tuple[int, str], Run] = {}
         self._pops: dict[int, float] = {}
@@ -89,7 +92,7 @@ class Story:
         match note.kind:
             case "push":
                 assert note.sequence is not None
-                self.lives[note.serials[0]] = Life(note.serials[0], note.sequence, note.at)
+                self.lives[note.serials[0]] = Life(note.serials[0], note.sequence, note.at, expires=note.expires)
             case "pop":
                 self._pops[note.who] = note.at
             case "broken":
@@ -149,7 +152,7 @@ class Story:
 
 def broken(story: Story) -> list[str]:
     """Return what breaks any of the claims."""
-    return [*lost(story), *unfenced(story), *overlapping(story), *out_of_order(story)]
+    return [*lost(story), *unfenced(story), *overlapping(story), *out_of_order(story), *expired(story)]
 
 
 def lost(story: Story) -> Iterator[str]:
@@ -160,10 +163,20 @@ def lost(story: Story) -> Iterator[str]:
         if life.serial in story.dead:
             if len(life.runs) + life.late + story.kills <= MAX_RETRIES:
                 yield f"{life.serial} is dead after {len(life.runs)} runs"
-        elif not is_done and (life.pushed is not None or life.runs):
+        elif life.serial not in story.expired and not is_done and (life.pushed is not None or life.runs):
             missing.append(life)
     if len(missing) > story.open_pops:
         yield f"{len(missing)} items are lost, and {story.open_pops} pops were interrupted, such as {missing[:3]}"
+
+
+def expired(story: Story) -> Iterator[str]:
+    """Only items with a time expire, and none that was handed out."""
+    for serial in story.expired:
+        life = story.lives.get(serial)
+        if life is None or not life.expires:
+            yield f"{serial} has expired, and had no time"
+        elif life.runs or life.late:
+            yield f"{serial} was handed out, and has expired"
 
 
 def unfenced(story: Story) -> Iterator[str]:
@@ -227,6 +240,7 @@ def figures(story: Story) -> dict[str, int]:
         "repeated": sum(len(life.runs) > 1 for life in story.lives.values()),
         "late": sum(life.late for life in story.lives.values()),
         "dead": len(story.dead),
+        "expired": len(story.expired),
         "interrupted pops": story.open_pops,
         "kills": story.kills,
     }
