@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mongoq.model.item import State
-from mongoq.model.settings import OnExpired
+from mongoq.model.settings import OnDead, OnExpired
 from mongoq.web.values import MAX_LISTED, Filter, ItemId, Moment, QueueName, Seconds
 
 ListedState = Literal[State, "live"]
@@ -167,6 +167,7 @@ class SettingsDocument(Answer):
     burst: int | None = Field(description="Runs that may start at once under the rate; null for its default.")
     on_expired: OnExpired = Field(description="Where items go that were not started in time.")
     max_in_sequence: int = Field(description="Items of one sequence that are handed out at a time.")
+    on_dead: OnDead = Field(description="What happens to the sequence of an item that becomes a dead letter.")
     paused: bool
     stored: list[str] = Field(description="Settings that are stored; the others are defaults.")
 
@@ -273,6 +274,7 @@ class Configure(Action):
     burst: Annotated[int, Field(ge=1)] | None = None
     on_expired: OnExpired = "history"
     max_in_sequence: Annotated[int, Field(ge=1)] = 1
+    on_dead: OnDead = "continue"
     existing: bool = Field(False, description="Apply history to the items in the history as well.")
 
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from mongoq.model.item import Document, Item, has_place
-from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id
+from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id, held_entries
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Command, Flow
@@ -54,11 +54,13 @@ def leave(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow
         return []
     requests: list[Statement] = []
     promoted: list[Promoted] = []
-    now, most = broker.clock.now(), _known_limit(broker, queue)
+    now, most, may_be_held = broker.clock.now(), _known_limit(broker, queue), _may_be_held(broker, queue)
     names = list(numbers)
     for start in range(0, len(names), MAX_LOOKUPS):
         some = {name: numbers[name] for name in names[start : start + MAX_LOOKUPS]}
-        for sequence, (control, following) in (yield from _look_up(broker, queue, some, most)).items():
+        for sequence, (control, following) in (
+            yield from _look_up(broker, queue, some, most, may_be_held=may_be_held)
+        ).items():
             chosen = following[: _room(control, numbers[sequence], most)]
             promoted += [_promoted(queue, document, now) for document in chosen]
             requests += map(_promotion, chosen, promoted[len(promoted) - len(chosen) :])
@@ -111,16 +113,24 @@ def _known_limit(broker: BrokerContext, queue: str) -> int | None:
     return int(state.stored.get("max_in_sequence", DEFAULT_MAX_IN_SEQUENCE)) if state.ordered else None
 
 
+def _may_be_held(broker: BrokerContext, queue: str) -> bool:
+    """Return whether dead letters may hold sequences of a queue: its setting is unknown, or was ever chosen."""
+    state = broker.state(queue)
+    return not state.ordered or "on_dead" in state.stored
+
+
 def _room(control: Document, number: int, most: int | None) -> int:
     """Return how many items may follow ``number`` heads that have left: as many, or what a changed limit allows."""
     opened = control.get("open")
+    if held_entries(control):
+        return 0
     if most is None or not isinstance(opened, int):
         return number
     return max(most - max(opened - number, 0), 0)
 
 
 def _look_up(
-    broker: BrokerContext, queue: str, numbers: Mapping[str, int], limit: int | None
+    broker: BrokerContext, queue: str, numbers: Mapping[str, int], limit: int | None, *, may_be_held: bool
 ) -> Flow[dict[str, tuple[Document, list[Document]]]]:
     """Read the control document of each sequence, and the items that are next in it (``aggregate``).
 
@@ -132,7 +142,7 @@ def _look_up(
         for sequence, number in numbers.items():
             following = yield from _find_first(broker, queue, sequence, most)
             controls: list[Document] = []
-            if len(following) != number or most > 1:
+            if len(following) != number or most > 1 or may_be_held:
                 filter = {"_id": control_id(queue, sequence)}
                 controls = yield from find_few(broker, filter, [("_id", 1)], 1)
             found[sequence] = (controls[0] if controls else {}), following
@@ -190,6 +200,6 @@ def _closing(control: Document, left: int) -> list[Statement]:
     if not control:
         return []
     filter = {"_id": control["_id"]}
-    if control.get("open", 0) <= left:
+    if control.get("open", 0) <= left and not held_entries(control):
         return [("DeleteOne", {"filter": filter})]
     return [("UpdateOne", {"filter": filter, "update": {"$inc": {"open": -left}}})]
