@@ -463,12 +463,12 @@ def find_blockers(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flo
     return found
 
 
-def find_held_letters(broker: BrokerContext, items: Iterable[Item[Any]]) -> Flow[set[Any]]:
+def find_held_letters(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[set[Any]]:
     """Return the keys (``id_key``) of the dead letters among items that hold their sequences (``find``).
 
     Without a letter that says so there is no command.
     """
-    return (yield from find_holding(broker, items))
+    return (yield from find_holding(context.broker, items))
 
 
 def count_held(broker: BrokerContext) -> Flow[dict[str, BoundedCount]]:

@@ -58,8 +58,11 @@ class ItemDocument(Answer):
     state: str
     payload: Any = Field(None, description="Payload in relaxed extended JSON; absent if only the id is remembered.")
     blocked_by: list[dict[str, Any]] | None = Field(
-        None, description="Ids and states of the items that a blocked item waits for; only of blocked items."
+        None,
+        description="Ids and states of the items that a blocked item waits for; only of blocked items. "
+        "A dead letter that holds the sequence has the state dead.",
     )
+    holds: str | None = Field(None, description="Sequence that a dead letter holds; only of letters that hold one.")
 
 
 class ItemList(Answer):
