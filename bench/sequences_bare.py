@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bson import ObjectId
-from pymongo import DeleteOne, MongoClient, UpdateOne
+from pymongo import DeleteMany, MongoClient, UpdateMany
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 
@@ -16,7 +16,6 @@ __all__ = ["BareSequences"]
 
 LEASE = timedelta(seconds=60)
 ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
-BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 NEXT = {"ready_from": 1, "priority": 1, "place": 1}
 FIRST = {**NEXT, "when": 1}
 
@@ -36,21 +35,30 @@ class BareSequences:
             controls = {
                 each["sequence"]: each for each in self._collection.find({"_id": {"$in": ids}}, session=session)
             }
-            places, heads, updates = {}, {}, []
+            places, heads, new = {}, {}, []
+            known: dict[tuple[int, int], list[str]] = {}
             for sequence, number in numbers.items():
                 control = controls.get(sequence, {})
                 places[sequence], heads[sequence] = control.get("next", 0), 1 - control.get("open", 0)
-                change = {"$inc": {"next": number, "open": heads[sequence]}}
-                named = {"queue": self._queue, "sequence": sequence}
-                updates.append(
-                    UpdateOne({"_id": self._control(sequence)}, {**change, "$setOnInsert": named}, upsert=True)
-                )
+                id = self._control(sequence)
+                if control:
+                    known.setdefault((number, heads[sequence]), []).append(id)
+                else:
+                    named = {"_id": id, "queue": self._queue, "sequence": sequence}
+                    new.append({**named, "next": number, "open": heads[sequence]})
+            updates = [
+                UpdateMany({"_id": {"$in": alike}}, {"$inc": {"next": number, "open": opened}})
+                for (number, opened), alike in known.items()
+            ]
             documents, now = [], datetime.now(UTC)
             for payload, sequence in zip(payloads, sequences, strict=True):
                 documents.append(self._document(payload, sequence, places[sequence], now, head=heads[sequence] > 0))
                 places[sequence] += 1
                 heads[sequence] -= 1
-            self._collection.bulk_write(updates, session=session)
+            if new:
+                self._collection.insert_many(new, session=session)
+            if updates:
+                self._collection.bulk_write(updates, session=session)
             self._collection.insert_many(documents, session=session)
 
         self._in_transaction(attempt)
@@ -98,17 +106,22 @@ class BareSequences:
             filter = {"_id": {"$in": ids}, "token": items[0]["token"]}
             if self._collection.delete_many(filter, session=session).deleted_count < len(ids):
                 raise RuntimeError("an item was lost")
-            follow: list[Any] = [
-                {"$match": {"q": self._queue, "place": {"$gte": 0}, "ready_from": {"$gte": BEGINNING}}},
-                {"$sort": {"place": 1}},
-                {"$limit": 1},
-                {"$project": NEXT},
+            sequences = [item["sequence"] for item in items]
+            pipeline: list[Any] = [
+                {"$match": {"q": self._queue, "sequence": {"$in": sequences}, "place": {"$gte": 0}}},
+                {"$sort": {"sequence": 1, "place": 1}},
+                {"$group": {"_id": "$sequence", "first": {"$first": "$$ROOT"}}},
+                {"$project": {f"first.{name}": 1 for name in ("_id", *FIRST)}},
             ]
-            fields = {"localField": "sequence", "foreignField": "sequence", "pipeline": follow, "as": "following"}
-            controls = {"_id": {"$in": [self._control(item["sequence"]) for item in items]}}
-            pipeline: list[Any] = [{"$match": controls}, {"$lookup": {"from": self._collection.name, **fields}}]
-            found = list(self._collection.aggregate(pipeline, session=session))
-            self._collection.bulk_write([self._following(each, each["following"]) for each in found], session=session)
+            found = {
+                each["_id"]: each["first"]
+                for each in self._collection.aggregate(pipeline, session=session)
+                if "when" not in each["first"]
+            }
+            last = [self._control(sequence) for sequence in sequences if sequence not in found]
+            if last:
+                list(self._collection.find({"_id": {"$in": last}}, session=session))
+            self._collection.bulk_write(self._following(found.values(), last), session=session)
 
         self._in_transaction(attempt)
 
@@ -122,21 +135,26 @@ class BareSequences:
             behind = {"q": self._queue, "sequence": item["sequence"], "place": {"$gte": 0}}
             first = list(self._collection.find(behind, FIRST, sort=[("place", 1)], limit=1, session=session))
             following = [document for document in first if "when" not in document]
-            control = {"_id": self._control(item["sequence"])}
+            control = self._control(item["sequence"])
             if not following:
-                self._collection.find_one(control, session=session)
-            self._collection.bulk_write([self._following(control, following)], session=session)
+                self._collection.find_one({"_id": control}, session=session)
+            last = [] if following else [control]
+            self._collection.bulk_write(self._following(following, last), session=session)
 
         self._in_transaction(attempt)
 
     @staticmethod
-    def _following(control: Any, following: Sequence[Any]) -> UpdateOne | DeleteOne:
-        if not following:
-            return DeleteOne({"_id": control["_id"]})
-        [document] = following
-        when = max(document["ready_from"].replace(tzinfo=UTC), datetime.now(UTC))
-        update = {"$set": {"when": when}, "$unset": {"ready_from": ""}}
-        return UpdateOne({"_id": document["_id"], "place": document["place"]}, update)
+    def _following(documents: Iterable[Any], last: list[str]) -> list[UpdateMany | DeleteMany]:
+        """Return the statements that let items follow, and that end sequences."""
+        now = datetime.now(UTC)
+        by_date: dict[datetime, list[Any]] = {}
+        for document in documents:
+            by_date.setdefault(max(document["ready_from"].replace(tzinfo=UTC), now), []).append(document["_id"])
+        statements: list[UpdateMany | DeleteMany] = [
+            UpdateMany({"_id": {"$in": ids}}, {"$set": {"when": when}, "$unset": {"ready_from": ""}})
+            for when, ids in by_date.items()
+        ]
+        return [*statements, DeleteMany({"_id": {"$in": last}})] if last else statements
 
     def _control(self, sequence: str) -> str:
         return f"sequence:{self._queue}:{sequence}"

@@ -38,7 +38,7 @@ class Unjoinable(ValueError):
 
 
 def value_key(value: Any) -> str:
-    """Return the key of a value: equal for values that are equal to the server, such as 1 and 1.0.
+    """Return the key of a value: equal for values that are equal to the server, for example 1 and 1.0.
 
     Raises:
         Unjoinable: it is missing or null, a document or a list, not a number, or takes more than 1 KiB.

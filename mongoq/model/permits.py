@@ -41,7 +41,7 @@ class Holder:
 
 
 def read_holders(document: Mapping[str, Any] | None, now: datetime) -> list[Holder]:
-    """Return the workers whose leases have not ended."""
+    """Return the workers with leases that have not ended."""
     stored = (document or {}).get("holders", [])
     holders = [Holder(*(entry[name] for name in Holder.__slots__)) for entry in stored]
     return [holder for holder in holders if holder.until > now]
@@ -68,7 +68,7 @@ def share_permits(limit: int, wanted: Sequence[int]) -> list[int]:
 def plan_permits(
     limit: int, others: Sequence[Holder], mine: Holder | None, *, occupied: int, wanted: int, now: datetime
 ) -> int:
-    """Return how many permits a worker may hold now: at least those of its ``occupied`` runs, which cannot be undone.
+    """Return how many permits a worker may hold now: at least one for each of its ``occupied`` runs, which go on.
 
     A worker that holds more than its share, while others ask, takes no permit again; its runs give them back as they
     end. Of more workers than permits, those that ask longest come first.

@@ -116,7 +116,7 @@ def name_error(kind: type[BaseException]) -> str:
 
 
 def name_returned(job: Any) -> str:
-    """Return the outcome of a call that has returned; ``mixed`` for a batch whose items have several outcomes."""
+    """Return the outcome of a call that has returned; ``mixed`` for a batch with several outcomes."""
     returned = job.returned
     # A list with an entry for each item is the answer of a batch; others are values, and may be long.
     if issubclass(type(returned), list) and len(returned) == len(job.items):

@@ -306,7 +306,7 @@ class PrometheusMetrics:
         return worker
 
     def render(self) -> bytes:
-        """Return all metrics in the text format of Prometheus, such as for ``HealthServer``.
+        """Return all metrics in the text format of Prometheus, for example for ``HealthServer``.
 
         Raises:
             ArgumentInvalid: the broker is an ``AsyncBroker``, which ``asgi_app`` can read.

@@ -1,4 +1,4 @@
-"""Deletion: purges of items, whole queues, and the control documents of queues that nobody uses.
+"""Deletion: purges of items, whole queues, and the control documents of unused queues.
 
 Idle queues: counters, settings and marks expire once a queue is empty and no process uses it. The TTL index deletes a
 document at its date, even if the queue was used in the meantime. So settings get no date ahead of time: a sweep, once
@@ -110,7 +110,7 @@ def _purge_groups(
 def _purge_free(
     context: QueueContext[Any], wanted: Range, groups: Sequence[Mapping[str, Any]], room: float, *, is_live: bool
 ) -> Flow[int]:
-    """Delete items that are not blocked; of live ones, those that no caller holds."""
+    """Delete items that are not blocked; of live ones, only free ones: no caller holds them."""
     now, deleted = context.broker.clock.now(), 0
     if is_live:
         wanted = wanted.narrow({"$or": [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]})

@@ -199,7 +199,7 @@ def read_queues(
 
 
 def _read_bound(broker: BrokerContext) -> Flow[Bound]:
-    """Read the bindings; those that cannot be used must not hide the queues, and are an error of each push."""
+    """Read the bindings; unusable ones must not hide the queues, and are an error of each push."""
     try:
         return (yield from read_bindings(broker))
     except CollectionUnsuitable as error:
@@ -231,7 +231,7 @@ def _live(queue: QueueInsight | None) -> BoundedCount:
 def _read_controls(
     broker: BrokerContext, prefix: str, fields: Sequence[str], names: Sequence[str] | None
 ) -> Flow[dict[str, Mapping[str, Any]]]:
-    """Read the control documents of one kind, all or those of the named queues (``find``), by queue."""
+    """Read the control documents of one kind, of all queues or of the named ones (``find``), by queue."""
     which = prefix_filter(prefix) if names is None else {"_id": {"$in": [prefix + name for name in names]}}
     projection = dict.fromkeys(fields, 1)
     found = yield from find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection=projection)

@@ -20,7 +20,7 @@ ABSENT = object()
 
 
 class ContextVariables:
-    """Variables of the application, such as a tenant, that handlers find as they were at the push."""
+    """Variables of the application, for example a tenant, that handlers find as they were at the push."""
 
     def __init__(self, variables: Iterable[ContextVar[Any]], max_bytes: int) -> None:
         given: Any = variables

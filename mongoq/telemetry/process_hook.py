@@ -46,7 +46,7 @@ def make_global_hook(record_errors: LogErrors = "message") -> ProcessHook:
 
 
 class _Process(AbstractContextManager[None]):
-    """One call of a handler, with its items: one, or those of a batch."""
+    """One call of a handler, with its items: one, or a batch."""
 
     __slots__ = ("_job", "_recorder", "_recording", "_token", "_tokens")
 

@@ -83,7 +83,7 @@ class Recorder:
         self._process_durations = histogram(conventions.PROCESS_DURATION, conventions.PROCESS_DURATION_TEXT)
 
     def is_recording(self) -> bool:
-        """Return whether a provider may keep anything; those of the API package do not."""
+        """Return whether a provider may keep anything; the providers of the API package keep nothing."""
         tracers, meters = self._providers
         providers = tracers or get_tracer_provider(), meters or get_meter_provider()
         return any(not type(one).__module__.startswith(API_MODULES) for one in providers)
@@ -175,7 +175,7 @@ class Recording:
         self._began = began
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes of the span, except absent ones; those of metrics must have few values."""
+        """Set attributes of the span, except absent ones; attributes of metrics must have few values."""
         self.span.set_attributes({name: value for name, value in attributes.items() if value is not None})
 
     def add_links(self, contexts: Iterable[SpanContext]) -> None:

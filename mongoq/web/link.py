@@ -19,7 +19,7 @@ WRONG = "this is not the link of the running dashboard; each start prints anothe
 
 
 class SecretLink:
-    """Secret link of one dashboard; whoever opens it may make changes with the same browser.
+    """Secret link of one dashboard; a browser that opens it may make changes.
 
     A port of this machine is open for each of its users, and for each program that they run. The link has a random
     token, for which the browser gets a cookie that no script reads and no other site can have sent. A program may send

@@ -24,7 +24,7 @@ class Answer(BaseModel):
 
 
 class QueueState(Answer):
-    """State of a queue: its items by state, and who consumes it."""
+    """State of a queue: its items by state, and its consumers."""
 
     queue: str
     at: str = Field(description="Time of the read, by the server's clock.")
@@ -101,7 +101,7 @@ class WorkerDocument(Answer):
 
 
 class WorkerList(Answer):
-    """Workers that are alive, and those that ended lately without saying so."""
+    """Live workers, and workers that ended lately without saying so."""
 
     workers: list[WorkerDocument]
 
@@ -266,7 +266,7 @@ class DropQueue(Action):
 
 
 class Configure(Action):
-    """Settings to change; those that are left out stay."""
+    """Settings to change; all others stay."""
 
     lease: Seconds = 0.0
     history: Seconds | None = None
@@ -282,7 +282,7 @@ class Configure(Action):
 
 
 class LetterChoice(BulkAction):
-    """Dead letters: those with the ids, or those that match all of the other fields."""
+    """Dead letters: by their ids, or all that match all of the other fields."""
 
     queue: QueueName = Field(description="Queue that they died in, or the dead queue itself.")
     ids: Annotated[list[ItemId], Field(max_length=MAX_LISTED)] | None = None
@@ -311,7 +311,7 @@ class MoveLetters(LetterChoice):
 
 
 class ReplayHistory(BulkAction):
-    """Processed items to push copies of: those with the ids, or those of a time that match the filter."""
+    """Processed items to push copies of: by their ids, or of a time and by a filter."""
 
     ids: Annotated[list[ItemId], Field(max_length=MAX_LISTED)] | None = None
     since: Moment | None = None

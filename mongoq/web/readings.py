@@ -47,7 +47,7 @@ FAILING_SAMPLES = 5
 
 
 class SharedReading(Generic[T]):
-    """A value that is read for everybody who asks, and read anew when it has become too old.
+    """A value that all callers share, and that is read anew when it has become too old.
 
     Callers that have waited for a reading that failed get its error: when no server answers, they would otherwise wait
     one after the other.
@@ -125,7 +125,7 @@ class PageReadings:
 
 
 class LetterReadings:
-    """Groups of the letters of dead queues, read for everybody who asks.
+    """Groups of the letters of dead queues, which all callers share.
 
     Args:
         client: client of the broker.
@@ -184,7 +184,7 @@ class Throughput:
 
 
 class QueueReadings:
-    """Reads the state of all queues for everybody who asks, and keeps an hour of throughput.
+    """Reads the state of all queues for all callers, and keeps an hour of throughput.
 
     Args:
         client: client of the broker.

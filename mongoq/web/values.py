@@ -150,7 +150,7 @@ class ExtendedJsonRequest(Request):
 
 
 class ExtendedJsonRoute(APIRoute):
-    """Route whose requests have extended JSON as their body."""
+    """Route for requests with extended JSON as their body."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler of the route."""

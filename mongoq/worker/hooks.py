@@ -18,7 +18,7 @@ Hook = Callable[..., AbstractContextManager[Any] | AbstractAsyncContextManager[A
 
 
 def add_hooks(consumer: Consumer, hooks: Sequence[Hook]) -> Consumer:
-    """Return a consumer whose handler is called inside these hooks, the first one outermost.
+    """Return a consumer with a handler that runs inside these hooks, the first one outermost.
 
     Without hooks it is the same consumer, so that a worker without any pays nothing. So is a side of a join, which
     calls no handler of a user.

@@ -1,4 +1,4 @@
-"""Leases of a consumer: those of waiting, running and unsettled items."""
+"""Leases of a consumer's items: waiting, running and unsettled ones."""
 
 from __future__ import annotations
 

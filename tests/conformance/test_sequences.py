@@ -182,6 +182,22 @@ async def test_a_lowered_limit_holds_from_the_next_settlements_on(shell: Shell, 
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+async def test_no_more_items_follow_than_a_lowered_limit_allows(shell: Shell, many: bool) -> None:
+    queue = shell.queue()
+    await queue.configure(max_in_sequence=3)
+    names = ["a", "b"] if many else ["a"]
+    for name in names:
+        await fill(shell, 1, 2, 3, 4, 5, 6, sequence=name)
+    items = await queue.reserve_many(9)
+    await queue.configure(max_in_sequence=2)
+    await queue.commit_many(items)
+    assert controls(shell) == [(name, 2) for name in names]
+    assert_consistent(shell, most=2)
+    items = await queue.reserve_many(9)
+    assert sorted(item.payload for item in items) == sorted([4, 5] * len(names))
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
 async def test_a_raised_limit_holds_from_the_next_settlement_on(shell: Shell, many: bool) -> None:
     queue = shell.queue()
     names = ["a", "b"] if many else ["a"]

@@ -496,6 +496,30 @@ def test_items_without_a_sequence_are_settled_without_a_transaction_beside_other
     assert "startTransaction" not in listener.commands[0]
 
 
+def explain_aggregate(listener: Listener, raw: Any) -> Any:
+    """Return the plan of the only ``aggregate`` that was sent."""
+    (aggregate,) = (command for command in listener.commands if "aggregate" in command)
+    kept = {name: aggregate[name] for name in ("aggregate", "pipeline", "cursor")}
+    return raw.database.command("explain", kept, verbosity="executionStats")
+
+
+def test_the_items_that_follow_several_heads_are_found_by_the_index(
+    listened: tuple[Listener, mongoq.Broker], raw: Any
+) -> None:
+    listener, broker = listened
+    queue = broker.queue("orders", max_in_sequence=2)
+    for name in ("a", "b"):
+        queue.push_many(list(range(1_000)), sequence=name)
+    items = queue.reserve_many(10)
+    assert len(items) == 4
+    listener.commands.clear()
+    queue.commit_many([items[0], items[2]])
+    plan = explain_aggregate(listener, raw)
+    (stage,) = (stage for stage in plan["stages"] if "$lookup" in stage)
+    assert "mongoq1_sequence" in str(plan)
+    assert int(stage["totalDocsExamined"]) <= 4
+
+
 def test_the_item_that_follows_is_found_by_the_index(listened: tuple[Listener, mongoq.Broker], raw: Any) -> None:
     listener, broker = listened
     queue = broker.queue("orders")
@@ -507,14 +531,9 @@ def test_the_item_that_follows_is_found_by_the_index(listened: tuple[Listener, m
     assert [item.sequence for item in items] == ["a", "b"]
     listener.commands.clear()
     queue.commit_many(items)
-    (aggregate,) = (command for command in listener.commands if "aggregate" in command)
-    kept = {name: aggregate[name] for name in ("aggregate", "pipeline", "cursor")}
-    plan = raw.database.command("explain", kept, verbosity="executionStats")
-    lookup = str(plan)
-    assert "mongoq1_sequence" in lookup
-    (stage,) = (stage for stage in plan["stages"] if "$lookup" in stage)
-    assert int(stage["totalDocsExamined"]) <= 4
-    listener.commands.clear()
+    plan = str(explain_aggregate(listener, raw))
+    assert "DISTINCT_SCAN" in plan
+    assert "'totalDocsExamined': 2" in plan
     item = queue.reserve()
     assert item is not None
     assert item.sequence is None

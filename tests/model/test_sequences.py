@@ -226,9 +226,7 @@ class Sequences(RuleBasedStateMachine):
         entry = data.draw(st.sampled_from(self._held()))
         self._queue(entry.queue).bury(entry.item)
         holds = entry.sequence is not None and self.on_dead[entry.queue] == "hold"
-        self.dead.append(
-            Entry(entry.number, entry.queue, entry.sequence, self.clock.now(), entry.order, holds=holds)
-        )
+        self.dead.append(Entry(entry.number, entry.queue, entry.sequence, self.clock.now(), entry.order, holds=holds))
         self._leave([entry])
         self.clock.advance(0.001)  # letters are handed back in the order of their burials
 

@@ -34,7 +34,7 @@ def count_items(
 
 
 def may_change(confirmation: Confirmation, output: Output, change: str, counted: BoundedCount) -> bool:
-    """Return whether to go on with a change of these items; nobody is asked about no items."""
+    """Return whether to go on with a change of these items; without items there is no question."""
     if counted == NOTHING and not confirmation.dry_run:
         return True
     return confirmation.allows(output, change, count=counted.number, exact=counted.exact)

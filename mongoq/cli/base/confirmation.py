@@ -1,4 +1,4 @@
-"""Confirmation of changes: ``--dry-run`` tells how many items a change would touch, ``--yes`` does not ask."""
+"""Confirmation of changes: ``--dry-run`` shows how many items a change would touch, ``--yes`` does not ask."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Rates:
         self._reads: deque[dict[str, QueueInsight]] = deque()
 
     def add(self, queues: Sequence[QueueInsight]) -> None:
-        """Add a read, and forget those that are too old."""
+        """Add a read, and forget old ones."""
         if not queues:
             return
         self._reads.append({queue.name: queue for queue in queues})

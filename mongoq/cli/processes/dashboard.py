@@ -122,7 +122,7 @@ def _load_pipeline(target: str) -> Pipeline:
 
 
 def _find_users(kind: Any, path: Path | None) -> Any:
-    """Return the users of a file, else those of the environment; ``None`` without both."""
+    """Return the users of a file, else of the environment; ``None`` without both."""
     from mongoq.web.access import USERS_VARIABLE
 
     if path is not None:

@@ -1,4 +1,4 @@
-"""Supervisor: starts worker processes, restarts those that die, and stops them in good order."""
+"""Supervisor: starts worker processes, restarts them when they die, and stops them in good order."""
 
 from __future__ import annotations
 

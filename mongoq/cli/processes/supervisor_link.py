@@ -30,7 +30,7 @@ END_SECONDS = 10.0
 
 
 class SupervisorLink:
-    """Obeys the supervisor, and tells it the state of the worker; works in a thread of its own.
+    """Obeys the supervisor, and sends it the state of the worker; works in a thread of its own.
 
     When the supervisor dies, the system closes its end, and the worker stops in good order: nothing would restart or
     stop it any more. That works on every system, where a signal at the death of the parent exists on Linux alone.

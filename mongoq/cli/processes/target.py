@@ -237,7 +237,7 @@ def _describe_missing(module: ModuleType, name: str) -> str:
 
 
 def _list_contents(module: ModuleType, name: str) -> str:
-    """Return the workers, pipelines and functions of a module, those with a similar name first."""
+    """Return the workers, pipelines and functions of a module, similar names first."""
     found = [
         key
         for key, value in vars(module).items()

@@ -1,4 +1,4 @@
-"""Rows of frames: those that a handler takes, and the outcomes of items by the rows that it returned."""
+"""Rows of frames: what a handler takes, and the outcomes of items by the rows that it returned."""
 
 from __future__ import annotations
 

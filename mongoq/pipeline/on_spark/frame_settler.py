@@ -322,7 +322,7 @@ class Settler:
 
 
 def make_named_error(kind: str, message: str) -> Exception:
-    """Return an exception whose type has this name, for the record of the item."""
+    """Return an exception of a type with this name, for the record of the item."""
     module, _, name = kind.rpartition(".")
     error_type: type[Exception] = type(name, (Exception,), {"__module__": module or "builtins", "__qualname__": name})
     return error_type(message)

@@ -169,7 +169,7 @@ def stats(broker: BrokerContext) -> Flow[dict[str, QueueStats]]:
 
 
 def _flush_if_allowed(broker: BrokerContext) -> Flow[Mapping[str, Mapping[str, int]]]:
-    """Write the counts of this process; return those that a user who may only read cannot write."""
+    """Write the counts of this process; return the ones that a user without write access cannot write."""
     try:
         yield from flush(broker)
     except Exception as error:

@@ -138,7 +138,7 @@ def _check_names(fields: Mapping[str, Any]) -> None:
 
 
 def import_items(context: QueueContext[Any], envelopes: Sequence[Mapping[str, Any]]) -> Flow[ImportResult]:
-    """Insert the envelopes of exported items, each id once (``insert`` of many; ``find`` of those that exist).
+    """Insert the envelopes of exported items, each id once (``insert`` of many; ``find`` of ids that exist).
 
     Items with a place in a sequence take places at its end, in the order given, as pushes do: in transactions.
 

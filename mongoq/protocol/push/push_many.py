@@ -135,7 +135,7 @@ class _Envelopes:
         )
 
     def record(self, pushes: Sequence[Push]) -> None:
-        """Record the new items, those of each option together."""
+        """Record the new items, option by option."""
         for place, number in Counter(place for _, _, place in pushes).items():
             name, priority = self._context.name, self._options[place].priority
             self._context.broker.record_put(name, self._due[place], priority, number=number)

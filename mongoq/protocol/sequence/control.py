@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mongoq.errors import TransactionsUnavailable
@@ -12,9 +12,10 @@ from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.state.context import BrokerContext
 
 T = TypeVar("T")
+Kind = TypeVar("Kind", bound=Hashable)
 Statement = tuple[str, dict[str, Any]]
 
-METHODS = {"DeleteOne": "delete_one", "UpdateOne": "update_one"}
+METHODS = {"DeleteMany": "delete_many", "UpdateMany": "update_many", "UpdateOne": "update_one"}
 MAX_STATEMENTS = 1_000
 """Statements of one bulk, at most."""
 
@@ -42,6 +43,12 @@ def run_atomic(broker: BrokerContext, attempt: Callable[[], Flow[T]], *, joined:
     if joined or broker.serverless:
         return (yield from attempt())
     return (yield from retry_lost_race(lambda: run_in_transaction(broker, attempt)))
+
+
+def update_alike(ids: Mapping[Kind, Sequence[Any]], update: Callable[[Kind], Mapping[str, Any]]) -> Iterable[Statement]:
+    """Return one statement for all documents that get the same update: the server takes less time for it."""
+    for kind, alike in ids.items():
+        yield "UpdateMany", {"filter": {"_id": {"$in": alike}}, "update": update(kind)}
 
 
 def send_statements(broker: BrokerContext, requests: Sequence[Statement]) -> Flow[None]:

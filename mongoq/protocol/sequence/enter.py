@@ -13,8 +13,8 @@ from mongoq.model.sequence import Target, control_id, held_entries
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
-from mongoq.protocol.flow import Flow
-from mongoq.protocol.sequence.control import Statement, ensure_possible, send_statements
+from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.sequence.control import ensure_possible, send_statements, update_alike
 from mongoq.protocol.sequence.leave import Promoted, promote
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -46,7 +46,7 @@ class Entry:
 
 
 def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> Flow[dict[str, Entry]]:
-    """Reserve places for so many new items in each sequence of a queue (``find``, ``update`` with upsert).
+    """Reserve places for so many new items in each sequence of a queue (``find``, ``insert``, ``update``).
 
     Called in the transaction that writes the items. Another transaction that enters or empties one of the sequences
     conflicts with it at the control document, and one of the two is tried again.
@@ -55,21 +55,25 @@ def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> Flow[dict[s
     ids = {control_id(queue, sequence): sequence for sequence in numbers}
     documents = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
     controls: dict[str, Document] = {ids[document["_id"]]: document for document in documents}
-    requests: list[Statement] = []
+    new: list[Document] = []
+    known: dict[tuple[int, int], list[str]] = {}
     entries: dict[str, Entry] = {}
     raised: dict[str, int] = {}
     for id, sequence in ids.items():
-        control, number = controls.get(sequence, {}), numbers[sequence]
-        heads = 0 if held_entries(control) else max(min(most - control.get("open", 0), number), 0)
-        entries[sequence] = Entry(sequence, control.get("next", 0), heads)
-        if control and heads:
+        control, number = controls.get(sequence), numbers[sequence]
+        opened, place = (0, 0) if control is None else (control.get("open", 0), control.get("next", 0))
+        heads = 0 if held_entries(control or {}) else max(min(most - opened, number), 0)
+        entries[sequence] = Entry(sequence, place, heads)
+        if control is None:
+            new.append({"_id": id, "queue": queue, "sequence": sequence, "next": number, "open": heads})
+            continue
+        known.setdefault((number, heads), []).append(id)
+        if heads:
             raised[sequence] = heads
-        update = {
-            "$inc": {"next": number, "open": heads},
-            "$setOnInsert": {"queue": queue, "sequence": sequence},
-        }
-        requests.append(("UpdateOne", {"filter": {"_id": id}, "update": update, "upsert": True}))
-    yield from send_statements(broker, requests)
+    if new:
+        yield from Command[Any]("insert_many", {"documents": new, "ordered": True})
+    changes = update_alike(known, lambda counts: {"$inc": {"next": counts[0], "open": counts[1]}})
+    yield from send_statements(broker, list(changes))
     # Where the limit was raised, items that wait go before the new ones.
     for sequence, promoted in (yield from promote(broker, queue, raised)).items():
         entries[sequence].promoted = promoted
@@ -78,7 +82,7 @@ def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> Flow[dict[s
 
 
 def ensure_ready_to_enter(broker: BrokerContext, queues: Iterable[str], *, joined: bool) -> Flow[None]:
-    """Prepare the queues into whose sequences items go, before the transaction begins.
+    """Prepare the queues whose sequences items enter, before the transaction begins.
 
     Raises:
         TransactionsUnavailable: the server is no replica set.

@@ -219,7 +219,7 @@ def _go_on(
     opened += len(promoted)
     filter = {"_id": control["_id"]}
     if not opened:
-        statement: Statement = ("DeleteOne", {"filter": filter})
+        statement: Statement = ("DeleteMany", {"filter": filter})
     elif rest:
         statement = ("UpdateOne", {"filter": filter, "update": {"$set": {"open": opened, "held": list(rest)}}})
     else:

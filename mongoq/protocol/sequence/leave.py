@@ -8,17 +8,18 @@ sequence full: one of the two transactions is tried again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from mongoq.model.indexes import SEQUENCE_ORDER
 from mongoq.model.item import Document, Item, has_place
 from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id, held_entries
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Command, Flow
-from mongoq.protocol.sequence.control import Statement, send_statements
+from mongoq.protocol.sequence.control import Statement, send_statements, update_alike
 from mongoq.protocol.state.context import BrokerContext
 
 MAX_LOOKUPS = 1_000
@@ -44,6 +45,44 @@ class Promoted:
     priority: Any
 
 
+@dataclass(slots=True)
+class _Changes:
+    """What becomes of items and control documents, each kind of change with the ids that it concerns.
+
+    Attributes:
+        promoted: items that follow, by the time from which on they are eligible.
+        reduced: control documents that count fewer heads, by the number of those; a negative number counts more.
+        closed: control documents that go with the last head.
+    """
+
+    promoted: dict[datetime, list[Any]] = field(default_factory=dict)
+    reduced: dict[int, list[str]] = field(default_factory=dict)
+    closed: list[str] = field(default_factory=list)
+
+    def promote(self, item: Promoted) -> None:
+        """Add an item that follows."""
+        self.promoted.setdefault(item.when, []).append(item.id)
+
+    def close(self, control: Document, left: int) -> None:
+        """Add heads that left without a successor; without any head or letter the control document goes.
+
+        A negative number counts the items that follow beyond those.
+        """
+        if not control:
+            return
+        if control.get("open", 0) <= left and not held_entries(control):
+            self.closed.append(control["_id"])
+        else:
+            self.reduced.setdefault(left, []).append(control["_id"])
+
+    def statements(self) -> Iterable[Statement]:
+        """Return the statements that make the changes."""
+        yield from update_alike(self.promoted, lambda when: {"$set": {"when": when}, "$unset": {"ready_from": ""}})
+        yield from update_alike(self.reduced, lambda left: {"$inc": {"open": -left}})
+        if self.closed:
+            yield "DeleteMany", {"filter": {"_id": {"$in": self.closed}}}
+
+
 def leave(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow[list[Promoted]]:
     """Promote the next items of sequences that so many heads have left, and return them.
 
@@ -52,7 +91,7 @@ def leave(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow
     numbers = {sequence: number for sequence, number in numbers.items() if number > 0}
     if not numbers:
         return []
-    requests: list[Statement] = []
+    changes = _Changes()
     promoted: list[Promoted] = []
     now, most, may_be_held = broker.clock.now(), _known_limit(broker, queue), _may_be_held(broker, queue)
     names = list(numbers)
@@ -62,11 +101,12 @@ def leave(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow
             yield from _look_up(broker, queue, some, most, may_be_held=may_be_held)
         ).items():
             chosen = following[: _room(control, numbers[sequence], most)]
-            promoted += [_promoted(queue, document, now) for document in chosen]
-            requests += map(_promotion, chosen, promoted[len(promoted) - len(chosen) :])
+            for document in chosen:
+                promoted.append(_promoted(queue, document, now))
+                changes.promote(promoted[-1])
             if left := numbers[sequence] - len(chosen):
-                requests += _closing(control, left)
-    yield from send_statements(broker, requests)
+                changes.close(control, left)
+    yield from send_statements(broker, list(changes.statements()))
     return promoted
 
 
@@ -90,13 +130,14 @@ def give_up_places(broker: BrokerContext, items: Iterable[Item[Any]]) -> Flow[li
 def promote(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow[dict[str, list[Promoted]]]:
     """Promote up to so many items of each sequence, without any change of the control documents; return them."""
     now = broker.clock.now()
-    requests: list[Statement] = []
+    changes = _Changes()
     promoted: dict[str, list[Promoted]] = {}
     for sequence, number in numbers.items():
         following = yield from _find_following(broker, queue, sequence, number)
         promoted[sequence] = [_promoted(queue, document, now) for document in following]
-        requests += map(_promotion, following, promoted[sequence])
-    yield from send_statements(broker, requests)
+        for item in promoted[sequence]:
+            changes.promote(item)
+    yield from send_statements(broker, list(changes.statements()))
     return promoted
 
 
@@ -132,50 +173,77 @@ def _room(control: Document, number: int, most: int | None) -> int:
 def _look_up(
     broker: BrokerContext, queue: str, numbers: Mapping[str, int], limit: int | None, *, may_be_held: bool
 ) -> Flow[dict[str, tuple[Document, list[Document]]]]:
-    """Read the control document of each sequence, and the items that are next in it (``aggregate``).
+    """Read the control document of each sequence, and the items that are next in it (``aggregate``, ``find``).
 
     A sequence whose control document is gone, deleted by hand, has what another head would find: its next items.
+    Where one head goes, and one item follows it, the control document is not read, unless a letter may hold it.
     """
     most = max(*numbers.values(), limit or 1)
-    if broker.serverless or len(numbers) == 1:
-        found = {}
-        for sequence, number in numbers.items():
-            following = yield from _find_first(broker, queue, sequence, most)
-            controls: list[Document] = []
-            if len(following) != number or most > 1 or may_be_held:
-                filter = {"_id": control_id(queue, sequence)}
-                controls = yield from find_few(broker, filter, [("_id", 1)], 1)
-            found[sequence] = (controls[0] if controls else {}), following
-        return found
-    ids = {control_id(queue, sequence): sequence for sequence in numbers}
+    if most == 1:
+        following = yield from _find_first(broker, queue, list(numbers))
+    elif broker.serverless or len(numbers) == 1:
+        following = {}
+        for sequence in numbers:
+            following[sequence] = yield from _find_following(broker, queue, sequence, most)
+    else:
+        following = yield from _join_following(broker, queue, list(numbers), most)
+    ids = {
+        control_id(queue, name): name
+        for name, number in numbers.items()
+        if most > 1 or may_be_held or len(following[name]) != number
+    }
+    controls: dict[str, Document] = {}
+    if ids:
+        documents = yield from find_few(broker, {"_id": {"$in": list(ids)}}, [("_id", 1)], len(ids))
+        controls = {ids[document["_id"]]: document for document in documents}
+    return {name: (controls.get(name, {}), following[name]) for name in numbers}
+
+
+def _find_first(broker: BrokerContext, queue: str, sequences: Sequence[str]) -> Flow[dict[str, list[Document]]]:
+    """Find the next item of each sequence; none where a head is there, which is so after the limit was lowered.
+
+    Of many sequences the server reads one entry of the index for each: a ``$sort`` by the index and a ``$group`` with
+    nothing but ``$first`` are a ``DISTINCT_SCAN``.
+    """
+    fields = {**NEXT_FIELDS, "when": 1}
+    first: dict[str, Document] = {}
+    if broker.serverless or len(sequences) == 1:
+        for sequence in sequences:
+            filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE}
+            for document in (yield from find_few(broker, filter, [("place", 1)], 1, projection=fields)):
+                first[sequence] = document
+    else:
+        pipeline: list[Mapping[str, Any]] = [
+            {"$match": {"q": queue, "sequence": {"$in": sequences}, "place": HAS_PLACE}},
+            {"$sort": dict(SEQUENCE_ORDER)},
+            {"$group": {"_id": "$sequence", "first": {"$first": "$$ROOT"}}},
+            {"$project": {f"first.{name}": 1 for name in ("_id", *fields)}},
+        ]
+        documents: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
+        first = {document["_id"]: document["first"] for document in documents}
+    return {name: [first[name]] if name in first and "when" not in first[name] else [] for name in sequences}
+
+
+def _join_following(
+    broker: BrokerContext, queue: str, sequences: Sequence[str], most: int
+) -> Flow[dict[str, list[Document]]]:
+    """Find up to so many next items of each sequence, by their control documents (``aggregate`` with ``$lookup``)."""
+    blocked: list[Mapping[str, Any]] = [
+        {"$match": blocked_filter(queue)},
+        {"$sort": {"place": 1}},
+        {"$limit": most},
+        {"$project": NEXT_FIELDS},
+    ]
+    lookup = {"from": broker.collection, "localField": "sequence", "foreignField": "sequence", "pipeline": blocked}
+    ids = {control_id(queue, sequence): sequence for sequence in sequences}
     pipeline: list[Mapping[str, Any]] = [
         {"$match": {"_id": {"$in": list(ids)}}},
-        {
-            "$lookup": {
-                "from": broker.collection,
-                "localField": "sequence",
-                "foreignField": "sequence",
-                "pipeline": [
-                    {"$match": blocked_filter(queue)},
-                    {"$sort": {"place": 1}},
-                    {"$limit": most},
-                    {"$project": NEXT_FIELDS},
-                ],
-                "as": "following",
-            }
-        },
+        {"$lookup": {**lookup, "as": "following"}},
+        {"$project": {"following": 1}},
     ]
     documents: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
-    return {ids[document["_id"]]: (document, document["following"]) for document in documents}
-
-
-def _find_first(broker: BrokerContext, queue: str, sequence: str, most: int) -> Flow[list[Document]]:
-    """Find the next items of a sequence; none where one head is there, and the limit allows no other one."""
-    if most > 1:
-        return (yield from _find_following(broker, queue, sequence, most))
-    filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE}
-    documents = yield from find_few(broker, filter, [("place", 1)], 1, projection={**NEXT_FIELDS, "when": 1})
-    return [document for document in documents if "when" not in document]
+    found = {ids[document["_id"]]: document["following"] for document in documents}
+    return {sequence: found.get(sequence, []) for sequence in sequences}
 
 
 def _find_following(broker: BrokerContext, queue: str, sequence: str, number: int) -> Flow[list[Document]]:
@@ -185,21 +253,3 @@ def _find_following(broker: BrokerContext, queue: str, sequence: str, number: in
 
 def _promoted(queue: str, document: Document, now: datetime) -> Promoted:
     return Promoted(queue, document["_id"], max(document["ready_from"], now), document.get("priority"))
-
-
-def _promotion(document: Document, promoted: Promoted) -> Statement:
-    filter = {"_id": document["_id"], "place": document["place"]}
-    return "UpdateOne", {"filter": filter, "update": {"$set": {"when": promoted.when}, "$unset": {"ready_from": ""}}}
-
-
-def _closing(control: Document, left: int) -> list[Statement]:
-    """Return the statement that counts heads that left without a successor; without any head the document goes.
-
-    A negative number counts the items that follow beyond those.
-    """
-    if not control:
-        return []
-    filter = {"_id": control["_id"]}
-    if control.get("open", 0) <= left and not held_entries(control):
-        return [("DeleteOne", {"filter": filter})]
-    return [("UpdateOne", {"filter": filter, "update": {"$inc": {"open": -left}}})]

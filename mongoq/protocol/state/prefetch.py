@@ -114,7 +114,7 @@ class PrefetchBuffer:
         return items[:n]
 
     def refill(self, items: Sequence[Document], at: float, size: int) -> None:
-        """Replace the items by those of a new read."""
+        """Replace the items by what a new read has returned."""
         self.items, self.read_at, self.size = items, at, size
 
     def begin_claim(self, keys: Collection[Any]) -> None:
@@ -123,7 +123,7 @@ class PrefetchBuffer:
         self._mark_claimed(keys)
 
     def end_claim(self, keys: Collection[Any]) -> None:
-        """Record that such a claim has ended."""
+        """Record that a claim of items has ended."""
         self.claimed_keys.difference_update(keys)
 
     def here(self) -> None:

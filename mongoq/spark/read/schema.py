@@ -70,7 +70,7 @@ class Columns:
         return column.stored
 
     def batch(self, documents: list[dict[str, Any]], now: datetime) -> pa.RecordBatch:
-        """Return the rows of these documents, whose dates are aware, or naive in UTC.
+        """Return the rows of these documents; their dates are aware, or naive in UTC.
 
         Raises:
             ColumnMismatch: a value does not fit, and the mode or a NOT NULL column requires it.

@@ -48,7 +48,7 @@ class ConversionError(Exception):
 
     @property
     def path(self) -> str:
-        """Path from the column to the value, such as ``[2].price``."""
+        """Path from the column to the value, for example ``[2].price``."""
         return "".join(reversed(self.steps))
 
 

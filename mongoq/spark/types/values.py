@@ -99,7 +99,7 @@ def _read_unscaled(array: pa.Array) -> Iterator[int | None]:
 
 
 def _long_decimals(array: pa.Array) -> list[Any]:
-    """Convert decimals whose digits fit; zeros at the end may be cut."""
+    """Convert decimals if their digits fit; zeros at the end may be cut."""
     exact = Context(prec=DIGITS, traps=[Inexact, InvalidOperation])
     try:
         return [value if value is None else Decimal128(exact.plus(value)) for value in array.to_pylist()]

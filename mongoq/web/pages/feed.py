@@ -1,4 +1,4 @@
-"""Feed: tells open pages that numbers have changed, from one reading for all of them."""
+"""Feed: signals to open pages that numbers have changed, from one reading for all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHANGED = "event: changed\nid: {}\ndata: \n\n"
 
 
 class Feed:
-    """Reads a value again and again while somebody listens, and tells each listener when it has changed.
+    """Reads a value again and again while there are listeners, and wakes each of them when it has changed.
 
     The first listener starts the reading, and the last one ends it. Each value has a version, so that a listener who
     comes back hears of a change that has happened between two streams.

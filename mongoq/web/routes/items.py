@@ -102,7 +102,7 @@ def make_router(services: Services) -> APIRouter:
 
     @router.post("/items/purge", response_model=Changed)
     async def purge_items(request: Request, action: Purge) -> Response:
-        """Delete items of a queue: those of a state, or all live ones that no caller holds."""
+        """Delete items of a queue: of one state, or all live ones that no caller holds."""
         limit = services.check_limit(action.limit)
         handle = await services.open_queue(action.queue)
         if action.dry_run:

@@ -24,7 +24,7 @@ def make_router(services: Services) -> APIRouter:
 
     @router.get("/workers", response_model=WorkerList)
     async def list_workers() -> Response:
-        """Return the live workers, and those that have ended lately without saying so."""
+        """Return the live workers, and workers that have ended lately without saying so."""
         records = await client.read(workers)
         return respond({"workers": [record.to_document() for record in records]})
 

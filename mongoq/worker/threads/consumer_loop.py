@@ -228,7 +228,7 @@ class Fetcher:
         self.runner.wake(enough)
 
     def _measure_sizes(self, items: list[Item[Any]]) -> None:
-        """Measure the items that have no size yet: those claimed one by one."""
+        """Measure the items that have no size yet, because they were claimed one by one."""
         for item in items:
             if not item._size:
                 with suppress(Exception):  # another program may have written a document that cannot be encoded again
