@@ -472,7 +472,7 @@ async def test_a_blocked_item_names_the_letter_that_holds_it(shell: Shell) -> No
     first = await die(queue)
     (waiting,) = await queue.peek(state="blocked")
     blockers = await queue.blocked_by(waiting.id)
-    assert [(item.id, item.queue) for item in blockers][0] == (first, "orders.dead")
+    assert (blockers[0].id, blockers[0].queue) == (first, "orders.dead")
     assert [item.payload for item in blockers] == [1, 2]
 
 

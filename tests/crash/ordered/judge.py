@@ -4,6 +4,9 @@ Times in the ledger enclose what the server did: ``push`` before and ``pushed`` 
 ``ended`` before a settlement, ``pop`` before and ``popped`` after a pop. An order is claimed only where these times
 tell it: of two pushes of which one was acknowledged before the other one began.
 
+In a queue that holds, a letter is over when it was taken away for good, at some time since ``remove``; and one that was
+replayed when its last run was over.
+
 A run counts up to the end of its lease, as its holder knew it. After that the item belongs to another one.
 """
 
@@ -51,6 +54,9 @@ class Life:
         runs: its runs in the order of their beginnings, without those that began after the end of their lease.
         late: how many of these there were.
         settled: a moment after a commit was acknowledged.
+        removals: moments before the letter was taken away; there are several if the first ones failed.
+        removed: a moment after that was acknowledged.
+        replays: how many replays of the letter were acknowledged.
     """
 
     serial: str
@@ -60,6 +66,9 @@ class Life:
     runs: list[Run] = field(default_factory=list)
     late: int = 0
     settled: float | None = None
+    removals: list[float] = field(default_factory=list)
+    removed: float | None = None
+    replays: int = 0
 
 
 class Story:
@@ -71,12 +80,13 @@ class Story:
         open_pops: how many pops were interrupted: each may have taken one item.
         kills: how many processes were killed.
         dead: names of the items that the dead queue holds in the end.
+        holds: letters hold their sequences.
     """
 
-    def __init__(self, notes: Sequence[Note], dead: Sequence[str] = ()) -> None:
+    def __init__(self, notes: Sequence[Note], dead: Sequence[str] = (), *, holds: bool = False) -> None:
         self.lives: dict[str, Life] = {}
         self.foreign: list[str] = []
-        self.dead = set(dead)
+        self.dead, self.holds = set(dead), holds
         self.kills = sum(note.kind == "killed" for note in notes)
         self._running: dict[tuple[int, str], Run] = {}
         self._pops: dict[int, float] = {}
@@ -116,6 +126,8 @@ class Story:
                 life.pushed = note.at
             case "settled":
                 life.settled = note.at
+            case "remove" | "removed" | "replayed":
+                _decide(life, note)
             case "began":
                 assert note.until is not None
                 if note.sequence != life.sequence:
@@ -139,6 +151,16 @@ class Story:
         if self._pops.pop(note.who, None) is not None:
             self.open_pops += 1
 
+    def over(self, life: Life) -> float:
+        """Return a moment before the items behind an item with runs were free to begin."""
+        over = max(run.over for run in life.runs)
+        if not self.holds or any(run.outcome in ("done", "popped") for run in life.runs):
+            return over
+        if life.serial in self.dead:
+            return float("inf")
+        # A removal before its last run has failed. One whose reply was lost may have been the one.
+        return next((at for at in life.removals if at > over), over)
+
     def sequences(self) -> dict[str, list[Life]]:
         """Return the items of each sequence, in the order in which their pushes began."""
         sequences = defaultdict(list)
@@ -147,20 +169,33 @@ class Story:
         return sequences
 
 
+def _decide(life: Life, note: Note) -> None:
+    """Add what a process has decided about a dead letter."""
+    if note.kind == "remove":
+        life.removals.append(note.at)
+    elif note.kind == "removed":
+        life.removed = note.at
+    else:
+        life.replays += 1
+
+
 def broken(story: Story) -> list[str]:
     """Return what breaks any of the claims."""
     return [*lost(story), *unfenced(story), *overlapping(story), *out_of_order(story)]
 
 
 def lost(story: Story) -> Iterator[str]:
-    """Every acknowledged push was done, has died after all its runs, or was taken by a pop that was interrupted."""
+    """Every acknowledged push was done, has died after all its runs, or was taken by a pop that was interrupted.
+
+    One that has died may have been taken away.
+    """
     missing = []
     for life in story.lives.values():
         is_done = any(run.outcome in ("done", "popped") for run in life.runs)
         if life.serial in story.dead:
             if len(life.runs) + life.late + story.kills <= MAX_RETRIES:
                 yield f"{life.serial} is dead after {len(life.runs)} runs"
-        elif not is_done and (life.pushed is not None or life.runs):
+        elif not is_done and not life.removals and (life.pushed is not None or life.runs):
             missing.append(life)
     if len(missing) > story.open_pops:
         yield f"{len(missing)} items are lost, and {story.open_pops} pops were interrupted, such as {missing[:3]}"
@@ -173,6 +208,8 @@ def unfenced(story: Story) -> Iterator[str]:
     for life in story.lives.values():
         if life.settled is not None and any(run.began > life.settled for run in life.runs):
             yield f"{life.serial} ran again after its commit"
+        if life.removed is not None and any(run.began > life.removed for run in life.runs):
+            yield f"{life.serial} ran again after it was taken away"
         popped = [run for run in life.runs if run.outcome == "popped"]
         if len(popped) > 1 or any(run.began > each.began for each in popped for run in life.runs):
             yield f"{life.serial} was handed out again after it was popped"
@@ -204,7 +241,7 @@ def out_of_order(story: Story) -> Iterator[str]:
         place, last, holder = 0, float("-inf"), ""
         for life in started:
             while place < len(acknowledged) and (acknowledged[place].pushed or 0.0) < life.tried:
-                over = max(run.over for run in acknowledged[place].runs)
+                over = story.over(acknowledged[place])
                 if over > last:
                     last, holder = over, acknowledged[place].serial
                 place += 1
@@ -227,6 +264,8 @@ def figures(story: Story) -> dict[str, int]:
         "repeated": sum(len(life.runs) > 1 for life in story.lives.values()),
         "late": sum(life.late for life in story.lives.values()),
         "dead": len(story.dead),
+        "replayed": sum(life.replays for life in story.lives.values()),
+        "removed": sum(life.removed is not None for life in story.lives.values()),
         "interrupted pops": story.open_pops,
         "kills": story.kills,
     }
