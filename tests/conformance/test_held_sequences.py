@@ -334,6 +334,33 @@ async def test_a_replay_to_the_queue_itself_by_name_goes_to_the_place(shell: She
     assert await drain(shell) == [1, 2]
 
 
+@pytest.mark.parametrize("many", [True, False])
+async def test_a_letter_that_is_moved_back_into_its_sequence_takes_its_place(shell: Shell, many: bool) -> None:
+    queue = await fill(shell, {"n": 1}, {"n": 2})
+    await die(queue)
+    letter = await queue.dead.reserve()
+    move = mongoq.Move("orders", payload={"n": 10}, sequence="a")
+    if many:
+        await queue.dead.move_many([(letter, move)])
+    else:
+        await queue.dead.move(letter, "orders", payload={"n": 10}, sequence="a")
+    (first,) = await queue.peek(9)
+    assert (first.payload["n"], first.stored("place"), first.origin.place) == (10, 0, None)
+    assert control(shell) == (1, [])
+    assert [payload["n"] for payload in await drain(shell)] == [10, 2]
+    assert control(shell) is None
+
+
+async def test_a_letter_that_is_moved_into_another_sequence_takes_its_last_place(shell: Shell) -> None:
+    queue = await fill(shell, 1, 2)
+    await fill(shell, "b", sequence="b")
+    await die(queue)
+    await queue.dead.move(await queue.dead.reserve(), "orders", sequence="b")
+    assert sorted(map(str, [item.payload for item in await queue.peek(9)])) == ["2", "b"]
+    assert sorted(map(str, await drain(shell))) == ["1", "2", "b"]
+    assert control(shell) is control(shell, "b") is None
+
+
 @with_server
 async def test_a_letter_in_a_transaction(shell: Shell) -> None:
     queue = await fill(shell, 1, 2)

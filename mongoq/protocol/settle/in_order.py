@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mongoq.model.item import Item, find_held_target, has_place
+from mongoq.model.item import Document, Item, find_held_target, has_place, id_key
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all
-from mongoq.protocol.sequence.hold import Letter, hold, release
+from mongoq.protocol.sequence.hold import Letter, hold, release, take_back
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.settlement import Settlement, record_settled, settle_alone
 from mongoq.protocol.state.context import QueueContext
@@ -74,21 +74,26 @@ def get_ready_to_enter(context: QueueContext[Any], wanted: Iterable[Wanted], *, 
 def rewrite(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[tuple[list[Wanted], list[Promoted]]]:
     """Return the settlements with the places that they take and give up; called in the transaction.
 
-    Also returns older items of other sequences that became heads meanwhile.
+    A dead letter that is moved back into the sequence that it holds takes its old place there. Also returns older items
+    of other sequences that became heads meanwhile.
     """
+    places, freed = yield from _take_back(context, wanted)
     entries = yield from enter_all(
         context.broker,
         (
             (settlement.put.queue, settlement.enters)
-            for _, settlement in wanted
-            if settlement.enters is not None and settlement.put is not None
+            for item, settlement in wanted
+            if settlement.enters is not None and settlement.put is not None and id_key(item.id) not in places
         ),
     )
-    promoted = [item for entry in entries.values() for item in entry.promoted]
+    promoted = [*freed, *(item for entry in entries.values() for item in entry.promoted)]
     shared: dict[int, Settlement] = {}
     changed: list[Wanted] = []
     for item, settlement in wanted:
-        if settlement.enters is not None and settlement.put is not None:
+        if (key := id_key(item.id)) in places and settlement.put is not None:
+            fields = {"sequence": settlement.enters, "place": places[key], "when": settlement.put.when}
+            changed.append((item, _with_unset(_with_place(settlement, fields), ("origin.place",))))
+        elif settlement.enters is not None and settlement.put is not None:
             entry = entries[settlement.put.queue, settlement.enters]
             changed.append((item, _with_place(settlement, entry.take(settlement.put.when))))
         elif settlement.leaves and has_place(item):
@@ -96,6 +101,22 @@ def rewrite(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[tuple[
         else:
             changed.append((item, settlement))
     return changed, promoted
+
+
+def _take_back(context: QueueContext[Any], wanted: Sequence[Wanted]) -> Flow[tuple[dict[Any, int], list[Promoted]]]:
+    """Return the old places of letters that are moved back into the sequences that they hold, by ``id_key``."""
+    letters: dict[str, list[Document]] = {}
+    for item, settlement in wanted:
+        target = find_held_target(item) if settlement.enters is not None else None
+        if target is not None and settlement.put is not None and target == (settlement.put.queue, settlement.enters):
+            letters.setdefault(target[0], []).append(item._document)  # noqa: SLF001
+    places: dict[Any, int] = {}
+    freed: list[Promoted] = []
+    for queue, documents in letters.items():
+        found, promoted = yield from take_back(context.broker, queue, documents)
+        places |= found
+        freed += promoted
+    return places, freed
 
 
 def promote_next(context: QueueContext[Any], wanted: Iterable[Wanted]) -> Flow[list[Promoted]]:

@@ -92,7 +92,8 @@ class Campaign:
                 time.sleep(0.1)
             processes.end("consume")
             processes.end("decide")
-            dead = [letter["payload"]["serial"] for letter in collection.find({"q": DEAD})]
+            letters = collection.find({"q": DEAD, "when": {"$exists": True}, "_id": {"$type": "objectId"}})
+            dead = [letter["payload"]["serial"] for letter in letters]
             return Story(processes.notes.read(), dead, holds=self.holds), collection.count_documents(left)
 
     def _strike(self, processes: _Processes, servers: ReplicaSet) -> None:
