@@ -96,7 +96,7 @@ class QueueSettings:
     @property
     def holds_sequences(self) -> bool:
         """True if a dead letter holds its sequence."""
-        return self.on_dead == "hold" and self.dead is not None
+        return self.on_dead == "hold"
 
     @property
     def buries_expired(self) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 import mongoq
 from mongoq.protocol.coordination.repairs import repair_in_turn
+from mongoq.protocol.insight import find_held_letters
 from mongoq.protocol.sequence import hold
 from tests.shells import Shell
 
@@ -297,8 +298,11 @@ async def test_a_queue_with_a_dead_queue_of_its_own_name(shell: Shell) -> None:
 async def test_a_letter_of_a_dropped_queue_goes_to_the_end(shell: Shell) -> None:
     queue = await fill(shell, 1, 2)
     await die(queue)
+    letters = await queue.dead.peek()
+    assert len(await queue.dead._run(find_held_letters, letters)) == 1
     assert await shell.broker.drop_queue("orders", force=True) == 1
     await fill(shell, 3)
+    assert await queue.dead._run(find_held_letters, letters) == set()
     await queue.dead.replay()
     assert await drain(shell) == [3, 1]
     assert control(shell) is None
@@ -472,6 +476,18 @@ async def test_a_deleted_control_document_is_made_again(shell: Shell) -> None:
     assert await queue.reserve() is None
     await queue.dead.replay()
     assert await drain(shell) == [1, 2, 3, 4]
+
+
+async def test_a_hold_without_its_control_document_outlives_other_heads(shell: Shell) -> None:
+    queue = await fill(shell, 1, 2, 3, most=2)
+    first, second = await queue.reserve(), await queue.reserve()
+    shell.raw.delete_one({"_id": {"$regex": "^sequence:"}})
+    await queue.bury(first)
+    await queue.commit(second)
+    assert control(shell) == (0, [first.id])
+    assert await queue.reserve() is None
+    await queue.dead.remove(first.id)
+    assert await drain(shell) == [3]
 
 
 async def test_a_queue_with_blocked_items_alone_is_listed(shell: Shell) -> None:

@@ -86,7 +86,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
         if start_date.is_expired(item, item.read_at):
             yield from _settle_expired(context, popped)
             continue
-        if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
+        if _is_exhausted(context, popped.before):
             runs = max_runs(context)
             yield from _bury_popped(context, popped, bury.reason_exhausted(runs), None, runs)
             continue
@@ -190,9 +190,14 @@ def _let_follow(
     return popped._replace(fate=fate), []
 
 
+def _is_exhausted(context: QueueContext[Any], before: Document) -> bool:
+    """Return whether an item had all its runs; one whose neighbour may have killed the worker gets one more."""
+    return context.settings.is_spent(attempts_of(before)) and not is_suspect(before)
+
+
 def _find_fate(context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid) -> _Fate | None:
     """Return why a popped item is to be buried; ``None`` for an item that its caller gets."""
-    if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
+    if _is_exhausted(context, popped.before):
         runs = max_runs(context)
         return _Fate(bury.reason_exhausted(runs), None, runs)
     try:

@@ -9,14 +9,21 @@ finds out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, find_held_target, id_key
-from mongoq.model.sequence import HAS_PLACE, Target, control_id, control_prefix, held_entries, held_target
+from mongoq.model.sequence import (
+    HAS_PLACE,
+    SEQUENCE_PREFIX,
+    Target,
+    control_id,
+    control_prefix,
+    held_entries,
+    held_target,
+)
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
@@ -29,9 +36,7 @@ HELD_PER_PAGE = 1_000
 """Control documents of held sequences that one command reads, at most."""
 RELEASED_PER_TRANSACTION = 100
 """Sequences whose holds end in one transaction, at most."""
-MAX_HOMES = 1_000
-"""Queues with the same dead queue that are looked at, at most."""
-LETTER_FIELDS = {"q": 1, "sequence": 1, "origin.place": 1}
+LETTER_FIELDS = {"q": 1, "sequence": 1, "origin.queue": 1, "origin.place": 1}
 """Projection of a letter: what its hold follows from."""
 
 
@@ -90,7 +95,7 @@ def release(broker: BrokerContext, targets: Iterable[Target]) -> Flow[list[Promo
     for queue, ids in queues.items():
         filter = {"_id": {"$in": ids}, "held": {"$exists": True}}
         controls = yield from find_few(broker, filter, [("_id", 1)], len(ids))
-        holding = yield from _read_holding(broker, queue, controls)
+        holding = yield from _read_holding(broker, controls)
         for control in controls:
             rest = holding[control["_id"]]
             if gone := len(held_entries(control)) - len(rest):
@@ -139,41 +144,47 @@ def release_gone(broker: BrokerContext, targets: Iterable[Target]) -> Flow[int]:
     return number
 
 
-def release_all(broker: BrokerContext, queue: str, dead: str | None = None) -> Flow[int]:
-    """End the holds of a queue whose letters are gone, of one dead queue or of all; return how many items follow.
+def release_all(broker: BrokerContext, queue: str) -> Flow[int]:
+    """End the holds of a queue whose letters are gone, and return how many items follow.
 
     Takes a ``find`` in the control documents of the queue's sequences, one in the letters for each 1,000 held
     sequences, and a transaction for each 100 whose letters are gone.
     """
+    return (yield from _release_pages(broker, partial(find_held, broker, queue)))
+
+
+def release_of_dead_queue(broker: BrokerContext, dead: str) -> Flow[int]:
+    """End the holds of letters that are gone from a dead queue, whose letters may come from many queues.
+
+    As ``release_all``, but the ``find`` goes over the control documents of all sequences: of 100,000 it takes 0.1 s.
+    """
+    return (yield from _release_pages(broker, partial(_find_held_from, broker, dead)))
+
+
+def _release_pages(broker: BrokerContext, find: Callable[[str], Flow[list[Document]]]) -> Flow[int]:
     number, after = 0, ""
     while True:
-        controls = yield from find_held(broker, queue, after, dead=dead)
-        holding = yield from _read_holding(broker, queue, controls)
+        controls = yield from find(after)
+        holding = yield from _read_holding(broker, controls)
         ended = [each for each in controls if len(holding[each["_id"]]) < len(held_entries(each))]
-        number += yield from release_gone(broker, [(queue, control["sequence"]) for control in ended])
+        number += yield from release_gone(broker, [(control["queue"], control["sequence"]) for control in ended])
         if len(controls) < HELD_PER_PAGE:
             return number
         after = controls[-1]["_id"]
 
 
-def release_of_dead_queue(broker: BrokerContext, dead: str) -> Flow[int]:
-    """End the holds of letters that are gone from a dead queue, in all queues whose letters go there."""
-    found = yield from find_few(
-        broker, {**prefix_filter(CONTROL_PREFIX), "settings.dead": dead}, [("_id", 1)], MAX_HOMES, projection={"_id": 1}
-    )
-    homes = [document["_id"].removeprefix(CONTROL_PREFIX) for document in found]
-    if dead.endswith(DEAD_SUFFIX):
-        homes.append(dead.removesuffix(DEAD_SUFFIX))
-    number = 0
-    for home in dict.fromkeys(homes):
-        number += yield from release_all(broker, home, dead)
-    return number
+def find_held(broker: BrokerContext, queue: str, after: str = "") -> Flow[list[Document]]:
+    """Find control documents of held sequences of a queue behind one, 1,000 at most (``find``)."""
+    own = {**prefix_filter(control_prefix(queue)), "queue": queue, "held": {"$exists": True}}
+    return (yield from _find_held(broker, own, after))
 
 
-def find_held(broker: BrokerContext, queue: str, after: str = "", *, dead: str | None = None) -> Flow[list[Document]]:
-    """Find control documents of held sequences behind one, 1,000 at most (``find``)."""
-    held = {"held": {"$exists": True}} if dead is None else {"held.queue": dead}
-    filter = {"$and": [prefix_filter(control_prefix(queue)), {"_id": {"$gt": after}}], "queue": queue, **held}
+def _find_held_from(broker: BrokerContext, dead: str, after: str) -> Flow[list[Document]]:
+    return (yield from _find_held(broker, {**prefix_filter(SEQUENCE_PREFIX), "held.queue": dead}, after))
+
+
+def _find_held(broker: BrokerContext, wanted: Mapping[str, Any], after: str) -> Flow[list[Document]]:
+    filter = {"$and": [wanted, {"_id": {"$gt": after}}]}
     return (yield from find_few(broker, filter, [("_id", 1)], HELD_PER_PAGE))
 
 
@@ -228,15 +239,13 @@ def _go_on(
     return promoted
 
 
-def _read_holding(
-    broker: BrokerContext, queue: str, controls: Iterable[Document]
-) -> Flow[dict[Any, list[Mapping[str, Any]]]]:
+def _read_holding(broker: BrokerContext, controls: Iterable[Document]) -> Flow[dict[Any, list[Mapping[str, Any]]]]:
     """Read which entries of control documents have their letters, live and as buried (``find``), by ``_id``."""
     entries = {control["_id"]: held_entries(control) for control in controls}
     ids = [entry["id"] for each in entries.values() for entry in each]
     found: set[Any] = set()
     if ids:
-        filter = {"_id": {"$in": ids}, "origin.queue": queue, "when": {"$gte": BEGINNING}}
+        filter = {"_id": {"$in": ids}, "when": {"$gte": BEGINNING}}
         letters = yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=LETTER_FIELDS, lenient=True)
         found = set(map(_letter_key, letters))
     return {
@@ -247,13 +256,15 @@ def _read_holding(
 
 def _letter_key(letter: Document) -> Any:
     origin = letter.get("origin")
-    place = origin.get("place") if isinstance(origin, Mapping) else None
+    died = (origin.get("queue"), origin.get("place")) if isinstance(origin, Mapping) else None
     # By its text, because other programs may write values that are not hashable.
-    return id_key(letter["_id"]), repr((letter.get("q"), letter.get("sequence"), place))
+    return id_key(letter["_id"]), repr((letter.get("q"), letter.get("sequence"), died))
 
 
 def _entry_key(entry: Mapping[str, Any], control: Document) -> Any:
-    return id_key(entry["id"]), repr((entry.get("queue"), control.get("sequence"), entry.get("place")))
+    return id_key(entry["id"]), repr(
+        (entry.get("queue"), control.get("sequence"), (control.get("queue"), entry.get("place")))
+    )
 
 
 def _read_limit(broker: BrokerContext, queue: str) -> Flow[int]:
