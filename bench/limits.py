@@ -8,6 +8,8 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from pymongo import MongoClient
@@ -27,6 +29,23 @@ WARM_UP_SECONDS = 3.0
 RATES = (("100/m", 1), ("5/s", 1), ("20/s", None), ("200/s", None))
 MAX_RUNNING = 8
 HANDLER_SECONDS = (0.1, 0.005)
+ROUNDS = 2
+"""Measurements of each pair, a limited and an unlimited consumer in turns; the median counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs of both processes.
+
+    Attributes:
+        most_running: runs under way at a time, at most.
+        share: average number of runs under way, as a share of ``MAX_RUNNING``.
+        per_second: runs that began in a second.
+    """
+
+    most_running: int
+    share: float
+    per_second: float
 
 
 def _connect(address: Address) -> MongoClient[Any]:
@@ -34,13 +53,13 @@ def _connect(address: Address) -> MongoClient[Any]:
 
 
 def _consume(address: Address, options: dict[str, Any], handler_seconds: float, signals: tuple[Any, Any, Any]) -> None:
-    """Run a worker until the event is set, and report the begin and the end of each run."""
+    """Run a worker with the options until the event is set, and report the begin and the end of each run."""
     ready, stop, results = signals
     runs: list[tuple[float, float]] = []
     with _connect(address) as client, Broker(client[address.database][address.collection]) as broker:
         worker = Worker(broker)
 
-        @worker.consumer(QUEUE, concurrency=MAX_RUNNING, **options)
+        @worker.consumer(QUEUE, **{"concurrency": MAX_RUNNING, **options})
         def handle(_: Any) -> None:
             began = time.time()
             time.sleep(handler_seconds)
@@ -112,31 +131,56 @@ def _measure_rate(address: Address, text: str, burst: int | None, seconds: float
     }
 
 
-def _measure_running(address: Address, handler_seconds: float, seconds: float) -> dict[str, Any]:
-    items = int(MAX_RUNNING / handler_seconds * (seconds + 2 * WARM_UP_SECONDS)) + 100
-    options = {"max_running": MAX_RUNNING}
-    runs = _run_workers(address, options, seconds, items=items, handler_seconds=handler_seconds)
+def _count_most(runs: Sequence[tuple[float, float]]) -> int:
+    """Return how many runs were under way at a time, at most."""
     events = sorted([(began, 1) for began, _ in runs] + [(ended, -1) for _, ended in runs])
     running = most = 0
     for _, step in events:
         running += step
         most = max(most, running)
+    return most
+
+
+def _measure_running(address: Address, options: dict[str, Any], handler_seconds: float, seconds: float) -> Runs:
+    items = int(MAX_RUNNING / handler_seconds * (seconds + 2 * WARM_UP_SECONDS)) + 100
+    runs = _run_workers(address, options, seconds, items=items, handler_seconds=handler_seconds)
     begin, end = runs[0][0] + WARM_UP_SECONDS, max(began for began, _ in runs)
     used = sum(max(0.0, min(ended, end) - max(began, begin)) for began, ended in runs)
-    share = used / (end - begin) / MAX_RUNNING
-    return {**options, "handler_seconds": handler_seconds, "most_running": most, "share": round(share, 4)}
+    per_second = sum(began >= begin for began, _ in runs) / (end - begin)
+    return Runs(_count_most(runs), used / (end - begin) / MAX_RUNNING, per_second)
+
+
+def _compare_running(address: Address, handler_seconds: float, seconds: float) -> dict[str, Any]:
+    """Measure a limited consumer beside one without a limit, whose concurrency allows as many runs at a time."""
+    limited, unlimited = {"max_running": MAX_RUNNING}, {"concurrency": MAX_RUNNING // PROCESSES}
+    measured: list[tuple[Runs, Runs]] = []
+    for _ in range(ROUNDS):
+        first, second = (_measure_running(address, each, handler_seconds, seconds) for each in (limited, unlimited))
+        measured.append((first, second))
+    return {
+        **limited,
+        "handler_seconds": handler_seconds,
+        "most_running": max(one.most_running for one, _ in measured),
+        "share": round(median(one.share for one, _ in measured), 4),
+        "per_second": round(median(one.per_second for one, _ in measured), 1),
+        "unlimited_per_second": round(median(other.per_second for _, other in measured), 1),
+        "to_unlimited": round(median(one.per_second / other.per_second for one, other in measured), 4),
+    }
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time of each measurement")
+    parser.add_argument("--only", choices=("rates", "max_running"), help="measure one kind of limit")
 
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
     with place(options.uri, options.database, "limits") as here:
         address = Address(here.uri, here.database, here.collection)
         machine = report.machine(here.client, write_concern="majority", processes=PROCESSES)
-        rates = [_measure_rate(address, text, burst, options.seconds) for text, burst in RATES]
-        running = [_measure_running(address, each, options.seconds) for each in HANDLER_SECONDS]
+        chosen = RATES if options.only != "max_running" else ()
+        handlers = HANDLER_SECONDS if options.only != "rates" else ()
+        rates = [_measure_rate(address, text, burst, options.seconds) for text, burst in chosen]
+        running = [_compare_running(address, each, options.seconds) for each in handlers]
     return {"machine": machine, "load_average": os.getloadavg()[0], "rates": rates, "max_running": running}
 
 

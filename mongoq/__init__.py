@@ -36,7 +36,9 @@ from mongoq.model.clock import VirtualClock
 from mongoq.model.copies import SKIP, Replayed
 from mongoq.model.health import Health
 from mongoq.model.item import Failure, Item, Origin
+from mongoq.model.limits import QueueLimits
 from mongoq.model.outcomes import Dead, Drop, Fork, Later, Move, Outcome, Record, Retry
+from mongoq.model.permits import PermitHolder
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.schedule.definition import ScheduleRecord, Tick
 from mongoq.model.settings import QueueSettings
@@ -96,9 +98,11 @@ __all__ = [
     "PatchInvalid",
     "PayloadInvalid",
     "PayloadTooLarge",
+    "PermitHolder",
     "Pipeline",
     "Progress",
     "Queue",
+    "QueueLimits",
     "QueueNameInvalid",
     "QueueNotEmpty",
     "QueueSettings",

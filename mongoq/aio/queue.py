@@ -309,6 +309,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
         key: str | None = None,
         headers: Mapping[str, Any] | None = KEEP,
         sequence: str | None = None,
+        expires: Expires | None = None,
         session: Any = None,
     ) -> None:
         """Hand an item on to another queue in one ``update``: it is never in both and never in neither.
@@ -330,6 +331,8 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
                 ``traceparent``, unless the new ones have any of them.
             sequence: the sequence at whose end it takes its place there, such as ``item.sequence``. By default it waits
                 for no other item there. Not with ``key``.
+            expires: time by which it must be started there, as for ``push``; a duration counts from now. By default it
+                waits as long as it takes.
             session: a session of the client with a transaction in it, such as ``tx.session``; then the move happens
                 when the transaction is committed, or not at all.
 
@@ -355,6 +358,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
                 priority=priority,
                 headers=headers,
                 sequence=sequence,
+                expires=expires,
             ),
             key=key,
             session=session,

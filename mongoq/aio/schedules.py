@@ -45,6 +45,7 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
         missed: Missed = "last",
         horizon: Duration | None = None,
         jitter: Duration | None = None,
+        expires: Duration | None = None,
         version: int = 0,
     ) -> datetime | None:
         """Define a schedule, or change it, and return its next tick; ``None`` if it never ticks again.
@@ -85,6 +86,8 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
                 for ``"last"``.
             jitter: each item is delayed by a part of this, which is the same in all processes; a ``timedelta`` or
                 seconds.
+            expires: time from its push by which the item of a tick must be started, or it never runs, a ``timedelta``
+                or seconds, longer than ``jitter``; ``on_expired`` of the queue says where it goes.
             version: the highest one wins; of equal ones the last.
 
         Raises:
@@ -115,6 +118,7 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
             missed=missed,
             horizon=horizon,
             jitter=jitter,
+            expires=expires,
             version=version,
         )
         return await self._define_schedule(definition, context, make)

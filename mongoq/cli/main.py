@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "bindings": "inspect.queues",
     "stats": "inspect.queues",
     "settings": "inspect.queues",
+    "limits": "inspect.queues",
     "push": "change.push",
     "replay": "change.replay",
     "dead": "change.dead",

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Never
 
 from mongoq.errors import ArgumentInvalid, OutcomeInvalid
-from mongoq.model.arguments import REASON_BYTES, Duration, duration, moment, read_list, text
+from mongoq.model.arguments import REASON_BYTES, Duration, Expires, duration, moment, read_list, text
 from mongoq.model.encoding.error_text import name_of
 from mongoq.model.settings import KEEP
 
@@ -152,6 +152,8 @@ class Move(Outcome):
         headers: the new headers; ``None`` removes them. The trace of the item goes on in them, unless they have one.
         sequence: sequence at whose end it takes its place there. By default it waits for no other item there, whatever
             its sequence here.
+        expires: time by which it must be started there, as of ``push``; a duration counts from the move. By default it
+            waits as long as it takes.
     """
 
     to: Any
@@ -163,6 +165,7 @@ class Move(Outcome):
     priority: int | None = None
     headers: Mapping[str, Any] | None = KEEP
     sequence: str | None = None
+    expires: Expires | None = None
 
     def __init__(
         self,
@@ -175,6 +178,7 @@ class Move(Outcome):
         priority: int | None = None,
         headers: Mapping[str, Any] | None = KEEP,
         sequence: str | None = None,
+        expires: Expires | None = None,
     ) -> None:
         # A batch makes thousands of outcomes, and setting a frozen attribute takes five times as long.
         attributes = self.__dict__
@@ -182,7 +186,7 @@ class Move(Outcome):
         # A subclass may have class attributes of these names, so all are set on the instance.
         if type(self) is not Move:
             attributes.update(payload=payload, patch=patch, delay=delay, when=when, priority=priority, headers=headers)
-            attributes["sequence"] = sequence
+            attributes.update(sequence=sequence, expires=expires)
             return
         if payload is not KEEP:
             attributes["payload"] = payload
@@ -198,6 +202,8 @@ class Move(Outcome):
             attributes["headers"] = headers
         if sequence is not None:
             attributes["sequence"] = sequence
+        if expires is not None:
+            attributes["expires"] = expires
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +285,7 @@ class Record:
         delay: time after the push until the item is eligible, a ``timedelta`` or seconds.
         headers: a document of at most 16 KiB that goes with the item.
         sequence: sequence at whose end the item takes its place, as by ``push(sequence=)``; not for a topic.
+        expires: time by which the item must be started, as of ``push``; a duration counts from the push of its batch.
     """
 
     payload: Any
@@ -288,3 +295,4 @@ class Record:
     delay: Duration | None = None
     headers: Mapping[str, Any] | None = None
     sequence: str | None = None
+    expires: Expires | None = None

@@ -12,8 +12,8 @@ TENURE = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """A worker that holds permits of a queue, or asks for some.
+class PermitHolder:
+    """A worker that holds permits of a queue, or asks for some; part of ``queue.limits()``.
 
     Attributes:
         by: name of the worker, as in ``broker.workers()``.
@@ -40,10 +40,10 @@ class Holder:
         }
 
 
-def read_holders(document: Mapping[str, Any] | None, now: datetime) -> list[Holder]:
+def read_holders(document: Mapping[str, Any] | None, now: datetime) -> list[PermitHolder]:
     """Return the workers with leases that have not ended."""
     stored = (document or {}).get("holders", [])
-    holders = [Holder(*(entry[name] for name in Holder.__slots__)) for entry in stored]
+    holders = [PermitHolder(*(entry[name] for name in PermitHolder.__slots__)) for entry in stored]
     return [holder for holder in holders if holder.until > now]
 
 
@@ -66,7 +66,7 @@ def share_permits(limit: int, wanted: Sequence[int]) -> list[int]:
 
 
 def plan_permits(
-    limit: int, others: Sequence[Holder], mine: Holder | None, *, occupied: int, wanted: int, now: datetime
+    limit: int, others: Sequence[PermitHolder], mine: PermitHolder | None, *, occupied: int, wanted: int, now: datetime
 ) -> int:
     """Return how many permits a worker may hold now: at least one for each of its ``occupied`` runs, which go on.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
@@ -32,12 +32,6 @@ def check_sequence(sequence: Any, argument: str = "sequence") -> str:
 def topic_problem(name: str) -> str:
     """Return the problem of a sequence at a topic."""
     return f"{name!r} is a topic: its copies go to several queues, and have no common order"
-
-
-def refuse_expiry(sequences: Iterable[str | None], expires: Any) -> None:
-    """Raise ``ArgumentInvalid`` for items in sequences that would expire: their claims let no next item follow."""
-    if expires is not None and any(sequence is not None for sequence in sequences):
-        raise ArgumentInvalid("expires", "cannot be given with sequence=: an item in a sequence waits for its turn")
 
 
 def control_prefix(queue: str) -> str:

@@ -85,6 +85,7 @@ class StreamClaim:
         due: time from which the first of them was eligible; they return to it when they are given back.
         ids: ids in the order of claims; ``None`` while the items are being reserved: no caller has seen the claim yet.
         remembers: True when some of the ids are remembered after their items are settled.
+        in_order: True when some of the items have places in sequences, so that the next ones follow them.
     """
 
     number: int
@@ -93,13 +94,17 @@ class StreamClaim:
     due: datetime
     ids: Sequence[Any] | None = None
     remembers: bool = False
+    in_order: bool = False
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> StreamClaim:
         """Return a claim from its stored form."""
         ids = unpack(document["ids"], document["others"]) if "ids" in document else None
         return cls(
-            document["number"], document["token"], document["until"], document["due"], ids, document.get("once", False)
+            *(document["number"], document["token"], document["until"], document["due"]),
+            ids=ids,
+            remembers=document.get("once", False),
+            in_order=document.get("in_order", False),
         )
 
     def document(self) -> dict[str, Any]:
@@ -108,4 +113,5 @@ class StreamClaim:
         if self.ids is None:
             return document
         packed, unpacked = pack(self.ids)
-        return {**document, "ids": packed, "others": unpacked, "once": self.remembers}
+        order = {"in_order": True} if self.in_order else {}
+        return {**document, "ids": packed, "others": unpacked, "once": self.remembers, **order}

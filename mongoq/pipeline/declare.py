@@ -60,6 +60,10 @@ class Declarations:
         on_timeout: OnTimeout | Default = DEFAULT,
         batch: int | Default | None = DEFAULT,
         probe: bool | Default = DEFAULT,
+        max_running: int | Default | None = DEFAULT,
+        rate: str | Default | None = DEFAULT,
+        burst: int | Default | None = DEFAULT,
+        rate_key: str | Callable[[Any], Any] | Default | None = DEFAULT,
     ) -> Callable[[H], H]:
         """Declare a stage, whose handler is the decorated function; the function is returned unchanged.
 
@@ -95,6 +99,11 @@ class Declarations:
             on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
             batch: the handler takes a list of up to this many payloads, and returns a list with an entry for each.
             probe: while the handler keeps failing, one item at a time is tried.
+            max_running: items of the queue that run at a time, over the runs of all processes. The limits are settings
+                of the queue, as for consumers: the stage takes items from one queue then. See [limits](limits.md).
+            rate: items that may start in a time, such as ``"100/m"``, over the runs of all processes.
+            burst: items that may start at once; default what the rate allows in a quarter of a second, at least one.
+            rate_key: each key has the rate to itself: the dotted name of a field, or a function of the payload.
         """
         return self._declare(
             name=name,
@@ -120,6 +129,10 @@ class Declarations:
                 on_timeout=on_timeout,
                 batch=batch,
                 probe=probe,
+                max_running=max_running,
+                rate=rate,
+                burst=burst,
+                rate_key=rate_key,
             ),
         )
 
@@ -145,6 +158,10 @@ class Declarations:
         on_timeout: OnTimeout | Default = DEFAULT,
         batch: int | Default | None = DEFAULT,
         probe: bool | Default = DEFAULT,
+        max_running: int | Default | None = DEFAULT,
+        rate: str | Default | None = DEFAULT,
+        burst: int | Default | None = DEFAULT,
+        rate_key: str | Callable[[Any], Any] | Default | None = DEFAULT,
     ) -> Callable[[H], H]:
         """Declare a stage where items end: any returned value means success, and the item is done.
 
@@ -172,6 +189,10 @@ class Declarations:
                 on_timeout=on_timeout,
                 batch=batch,
                 probe=probe,
+                max_running=max_running,
+                rate=rate,
+                burst=burst,
+                rate_key=rate_key,
             ),
         )
 
@@ -300,6 +321,9 @@ class Declarations:
         max_time: Duration | Default | None = DEFAULT,
         on_timeout: OnTimeout | Default = DEFAULT,
         probe: bool | Default = DEFAULT,
+        max_running: int | Default | None = DEFAULT,
+        rate: str | Default | None = DEFAULT,
+        burst: int | Default | None = DEFAULT,
     ) -> Callable[[H], H]:
         """Declare a stage from frame to frame: its handler takes a batch of items as a frame and returns a frame.
 
@@ -349,6 +373,9 @@ class Declarations:
             max_time: the stack of a handler that runs longer is logged.
             on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
             probe: while the handler keeps failing, one item at a time is tried.
+            max_running: as for ``stage``; a frame has no more items than the limits allow.
+            rate: as for ``stage``.
+            burst: as for ``stage``.
         """
         return self._declare(
             name=name,
@@ -374,6 +401,9 @@ class Declarations:
                 on_timeout=on_timeout,
                 batch=batch,
                 probe=probe,
+                max_running=max_running,
+                rate=rate,
+                burst=burst,
             ),
         )
 

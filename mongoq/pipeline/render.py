@@ -78,7 +78,8 @@ def _stage(graph: Graph, stage: Stage) -> Iterator[tuple[str, str]]:
         yield "none", quote_if_odd(stage.none)
     yield from _sequence(stage.sequence)
     for option, value in stage.options.items():
-        yield option, _brief(value)
+        by_function = option == "rate_key" and callable(value)
+        yield option, f"by {quote_if_odd(import_path(value))}" if by_function else _brief(value)
 
 
 def _sequence(sequence: Any) -> Iterator[tuple[str, str]]:
@@ -121,7 +122,7 @@ def _outcome(outcome: Outcome) -> str:
         return "drop"
     if not isinstance(outcome, Move):
         return _brief(outcome)
-    options = {name: getattr(outcome, name) for name in ("delay", "when", "priority")}
+    options = {name: getattr(outcome, name) for name in ("delay", "when", "priority", "expires")}
     parameters = {name: value for name, value in options.items() if value is not None}
     if outcome.headers is not KEEP:
         parameters["headers"] = outcome.headers

@@ -22,6 +22,7 @@ from mongoq.model.encoding.extended_json import time_text
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, state_of
 from mongoq.model.item_document import to_plain
+from mongoq.model.limits import QueueLimits
 from mongoq.model.process import EVENTS
 from mongoq.model.sequence import blocked_filter, control_id
 from mongoq.model.settings import QueueSettings, from_stored, queue_options, resolve_settings
@@ -32,6 +33,7 @@ from mongoq.protocol.base.first_due import first_due_pipeline
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, unusable_settings
 from mongoq.protocol.base.topics import Bound, read_bindings
 from mongoq.protocol.coordination.heartbeats import WorkerRecord, workers
+from mongoq.protocol.coordination.limits import read_limits_of
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
@@ -104,6 +106,7 @@ class QueueInsight:
         dead_queue: name of its dead queue; ``None`` if it has none.
         dead: live items in its dead queue.
         events: counts of events since the queue was made, by name, as in ``QueueStats``.
+        limits: what is used of its limits; ``None`` if it has none.
     """
 
     name: str
@@ -121,6 +124,7 @@ class QueueInsight:
     dead_queue: str | None = None
     dead: BoundedCount = NO_ITEMS
     events: Mapping[str, int] = field(default_factory=dict)
+    limits: QueueLimits | None = None
 
     @property
     def live(self) -> BoundedCount:
@@ -151,6 +155,7 @@ class QueueInsight:
             "consumers": self.consumers,
             "dead_queue": self.dead_queue,
             "events": dict(self.events),
+            "limits": None if self.limits is None else self.limits.to_document(),
         }
 
 
@@ -159,8 +164,9 @@ def read_queues(
 ) -> Flow[list[QueueInsight]]:
     """Read the state of all queues, or of the named ones, in order of their names.
 
-    It takes six reads of control documents and names, one ``aggregate`` of history, and one ``aggregate`` for each 25
-    queues. All counts together examine ``budget`` documents at most, but about 20 for each queue in any case.
+    It takes six reads of control documents and names, a seventh if a queue has limits, one ``aggregate`` of history,
+    and one ``aggregate`` for each 25 queues. All counts together examine ``budget`` documents at most, but about 20 for
+    each queue in any case.
 
     Raises:
         QueueUnknown: no caller has used a named queue.
@@ -182,6 +188,7 @@ def read_queues(
     counted = yield from _read_states(broker, sorted((held | ordered) & {*wanted, *dead}), budget, ordered=ordered)
     recent = yield from _count_recent(broker, sorted(held & {*wanted}), budget * KEYS_PER_DOCUMENT)
     consumers = yield from _count_consumers(broker)
+    limits = yield from read_limits_of(broker, [each for each in settings.values() if each.is_limited])
     now = broker.clock.now()
     return [
         replace(
@@ -193,6 +200,7 @@ def read_queues(
             dead_queue=settings[name].dead,
             dead=_live(counted.get(settings[name].dead or "")),
             events=_events_in(counters.get(name, {})),
+            limits=limits.get(name),
         )
         for name in wanted
     ]

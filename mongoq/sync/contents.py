@@ -13,9 +13,11 @@ from mongoq.drivers.threads.driver import Runner
 from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
+from mongoq.model.limits import QueueLimits
 from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, QueueSettings
 from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
+from mongoq.protocol.coordination.limits import read_limits
 from mongoq.protocol.history import read, replay
 from mongoq.protocol.history.pages import Range, history_page, history_range
 from mongoq.protocol.history.read import Counts, Selection, blocked_by
@@ -77,6 +79,17 @@ class Contents(Runner[QueueContext[M]]):
             limit: number of items to read, at most.
         """
         return self._run(read.counts, limit)
+
+    def limits(self) -> QueueLimits:
+        """Return the limits of the queue and what is used of them, which says why due items wait (two ``find``).
+
+        ``limits().reason`` is the text: which part of ``max_running`` is in use, and when the next item may start under
+        the ``rate``; ``None`` if the limits let an item start now. See [limits](limits.md).
+
+        Raises:
+            CollectionUnsuitable: another program has stored settings that cannot be used.
+        """
+        return self._run(read_limits)
 
     def blocked_by(self, id: ObjectId) -> list[Item[M]]:
         """Return the items that an item waits for, the first ones of its sequence (two ``find``).

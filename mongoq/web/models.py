@@ -23,6 +23,27 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+class PermitDocument(Answer):
+    """A worker that holds permits of a queue, or asks for some."""
+
+    worker: str
+    permits: int = Field(description="Items that it may run at a time; 0 if it only asks.")
+    wanted: int = Field(description="Permits that it could use.")
+    until: str = Field(description="End of the lease of its permits, or of its request.")
+
+
+class LimitsDocument(Answer):
+    """What is used of the limits of a queue."""
+
+    max_running: int | None = Field(description="Runs at a time, over all workers; null for no limit.")
+    rate: str | None = Field(description="Runs that may start in a time, such as 100/m; null for no limit.")
+    burst: int | None = Field(description="Runs that may start at once under the rate; null for its default.")
+    permits: int = Field(description="Permits that workers hold: items that may run now.")
+    holders: list[PermitDocument]
+    next_start: str | None = Field(description="Time of the next start under the rate; null if an item may start now.")
+    reason: str | None = Field(description="Why no further item starts now; null if the limits let one start.")
+
+
 class QueueState(Answer):
     """State of a queue: its items by state, and its consumers."""
 
@@ -42,6 +63,7 @@ class QueueState(Answer):
     consumers: int = Field(description="Live workers and running queries of Spark that consume it.")
     dead_queue: str | None
     events: dict[str, int] = Field(description="Numbers of pushes, commits and other events since it was made.")
+    limits: LimitsDocument | None = Field(description="What is used of its limits; null if it has none.")
 
 
 class QueueList(Answer):

@@ -9,17 +9,15 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
-from mongoq.model.clock import VirtualClock, milliseconds, time_of
-from mongoq.model.item import Item, id_key
+from mongoq.model.clock import VirtualClock, milliseconds
+from mongoq.model.item import Item
 from mongoq.model.outcomes import Release
 from mongoq.model.rate import Block, Pace, Slots
-from mongoq.model.rate_key import RateKey
 from mongoq.protocol.coordination.limits import (
     LimitContended,
     PermitRequest,
@@ -27,7 +25,8 @@ from mongoq.protocol.coordination.limits import (
     bucket_id,
     give_back_slots,
     keep_permits,
-    plan_later,
+    plan_again,
+    read_document,
     take_permits,
     take_slots,
 )
@@ -36,13 +35,12 @@ from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
+from mongoq.worker.keyed_rates import MAX_KEYED_CLAIM, KeyedRates
 
 T = TypeVar("T")
 
 CLAIM_LEAD_MS = 50.0
 """Milliseconds before its slot at which an item is claimed."""
-MAX_KEYED_CLAIM = 10
-"""Items in one claim, at most, whose rates are known only after it."""
 PERMIT_LEASES = 1.5
 """Lease of permits in leases of items: they end after the items that are held under them."""
 PERMIT_LEASES_LEFT = 1.25
@@ -55,16 +53,6 @@ REFUSED_PAUSE_SECONDS = 0.05
 """Seconds after which a worker without any permit asks again."""
 BUSY_PAUSE_SECONDS = 0.002
 """Seconds between two looks whether another thread or task still changes the permits."""
-MAX_KEYED = 10_000
-"""Items whose slots are remembered, at most."""
-
-
-@dataclass(slots=True)
-class _Keyed:
-    """Slot of an item with a rate of its own key."""
-
-    bucket: str
-    slots: Slots
 
 
 def find_pace(context: QueueContext[Any]) -> Pace | None:
@@ -90,12 +78,13 @@ class Limiter:
         self._taking = 0
         self._slots = Slots()
         self._pace: Pace | None = None
-        self._keyed: dict[Any, _Keyed] = {}
+        self._keyed = KeyedRates(consumer, self._lock, self._take_block)
         self._at_gate = 0
         self._permits: Permits | None = None
         self._document: Mapping[str, Any] | None = None
-        self._asked_at = self._used_at = float("-inf")
+        self._asked_at = self._seen_at = self._used_at = float("-inf")
         self._asked_limit: int | None = None
+        self._asked_wanted = 0
         self._resume_at = float("-inf")
         self._was_limited = False
         self._adopted: Any = None
@@ -246,9 +235,7 @@ class Limiter:
 
     def _take_permits(self, most: int, n: int) -> Flow[int]:
         occupied, permits, now = self._backlog.occupied, self._permits, self._context.broker.clock.now()
-        known_for = KNOWN_SECONDS if permits is not None and permits.number else REFUSED_PAUSE_SECONDS
-        is_known = time.monotonic() - self._asked_at < known_for and most == self._asked_limit
-        if permits is not None and is_known:
+        if permits is not None and self._is_known(permits, most, occupied, occupied + n):
             if permits.number <= occupied:
                 self._rest(self._pause_without(permits))
                 return 0
@@ -271,13 +258,24 @@ class Limiter:
         permits, self._document = yield from take_permits(
             self._context.broker, self._context.name, request, self._document
         )
-        self._permits, self._asked_at, self._asked_limit = permits, time.monotonic(), most
+        self._permits, self._asked_at = permits, time.monotonic()
+        self._asked_limit, self._asked_wanted = most, request.wanted
         if permits.lost:
             self.is_lost = occupied > 0
         if permits.number <= occupied or self.is_lost:
             self._rest(self._pause_without(permits))
             return 0
         return min(n, permits.number - occupied)
+
+    def _is_known(self, permits: Permits, most: int, occupied: int, wanted: int) -> bool:
+        """Return whether a claim goes by the permits held, without asking for them again."""
+        if most != self._asked_limit:
+            return False
+        known_for = KNOWN_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
+        now = time.monotonic()
+        # A look finds out what others want. That this worker wants more than before, they learn when it asks.
+        is_seen = now - self._seen_at < known_for and (permits.number > occupied or wanted <= self._asked_wanted)
+        return is_seen or now - self._asked_at < known_for
 
     def _pause_without(self, permits: Permits) -> float:
         return MAX_PAUSE_SECONDS if permits.number else REFUSED_PAUSE_SECONDS
@@ -324,15 +322,33 @@ class Limiter:
         options: dict[str, Any] = {"number": number, "lease": lease, "known": self._document}
         permits, self._document = yield from keep_permits(self._context.broker, self._context.name, self._by, **options)
         self.is_lost = self.is_lost or permits.lost
-        self._permits = permits if number or permits.lost else None
-        self._asked_at = float("-inf")
+        self._permits, self._asked_wanted = (permits if number or permits.lost else None), number
+        self._asked_at = self._seen_at = float("-inf")
 
-    def is_trimmable(self) -> bool:
-        """Return whether permits are held that no claim has used for a moment."""
-        permits = self._permits
-        if permits is None or self.is_lost or time.monotonic() - self._used_at < KNOWN_SECONDS / 2:
-            return False
-        return permits.number > self._backlog.occupied + self.claiming
+    def check(self) -> Flow[None]:
+        """Give back permits that no claim has used for a moment; else look, beside the claims, whether others want any.
+
+        So a claim seldom asks, which takes as long as the claim itself while several workers change the document.
+        """
+        permits, now = self._permits, time.monotonic()
+        if permits is None or self.is_lost or permits.number == 0:
+            return
+        if now - self._used_at >= KNOWN_SECONDS / 2 and permits.number > self._backlog.occupied + self.claiming:
+            yield from self.give_back()
+        elif now - self._asked_at >= KNOWN_SECONDS / 2:
+            yield from self._look(permits, now)
+
+    def _look(self, permits: Permits, now: float) -> Flow[None]:
+        """Read the document of the permits, and have the next claim ask if the worker may have more or fewer now."""
+        limit = self._asked_limit
+        document = yield from read_document(self._context.broker, self._context.name)
+        planned = None if limit is None else plan_again(document, self._by, limit, self._context.broker.clock.now())
+        if self._permits is not permits or limit != self._asked_limit:
+            return  # a claim has asked meanwhile
+        if planned == permits.number:
+            self._document, self._seen_at = document, now
+        else:
+            self._asked_at = self._seen_at = float("-inf")
 
     def extend(self) -> Flow[None]:
         """Extend the lease of the permits, before the leases of the items are; sets ``is_lost`` when it has ended."""
@@ -354,7 +370,7 @@ class Limiter:
     def forget_loss(self) -> None:
         """Begin anew after the items that were held under lost permits have been given up."""
         self.is_lost, self._permits, self._document = False, None, None
-        self._asked_at = float("-inf")
+        self._asked_at = self._seen_at = float("-inf")
 
     def leave(self, number: int = 0) -> Flow[None]:
         """Give back everything at the end, but for the permits of ``number`` runs that were left behind."""
@@ -372,45 +388,10 @@ class Limiter:
     def admit(
         self, items: Sequence[Item[Any]], refuse: Callable[[Item[Any], Exception], Any]
     ) -> Flow[tuple[list[Item[Any]], list[tuple[Item[Any], Any]]]]:
-        """Take a slot of its key for each claimed item; returns the items to run, and the others with outcomes.
-
-        An item whose bucket is empty is put off until its time. ``refuse`` returns the outcome of an item without a
-        usable key.
-        """
-        rate_key = self._consumer.rate_key
-        if rate_key is None or self._pace is None:
+        """Take a slot of its key for each claimed item; returns the items to run, and the others with outcomes."""
+        if self._consumer.rate_key is None or self._pace is None:
             return list(items), []
-        kept: list[Item[Any]] = []
-        others: list[tuple[Item[Any], Any]] = []
-        for item in items:
-            try:
-                key = rate_key.read(item)
-            except Exception as error:
-                others.append((item, refuse(item, error)))
-                continue
-            later = yield from self._admit_keyed(item, rate_key, key)
-            if later is None:
-                kept.append(item)
-            else:
-                others.append((item, later))
-        return kept, others
-
-    def _admit_keyed(self, item: Item[Any], rate_key: RateKey, key: bytes) -> Flow[Release | None]:
-        assert self._pace is not None
-        keyed = _Keyed(bucket_id(self._context.name, key), Slots())
-        wait = yield from self._take_block(keyed.bucket, keyed.slots, 1)
-        if wait > 0:
-            return (yield from self._put_off(keyed.bucket, wait))
-        with self._lock:
-            if len(self._keyed) >= MAX_KEYED:  # of items that went back unused
-                self._keyed.clear()
-            self._keyed[id_key(item.id)] = keyed
-        return None
-
-    def _put_off(self, bucket: str, wait: float) -> Flow[Release]:
-        assert self._pace is not None
-        planned = yield from plan_later(self._context.broker, bucket, self._pace, wait)
-        return Release(time_of(math.ceil(planned)))
+        return (yield from self._keyed.admit_all(items, self._pace, refuse))
 
     # --- starts ----------------------------------------------------------------------------------
 
@@ -435,20 +416,17 @@ class Limiter:
                 wait = self._slots.use(self._now(), len(run.items)) / 1000
                 # While a block is being moved, its slots are not to be seen.
                 return MIN_PAUSE_SECONDS if self._taking and wait == math.inf else wait
-            keyed = self._keyed.get(id_key(run.items[0].id))
-            wait = math.inf if keyed is None else keyed.slots.use(self._now()) / 1000
-            if wait == 0:
-                del self._keyed[id_key(run.items[0].id)]
-            return wait
+            return self._keyed.use(run.items[0], self._now()) / 1000
 
     def take_for(self, run: HandlerCall) -> Flow[Release | float]:
         """Take slots for a call that has none; returns the seconds to wait, or the outcome of an item to put off."""
         try:
-            if self._consumer.rate_key is None:
+            pace = self._pace
+            if self._consumer.rate_key is None or pace is None:
                 wait = yield from self._take_block(bucket_id(self._context.name), self._slots, len(run.items))
                 return wait / 1000
             [item] = run.items
-            later = yield from self._admit_keyed(item, self._consumer.rate_key, self._consumer.rate_key.read(item))
+            later = yield from self._keyed.admit(item, pace)
             return 0.0 if later is None else later
         except LimitContended:
             return REFUSED_PAUSE_SECONDS

@@ -19,6 +19,8 @@ from mongoq.cli.checks import server_checks as checks
 from mongoq.cli.checks.queue_checks import check_consumers, check_oldest, check_paused, check_workers
 from mongoq.cli.main import main
 from mongoq.embedded import EmbeddedServer
+from mongoq.model.limits import QueueLimits
+from mongoq.model.permits import PermitHolder
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.insight import BoundedCount, QueueInsight
 from tests.servers import drop, spare_the_journal
@@ -354,3 +356,13 @@ def test_workers_that_have_gone_are_named() -> None:
     finding = check_workers([live, gone])
     assert finding.state == "problem"
     assert "b:2:y/1 since 2026-11-26 00:00:00 UTC" in finding.detail
+
+
+def test_a_queue_that_waits_for_its_limits_says_so() -> None:
+    holders = (PermitHolder("worker", 8, 8, NOW, NOW),)
+    limits = QueueLimits("calls", NOW, max_running=8, rate="5/s", holders=holders)
+    finding = check_oldest([queue("calls", 70, limits=limits)], timedelta(hours=1))
+    assert finding.detail == "due items wait in calls (1:10:00, workers hold 8 of 8 permits)"
+    limits = QueueLimits("calls", NOW, max_running=9, holders=holders)
+    finding = check_oldest([queue("calls", 70, limits=limits)], timedelta(hours=1))
+    assert finding.detail == "due items wait in calls (1:10:00)"

@@ -31,6 +31,7 @@ OF_ONE_QUEUE = [
     ["history", "ordres"],
     ["stats", "ordres"],
     ["settings", "ordres"],
+    ["limits", "ordres"],
     ["queues", "ordres"],
 ]
 ALL = [["queues"], ["watch"], ["peek", "q"], ["show", "0" * 24], ["history", "q"], ["workers"], ["bindings"], ["stats"]]
@@ -493,3 +494,27 @@ def test_the_column_of_blocked_items_is_there_when_there_are_any(run: Run, broke
     assert "blocked" not in run("queues").stdout
     broker.queue("orders").push_many(range(2), sequence="a")
     assert "blocked" in run("queues").stdout
+
+
+def test_limits_say_what_is_used_and_by_which_workers(
+    run: Run, read: Read, orders: mongoq.Queue[Any], raw: Any
+) -> None:
+    orders.push(1)
+    assert (
+        "has no limits; mongoq configure orders --max-running 8 --rate 100/m sets some"
+        in run("limits", "orders").stdout
+    )
+    orders.configure(max_running=2, rate="1/h", burst=1)
+    assert run("limits", "orders").stdout.startswith("an item may start now")
+    now = datetime.now(UTC)
+    until = now + timedelta(minutes=5)
+    permits = {"by": HOSTILE, "number": 2, "wanted": 4, "since": now, "until": until}
+    raw.insert_one({"_id": "limit:orders", "holders": [permits]})
+    raw.insert_one({"_id": "rate:orders", "next": until.timestamp() * 1000, "interval": 3_600_020.0})
+    result = run("limits", "orders")
+    assert result.stdout.startswith("workers hold 2 of 2 permits; the next start under 1/h is at ")
+    assert "max-running  2" in result.stdout
+    assert "\x1b" not in result.stdout
+    [document] = read("limits", "orders")
+    assert (document["queue"], document["permits"], document["max_running"]) == ("orders", 2, 2)
+    assert document["holders"][0]["worker"] == HOSTILE

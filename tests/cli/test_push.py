@@ -203,13 +203,19 @@ def test_items_are_pushed_into_a_sequence(run: Run, broker: mongoq.Broker) -> No
     assert [item.payload for item in orders.peek(9, state="blocked")] == [2, 3]
 
 
+def test_items_of_a_sequence_have_a_time(run: Run, broker: mongoq.Broker) -> None:
+    assert run("push", "orders", "-", "--sequence", "a", "--expires", "5m", input="1\n2\n").exit_code == 0
+    items = [*broker.queue("orders").peek(), *broker.queue("orders").peek(state="blocked")]
+    assert [(item.payload, item.start_by is not None) for item in items] == [(1, True), (2, True)]
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
         (["--sequence", ""], "sequence: cannot be empty"),
         (["--sequence", "x" * 1025], "sequence"),
         (["--sequence", "a", "--key", "k"], "give --sequence or --key"),
-        (["--sequence", "a", "--expires", "5m"], "expires: cannot be given with sequence="),
+        (["--sequence", "a", "--expires", "0"], "expires"),
     ],
 )
 def test_a_sequence_that_cannot_be_used_pushes_nothing(

@@ -44,6 +44,7 @@ def guarded(memory: Path) -> Iterator[tuple[dict[str, str], ObjectId]]:
         ["bindings"],
         ["stats"],
         ["settings", "orders"],
+        ["limits", "orders"],
         ["show"],
     ],
 )

@@ -233,6 +233,7 @@ VIEWS = (
     ["bindings"],
     ["stats"],
     ["settings", "orders"],
+    ["limits", "orders"],
     ["dead", "list", "orders"],
     ["dead", "show", "orders"],
     ["export", "orders"],

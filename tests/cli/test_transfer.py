@@ -452,6 +452,19 @@ def test_processed_items_and_letters_keep_the_name_of_their_sequence(
     assert [(item.payload, item.sequence) for item in orders.peek()] == [(1, "a")]
 
 
+def test_items_of_sequences_keep_their_times(run: Run, broker: mongoq.Broker, orders: Queue) -> None:
+    orders.push_many([1, 2], sequence="a", expires=[3600, 0.001])
+    text = export(run, "orders")
+    dates = {item.payload: item.start_by for item in [*orders.peek(), *orders.peek(state="blocked")]}
+    broker.drop_queue("orders", force=True)
+    assert run("import", "others", input=text).exit_code == 0
+    others = broker.queue("others")
+    assert {item.payload: item.start_by for item in [*others.peek(), *others.peek(state="blocked")]} == dates
+    others.commit(others.reserve() or pytest.fail("nothing"))
+    assert others.reserve() is None
+    assert others.counts().blocked == 0
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -460,7 +473,6 @@ def test_processed_items_and_letters_keep_the_name_of_their_sequence(
         ({"place": -1}, "place"),
         ({"place": "x"}, "place"),
         ({"key": "k"}, "place: an item with a place in a sequence has no key"),
-        ({"start_by": {"$date": "2026-01-01T00:00:00Z"}}, "place: an item with a place in a sequence has no start_by"),
     ],
 )
 def test_a_place_that_cannot_be_used_is_named(

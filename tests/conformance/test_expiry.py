@@ -220,13 +220,226 @@ async def test_a_copy_of_a_replay_has_no_such_time(shell: Shell) -> None:
     assert (await shell.queue("other").reserve()).payload == "a"
 
 
+# --- items made by others ------------------------------------------------------------------------
+
+
+async def test_a_moved_item_has_the_time_that_the_move_gives(shell: Shell) -> None:
+    queue, other = shell.queue(), shell.queue("other", on_expired="dead")
+    ids = await queue.push_many(range(4))
+    shell.clock.advance(100)
+    first, *items = await queue.reserve_many(4)
+    await queue.move(first, "other", expires=60)
+    day = shell.clock.now() + timedelta(days=1)
+    moves = [mongoq.Move("other", expires=MINUTE), mongoq.Move("other", delay=30, expires=31), mongoq.Move("other")]
+    await queue.move_many(zip(items, moves, strict=True))
+    times = {item.id: item.start_by for item in [*await other.peek(9), *await other.peek(state="scheduled")]}
+    start_by = shell.clock.now() + MINUTE
+    assert times == dict(zip(ids, [start_by, start_by, start_by - timedelta(seconds=29), None], strict=True))
+    shell.clock.advance(60)
+    (ever,) = await other.reserve_many(9)
+    assert ever.payload == 3
+    await other.move(ever, "orders", expires=day)
+    assert (await queue.get(ever.id)).start_by == day
+    assert [(letter.origin.reason, letter.origin.attempts) for letter in await other.dead.peek(9)] == [
+        ("expired", 0)
+    ] * 3
+
+
+async def test_items_moved_alike_have_one_time(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push_many(range(5))
+    move = mongoq.Move("other", expires=60)
+    await queue.move_many([(item, move) for item in await queue.reserve_many(5)])
+    assert {item.start_by for item in await shell.queue("other").peek(9)} == {shell.clock.now() + MINUTE}
+
+
+async def test_a_move_into_a_sequence_has_a_time(shell: Shell) -> None:
+    queue, other = shell.queue(), shell.queue("other")
+    await queue.push_many(range(3))
+    for item in await queue.reserve_many(3):
+        await queue.move(item, "other", sequence="a", expires=60 + item.payload)
+    shell.clock.advance(61)
+    assert [item.payload for item in await other.reserve_many(9)] == [2]
+
+
+@pytest.mark.parametrize("expires", [0, -1, True, float("nan"), "10m", datetime(2040, 1, 1), {"$gt": 1}], ids=repr)
+async def test_a_move_with_what_no_time_can_be_changes_nothing(shell: Shell, expires: Any) -> None:
+    queue = shell.queue()
+    await queue.push(1)
+    item = await queue.reserve()
+    with pytest.raises(mongoq.ArgumentInvalid, match="expires"):
+        await queue.move(item, "other", expires=expires)
+    with pytest.raises(mongoq.ArgumentInvalid, match=r"moves\[0\].expires"):
+        await queue.move_many([(item, mongoq.Move("other", expires=expires))])
+    with pytest.raises(mongoq.ArgumentInvalid, match="never start"):
+        await queue.move(item, "other", delay=60, expires=60)
+    await queue.commit(item)
+
+
+async def test_the_item_of_a_tick_has_the_time_of_its_schedule(shell: Shell) -> None:
+    queue = shell.queue("reports")
+    await shell.broker.schedule("hourly", queue="reports", every=3600, expires=600)
+    shell.clock.advance(3600)
+    assert await shell.broker.tick() == 1
+    (item,) = await queue.peek()
+    assert item.start_by == shell.clock.now() + 10 * MINUTE
+    shell.clock.advance(600)
+    assert await queue.reserve() is None
+    extra = await queue.get(await shell.broker.run_schedule_now("hourly"))
+    assert extra.start_by == shell.clock.now() + 10 * MINUTE
+    await shell.broker.schedule("hourly", queue="reports", every=3600)
+    shell.clock.advance(3600)
+    assert await shell.broker.tick() == 1
+    assert {item.start_by for item in await queue.peek(9)} == {extra.start_by, None}
+
+
+# --- sequences -----------------------------------------------------------------------------------
+
+
+def _control_documents(shell: Shell) -> list[Any]:
+    documents = shell.raw.find({"_id": {"$regex": "^sequence:"}}).sort("sequence", 1)
+    return [(document["sequence"], document["open"]) for document in documents]
+
+
+@pytest.mark.parametrize("on_expired", ["history", "dead"])
+@pytest.mark.parametrize("history", [None, 7200])
+@pytest.mark.parametrize("way", CLAIMS)
+async def test_the_next_item_follows_one_that_was_not_started_in_time(
+    shell: Shell, way: str, history: Any, on_expired: str
+) -> None:
+    queue = shell.queue(history=history, on_expired=on_expired)
+    for payload, expires in (("late", 60), ("fresh", 3600), ("ever", None)):
+        await queue.push(payload, sequence="a", expires=expires)
+    shell.clock.advance(60)
+    (item,) = await _claim(queue, way)
+    assert (item.payload, item.attempts) == ("fresh", 1)
+    if way != "pop":
+        assert await _claim(queue, way) == [], "one at a time"
+    assert shell.raw.count_documents({"payload": "late", "q": "orders", "place": {"$exists": True}}) == 0
+    letters = await queue.dead.peek(9)
+    kept = [each.payload for each in await _history(queue)] if history else []
+    assert [letter.payload for letter in letters] == (["late"] if on_expired == "dead" else [])
+    assert ("late" in kept) == (history is not None and on_expired == "history")
+    for letter in letters:
+        assert (letter.sequence, letter.origin.reason, letter.start_by) == ("a", "expired", None)
+
+
+@pytest.mark.parametrize("way", CLAIMS)
+async def test_a_blocked_item_that_has_expired_is_met_when_its_turn_comes(shell: Shell, way: str) -> None:
+    queue = shell.queue()
+    await queue.push("first", sequence="a")
+    await queue.push_many(["late", "later", "good"], sequence="a", expires=[60, 61, None])
+    first = await queue.reserve()
+    shell.clock.advance(61)
+    first = await queue.reserve()  # again, after its lease
+    assert await _claim(queue, way) == []
+    assert (await queue.counts()).blocked == 3, "no claim meets what waits"
+    await queue.commit(first)
+    assert [item.payload for item in await _claim(queue, way)] == ["good"]
+    assert shell.raw.count_documents({"start_by": {"$exists": True}}) == 0
+
+
+@pytest.mark.parametrize("way", CLAIMS)
+async def test_however_many_of_a_sequence_have_expired_the_next_one_is_found(shell: Shell, way: str) -> None:
+    queue = shell.queue()
+    await queue.push_many(range(30), sequences=["a", "b", "c"] * 10, expires=1)
+    await queue.push_many(["a", "b", "c"], sequences=["a", "b", "c"])
+    shell.clock.advance(1)
+    found = []
+    for _ in range(3):
+        for item in await _claim(queue, way):
+            found.append(item.payload)
+            if way != "pop":
+                await queue.commit(item)
+    assert sorted(found) == ["a", "b", "c"]
+    assert await queue.size() == 0
+    assert _control_documents(shell) == []
+
+
+async def test_a_sequence_of_expired_items_alone_ends(shell: Shell) -> None:
+    queue = shell.queue(history=3600)
+    await queue.push_many(range(5), sequence="a", expires=1)
+    shell.clock.advance(1)
+    assert await queue.reserve() is None
+    assert _control_documents(shell) == []
+    assert {(item.payload, item.attempts, item.sequence) for item in await _history(queue)} == {
+        (number, 0, "a") for number in range(5)
+    }
+    assert shell.raw.count_documents({"$or": [{"place": {"$exists": True}}, {"ready_from": {"$exists": True}}]}) == 0
+    assert await queue.repair_sequences() == 0
+    await shell.broker.close()
+    assert (await _events(shell)).expired == 5
+
+
+async def test_of_several_at_a_time_each_that_has_expired_lets_one_follow(shell: Shell) -> None:
+    queue = shell.queue(max_in_sequence=2)
+    await queue.push_many(range(6), sequence="a", expires=[1, 60, 1, None, 1, None])
+    shell.clock.advance(1)
+    items = [await queue.reserve(), await queue.reserve()]
+    assert [item.payload for item in items] == [1, 3]
+    assert await queue.reserve() is None
+    assert _control_documents(shell) == [("a", 2)]
+    await queue.commit_many(items)
+    assert (await queue.reserve()).payload == 5
+
+
+@pytest.mark.parametrize("claim", ["reserve", "reserve_many"])
+async def test_a_started_item_of_a_sequence_keeps_its_place_and_does_not_expire(shell: Shell, claim: str) -> None:
+    queue = shell.queue()
+    await queue.push_many(["a", "b"], sequence="s", expires=[60, None])
+    (item,) = await _claim(queue, claim)
+    assert shell.raw.count_documents({"start_by": {"$exists": True}}) == 0
+    await queue.release(item, delay=3600)
+    shell.clock.advance(1800)
+    assert await queue.reserve() is None
+    shell.clock.advance(1800)
+    assert (await queue.reserve()).payload == "a"
+
+
+async def test_a_letter_of_a_sequence_that_has_expired_goes_back_to_its_end(shell: Shell) -> None:
+    queue = shell.queue(on_expired="dead")
+    await queue.push_many(["late", "next"], sequence="s", expires=[60, None])
+    shell.clock.advance(60)
+    item = await queue.reserve()
+    assert (await queue.dead.replay()).pushed == 1
+    assert await queue.reserve() is None
+    await queue.commit(item)
+    shell.clock.advance(3600)
+    again = await queue.reserve()
+    assert (again.payload, again.sequence, again.start_by) == ("late", "s", None)
+
+
+async def test_expired_items_of_a_sequence_are_settled_beside_others(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push_many(range(8), sequences=["a", None, "b", None] * 2, expires=[1, 1, None, None] * 2)
+    shell.clock.advance(1)
+    items = await queue.reserve_many(9)
+    assert sorted(item.payload for item in items) == [2, 3, 7]
+    await queue.commit_many(items)
+    assert [item.payload for item in await queue.reserve_many(9)] == [6]
+
+
+async def test_a_blocked_item_shows_its_time(shell: Shell) -> None:
+    queue = shell.queue()
+    first, second = await queue.push_many(["a", "b"], sequence="s", expires=60)
+    (blocked,) = await queue.peek(state="blocked")
+    assert (blocked.id, blocked.start_by) == (second, shell.clock.now() + MINUTE)
+    assert [item.id for item in await queue.blocked_by(second)] == [first]
+    shell.clock.advance(61)
+    assert await queue.purge(state="blocked") == 1
+    assert await queue.reserve() is None
+    assert _control_documents(shell) == []
+
+
 # --- arguments -----------------------------------------------------------------------------------
 
 
-async def test_a_time_that_is_over_is_no_error(shell: Shell) -> None:
-    queue = shell.queue()
-    await queue.push("a", expires=shell.clock.now() - MINUTE)
-    assert await queue.size() == 1
+@pytest.mark.parametrize("delay", [None, 0, timedelta(0)])
+async def test_a_time_that_is_over_is_no_error(shell: Shell, delay: Any) -> None:
+    queue, over = shell.queue(), shell.clock.now() - MINUTE
+    await queue.push("a", expires=over, delay=delay)
+    await queue.push_many(["b"], expires=[over], delay=delay)
+    assert await queue.size() == 2
     assert await queue.reserve() is None
 
 

@@ -22,12 +22,14 @@ class Order(pydantic.BaseModel):
     customer: str
 
 
-async def fill(shell: Shell, *payloads: Any, sequence: str = "a", most: int = 1, **options: Any) -> Any:
+async def fill(
+    shell: Shell, *payloads: Any, sequence: str = "a", most: int = 1, expires: float | None = None, **options: Any
+) -> Any:
     """Push into a sequence of a queue that holds, and return the queue."""
     queue = shell.queue(**options)
     await queue.configure(on_dead="hold", max_in_sequence=most)
     for payload in payloads:
-        await queue.push(payload, sequence=sequence)
+        await queue.push(payload, sequence=sequence, expires=expires)
     return queue
 
 
@@ -146,6 +148,35 @@ async def test_an_item_with_attempts_that_cannot_be_counted_holds_its_sequence(s
     assert (letter.origin.place, control(shell)) == (0, (1, [letter.id]))
     await queue.dead.remove(letter.id)
     assert await drain(shell) == [2]
+
+
+@pytest.mark.parametrize("claim", ["reserve", "reserve_many", "pop"])
+async def test_an_item_that_was_not_started_in_time_holds_its_sequence(shell: Shell, claim: str) -> None:
+    queue = await fill(shell, 1, 2, expires=60, on_expired="dead")
+    await fill(shell, 3)
+    shell.clock.advance(61)
+    for number in (1, 2):
+        if claim == "reserve_many":
+            assert await queue.reserve_many(5) == []
+        else:
+            assert await getattr(queue, claim)() is None
+        (letter,) = await queue.dead.peek(9)
+        assert (letter.payload, letter.origin.reason, letter.origin.place) == (number, "expired", number - 1)
+        assert control(shell) == (1, [letter.id])
+        assert await queue.dead.remove(letter.id)
+    assert await drain(shell) == [3]
+    assert (await shell.broker.stats())["orders"].expired == 2
+
+
+async def test_items_that_expire_together_hold_their_sequences(shell: Shell) -> None:
+    for name in "ab":
+        queue = await fill(shell, f"{name}1", f"{name}2", sequence=name, expires=60, on_expired="dead")
+    shell.clock.advance(61)
+    assert await queue.reserve() is None
+    assert sorted(item.payload for item in await queue.dead.peek(9)) == ["a1", "b1"]
+    assert (await queue.counts()).blocked == 2
+    assert (await queue.dead.replay()).pushed == 2
+    assert sorted(item.payload for item in await queue.reserve_many(9)) == ["a1", "b1"]
 
 
 async def test_items_without_a_sequence_hold_nothing(shell: Shell) -> None:

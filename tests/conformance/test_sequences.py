@@ -608,17 +608,6 @@ async def test_a_sequence_cannot_be_combined_with_a_key(shell: Shell) -> None:
     assert await queue.size() == 1
 
 
-async def test_an_item_of_a_sequence_cannot_expire(shell: Shell) -> None:
-    queue = shell.queue()
-    for push in (
-        lambda: queue.push(1, sequence="a", expires=60),
-        lambda: queue.push_many([1, 2], sequences=[None, "a"], expires=60),
-    ):
-        with pytest.raises(mongoq.ArgumentInvalid, match="expires: cannot be given with sequence="):
-            await push()
-    assert await queue.size() == 0
-
-
 @pytest.mark.parametrize(
     "options",
     [{"sequences": ["a"]}, {"sequences": "ab", "sequence": "a"}, {"sequences": 3}, {"sequences": ["a", "b", "c"]}],

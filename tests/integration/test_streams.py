@@ -518,3 +518,40 @@ def test_a_claim_of_expired_items_alone_is_none(make: Make, clock: mongoq.Virtua
     clock.advance(1)
     assert process.claim() is None
     assert process.queue.size() == 0
+
+
+# --- sequences -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("history", [None, 3600])
+def test_the_next_items_of_sequences_follow_a_settled_claim(make: Make, raw: Any, history: Any) -> None:
+    process = make(history=history)
+    process.queue.push_many(range(9), sequences=["a", "b", None] * 3)
+    process.open()
+    settled: list[int] = []
+    while claim := process.claim(after=len(settled)):
+        payloads = [raw.find_one({"_id": id})["payload"] for id in claim.ids]
+        assert process.settle(claim.number) == len(payloads)
+        settled += payloads
+    assert [number for number in settled if number % 3 == 0] == [0, 3, 6]
+    assert [number for number in settled if number % 3 == 1] == [1, 4, 7]
+    assert len(settled) == 9
+    assert not list(raw.find({"$or": [{"place": {"$exists": True}}, {"_id": {"$regex": "^sequence:"}}]}))
+
+
+@pytest.mark.parametrize("on_expired", ["history", "dead"])
+def test_a_claim_settles_expired_items_of_sequences_and_the_next_ones_follow(
+    make: Make, clock: mongoq.VirtualClock, raw: Any, on_expired: Any
+) -> None:
+    process = make(on_expired=on_expired)
+    process.queue.push_many(range(8), sequences=["a", "b", None, "c"] * 2, expires=[1, 1, 1, 1, None, 1, None, None])
+    process.open()
+    clock.advance(1)
+    settled: list[int] = []
+    while claim := process.claim(after=process.run.number):
+        settled += [raw.find_one({"_id": id})["payload"] for id in claim.ids]
+        process.settle(claim.number)
+    assert sorted(settled) == [4, 6, 7]
+    expired = [letter.payload for letter in process.queue.dead.peek(9)]
+    assert sorted(expired) == ([0, 1, 2, 3, 5] if on_expired == "dead" else [])
+    assert not list(raw.find({"$or": [{"place": {"$exists": True}}, {"_id": {"$regex": "^sequence:"}}]}))

@@ -30,13 +30,15 @@ QUEUES = st.sampled_from(["one", "two"])
 NAMES = ["a", "$b.c", "sequence:one:x"]
 SEQUENCES = st.sampled_from([None, *NAMES])
 DELAYS = st.sampled_from([None, 5])
+TIMES = st.sampled_from([None, None, 6])
 
 
 @dataclass(eq=False)
 class Entry:
     """An item as the model has it; ``item`` is the last reservation of it.
 
-    ``order`` is its place among all items of its sequence. A letter that ``holds`` keeps it.
+    ``order`` is its place among all items of its sequence. A letter that ``holds`` keeps it. It has expired once its
+    ``start_by`` is over; a claim that starts it removes that.
     """
 
     number: int
@@ -47,9 +49,13 @@ class Entry:
     head: bool = False
     holds: bool = False
     item: Any = None
+    start_by: datetime | None = None
 
     def is_eligible(self, now: datetime) -> bool:
-        return (self.head or self.sequence is None) and self.due <= now
+        return (self.head or self.sequence is None) and self.due <= now and not self.has_expired(now)
+
+    def has_expired(self, now: datetime) -> bool:
+        return self.start_by is not None and self.start_by <= now
 
 
 class Sequences(RuleBasedStateMachine):
@@ -127,9 +133,17 @@ class Sequences(RuleBasedStateMachine):
         for entry in [each for each in line if not each.head][: room if most is None else min(room, most)]:
             entry.head, entry.due = True, max(entry.due, self.clock.now())
 
-    def _new(self, queue: str, sequence: str | None, delay: float | None = None) -> Entry:
+    def _new(self, queue: str, sequence: str | None, delay: float | None = None, expires: float | None = None) -> Entry:
         self.number += 1
-        return Entry(self.number, queue, sequence, self.clock.now() + timedelta(seconds=delay or 0))
+        now = self.clock.now()
+        start_by = None if expires is None else now + timedelta(seconds=expires)
+        return Entry(self.number, queue, sequence, now + timedelta(seconds=delay or 0), start_by=start_by)
+
+    def _expire(self, queue: str) -> None:
+        """Let entries that a claim has settled in place of handing them out leave, and the next ones follow."""
+        stored = {document["payload"] for document in self.raw.find({"q": queue})}
+        expired = [each for each in self.live if each.queue == queue and each.has_expired(self.clock.now())]
+        self._leave([each for each in expired if each.number not in stored])
 
     def _eligible(self, queue: str) -> list[Entry]:
         return [each for each in self.live if each.queue == queue and each.is_eligible(self.clock.now())]
@@ -140,26 +154,28 @@ class Sequences(RuleBasedStateMachine):
     def _claim(self, queue: str, item: Any) -> Entry:
         [entry] = [each for each in self._eligible(queue) if each.number == item.payload]
         assert item.sequence == entry.sequence
-        entry.item, entry.due = item, self.clock.now() + timedelta(seconds=LEASE)
+        entry.item, entry.due, entry.start_by = item, self.clock.now() + timedelta(seconds=LEASE), None
         return entry
 
     # --- rules ------------------------------------------------------------------------------------
 
-    @rule(queue=QUEUES, sequence=SEQUENCES, delay=DELAYS)
-    def push(self, queue: str, sequence: str | None, delay: float | None) -> None:
-        entry = self._new(queue, sequence, delay)
-        self._queue(queue).push(entry.number, sequence=sequence, delay=delay)
+    @rule(queue=QUEUES, sequence=SEQUENCES, delay=DELAYS, expires=TIMES)
+    def push(self, queue: str, sequence: str | None, delay: float | None, expires: float | None) -> None:
+        entry = self._new(queue, sequence, delay, expires)
+        self._queue(queue).push(entry.number, sequence=sequence, delay=delay, expires=expires)
         self._enter([entry])
 
-    @rule(queue=QUEUES, sequences=st.lists(SEQUENCES, min_size=1, max_size=6))
-    def push_many(self, queue: str, sequences: list[str | None]) -> None:
-        entries = [self._new(queue, sequence) for sequence in sequences]
-        self._queue(queue).push_many([each.number for each in entries], sequences=sequences)
+    @rule(queue=QUEUES, options=st.lists(st.tuples(SEQUENCES, TIMES), min_size=1, max_size=6))
+    def push_many(self, queue: str, options: list[tuple[str | None, float | None]]) -> None:
+        entries = [self._new(queue, sequence, None, expires) for sequence, expires in options]
+        sequences, expires = [sequence for sequence, _ in options], [expires for _, expires in options]
+        self._queue(queue).push_many([each.number for each in entries], sequences=sequences, expires=expires)
         self._enter(entries)
 
     @rule(queue=QUEUES)
     def reserve(self, queue: str) -> None:
         item = self._queue(queue).reserve()
+        self._expire(queue)
         if item is None:
             assert not self._eligible(queue)
         else:
@@ -167,14 +183,19 @@ class Sequences(RuleBasedStateMachine):
 
     @rule(queue=QUEUES, number=st.integers(1, 6))
     def reserve_many(self, queue: str, number: int) -> None:
+        had_expired = any(each.has_expired(self.clock.now()) for each in self.live)
         items = self._queue(queue).reserve_many(number)
-        assert len(items) == min(number, len(self._eligible(queue)))
+        self._expire(queue)
+        most = min(number, len(self._eligible(queue)))
+        # Of the items that a claim finds, some may have expired; it returns at least one.
+        assert len(items) == most or (had_expired and 0 < len(items) < most)
         for item in items:
             self._claim(queue, item)
 
     @rule(queue=QUEUES)
     def pop(self, queue: str) -> None:
         item = self._queue(queue).pop()
+        self._expire(queue)
         if item is None:
             assert not self._eligible(queue)
         else:

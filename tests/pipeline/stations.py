@@ -45,6 +45,10 @@ def pass_on(payload: Any) -> Any:
     return payload
 
 
+def pair(left: Any, right: Any) -> Any:
+    return [left, right]
+
+
 def load(payload: Any) -> None:
     pass
 

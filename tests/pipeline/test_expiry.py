@@ -1,42 +1,139 @@
-"""Items that no stage started in time, on every engine."""
+"""Outputs, records and filtered items that must be started in time, on every engine."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import pytest
 
 import mongoq
 from tests.pipeline.conftest import Site
 
-PAST = datetime(2000, 1, 1, tzinfo=UTC)
+OVER = datetime(2020, 1, 1, tzinfo=UTC)
+FAR = datetime(2090, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
 
 
-def test_a_stage_does_not_run_expired_items(site: Site) -> None:
-    """They go to the error queue of the stage, which is its dead queue."""
-    pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+def times(site: Site, name: str) -> dict[Any, Any]:
+    """Return the times of the items of a queue, by their payloads."""
+    return {item.payload: item.start_by for item in site.queue(name).peek(100)}
 
-    @pipeline.stage("raw", to="out")
+
+def remaining(site: Site, name: str) -> dict[Any, timedelta | None]:
+    now = site.broker.clock.now() if site.engine == "virtual" else datetime.now(UTC)
+    return {payload: at and at - now for payload, at in times(site, name).items()}
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once"])
+@pytest.mark.parametrize("forks", [False, True])
+def test_an_output_has_the_time_that_its_move_gives(site: Site, delivery: Any, forks: bool) -> None:
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+
+    @pipeline.stage("raw", to="out", delivery=delivery)
     def work(payload: Any) -> Any:
-        return payload
+        expires = [OVER, HOUR, FAR, None][payload]
+        move = mongoq.Move("out", payload=payload, expires=expires)
+        return mongoq.Fork([move, mongoq.Move("out", payload=payload + 10)]) if forks else move
 
-    raw = site.queue("raw")
-    raw.configure(on_expired="dead")
-    raw.push_many(range(6), expires=[PAST, None, 3600, PAST, 3600, None])
+    site.queue("raw").push_many(range(4))
     site.drain(pipeline)
-    assert sorted(site.payloads("out")) == [1, 2, 4, 5]
-    assert sorted(site.letters("graph.errors")) == [(0, "expired"), (3, "expired")]
-    assert {item.start_by for item in site.queue("out").peek(9)} == {None}
+    left = remaining(site, "out")
+    assert set(left) == {*range(4), *(range(10, 14) if forks else ())}
+    assert timedelta(0) < (left[1] or pytest.fail("no time")) <= HOUR + timedelta(minutes=5)
+    found = times(site, "out")
+    assert (found[0], found[2], found[3]) == (OVER, FAR, None)
+    assert {found[payload] for payload in found if payload >= 10} <= {None}
+    started = [item.payload for item in site.queue("out").reserve_many(20)]
+    assert 0 not in started
+    assert len(started) == len(found) - 1
 
 
-def test_an_item_that_a_filter_moves_on_keeps_its_time(site: Site) -> None:
-    """It was not handed out: in its next queue it still must start in time."""
-    pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs=["out", "rest"])
+def test_an_output_that_could_never_start_is_a_failure_of_its_item(site: Site) -> None:
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
 
-    @pipeline.stage("raw", to=["out", "rest"], where={"kind": "a"}, otherwise=mongoq.Move("rest"))
+    @pipeline.stage("raw", to="out", max_retries=0)
     def work(payload: Any) -> Any:
-        return mongoq.Move("out")
+        return mongoq.Move("out", delay=60, expires=payload)
 
-    site.queue("raw").push_many([{"kind": "a"}, {"kind": "b"}, {"kind": "b"}], expires=3600)
+    site.queue("raw").push_many([60, "10m"])
     site.drain(pipeline)
-    assert [item.start_by is None for item in site.queue("out").peek(9)] == [True]
-    assert site.queue("rest").size() == 2
+    assert sorted(str(payload) for payload, _ in site.letters("line.errors")) == ["10m", "60"]
+    assert site.queue("out").size() == 0
+
+
+def test_a_filter_gives_a_time_to_what_it_moves(site: Site) -> None:
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs=["out", "rest"])
+    otherwise = mongoq.Move("rest", expires=FAR)
+    pipeline.stage("raw", to="out", where={"kind": "a"}, otherwise=otherwise)(lambda payload: payload["n"])
+    site.queue("raw").push_many([{"n": 1, "kind": "a"}, {"n": 2, "kind": "b"}])
+    site.drain(pipeline)
+    assert site.payloads("out") == [1]
+    assert [item.start_by for item in site.queue("rest").peek(9)] == [FAR]
+
+
+def test_a_filter_with_what_no_time_can_be_is_a_fault() -> None:
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs=["out", "rest"])
+    pipeline.stage("raw", to="out", where={"kind": "a"}, otherwise=mongoq.Move("rest", expires=-1))(lambda _: None)
+    with pytest.raises(mongoq.GraphInvalid, match="otherwise: expires: cannot be negative"):
+        pipeline.check()
+
+
+@pytest.mark.parametrize("queues", [("raw",), ("one", "two")])
+def test_records_of_a_source_have_their_times(server_site: Site, queues: tuple[str, ...]) -> None:
+    site = server_site
+    if queues != ("raw",):
+        site.broker.bind("raw", *queues)
+    pipeline = mongoq.Pipeline("line", outputs="raw")
+
+    @pipeline.source(to="raw", batch=3)
+    def rows(position: int | None) -> Iterator[mongoq.Record]:
+        for n in range(position or 0, 8):
+            expires: Any = [OVER, None, FAR, HOUR][n % 4]
+            yield mongoq.Record(n, position=n + 1, expires=expires)
+
+    site.drain(pipeline)
+    for name in queues:
+        found = times(site, name)
+        assert [found[n] for n in (0, 1, 2, 4, 5, 6)] == [OVER, None, FAR] * 2
+        assert all(timedelta(0) < (remaining(site, name)[n] or pytest.fail("no time")) <= 2 * HOUR for n in (3, 7))
+        assert sorted(item.payload for item in site.queue(name).reserve_many(9)) == [1, 2, 3, 5, 6, 7]
+
+
+def test_records_of_sequences_may_expire(server_site: Site) -> None:
+    pipeline = mongoq.Pipeline("line", outputs="raw")
+
+    @pipeline.source(to="raw")
+    def rows(position: int | None) -> Iterator[mongoq.Record]:
+        for n in range(position or 0, 4):
+            yield mongoq.Record(n, position=n + 1, sequence="a", expires=OVER if n != 2 else None)
+
+    server_site.drain(pipeline)
+    assert server_site.queue("raw").counts().blocked == 3
+    assert [item.payload for item in server_site.queue("raw").reserve_many(9)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"expires": -1}, "expires: cannot be negative"),
+        ({"expires": "10m"}, "expires: a timedelta"),
+        ({"expires": datetime(2040, 1, 1)}, "expires: a naive datetime"),
+        ({"expires": 60, "delay": 60}, "expires: the item is due .* so it could never start"),
+    ],
+)
+def test_a_record_with_a_time_that_cannot_be_used_stops_its_source(
+    server_site: Site, options: dict[str, Any], problem: str
+) -> None:
+    pipeline = mongoq.Pipeline("line", outputs="raw")
+
+    @pipeline.source(to="raw")
+    def rows(position: int | None) -> Iterator[mongoq.Record]:
+        yield mongoq.Record(0, position=1, expires=60)
+        yield mongoq.Record(1, position=2, **options)
+
+    with pytest.raises(mongoq.StageStopped) as stopped:
+        server_site.drain(pipeline)
+    assert problem.split(" .* ", maxsplit=1)[0] in str(stopped.value.__cause__)
+    assert server_site.payloads("raw") == [0]

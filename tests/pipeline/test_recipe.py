@@ -45,7 +45,7 @@ stages:
     handler: tests.pipeline.stations:route
     model: tests.pipeline.stations:Flight
     where: {cancelled: false, "carrier.name": {$in: [UA, DL]}}
-    otherwise: {move: {to: archive, delay: 5, priority: -1, headers: {why: cancelled}}}
+    otherwise: {move: {to: archive, delay: 5, priority: -1, headers: {why: cancelled}, expires: 60}}
     none: drop
     delivery: at-most-once
     errors: null
@@ -81,7 +81,7 @@ def by_hand() -> mongoq.Pipeline:
         to=["late", "on_time"],
         model=stations.Flight,
         where={"cancelled": False, "carrier.name": {"$in": ["UA", "DL"]}},
-        otherwise=mongoq.Move("archive", delay=5, priority=-1, headers={"why": "cancelled"}),
+        otherwise=mongoq.Move("archive", delay=5, priority=-1, headers={"why": "cancelled"}, expires=60),
         none="drop",
         delivery="at-most-once",
         errors=None,
@@ -266,7 +266,7 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
         least(where={"a": 1}, otherwise={"move": {"payload": 1}}),
         [
             "stages[0]: otherwise.move: 'to' is missing",
-            "stages[0]: otherwise.move: unknown key 'payload'; it may have to, delay, priority, headers",
+            "stages[0]: otherwise.move: unknown key 'payload'; it may have to, delay, priority, headers, expires",
         ],
     ),
     "a retry that is none": (

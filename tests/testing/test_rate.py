@@ -124,3 +124,16 @@ def test_an_item_without_a_usable_key_fails_its_run(virtual: VirtualBroker) -> N
     results = worker.run_until_idle()
     assert [result.outcome for result in results] == ["retry", "done"]
     assert isinstance(results[0].error, KeyError)
+
+
+def test_the_limits_of_a_queue_say_when_the_next_item_starts(virtual: VirtualBroker) -> None:
+    worker, queue = virtual.worker(), virtual.queue("orders")
+    worker.consumer("orders", rate="1/m", max_running=3)(lambda payload: None)
+    queue.push_many([1, 2])
+    worker.run_until_idle()
+    limits = queue.limits()
+    assert (limits.rate, limits.max_running, limits.permits) == ("1/m", 3, 0)
+    assert limits.next_start is not None
+    assert (limits.next_start - limits.read_at).total_seconds() == 60
+    virtual.advance(60)
+    assert queue.limits().reason is None

@@ -6,8 +6,8 @@ import asyncio
 import re
 import shlex
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from html import unescape
+from datetime import UTC, datetime, timedelta
+from html import escape, unescape
 from typing import Any
 
 import pytest
@@ -527,3 +527,19 @@ def test_a_queue_without_blocked_items_says_nothing_of_them(api: Api, broker: mo
     assert "blocked</th>" not in open_page(api, "/")
     assert "<dt>blocked" not in open_page(api, "/queue", name="orders")
     assert "--sequence customer-17" in open_page(api, "/queue", name="orders", state="blocked")
+
+
+@pytest.mark.parametrize("name", ["worker", *HOSTILE])
+def test_the_page_of_a_queue_shows_what_is_used_of_its_limits(
+    api: Api, queue: mongoq.Queue[Any], raw: Any, name: str
+) -> None:
+    queue.push(1)
+    assert "<h2>Limits</h2>" not in open_page(api, "/queue", name="orders")
+    queue.configure(max_running=2)
+    assert "an item may start now" in open_page(api, "/queue", name="orders")
+    now = datetime.now(UTC)
+    holder = {"by": name, "number": 2, "wanted": 4, "since": now, "until": now + timedelta(minutes=5)}
+    raw.insert_one({"_id": "limit:orders", "holders": [holder]})
+    page = open_page(api, "/queue", name="orders")
+    assert "workers hold 2 of 2 permits" in page
+    assert f"<bdi>{escape(name)}</bdi>" in page.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")

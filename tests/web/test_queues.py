@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +20,21 @@ def test_the_state_of_all_queues_is_listed(each_api: Api, broker: mongoq.Broker,
     assert listed[1]["at_least"] == []
     [orders] = each_api.get("/api/queues", queue="orders").json()["queues"]
     assert orders["dead_queue"] == "orders.dead"
+
+
+def test_what_is_used_of_limits_is_part_of_a_queue(each_api: Api, queue: mongoq.Queue[Any], raw: Any) -> None:
+    queue.push(1)
+    [orders] = each_api.get("/api/queues", queue="orders").json()["queues"]
+    assert orders["limits"] is None
+    queue.configure(max_running=2)
+    now = datetime.now(UTC)
+    holder = {"by": "worker", "number": 2, "wanted": 4, "since": now, "until": now + timedelta(minutes=5)}
+    raw.insert_one({"_id": "limit:orders", "holders": [holder]})
+    [orders] = each_api.get("/api/queues", queue="orders").json()["queues"]
+    limits = orders["limits"]
+    assert (limits["max_running"], limits["permits"], limits["rate"], limits["next_start"]) == (2, 2, None, None)
+    assert limits["reason"] == "workers hold 2 of 2 permits"
+    assert [(each["worker"], each["permits"], each["wanted"]) for each in limits["holders"]] == [("worker", 2, 4)]
 
 
 def test_a_count_that_ended_at_its_limit_says_so(api: Api, queue: mongoq.Queue[Any]) -> None:

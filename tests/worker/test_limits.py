@@ -8,6 +8,8 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.protocol.coordination.limits import change_document
-from tests.waiting import until
+from mongoq.model.permits import PermitHolder
+from mongoq.protocol.coordination.limits import change_document, plan_again
+from mongoq.worker import limiter
+from tests.waiting import PATIENCE, until
 from tests.worker.conftest import Desk
 from tests.worker.processes import Process
 
@@ -203,9 +207,9 @@ class Noting:
         return self._lock.acquire(blocking=blocking)
 
     def release(self) -> None:
-        limiter, held = self._loop.limiter, self._loop.backlog.occupied
-        permits = limiter._permits
-        self.unused.append(0 if permits is None else permits.number - held - limiter.claiming)
+        own, held = self._loop.limiter, self._loop.backlog.occupied
+        permits = own._permits
+        self.unused.append(0 if permits is None else permits.number - held - own.claiming)
         self._lock.release()
 
 
@@ -236,12 +240,139 @@ def test_a_worker_goes_on_when_the_runs_of_lost_permits_end_by_themselves(desk: 
     running = desk.start()
     assert entered.wait(30)
     raw.update_one({"_id": "limit:orders"}, {"$set": {"holders": [], "version": None}})
-    limiter = desk._workers[-1]._engine.loops[0].limiter
+    held = desk._workers[-1]._engine.loops[0].limiter
     queue.push("second")
-    until(lambda: limiter.is_lost)
+    until(lambda: held.is_lost)
     goes_on.set()
     until(lambda: len(done) == 2)
     running.stop()
+
+
+def test_a_worker_that_has_given_permits_back_gets_them_again(
+    desk: Desk, raw: Any, queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limiter, "KNOWN_SECONDS", 3600.0)  # it asks because it wants more, not because time has passed
+    started: list[Any] = []
+    goes_on = threading.Event()
+
+    async def handle(payload: Any) -> None:
+        started.append(payload)
+        await asyncio.to_thread(goes_on.wait, 2 * PATIENCE)
+
+    queue.push(0)
+    # So long a lease that no permit is extended in the test: the worker would ask then.
+    desk.consume("orders", handle, concurrency=4, max_running=4, lease=3600)
+    running = desk.start()
+    try:
+        until(lambda: started == [0] and list(permits(raw).values()) == [1])
+        held = desk._workers[-1]._engine.loops[0].limiter
+        until(lambda: held._seen_at > 0)  # it has looked, and no other worker wants its permit
+        queue.push_many([1, 2, 3])
+        until(lambda: len(started) == 4, seconds=40)
+    finally:
+        goes_on.set()
+    running.stop()
+
+
+def test_a_worker_that_holds_all_permits_finds_out_that_another_one_wants_some(
+    desk: Desk, raw: Any, queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Any] = []
+    goes_on = threading.Event()
+
+    async def handle(payload: Any) -> None:
+        begun.append(payload)
+        await asyncio.to_thread(goes_on.wait, 2 * PATIENCE)
+
+    queue.push_many(list(range(50)))
+    desk.consume("orders", handle, concurrency=4, max_running=4, lease=3600)
+    runs = [desk.start()]
+    held = desk._workers[-1]._engine.loops[0].limiter
+    try:
+        until(lambda: len(begun) == 4)
+        with monkeypatch.context() as patch:
+            patch.setattr(limiter, "KNOWN_SECONDS", 3600.0)
+            held._asked_at = float("-inf")  # as if it had asked long ago: it looks
+            until(lambda: held._seen_at > 0)
+            runs.append(desk.start())
+            until(lambda: held._seen_at < 0, seconds=40)  # the next claim asks
+    finally:
+        goes_on.set()
+    until(lambda: len(begun) == 50)
+    stop_all(desk, runs)
+
+
+def test_a_look_that_a_claim_has_overtaken_says_nothing(
+    desk: Desk, raw: Any, queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, goes_on = threading.Event(), threading.Event()
+
+    async def handle(payload: Any) -> None:
+        entered.set()
+        await asyncio.to_thread(goes_on.wait, 2 * PATIENCE)
+
+    monkeypatch.setattr(limiter, "KNOWN_SECONDS", 3600.0)  # the worker itself does not look
+    queue.push(1)
+    desk.consume("orders", handle, max_running=1)
+    running = desk.start()
+    try:
+        assert entered.wait(PATIENCE)
+        held = desk._workers[-1]._engine.loops[0].limiter
+        for overtaken, seen_at in ((False, 7.0), (True, 8.0)):
+            own = held._permits
+            look = held._look(own, seen_at)
+            next(look)
+            held._permits = replace(own) if overtaken else own
+            with pytest.raises(StopIteration):
+                look.send({"firstBatch": [raw.find_one({"_id": "limit:orders"})], "id": 0})
+            assert (held._seen_at == seen_at) is not overtaken
+    finally:
+        goes_on.set()
+    running.stop()
+
+
+def test_a_look_at_permits_finds_what_a_worker_would_get() -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def plan(*others: tuple[int, int], mine: tuple[int, int] = (4, 8), since: float = 0) -> int | None:
+        every = [("me", *mine, since), *((f"other-{n}", *one, 0.5) for n, one in enumerate(others))]
+        until = now + timedelta(seconds=9)
+        holders = [PermitHolder(by, n, wanted, now - timedelta(seconds=s), until) for by, n, wanted, s in every]
+        return plan_again({"holders": [holder.to_document() for holder in holders]}, "me", 8, now)
+
+    assert plan((4, 8)) == 4
+    assert plan((3, 3)) == 5
+    assert plan((0, 8), mine=(8, 8)) == 4
+    assert plan((0, 1), mine=(8, 8)) == 7
+    assert plan((2, 2), mine=(2, 2)) == 2
+    assert plan(*[(0, 1)] * 8, mine=(8, 8), since=3) == 0
+    assert plan((4, 8), mine=(0, 8)) is None
+    assert plan_again(None, "me", 8, now) is None
+
+
+def test_the_limits_of_a_queue_name_the_workers_that_hold_permits(desk: Desk, queue: Any) -> None:
+    entered: list[Any] = []
+    goes_on = threading.Event()
+
+    async def handle(payload: Any) -> None:
+        entered.append(payload)
+        await asyncio.to_thread(goes_on.wait, 2 * PATIENCE)
+
+    queue.push_many(list(range(5)))
+    desk.consume("orders", handle, concurrency=4, max_running=2)
+    running = desk.start()
+    try:
+        until(lambda: len(entered) == 2)
+        until(lambda: desk.broker.workers())
+        limits = queue.limits()
+        assert limits.reason == "workers hold 2 of 2 permits"
+        assert [(each.by, each.number) for each in limits.holders] == [(desk.broker.workers()[0].name, 2)]
+        assert limits.holders[0].until > limits.read_at
+    finally:
+        goes_on.set()
+    until(lambda: len(entered) == 5)
+    running.stop()
+    assert queue.limits().permits == 0
 
 
 SCRIPT = Path(__file__).with_name("limited.py")

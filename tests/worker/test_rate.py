@@ -15,7 +15,7 @@ import pytest
 import mongoq
 from mongoq.model.rate import Block, Pace, Slots, make_pace
 from mongoq.protocol.coordination.limits import bucket_id, give_back_slots, take_slots
-from mongoq.worker import limiter
+from mongoq.worker import keyed_rates, limiter
 from tests.waiting import until
 from tests.worker.conftest import Desk
 from tests.worker.test_limits import stop_all
@@ -55,7 +55,8 @@ def used_slots(monkeypatch: pytest.MonkeyPatch) -> UsedSlots:
                 record.used.append((block.next - block.pace.interval, now, block.pace))
             return wait
 
-    monkeypatch.setattr(limiter, "Slots", Recorded)
+    for module in (limiter, keyed_rates):
+        monkeypatch.setattr(module, "Slots", Recorded)
     return record
 
 

@@ -240,6 +240,8 @@ def test_bad_schedules_are_refused_at_once(broker: mongoq.Broker, uri: str, data
     def check(worker: Any) -> None:
         with pytest.raises(mongoq.ArgumentInvalid, match="^cron: the field hour"):
             worker.schedule("report", cron="0 25 * * *", timezone="UTC")
+        with pytest.raises(mongoq.ArgumentInvalid, match="^expires: must be longer than the jitter"):
+            worker.schedule("report", every=60, expires=5, jitter=5)
         worker.schedule("report", every=60)(print)
         with pytest.raises(mongoq.ArgumentInvalid, match="has a schedule 'report' already"):
             worker.schedule("report", every=60)
@@ -255,6 +257,50 @@ def test_bad_schedules_are_refused_at_once(broker: mongoq.Broker, uri: str, data
         check(mongoq.Worker(broker))
     else:
         asyncio.run(check_async())
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+def test_a_tick_that_no_worker_has_started_in_time_does_not_run(
+    broker: mongoq.Broker, uri: str, database: str, kind: str
+) -> None:
+    """The queue of the schedule is paused meanwhile, so the items of its first ticks wait too long."""
+    queue, ran = broker.queue("report", on_expired="dead"), list[str]()
+    queue.pause()
+
+    def run(worker: Any) -> Any:
+        def report(tick: mongoq.Tick, job: Any) -> None:
+            ran.append(job.item.headers["mongoq-tick"])
+
+        worker.schedule("report", every=1, missed="all", expires=0.2)(report)
+        return worker
+
+    def resume() -> None:
+        until(lambda: queue.size() >= 2)
+        queue.resume()
+        until(lambda: len(ran) >= 1 and queue.dead.size() >= 1)
+
+    if kind == "sync":
+        with mongoq.connect(uri, database=database) as own:
+            worker = run(mongoq.Worker(own))
+            running = threading.Thread(target=worker.run)
+            running.start()
+            resume()
+            worker.stop()
+            running.join()
+    else:
+        asyncio.run(_run_meanwhile(uri, database, run, resume))
+    letters = queue.dead.peek(100)
+    assert {letter.origin.reason for letter in letters if letter.origin} == {"expired"}
+    assert not set(ran) & {letter.headers["mongoq-tick"] for letter in letters}
+
+
+async def _run_meanwhile(uri: str, database: str, make: Any, meanwhile: Any) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker:
+        worker = make(mongoq.AsyncWorker(broker))
+        running = asyncio.create_task(worker.run())
+        await asyncio.to_thread(meanwhile)
+        worker.stop()
+        await running
 
 
 # --- killed processes ------------------------------------------------------------------------------------

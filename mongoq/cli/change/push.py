@@ -22,7 +22,7 @@ from mongoq.model.arguments import PRIORITIES
 from mongoq.model.arguments import expires as checked_expires
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.extended_json import read_json
-from mongoq.model.sequence import check_sequence, refuse_expiry
+from mongoq.model.sequence import check_sequence
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.history.mistaken import is_known
 from mongoq.protocol.push.insert import check_key, live_filter
@@ -147,7 +147,6 @@ def _check_options(
         check_sequence(sequence)
         if key is not None:
             raise click.UsageError("give --sequence or --key; an item cannot have both")
-        refuse_expiry([sequence], expires)
 
 
 def _parse_argument(value: str) -> Any:

@@ -73,8 +73,16 @@ def check_oldest(queues: Sequence[QueueInsight], max_age: timedelta) -> Finding:
     late = [queue for queue in aged if (queue.oldest_age or timedelta()) > max_age]
     if not late:
         return Finding.fine(f"the first one waits for {_age(aged[0])}, in queue {aged[0].name}")
-    names = _list(f"{queue.name} ({_age(queue)}{', paused' if queue.paused else ''})" for queue in late)
+    names = _list(f"{queue.name} ({_age(queue)}{_explain(queue)})" for queue in late)
     return Finding.problem(f"due items wait in {names}", "see whether the workers fail, or are too few")
+
+
+def _explain(queue: QueueInsight) -> str:
+    """Return why items wait, as far as the queue says so."""
+    if queue.paused:
+        return ", paused"
+    reason = None if queue.limits is None else queue.limits.reason
+    return "" if reason is None else f", {reason}"
 
 
 def check_sequences(stuck: Mapping[str, BoundedCount]) -> Finding:

@@ -1,7 +1,8 @@
-"""Commands about whole queues: ``queues``, ``stats``, ``settings`` and ``bindings``."""
+"""Commands about whole queues: ``queues``, ``stats``, ``settings``, ``limits`` and ``bindings``."""
 
 from __future__ import annotations
 
+import shlex
 from datetime import timedelta
 from typing import Any
 
@@ -121,6 +122,42 @@ def _text(name: str, value: Any) -> str:
     if value is None:
         return NONE_TEXTS.get(name, "none")
     return duration_text(value) if isinstance(value, timedelta) else str(value)
+
+
+@click.command()
+@click.argument("queue", type=QUEUE)
+@with_broker
+def limits(queue: str, broker: Broker, output: Output) -> None:
+    """Show the limits of a queue, and what is used of them: why due items wait.
+
+    A worker with permits may run so many items at a time; one with none asks for some.
+    """
+    broker._run(read_settings, queue)  # refuses a queue that no caller has used
+    found = broker.queue(queue).limits()
+    if output.as_json:
+        output.document({"queue": queue, **found.to_document()})
+        return
+    if found.max_running is None and found.rate is None:
+        advice = f"mongoq configure {shlex.quote(queue)} --max-running 8 --rate 100/m"
+        output.line(f"queue {queue!r} has no limits; {advice} sets some")
+        return
+    output.line(found.reason or "an item may start now")
+    rows: list[dict[str, Any]] = [
+        {
+            "limit": "max-running",
+            "value": "no limit" if found.max_running is None else str(found.max_running),
+            "in use": None if found.max_running is None else str(found.permits),
+        },
+        {"limit": "rate", "value": found.rate or "no limit", "next start": found.next_start},
+    ]
+    output.table(("limit", "value", "in use", "next start"), rows, empty="", optional={"in use", "next start"})
+    holders: list[dict[str, Any]] = [
+        {"worker": holder.by, "permits": holder.number, "wanted": holder.wanted, "until": holder.until}
+        for holder in found.holders
+    ]
+    if holders:
+        output.line("")
+        output.table(("worker", "permits", "wanted", "until"), holders, empty="")
 
 
 @click.command()

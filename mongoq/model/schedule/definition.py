@@ -99,6 +99,7 @@ class Definition:
     jitter: timedelta
     version: int
     function: str | None = None
+    expires: timedelta | None = None
 
     @property
     def id(self) -> str:
@@ -123,9 +124,11 @@ class Definition:
             "headers": self.headers,
             "payload": None if self.wrapped is None else encoding.unwrap("payload", self.wrapped),
         }
+        # Not ``expires``: the TTL index goes by that field. Without it the digest is that of earlier versions.
+        within = {} if self.expires is None else {"start_within": self.expires.total_seconds()}
         # Not by comparing with the document: that has been through the decoder, by the options of any collection.
-        digest = hashlib.sha256(bson.encode(fields, codec_options=encoding.options)).hexdigest()
-        return {**fields, "digest": digest}
+        digest = hashlib.sha256(bson.encode({**fields, **within}, codec_options=encoding.options)).hexdigest()
+        return {**fields, **within, "digest": digest}
 
 
 def define(
@@ -146,6 +149,7 @@ def define(
     missed: Any = "last",
     horizon: Duration | None = None,
     jitter: Duration | None = None,
+    expires: Any = None,
     version: Any = 0,
 ) -> Definition:
     """Check the arguments of a schedule.
@@ -161,6 +165,7 @@ def define(
         if has_value:
             raise ArgumentInvalid("make", "makes the payload; give either payload= or make=, not both")
         _check_make(make)
+    spread = timedelta(0) if jitter is None else duration(jitter, "jitter")
     return Definition(
         name=name,
         queue=queue_name(queue),
@@ -171,10 +176,21 @@ def define(
         priority=checked_priority(priority),
         missed=rule,
         horizon=far,
-        jitter=timedelta(0) if jitter is None else duration(jitter, "jitter"),
+        jitter=spread,
         version=count(version, "version", least=0),
         function=None if make is None else function_name(make),
+        expires=None if expires is None else _check_expires(expires, spread),
     )
+
+
+def _check_expires(expires: Any, jitter: timedelta) -> timedelta:
+    """Return how long the item of a tick may wait for its start; refuse a time that ``jitter`` may use up."""
+    if isinstance(expires, datetime):
+        raise ArgumentInvalid("expires", "a time from each tick on, such as 600, and no date")
+    length = duration(expires, "expires", zero=False)
+    if length <= jitter:
+        raise ArgumentInvalid("expires", f"must be longer than the jitter of {jitter}, or some items could never start")
+    return length
 
 
 def _check_make(make: Any) -> None:
@@ -262,6 +278,7 @@ class StoredSchedule:
     horizon: timedelta | None
     jitter: timedelta
     version: int
+    expires: timedelta | None = None
 
     @property
     def timezone(self) -> str | None:
@@ -291,6 +308,7 @@ def read_schedule(document: Mapping[str, Any]) -> StoredSchedule:
         if source not in ("value", "tick", "function"):
             raise ScheduleUnreadable(f"its payload is of an unknown kind: {source!r:.60}")
         missed, far = check_missed(document.get("missed"), horizon)
+        jitter, expires = duration(document.get("jitter"), "jitter"), document.get("start_within")
         headers = document.get("headers")
         if headers is not None and not isinstance(headers, Mapping):
             raise ScheduleUnreadable("its headers are no document")
@@ -307,8 +325,9 @@ def read_schedule(document: Mapping[str, Any]) -> StoredSchedule:
             priority=checked_priority(document.get("priority")),
             missed=missed,
             horizon=far,
-            jitter=duration(document.get("jitter"), "jitter"),
+            jitter=jitter,
             version=count(document.get("version"), "version", least=0),
+            expires=None if expires is None else _check_expires(expires, jitter),
         )
     except ScheduleUnreadable:
         raise

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid
-from mongoq.model.arguments import count, duration, priority, queue_name
+from mongoq.model.arguments import count, duration, expires, priority, queue_name
 from mongoq.model.encoding.codec import Codec, Encoding, codec_options
 from mongoq.model.filters import where_filter
 from mongoq.model.outcomes import Drop, Move, Outcome
@@ -20,6 +20,7 @@ from mongoq.pipeline.graph.graph import (
     DEFAULT_BATCH,
     DEFAULT_LEASE_SECONDS,
     KEEP_SEQUENCE,
+    LIMITS,
     Frame,
     Graph,
     Join,
@@ -85,6 +86,7 @@ def stage_faults(graph: Graph, stage: Stage) -> Iterator[str]:
     if (stage.join is None and stage.frame is None) or stage.options.get("batch") is not None:
         yield from _yield_fault(lambda: consumer(None, stage.handler, **VALID_CONSUMER))
     yield from _timeout_faults(stage)
+    yield from _limit_faults(stage)
     for option, value in stage.options.items():
         yield from _yield_fault(partial(_check_option, option, value))
 
@@ -97,9 +99,9 @@ def _yield_fault(check: Callable[[], Any]) -> Iterator[str]:
 
 
 def _check_option(option: str, value: Any) -> None:
-    if option == "max_retries":
-        # max_retries is a setting of the queue, which the consumer's own check does not know.
-        check_options("", max_retries=value)
+    if option == "max_retries" or option in LIMITS:
+        # They are settings of the queue, which the consumer's own check does not know.
+        check_options("", **{option: value})
     else:
         max_time = 1 if option == "on_timeout" else None  # a missing max_time is reported by _timeout_faults
         # Each option alone, beside valid defaults: the check raises at the first fault, and all are reported.
@@ -115,6 +117,20 @@ def _timeout_faults(stage: Stage) -> Iterator[str]:
         yield "on_timeout: it needs a max_time; give both, or none"
     elif options["on_timeout"] == "cancel" and not is_function(inspect.iscoroutinefunction, stage.handler):
         yield "on_timeout: a plain function cannot be cancelled; take 'release', or make it a coroutine function"
+
+
+def _limit_faults(stage: Stage) -> Iterator[str]:
+    """Return the faults of limits, each of which belongs to one queue."""
+    given = [*stage.limits, *(["rate_key"] if stage.options.get("rate_key") is not None else [])]
+    if not given or stage.frame is not None:  # a stage on frames has no such options
+        return
+    names = " and ".join(given)
+    if stage.join is not None:
+        yield f"{names}: a join has no limits; let it send its items on, and give them to the stage behind it"
+    elif len(stage.sources) > 1:
+        yield f"{names}: limits belong to one queue, and it takes items from {len(stage.sources)}; make a stage of each"
+    if "rate_key" in given and stage.options.get("batch") is not None:
+        yield "rate_key: the items of a batch start together; give batch= or rate_key=, not both"
 
 
 def _of_values(stage: Stage) -> Iterator[str]:
@@ -191,6 +207,7 @@ def _of_otherwise(stage: Stage) -> Iterator[str]:
     for check in (
         lambda: queue_name(outcome.to, "otherwise"),
         lambda: check_due(outcome.delay, outcome.when),
+        lambda: None if outcome.expires is None else expires(outcome.expires),
         lambda: None if outcome.priority is None else priority(outcome.priority),
         lambda: None if outcome.headers is KEEP else check_headers(outcome.headers, ENCODING),
     ):

@@ -103,6 +103,8 @@ def _facts(part: Stage | Source) -> dict[str, Any]:
         success_on = options["success_on"]
         errors = success_on if isinstance(success_on, list | tuple) else (success_on,)
         options["success_on"] = tuple(map(import_path, errors))
+    if callable(options.get("rate_key")):
+        options["rate_key"] = import_path(options["rate_key"])
     return facts | options
 
 

@@ -25,6 +25,8 @@ KEEP_SEQUENCE: Final = "keep"
 OutputSequence = Callable[[Any], str | None] | Literal["keep"]
 """Where the sequence of an output comes from: a function of its payload, or the input."""
 Trail = Literal[True, False, "payloads"]
+LIMITS = ("max_running", "rate", "burst")
+"""Options of a stage that are settings of its queue."""
 DEFAULT_FRAME_ITEMS = 10_000
 """Default number of items of a frame, at most."""
 
@@ -112,7 +114,8 @@ class Stage:
         join: options of a join, whose handler takes one item of each source; ``None``: not a join.
         frame: options of a stage on Spark DataFrames; ``None``: the handler takes payloads.
         options: options of the consumer that were given: ``concurrency``, ``prefetch``, ``prefetch_bytes``, ``lease``,
-            ``retry``, ``max_retries``, ``success_on``, ``max_time``, ``on_timeout``, ``batch``, ``probe``.
+            ``retry``, ``max_retries``, ``success_on``, ``max_time``, ``on_timeout``, ``batch``, ``probe``,
+            ``rate_key``; and the limits of its queue: ``max_running``, ``rate``, ``burst``.
     """
 
     name: Any
@@ -131,6 +134,11 @@ class Stage:
     join: Join | None = None
     frame: Frame | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Limits of its queue that were given."""
+        return {name: self.options[name] for name in LIMITS if name in self.options}
 
     def model_of(self, source: Any) -> Any:
         """Return the type of the payloads of one of its sources, or ``None`` for any."""

@@ -317,6 +317,7 @@ def _find_stop(stops: Any) -> StageStopped | None:
 
 def _check_arguments(graph: Graph, spark: Any, checkpoint: Any, available_now: Any, trigger: Any) -> None:
     _check_frames(graph, spark)
+    _check_limits(graph)
     _check_session(spark)
     if not (checkpoint is None or (isinstance(checkpoint, str | PathLike) and str(checkpoint).strip())):
         raise ArgumentInvalid("checkpoint", f"the path of a folder, not {checkpoint!r:.60}")
@@ -342,6 +343,18 @@ def _check_frames(graph: Graph, spark: Any) -> None:
         faults = [f"stage {stage.name!r}: {problem}; {hint}" for stage in graph.own_stages if stage.frame is not None]
         if faults:
             raise GraphInvalid(graph.name, faults)
+
+
+def _check_limits(graph: Graph) -> None:
+    """Refuse limits: a task ends after seconds without work, and a slow rate would start one after another."""
+    hint = "run it by start(broker, stages=[...]), and the other stages here by stages="
+    faults = [
+        f"stage {stage.name!r}: {' and '.join(stage.limits)}: tasks of Spark do not wait for limits; {hint}"
+        for stage in graph.own_stages
+        if stage.limits
+    ]
+    if faults:
+        raise GraphInvalid(graph.name, faults)
 
 
 def _tasks(spark: Any, tasks: int | None) -> int:

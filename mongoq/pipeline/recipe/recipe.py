@@ -21,16 +21,16 @@ PLAIN_STAGE_KEYS = ("where", "delivery", "format", "none", "errors", "shared")
 """Keys of a stage that it holds as they are."""
 OPTION_KEYS = (
     *("concurrency", "prefetch", "prefetch_bytes", "lease", "retry", "max_retries", "success_on"),
-    *("max_time", "on_timeout", "batch", "probe"),
+    *("max_time", "on_timeout", "batch", "probe", "max_running", "rate", "burst", "rate_key"),
 )
-"""Options of a consumer."""
+"""Options of a consumer, and limits of its queue."""
 STAGE = (
     *("name", "from", "to", "handler", "model", "join", "frame", "where", "otherwise", "delivery", "format", "none"),
     *("sequence", "errors", "shared", *OPTION_KEYS),
 )
 JOIN = ("on", "timeout", "missing", "late")
 FRAME_KEYS = ("schema", "items", "partitions")
-MOVE = ("to", "delay", "priority", "headers")
+MOVE = ("to", "delay", "priority", "headers", "expires")
 POLICY = ("base", "cap", "jitter")
 POLICIES: dict[str, tuple[tuple[str, ...], type[RetryPolicy]]] = {
     "fixed": (POLICY, Fixed),

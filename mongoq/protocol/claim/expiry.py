@@ -6,12 +6,15 @@ neither after a rollback nor when its lease ends. A crash between the claim and 
 of its lease, with an attempt that counts; the next claim decides again.
 
 Nothing looks for such items beside the claims. A claim that meets one settles the others at the head of the queue with
-it, so that a queue full of them is emptied in few commands.
+it, so that a queue full of them is emptied in few commands. An item of a sequence is met when it is the first one, or
+when an expired one before it is; it leaves in a transaction, in which the next one follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -22,11 +25,15 @@ from bson import ObjectId
 from mongoq.errors import ReservationLost
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.indexes import CLAIM_ORDER
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Document, Item, has_place, id_key
 from mongoq.model.raw import has_start_by
+from mongoq.model.sequence import HAS_PLACE, blocked_filter
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.retry import retry_and_report, retry_until_reply
-from mongoq.protocol.flow import Command, Flow, Unreadable, number_matched
+from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
+from mongoq.protocol.flow import Command, Flow, PartlyRefused, Refused, Unreadable, number_matched
+from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.hold import Letter, hold
+from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.bulk import Statement, Wanted, count_found, run_bulk
 from mongoq.protocol.settle.bury import make_burial
 from mongoq.protocol.settle.settle import make_unstarted
@@ -38,6 +45,8 @@ EXPIRED_REASON = "expired"
 """Reason in the origin of a dead letter that was not started in time."""
 MAX_SWEEP = 1_000
 """Items at the head of a queue that are checked at once, at most."""
+MAX_SEQUENCES = 100
+"""Sequences whose expired items are settled in one transaction, at most."""
 UNREAD = {"payload": 0, "headers": 0, "error": 0, "trail": 0}
 """Projection of items that are settled unread."""
 
@@ -62,14 +71,20 @@ def start_or_expire(
     expired = [item for item in items if is_expired(item, now)]
     late = {id_key(item.id) for item in expired}
     starting = [item for item in items if id_key(item.id) not in late]
+    if expired:
+        try:
+            yield from _settle_reserved(context, expired, token)
+            yield from settle_expired_head(context)
+        except Exception:
+            # They were claimed for a caller that gets this error in their place.
+            with suppress(Exception):
+                yield from retry_once(give_back())
+            raise
     dated = [item for item in starting if item.stored("start_by") is not None]
     if dated:
         held = yield from _start(context, dated, token, give_back)
         lost = {id_key(item.id) for item in dated} - held
         starting = [item for item in starting if id_key(item.id) not in lost]
-    if expired:
-        yield from _settle_reserved(context, expired, token)
-        yield from settle_expired_head(context)
     return starting
 
 
@@ -128,37 +143,107 @@ def make_expiry(context: QueueContext[Any], item: Item[Any], batch: Batch, *, cl
 def settle_expired_head(context: QueueContext[Any]) -> Flow[int]:
     """Settle the expired items among the first 1,000 of the queue, and return their number (``find``, ``bulkWrite``).
 
-    They are not reserved for it: as long as ``start_by`` is there, the item was handed out to nobody. A crash leaves
-    them where they are.
+    They are not reserved for it: as long as ``start_by`` is there, the item was handed out to nobody. Those in
+    sequences leave in transactions, with the expired ones behind them, and the next ones follow. As long as items
+    follow, the head is read again. A crash leaves them where they are.
     """
+    number = 0
+    while True:
+        try:
+            settled, following = yield from _settle_head(context)
+        except (Refused, PartlyRefused):
+            if context.stage is None:
+                raise
+            context = replace(context, stage=None)  # some other program wrote a trail that takes no marks
+            continue
+        number += settled
+        if not following:
+            return number
+
+
+def _settle_head(context: QueueContext[Any]) -> Flow[tuple[int, int]]:
+    """Settle the expired items at the head once; return their number, and how many items have followed them."""
     now = context.broker.clock.now()
     start = context.state.claim_hints.start(context.name, now)
     try:
         documents = yield from find_few(context.broker, start.filter, CLAIM_ORDER, MAX_SWEEP, projection=UNREAD)
     except Unreadable:  # a document of another program: a claim finds and buries it
-        return 0
-    token = new_id()
+        return 0, 0
+    expired = _expired_of(context, documents, now, new_id())
+    alone = [item for item in expired if not has_place(item)]
+    placed = [item for item in expired if has_place(item)]
+    number = following = 0
+    if alone:
+        still = {**eligible(context.name, now), "start_by": {"$lte": now}}
+        statements = list(_make_statements(context, alone, still))
+        number, _ = yield from retry_and_report(partial(count_found, context.broker, statements))
+        _record_expired(context, number, now)
+    for begin in range(0, len(placed), MAX_SEQUENCES):
+        attempt = partial(_settle_placed, context, placed[begin : begin + MAX_SEQUENCES], now)
+        settled, promoted = yield from run_atomic(context.broker, attempt)
+        _record_expired(context, settled, now)
+        record_promoted(context.broker, promoted)
+        number, following = number + settled, following + len(promoted)
+    return number, following
+
+
+def _expired_of(
+    context: QueueContext[Any], documents: Iterable[Document], now: datetime, token: ObjectId | None
+) -> list[Item[Any]]:
+    """Return the expired items among documents, under one token, so that they share a settlement."""
     items: list[Item[Any]] = [context.raw_item({**document, "token": token}, now) for document in documents]
-    expired = [item for item in items if is_expired(item, now)]
-    if not expired:
-        return 0
-    statements = list(_make_statements(context, expired, now))
-    number, _ = yield from retry_and_report(partial(count_found, context.broker, statements))
+    return [item for item in items if is_expired(item, now)]
+
+
+def _record_expired(context: QueueContext[Any], number: int, now: datetime) -> None:
     context.count("expired", number)
-    if context.settings.buries_expired and context.settings.dead is not None:
+    if number and context.settings.buries_expired and context.settings.dead is not None:
         context.broker.record_put(context.settings.dead, now, number=number, is_new=False)
-    return number
 
 
-def _make_statements(context: QueueContext[Any], items: Sequence[Item[Any]], now: datetime) -> Iterator[Statement]:
-    """Make one statement for all items with the same settlement; each finds only items that still are expired."""
+def _settle_placed(
+    context: QueueContext[Any], heads: Sequence[Item[Any]], now: datetime
+) -> Flow[tuple[int, list[Promoted]]]:
+    """Settle expired heads of sequences and the expired items behind them, inside a transaction.
+
+    Returns how many, and the items that have followed. Heads that were settled or started meanwhile are left out.
+    """
+    ids = [item.id for item in heads]
+    still = {"_id": {"$in": ids}, **eligible(context.name, now), "start_by": {"$lte": now}, "place": HAS_PLACE}
+    found = yield from find_few(context.broker, still, [("_id", 1)], len(ids), projection={"_id": 1})
+    keys = {id_key(document["_id"]) for document in found}
+    leaving = [item for item in heads if id_key(item.id) in keys]
+    sequences = Counter(str(item.sequence) for item in leaving)
+    behind: list[Item[Any]] = []
+    holds = context.settings.holds_sequences and context.settings.buries_expired
+    for sequence in () if holds else sequences:  # behind a letter that holds its sequence, none leaves
+        blocked, most = {**blocked_filter(context.name), "sequence": sequence}, MAX_SWEEP // len(sequences)
+        documents = yield from find_few(context.broker, blocked, [("place", 1)], most, projection=UNREAD)
+        behind += _expired_of(context, documents, now, heads[0].token)
+    if not leaving:
+        return 0, []
+    # Read in this transaction, they are as they were: another writer of one makes it try again.
+    number = yield from count_found(context.broker, list(_make_statements(context, [*leaving, *behind], {})))
+    if holds:
+        letters = [
+            Letter(item.id, str(context.settings.dead), str(item.sequence), item.stored("place")) for item in leaving
+        ]
+        yield from hold(context.broker, context.name, letters)
+        return number, []
+    return number, (yield from leave(context.broker, context.name, sequences))
+
+
+def _make_statements(
+    context: QueueContext[Any], items: Iterable[Item[Any]], still: Mapping[str, Any]
+) -> Iterator[Statement]:
+    """Make one statement for all items with the same settlement; each finds only items that ``still`` match."""
     batch, by = Batch(context.broker.clock), str(context.broker.identity)
-    groups: dict[int, tuple[Settlement, list[Any]]] = {}
+    groups: dict[int, tuple[Settlement, list[Item[Any]]]] = {}
     for item in items:
         settlement = make_expiry(context, item, batch, claimed=False)
-        groups.setdefault(id(settlement), (settlement, []))[1].append(item.id)
-    for settlement, ids in groups.values():
-        filter = {"_id": {"$in": ids}, **eligible(context.name, now), "start_by": {"$lte": now}}
+        groups.setdefault(id(settlement), (settlement, []))[1].append(item)
+    for settlement, alike in groups.values():
+        filter = {"_id": {"$in": [item.id for item in alike]}, **still}
         if settlement.update is None:
             yield "DeleteMany", {"filter": filter}
         else:
@@ -166,4 +251,6 @@ def _make_statements(context: QueueContext[Any], items: Sequence[Item[Any]], now
             if "by" not in update["$unset"]:  # a stub loses it
                 # It tells other processes that have read the item ahead that it was taken.
                 update = {**update, "$set": {**update["$set"], "by": by}}
+            if any(map(has_place, alike)):
+                update = {**update, "$unset": {**update["$unset"], "place": "", "ready_from": ""}}
             yield "UpdateMany", {"filter": filter, "update": update}

@@ -65,11 +65,12 @@ class _Popped(NamedTuple):
 
 
 class _Fate(NamedTuple):
-    """Reason, error and counted runs of a popped item that is buried instead of returned."""
+    """Reason, error and counted runs of a popped item that is buried instead of returned, and what it counts as."""
 
     reason: str
     error: PayloadInvalid | None
     attempts: int
+    event: Event = "dead"
 
 
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
@@ -79,9 +80,11 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     while popped := (yield from claim_first(context, partial(_take_in_order, context, on_invalid))):
         item = popped.item
         if popped.fate is not None:
-            _record_burial(context, popped, item.id, "dead")
+            _record_burial(context, popped, item.id, popped.fate.event)
             if popped.fate.error is not None:
                 log_burial(item, popped.fate.error)
+            if popped.fate.event == "expired":
+                yield from start_date.settle_expired_head(context)
             continue
         if start_date.is_expired(item, item.read_at):
             yield from _settle_expired(context, popped)
@@ -197,6 +200,9 @@ def _is_exhausted(context: QueueContext[Any], before: Document) -> bool:
 
 def _find_fate(context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid) -> _Fate | None:
     """Return why a popped item is to be buried; ``None`` for an item that its caller gets."""
+    if start_date.is_expired(popped.item, popped.item.read_at):
+        attempts = attempts_of(popped.before)
+        return _Fate(start_date.EXPIRED_REASON, None, attempts, "expired") if context.settings.buries_expired else None
     if _is_exhausted(context, popped.before):
         runs = max_runs(context)
         return _Fate(bury.reason_exhausted(runs), None, runs)
@@ -394,8 +400,9 @@ def _bury_popped(
 def _write_letter(context: QueueContext[Any], popped: _Popped, fate: _Fate) -> Flow[Any]:
     """Write a popped item to the dead queue, and return its id there."""
     before, now = popped.before, context.broker.clock.now()
-    reason, error, attempts = fate
-    burial, marks = bury.burial_update(context, popped.item, reason=reason, error=error, attempts=attempts, now=now)
+    burial, marks = bury.burial_update(
+        context, popped.item, reason=fate.reason, error=fate.error, attempts=fate.attempts, now=now
+    )
     fields = {name: value for name, value in before.items() if name not in burial["$unset"] and name != "place"}
     dead = {**fields, **burial["$set"], **marks.in_document(before)}
     try:

@@ -8,21 +8,26 @@ made twice. The TTL index removes a document that is not used any more.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from bson import ObjectId
 
-from mongoq.model.clock import milliseconds
-from mongoq.model.permits import Holder, plan_permits, read_holders
+from mongoq.errors import ArgumentInvalid
+from mongoq.model.clock import VirtualClock, milliseconds
+from mongoq.model.limits import QueueLimits, make_limits
+from mongoq.model.permits import PermitHolder, plan_permits, read_holders
 from mongoq.model.process import dice
 from mongoq.model.rate import Block, Bucket, Pace, take_block
-from mongoq.protocol.base.find import find_one
+from mongoq.model.settings import QueueSettings, from_stored, resolve_settings
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.find import find_few, find_one
+from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, unusable_settings
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow, Wait, has_matched
-from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -147,7 +152,7 @@ def take_permits(
         until = now + (request.lease if number else REQUEST_LEASE)
         if number == 0 and mine is not None and mine.number == 0 and mine.until - now > REQUEST_LEASE / 2:
             return None, Permits(0, mine.until, lost)  # the request stands
-        changed = Holder(request.by, number, wanted, since, until)
+        changed = PermitHolder(request.by, number, wanted, since, until)
         return _holders_update([*others, changed], now), Permits(number, until, lost)
 
     return (yield from change_document(broker, LIMIT_PREFIX + queue, change, known))
@@ -169,21 +174,61 @@ def keep_permits(
             return None, Permits(0, now, lost=number > 0)
         if number == 0:
             return _holders_update(others, now), Permits(0, now)
-        kept = Holder(by, number, number, mine.since, now + lease)
+        kept = PermitHolder(by, number, number, mine.since, now + lease)
         return _holders_update([*others, kept], now), Permits(number, kept.until)
 
     return (yield from change_document(broker, LIMIT_PREFIX + queue, change, known))
 
 
-def _holders_update(holders: list[Holder], now: datetime) -> dict[str, Any]:
+def _holders_update(holders: list[PermitHolder], now: datetime) -> dict[str, Any]:
     last = max([now, *(holder.until for holder in holders)])
     return {"holders": [holder.to_document() for holder in holders], "expires": last + IDLE_EXPIRY}
 
 
-def read_permits(broker: BrokerContext, queue: str) -> Flow[list[Holder]]:
-    """Read which workers hold or ask for permits of a queue (``find`` by ``_id``)."""
-    document = yield from find_one(broker, {"_id": LIMIT_PREFIX + queue})
-    return read_holders(document, broker.clock.now())
+def read_document(broker: BrokerContext, queue: str) -> Flow[Document | None]:
+    """Read the document of the permits of a queue, as ``take_permits`` may be given it (``find`` by ``_id``)."""
+    return (yield from find_one(broker, {"_id": LIMIT_PREFIX + queue}))
+
+
+def plan_again(document: Document | None, by: str, limit: int, now: datetime) -> int | None:
+    """Return how many permits a worker would get if its runs had ended and it asked now; ``None`` if it holds none."""
+    holders = read_holders(document, now)
+    mine = next((holder for holder in holders if holder.by == by), None)
+    if mine is None or mine.number == 0:
+        return None
+    others = [holder for holder in holders if holder.by != by]
+    return plan_permits(limit, others, mine, occupied=0, wanted=mine.wanted, now=now)
+
+
+def read_limits(context: QueueContext[Any]) -> Flow[QueueLimits]:
+    """Read the limits of a queue, and what is used of them (two ``find``).
+
+    Raises:
+        CollectionUnsuitable: another program has stored settings that cannot be used.
+    """
+    broker, name = context.broker, context.name
+    yield from ensure_broker_ready(broker, write=False)
+    control = (yield from find_one(broker, {"_id": CONTROL_PREFIX + name}, {"settings": 1})) or {}
+    try:
+        stored = from_stored(name, control.get("settings", {}))
+    except ArgumentInvalid as error:
+        raise unusable_settings(broker, name, error) from error
+    return (yield from read_limits_of(broker, [resolve_settings(context.options, stored)]))[name]
+
+
+def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> Flow[dict[str, QueueLimits]]:
+    """Read what is used of the limits of several queues (``find``, none without queues); by their names."""
+    if not queues:
+        return {}
+    ids = [id for queue in queues for id in (LIMIT_PREFIX + queue.name, bucket_id(queue.name))]
+    found = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
+    documents, now = {document["_id"]: document for document in found}, broker.clock.now()
+    exact = isinstance(broker.clock, VirtualClock)
+    limits: dict[str, QueueLimits] = {}
+    for queue in queues:
+        permits, bucket = documents.get(LIMIT_PREFIX + queue.name), documents.get(bucket_id(queue.name))
+        limits[queue.name] = make_limits(queue, permits, bucket, now, exact=exact)
+    return limits
 
 
 # --- slots ---------------------------------------------------------------------------------------

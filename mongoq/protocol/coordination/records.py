@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from bson import ObjectId
@@ -17,7 +17,7 @@ from mongoq.model.envelope import Stencil, new_envelope
 from mongoq.model.outcomes import Record
 from mongoq.model.sequence import check_sequence, topic_problem
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, copy_for_queue
-from mongoq.protocol.push.push import check_due, check_headers, due_time
+from mongoq.protocol.push.push import check_due, check_expires, check_headers, due_time, last_start
 from mongoq.protocol.state.context import QueueContext
 
 POSITION_LIMIT = 64 * 1024
@@ -38,6 +38,7 @@ class Yielded(NamedTuple):
         delay: delay that the source gave.
         headers: headers in the form to send.
         sequence: sequence that the source gave.
+        expires: how long the item may wait for its start, or until when; ``None`` for ever.
     """
 
     wrapped: bytes
@@ -46,6 +47,7 @@ class Yielded(NamedTuple):
     delay: Any
     headers: Any
     sequence: str | None = None
+    expires: timedelta | datetime | None = None
 
 
 def encode_record(context: QueueContext[Any], record: Any) -> Yielded:
@@ -60,7 +62,8 @@ def encode_record(context: QueueContext[Any], record: Any) -> Yielded:
     position = _position(context.broker.encoding, record.position)
     sequence = None if record.sequence is None else check_sequence(record.sequence)
     wrapped, priority = context.codec.wrap(record.payload), checked_priority(record.priority)
-    return Yielded(wrapped, position, priority, record.delay, headers, sequence)
+    expires = check_expires(context.broker.clock, record.expires, record.delay, None)
+    return Yielded(wrapped, position, priority, record.delay, headers, sequence, expires)
 
 
 def _position(encoding: Encoding, position: Any) -> Any:
@@ -112,13 +115,13 @@ def documents(context: QueueContext[Any], batch: Sequence[Yielded]) -> tuple[Seq
 def _envelopes(context: QueueContext[Any], part: Sequence[Yielded]) -> list[EncodedRecord]:
     """Return envelopes for the queue itself.
 
-    Records without delay and headers differ only in id, payload and priority. They share one encoded stencil for each
-    priority.
+    Records without delay, headers and ``expires`` differ only in id, payload and priority. They share one encoded
+    stencil for each priority.
     """
     stencils: dict[int, tuple[Stencil, datetime]] = {}
     encoded = []
     for record, id in zip(part, new_ids(len(part)), strict=True):
-        if record.delay is None and record.headers is None:
+        if record.delay is None and record.headers is None and record.expires is None:
             if record.priority not in stencils:
                 stencils[record.priority] = _stencil(context, record, id)
             stencil, when = stencils[record.priority]
@@ -135,9 +138,16 @@ def _stencil(context: QueueContext[Any], record: Yielded, id: bytes) -> tuple[St
 
 
 def _envelope(context: QueueContext[Any], record: Yielded, id: bytes) -> dict[str, Any]:
-    when = due_time(context.broker.clock, record.delay, None)
+    clock = context.broker.clock
     return new_envelope(
-        context.name, None, id=ObjectId(id), when=when, priority=record.priority, headers=record.headers, once=None
+        context.name,
+        None,
+        id=ObjectId(id),
+        when=due_time(clock, record.delay, None),
+        priority=record.priority,
+        headers=record.headers,
+        once=None,
+        start_by=None if record.expires is None else last_start(clock, record.expires, None),
     )
 
 

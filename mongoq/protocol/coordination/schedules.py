@@ -132,7 +132,10 @@ def _replace_definition(
     # By ``$eq``: another program may have stored a document that is an operator.
     read = {name: {"$eq": document.get(name)} for name in ("identity", "edition", "next")}
     filter = {"_id": definition.id, **read}
-    command = Command("update_one", {"filter": filter, "update": {"$set": changes}}, has_matched)
+    update: dict[str, Any] = {"$set": changes}
+    if "start_within" not in fields:
+        update["$unset"] = {"start_within": ""}
+    command = Command("update_one", {"filter": filter, "update": update}, has_matched)
     if not (yield from retry_until_reply(command)):
         # After a lost reply the update may be this very one.
         stored = yield from find_one(broker, {"_id": definition.id}, {"edition": 1})
@@ -292,11 +295,8 @@ def run_schedule_now(broker: BrokerContext, name: str) -> Flow[ObjectId]:
     except (ScheduleUnreadable, NotHere) as error:
         raise ArgumentInvalid("name", f"schedule {name!r} cannot run: {error}") from error
     headers = tick_headers(stored.headers, tick)
-    return (
-        yield from push(
-            context, payload, delay=None, when=None, priority=stored.priority, headers=headers, id=None, once=None
-        )
-    )
+    options: dict[str, Any] = {"priority": stored.priority, "headers": headers, "expires": stored.expires}
+    return (yield from push(context, payload, delay=None, when=None, id=None, once=None, **options))
 
 
 class NotHere(Exception):

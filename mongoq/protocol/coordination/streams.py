@@ -13,19 +13,22 @@ Notes on a claim: the place of its finished output, written once the output is c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.envelope import Document
-from mongoq.model.item import Item
+from mongoq.model.item import Item, has_place
+from mongoq.model.sequence import HAS_PLACE
 from mongoq.model.stream_claim import StreamClaim, consumer_name, stream_id
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import find_one
+from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.claim.batch_claim import BatchClaim, send_claim
@@ -41,6 +44,8 @@ from mongoq.protocol.coordination.document_lease import (
     write_under_lease,
 )
 from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Flow, delete_many, has_matched
+from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -63,8 +68,10 @@ __all__ = [
 ]
 
 
-RESERVED_ITEM_FIELDS = {"once": 1, "start_by": 1}
+RESERVED_ITEM_FIELDS = {"once": 1, "start_by": 1, "sequence": 1, "place": 1}
 """Projection of the reserved items: these fields besides their ids."""
+ITEMS_PER_TRANSACTION = 1_000
+"""Items of sequences that are committed in one transaction, at most."""
 
 
 @dataclass(slots=True)
@@ -242,7 +249,8 @@ def next_claim(
         return None
     # Ids that are not ObjectIds come last, as in the stored form.
     ids = sorted((item.id for item in items), key=lambda id: type(id) is not ObjectId)
-    claim = replace(intent, ids=ids, remembers=any(item.once is not None for item in items))
+    remembers, in_order = any(item.once is not None for item in items), any(map(has_place, items))
+    claim = replace(intent, ids=ids, remembers=remembers, in_order=in_order)
     change = {"claim": claim.document(), "number": claim.number}
     yield from write_under_lease(context.broker, run, {"$set": change})
     run.claim, run.number = claim, claim.number
@@ -266,7 +274,8 @@ def settle_claim(context: QueueContext[Any], run: StreamRun, number: int) -> Flo
     """Commit the items that the claim of this number still holds (``delete`` or ``update`` of many); return how many.
 
     Items that were moved, committed or lost since stay as they are. Does nothing when the claim of this number is gone.
-    A crash in between leaves the rest to the next call.
+    Items with a place in a sequence are committed in transactions of up to 1,000, in which the next ones follow. A
+    crash in between leaves the rest to the next call.
 
     Raises:
         TakenOver: the lease of the run is lost; all items were committed before.
@@ -277,6 +286,8 @@ def settle_claim(context: QueueContext[Any], run: StreamRun, number: int) -> Flo
     yield from ensure_ready(context)
     total = 0
     for chunk in cut_ids(claim.ids):
+        if claim.in_order:
+            total += yield from _settle_in_order(context, claim, chunk)
         for command in _commits(context, claim, chunk):
             settled = yield from retry_until_reply(command)
             total += settled
@@ -286,14 +297,44 @@ def settle_claim(context: QueueContext[Any], run: StreamRun, number: int) -> Flo
     return total
 
 
-def _commits(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any]) -> Iterator[Command[int]]:
+def _settle_in_order(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any]) -> Flow[int]:
+    """Commit the held items that have places in sequences, and return how many (transactions of up to 1,000 items)."""
+    total = 0
+    while True:
+        number, promoted = yield from run_atomic(context.broker, partial(_settle_page, context, claim, ids))
+        record_promoted(context.broker, promoted)
+        total += number
+        if number < ITEMS_PER_TRANSACTION:
+            return total
+
+
+def _settle_page(
+    context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any]
+) -> Flow[tuple[int, list[Promoted]]]:
+    """Commit some held items that have places, and let the next ones follow; called in a transaction."""
+    fence = {"_id": {"$in": list(ids)}, "token": claim.token, "place": HAS_PLACE}
+    documents = yield from find_few(
+        context.broker, fence, [("_id", 1)], ITEMS_PER_TRANSACTION, projection={"sequence": 1}
+    )
+    number = 0
+    for command in _commits(context, claim, [document["_id"] for document in documents], gives_up_place=True):
+        number += yield from command
+    sequences = [document.get("sequence") for document in documents]
+    left = Counter(sequence for sequence in sequences if isinstance(sequence, str))  # another program may write any
+    return number, (yield from leave(context.broker, context.name, left))
+
+
+def _commits(
+    context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any], *, gives_up_place: bool = False
+) -> Iterator[Command[int]]:
     """Return the commands that commit the held items of some ids; items with remembered ids go first."""
+    place = {"place": ""} if gives_up_place else {}
     now, fence = context.broker.clock.now(), {"_id": {"$in": list(ids)}, "token": claim.token}
     if claim.remembers:
-        remembered = _retention_of(context, claim, now, now + timedelta(days=1))
+        remembered = _retention_of(context, claim, now, now + timedelta(days=1), place)
         assert remembered is not None
         yield update_many_command({**fence, "once": {"$gt": now}}, _lasting(context, remembered, now))
-    retention = _retention_of(context, claim, now, None)
+    retention = _retention_of(context, claim, now, None, place)
     if retention is None:
         yield replace(delete_many(fence), resolved=True)
     else:
@@ -301,10 +342,11 @@ def _commits(context: QueueContext[Any], claim: StreamClaim, ids: Sequence[Any])
 
 
 def _retention_of(
-    context: QueueContext[Any], claim: StreamClaim, now: datetime, once: datetime | None
+    context: QueueContext[Any], claim: StreamClaim, now: datetime, once: datetime | None, place: Mapping[str, str]
 ) -> Mapping[str, Any] | None:
     item: Item[Any] = context.raw_item({"q": context.name, "token": claim.token, "once": once}, now)
-    return retention_update(context, item, now, {})
+    update = retention_update(context, item, now, {})
+    return update and {**update, "$unset": {**update["$unset"], **place}}
 
 
 def _lasting(context: QueueContext[Any], retention: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:

@@ -131,7 +131,7 @@ def _push_tick(broker: BrokerContext, stored: StoredSchedule, at: datetime, read
     context, payload = make_payload(broker, stored, tick)
     when = at + tick_delay(stored.identity, at, stored.jitter)
     options: dict[str, Any] = {"when": when} if stored.jitter and when > broker.clock.now() else {"when": None}
-    options |= {"priority": stored.priority, "headers": tick_headers(stored.headers, tick)}
+    options |= {"priority": stored.priority, "headers": tick_headers(stored.headers, tick), "expires": stored.expires}
     if local_seconds() - read_at > FRESH_SECONDS:
         raise ReadTooOld
     try:

@@ -121,7 +121,7 @@ def check_import(context: QueueContext[Any], fields: Any) -> dict[str, Any]:
 def _check_place(envelope: Mapping[str, Any], fields: Mapping[str, Any]) -> int:
     if "sequence" not in envelope:
         raise ArgumentInvalid("place", "the item has a place, and no sequence; an exported item has both")
-    for other in ("processed", "key", "start_by"):
+    for other in ("processed", "key"):
         if other in fields:
             raise ArgumentInvalid("place", f"an item with a place in a sequence has no {other}")
     return count(fields["place"], "place", least=0)

@@ -17,7 +17,7 @@ from mongoq.model.clock import Clock, milliseconds, time_of
 from mongoq.model.encoding.codec import HEADERS_LIMIT, Encoding
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, fresh_envelope, new_envelope
-from mongoq.model.sequence import check_sequence, refuse_expiry
+from mongoq.model.sequence import check_sequence
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared, chunks
@@ -80,7 +80,8 @@ class Draft:
         undelayed = self.delay is None and self.when is None
         self.at = clock.now_milliseconds() if undelayed else milliseconds(due_time(clock, self.delay, self.when))
         if self.expires is not None:
-            self.start_by = last_start(clock, self.expires, None if undelayed else time_of(self.at))
+            due = time_of(self.at) if is_put_off(self.delay, self.when) else None
+            self.start_by = last_start(clock, self.expires, due)
 
     @property
     def kind(self) -> Kind:
@@ -144,6 +145,25 @@ def last_start(clock: Clock, expires: timedelta | datetime, due: datetime | None
     return start_by
 
 
+def check_expires(
+    clock: Clock, expires: Any, delay: Duration | None, when: datetime | None
+) -> timedelta | datetime | None:
+    """Return how long an item that is pushed later may wait for its start, or until when, checked.
+
+    ``delay`` and ``when`` were checked before. An item that could never start is refused, as far as that is known now.
+    """
+    if expires is None:
+        return None
+    lasts = checked_expires(expires)
+    last_start(clock, lasts, due_time(clock, delay, when) if is_put_off(delay, when) else None)
+    return lasts
+
+
+def is_put_off(delay: Duration | None, when: datetime | None) -> bool:
+    """Return whether an item waits before it is due; a delay of zero is none."""
+    return when is not None or bool(delay)
+
+
 DEFAULT_REMEMBER = timedelta(days=7)
 """How long an id given by the producer is remembered by default."""
 
@@ -174,7 +194,6 @@ def push(
         check_sequence(sequence)
         if keyed is not None:
             raise ArgumentInvalid("sequence", KEYED)
-        refuse_expiry([sequence], expires)
     wrapped = context.codec.wrap(payload)
     stored_headers = check_headers(headers, context.broker.encoding)
     given_id = None if id is None else object_id(id)

@@ -19,7 +19,7 @@ from mongoq.model.arguments import expires as checked_expires
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.ids import new_ids
 from mongoq.model.envelope import Stencil, is_same_push, new_envelope
-from mongoq.model.sequence import check_sequence, refuse_expiry, topic_problem
+from mongoq.model.sequence import check_sequence, topic_problem
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
@@ -40,7 +40,7 @@ from mongoq.protocol.flow import (
 from mongoq.protocol.push.in_order import push_in_order
 from mongoq.protocol.push.insert import Keyed, find_pushed, push_keyed
 from mongoq.protocol.push.publish import MAX_COPIES, MAX_TRANSACTION_BYTES, Copy, insert_joined, publish, publish_many
-from mongoq.protocol.push.push import check_due, check_headers, due_time, last_start, remember_time
+from mongoq.protocol.push.push import check_due, check_headers, due_time, is_put_off, last_start, remember_time
 from mongoq.protocol.sequence.control import ensure_possible
 from mongoq.protocol.state.context import QueueContext
 
@@ -102,8 +102,8 @@ class _Envelopes:
     def _last_start(self, options: PushOptions, due: datetime) -> datetime | None:
         if options.expires is None:
             return None
-        undelayed = options.delay is None and options.when is None
-        return last_start(self._context.broker.clock, options.expires, None if undelayed else due)
+        known = due if is_put_off(options.delay, options.when) else None
+        return last_start(self._context.broker.clock, options.expires, known)
 
     def encode(self, push: Push) -> RawBSONDocument:
         """Return the envelope of a push without a key, in the form to send."""
@@ -167,7 +167,6 @@ def push_many(
     in_sequences = _check_sequences(sequence, sequences, len(values))
     stored_headers = check_headers(headers, context.broker.encoding)
     common = PushOptions(delay, when, checked_priority(priority), stored_headers)
-    refuse_expiry(in_sequences, expires)
     options, places = _with_expiry(common, expires, len(values))
     remember = remember_time(once, given_ids is not None)
     check_due(delay, when)

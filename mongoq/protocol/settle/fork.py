@@ -18,7 +18,7 @@ from mongoq.model.outcomes import Fork, Move
 from mongoq.model.sequence import Target
 from mongoq.model.settings import KEEP
 from mongoq.protocol.flow import Command, Flow, chunks, own_error
-from mongoq.protocol.push.push import due_time
+from mongoq.protocol.push.push import due_time, last_start
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, record_new, with_place
 from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.settle.bulk import BulkResult, group_by_statement, mark_done, settle_within
@@ -44,6 +44,7 @@ def make_output(
         priority=checked.changes.get("priority", item.priority),
         headers=new_headers(context, item, checked) if move.headers is not KEEP else dict(item.headers) or None,
         once=None,
+        start_by=None if checked.expires is None else last_start(context.broker.clock, checked.expires, None),
     )
 
 

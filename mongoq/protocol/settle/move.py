@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import repeat
 from operator import attrgetter, is_
@@ -24,7 +24,7 @@ from mongoq.protocol.base.fence import begin_settle, is_gone
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Duplicate, Flow, with_place
 from mongoq.protocol.push.insert import KEYED, check_key, raise_duplicate
-from mongoq.protocol.push.push import check_due, check_headers
+from mongoq.protocol.push.push import check_due, check_expires, check_headers
 from mongoq.protocol.settle.bulk import check_items, settle_alike, settle_bulk
 from mongoq.protocol.settle.in_order import settle_one
 from mongoq.protocol.settle.settlement import (
@@ -77,6 +77,7 @@ class Handover:
         when: time until which it waits there, instead of ``delay``.
         raw: ``changes`` and ``gone`` as BSON: moves are the same when these bytes are, and ``1`` is not ``True``.
         sequence: sequence that the item enters in the target queue, or ``None``.
+        expires: how long the item may wait for its start there, or until when; ``None`` for ever.
     """
 
     queue: str
@@ -87,6 +88,7 @@ class Handover:
     when: datetime | None
     raw: bytes
     sequence: str | None = None
+    expires: timedelta | datetime | None = None
 
     def update(self, due: datetime) -> dict[str, Any]:
         """Return the update, without payload and patch."""
@@ -124,7 +126,8 @@ def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: 
         changes["headers"] = check_headers(move.headers, context.broker.encoding)
     check_due(move.delay, move.when)
     raw = bytes(context.broker.encoding.raw({"$set": changes, "$unset": unset_fields}).raw)
-    return Handover(to.name, changes, unset_fields, patch, move.delay, move.when, raw, sequence), payload
+    expires = check_expires(context.broker.clock, move.expires, move.delay, move.when)
+    return Handover(to.name, changes, unset_fields, patch, move.delay, move.when, raw, sequence, expires), payload
 
 
 def move(
@@ -162,11 +165,15 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
     marks = batch.marker(context, "moved", handover.queue).marks(item, payload=payload, added=added)
     headers = new_headers(context, item, handover) if handover.sets_headers else None
     raw = handover if handover.patch else handover.raw
-    key = raw, when, payload, marks, headers and headers.raw, handover.sequence
+    expires = handover.expires
+    start_by = batch.now + expires if isinstance(expires, timedelta) else expires
+    key = raw, when, payload, marks, headers and headers.raw, handover.sequence, start_by
     if key not in batch.alike:
         update = handover.update(when)
         if headers is not None:
             update["$set"]["headers"] = headers
+        if start_by is not None:
+            update["$set"]["start_by"] = start_by
         if payload is not None:
             update["$set"]["payload"] = context.broker.encoding.unwrap("payload", payload)
         new_key, fixed = handover.changes.get("key"), handover.when is not None
@@ -246,7 +253,7 @@ def _are_alike(moves: Sequence[Move]) -> bool:
     return all(all(map(is_, map(read, moves), repeat(read(moves[0])))) for read in _attributes)
 
 
-_but_payload = attrgetter("patch", "delay", "when", "priority", "headers", "sequence")
+_but_payload = attrgetter("patch", "delay", "when", "priority", "headers", "sequence", "expires")
 
 
 class Moves:

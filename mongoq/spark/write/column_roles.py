@@ -46,6 +46,7 @@ class RowOrder:
         key: key.
         headers: headers, in the form to send.
         sequence: sequence that the item enters; rows of a sequence are written in the order of their partition.
+        expires: time by which the item must be started, or how long it may wait for that.
     """
 
     row_values: tuple[Any, ...]
@@ -56,6 +57,7 @@ class RowOrder:
     key: str | None = None
     headers: Any = None
     sequence: str | None = None
+    expires: timedelta | datetime | None = None
 
 
 def _length(value: Any) -> timedelta:
@@ -105,6 +107,9 @@ ORDERS: Mapping[str, Kind] = {
     "_priority": Kind("priority", INTEGERS, "an integer from -100 (first) to 100 (last)", priority),
     "_key": Kind("key", TEXT, "a string of 1 to 1,024 bytes", check_key),
     "_sequence": Kind("sequence", TEXT, "a string of 1 to 1,024 bytes", partial(check_sequence, argument="_sequence")),
+    "_start_by": Kind(
+        "expires", MOMENT, "a timestamp", partial(moment, argument="_start_by"), values_of(spark.TimestampType())
+    ),
     "_headers": Kind(
         "headers",
         (*TEXT, spark.MapType),
@@ -128,7 +133,7 @@ class Orders:
     def __init__(self, fields: Iterable[spark.StructField], options: WriteOptions) -> None:
         checked = map(_check_field, fields)
         self._names = [field.name for field in checked if not isinstance(field.dataType, spark.NullType)]
-        self._default = RowOrder((), options.to, options.delay, options.when, options.priority)
+        self._default = RowOrder((), options.to, options.delay, options.when, options.priority, expires=options.expires)
         self._known: dict[tuple[Any, ...], RowOrder] = {}
 
     def of(self, batch: pa.RecordBatch) -> list[RowOrder]:
@@ -153,12 +158,23 @@ class Orders:
             )
         if "delay" not in options and "when" not in options:
             options |= {"delay": self._default.delay, "when": self._default.when}
-        options = {"to": self._default.to, "priority": self._default.priority, **options}
+        default = self._default
+        options = {"to": default.to, "priority": default.priority, "expires": default.expires, **options}
+        if not _can_start(options.get("delay"), options.get("when"), options["expires"]):
+            name = "_start_by" if "_start_by" in self._names else "_delay"
+            raise Refusal(row, name, "the item is due only after the time by which it must start; give a later time")
         # A bound for memory: with a key for each row there are as many orders as rows.
         if len(self._known) >= MAX_CACHED_ORDERS:
             self._known.clear()
         order = self._known[values] = RowOrder(values, **options)
         return order
+
+
+def _can_start(delay: timedelta | None, when: datetime | None, expires: timedelta | datetime | None) -> bool:
+    """Return whether an item is due before it must be started, as far as that can be told without a clock."""
+    if isinstance(expires, datetime):
+        return when is None or when < expires
+    return expires is None or not delay or delay < expires
 
 
 def _convert_value(row: int, name: str, value: Any) -> Any:

@@ -17,8 +17,8 @@ CARRIED = ("when", "key", "priority", "headers")
 """Values of an item that was read, which ``carry`` may take over."""
 LOST_VALUES = ("ignore", "fail")
 WRITE_OPTIONS = (
-    *LOCATION_OPTIONS, "to", "delay", "when", "priority", "fields", "idColumn", "label", "once", "carry", "settle",
-    "lost", "batchSize", SETUP, PATH,
+    *LOCATION_OPTIONS, "to", "delay", "when", "priority", "expires", "fields", "idColumn", "label", "once", "carry",
+    "settle", "lost", "batchSize", SETUP, PATH,
 )  # fmt: skip
 SPARK_OPTIONS = ("checkpointLocation", "queryName")
 """Options that Spark adds to the options of a stream."""
@@ -39,6 +39,8 @@ column `_to` |
     | `delay` | seconds from now, before which items are not handed out; column `_delay` |
     | `when` | or a time before which they are not handed out, in ISO 8601 with an offset; column `_when` |
     | `priority` | from -100 (first) to 100 (last), default 0; column `_priority` |
+    | `expires` | seconds from its push or move, within which an item must be started, or it never runs; \
+column `_start_by` |
     | `fields` | the columns that make the payload, a JSON list such as `["customer", "total"]`; default: `payload` if \
 there is one, else all that do not belong to the envelope |
     | `idColumn` | the column whose value makes the id of a push: the same value again pushes nothing |
@@ -58,6 +60,7 @@ others; default: `true` in a stream, and in a batch an error that asks |
     delay: timedelta | None
     when: datetime | None
     priority: int | None
+    expires: timedelta | None
     fields: tuple[str, ...] | None
     id_column: str | None
     label: str
@@ -81,6 +84,7 @@ others; default: `true` in a stream, and in a batch an error that asks |
             delay=None if delay is None else duration(delay, "delay"),
             when=raw.moment("when"),
             priority=_priority(raw),
+            expires=_expires(raw, delay),
             fields=raw.names("fields", '["customer", "total"]') or None,
             id_column=raw.text("idColumn"),
             label=text(raw.value("label") or "", "label", LABEL_BYTES),
@@ -100,6 +104,16 @@ def _priority(raw: RawOptions) -> int | None:
     if priority not in PRIORITIES:
         raise ArgumentInvalid("priority", f"a whole number from -100 (first) to 100 (last), not {value!r}")
     return priority
+
+
+def _expires(raw: RawOptions, delay: float | None) -> timedelta | None:
+    value = raw.seconds("expires")
+    if value is None:
+        return None
+    length = duration(value, "expires", zero=False)
+    if delay and duration(delay, "delay") >= length:
+        raise ArgumentInvalid("expires", f"items wait {delay} seconds, and so could never start; give a longer time")
+    return length
 
 
 def _carry(raw: RawOptions) -> frozenset[str]:

@@ -100,7 +100,7 @@ class RowPusher:
             else:
                 in_order.extend(zip(positions, new, strict=True))
             common = order.delay, order.when, order.priority or 0, order.headers, order.key
-            options.append(PushOptions(*common, sequence=order.sequence))
+            options.append(PushOptions(*common, sequence=order.sequence, expires=order.expires))
         for queue, (options, pushed, in_order) in pushes.items():
             self._send(queue, options, pushed, [push for _, push in sorted(in_order, key=PLACE)])
 
@@ -198,6 +198,7 @@ class RowSettler:
             priority=order.priority if "priority" in carry else self._options.priority,
             headers=order.headers if has_headers else KEEP,
             sequence=order.sequence,
+            expires=order.expires,
         )
         handover, _ = check_move(context, Destination(to, context.codec), move, key=order.key)
         return handover

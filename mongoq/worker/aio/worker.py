@@ -217,6 +217,7 @@ class AsyncWorker(Local):
         missed: Missed = "last",
         horizon: Duration | None = None,
         jitter: Duration | None = None,
+        expires: Duration | None = None,
         version: int = 0,
         retry: RetryPolicy | None = None,
         max_retries: int | Default | None = DEFAULT,
@@ -247,6 +248,7 @@ class AsyncWorker(Local):
             missed: see there.
             horizon: see there.
             jitter: see there.
+            expires: see there.
             version: see there.
             retry: as for ``consumer``.
             max_retries: as for ``consumer``.
@@ -263,7 +265,7 @@ class AsyncWorker(Local):
         encoding = self._broker._context.encoding
         options: dict[str, Any] = {"queue": handle.name, "cron": cron, "timezone": timezone, "every": every}
         options |= {"start": start, "at": at, "headers": headers, "priority": priority, "missed": missed}
-        options |= {"horizon": horizon, "jitter": jitter, "version": version, "payload": DEFAULT}
+        options |= {"horizon": horizon, "jitter": jitter, "expires": expires, "version": version, "payload": DEFAULT}
         definition = define(name, encoding, handle._context.codec, **options)  # a bad option is told at once
         if name in self._schedules:
             raise ArgumentInvalid("name", f"this worker has a schedule {name!r} already")

@@ -63,7 +63,7 @@ SERVER_WAIT_SECONDS = 5.0
 HEARTBEAT_WAIT_SECONDS = 5.0
 """Seconds beyond two heartbeats without one that the server has taken, after which a worker is not healthy."""
 PERMIT_CHECK_SECONDS = 0.1
-"""Seconds between two checks whether permits can be given back."""
+"""Seconds between two checks of permits: whether they can be given back, and whether other workers want some."""
 LAST_MOMENT = datetime.max.replace(tzinfo=UTC)
 EMPTY_POLL_SECONDS = 0.02, 0.5
 """Seconds between two checks for empty queues, at first and at most."""
@@ -418,13 +418,13 @@ class Engine:
                 loop.limiter.forget_loss()
 
     def _keep_limits(self) -> None:
-        """Give back permits that the consumers do not need any more, soon after their runs have ended."""
+        """Check the permits of the consumers: those that are not needed any more go back soon after the runs end."""
         event = self._new_end_event()
         while not self._ended:
             for loop in self.loops:
                 try:
-                    if loop.limiter.is_trimmable():
-                        self._broker._run_flow(loop.limiter.give_back())
+                    if loop.limiter.holds_permits:
+                        self._broker._run_flow(loop.limiter.check())
                 except Exception as error:
                     self._coordinator.report_error("take permits back", error)
                 else:

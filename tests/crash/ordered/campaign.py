@@ -92,9 +92,11 @@ class Campaign:
                 time.sleep(0.1)
             processes.end("consume")
             processes.end("decide")
-            letters = collection.find({"q": DEAD, "when": {"$exists": True}, "_id": {"$type": "objectId"}})
-            dead = [letter["payload"]["serial"] for letter in letters]
-            return Story(processes.notes.read(), dead, holds=self.holds), collection.count_documents(left)
+            letters = [(each["origin"]["reason"], each["payload"]["serial"]) for each in _letters(collection)]
+            dead = [serial for reason, serial in letters if reason != "expired"]
+            expired = [serial for reason, serial in letters if reason == "expired"]
+            story = Story(processes.notes.read(), dead, expired, holds=self.holds)
+            return story, collection.count_documents(left)
 
     def _strike(self, processes: _Processes, servers: ReplicaSet) -> None:
         chance, end, number = random.Random(self.seed), time.monotonic() + self.seconds, 0
@@ -107,6 +109,10 @@ class Campaign:
             with _away(servers, alone=chance.random() < 0.3):
                 time.sleep(chance.uniform(*DOWN))
                 processes.kill(chance.randrange(len(self.places)))
+
+
+def _letters(collection: Any) -> Any:
+    return collection.find({"q": DEAD, "when": {"$exists": True}, "_id": {"$type": "objectId"}})
 
 
 def _wait_until_empty(collection: Any, processes: _Processes, queues: list[str]) -> None:

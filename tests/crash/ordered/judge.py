@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from tests.crash.ordered.line import MAX_RETRIES
 from tests.crash.ordered.notes import Note
 
-__all__ = ["MARGIN", "Story", "broken", "figures", "lost", "out_of_order", "overlapping", "unfenced"]
+__all__ = ["MARGIN", "Story", "broken", "expired", "figures", "lost", "out_of_order", "overlapping", "unfenced"]
 
 MARGIN = 0.1
 """Seconds by which a holder may know the end of its lease too late."""
@@ -57,6 +57,7 @@ class Life:
         removals: moments before the letter was taken away; there are several if the first ones failed.
         removed: a moment after that was acknowledged.
         replays: how many replays of the letter were acknowledged.
+        expires: whether it had to be started in time.
     """
 
     serial: str
@@ -69,6 +70,7 @@ class Life:
     removals: list[float] = field(default_factory=list)
     removed: float | None = None
     replays: int = 0
+    expires: bool = False
 
 
 class Story:
@@ -79,14 +81,17 @@ class Story:
         foreign: names of items that were handed out and never pushed.
         open_pops: how many pops were interrupted: each may have taken one item.
         kills: how many processes were killed.
-        dead: names of the items that the dead queue holds in the end.
+        dead: names of the items that the dead queue holds in the end, without the expired ones.
+        expired: names of those that were not started in time.
         holds: letters hold their sequences.
     """
 
-    def __init__(self, notes: Sequence[Note], dead: Sequence[str] = (), *, holds: bool = False) -> None:
+    def __init__(
+        self, notes: Sequence[Note], dead: Sequence[str] = (), expired: Sequence[str] = (), *, holds: bool = False
+    ) -> None:
         self.lives: dict[str, Life] = {}
         self.foreign: list[str] = []
-        self.dead, self.holds = set(dead), holds
+        self.dead, self.expired, self.holds = set(dead), set(expired), holds
         self.kills = sum(note.kind == "killed" for note in notes)
         self._running: dict[tuple[int, str], Run] = {}
         self._pops: dict[int, float] = {}
@@ -99,7 +104,7 @@ class Story:
         match note.kind:
             case "push":
                 assert note.sequence is not None
-                self.lives[note.serials[0]] = Life(note.serials[0], note.sequence, note.at)
+                self.lives[note.serials[0]] = Life(note.serials[0], note.sequence, note.at, expires=note.expires)
             case "pop":
                 self._pops[note.who] = note.at
             case "broken":
@@ -153,7 +158,7 @@ class Story:
 
     def over(self, life: Life) -> float:
         """Return a moment before the items behind an item with runs were free to begin."""
-        over = max(run.over for run in life.runs)
+        over = max((run.over for run in life.runs), default=float("-inf"))
         if not self.holds or any(run.outcome in ("done", "popped") for run in life.runs):
             return over
         if life.serial in self.dead:
@@ -181,7 +186,7 @@ def _decide(life: Life, note: Note) -> None:
 
 def broken(story: Story) -> list[str]:
     """Return what breaks any of the claims."""
-    return [*lost(story), *unfenced(story), *overlapping(story), *out_of_order(story)]
+    return [*lost(story), *unfenced(story), *overlapping(story), *out_of_order(story), *expired(story)]
 
 
 def lost(story: Story) -> Iterator[str]:
@@ -195,10 +200,22 @@ def lost(story: Story) -> Iterator[str]:
         if life.serial in story.dead:
             if len(life.runs) + life.late + story.kills <= MAX_RETRIES:
                 yield f"{life.serial} is dead after {len(life.runs)} runs"
-        elif not is_done and not life.removals and (life.pushed is not None or life.runs):
+        elif life.serial in story.expired or life.removals:
+            continue
+        elif not is_done and (life.pushed is not None or life.runs):
             missing.append(life)
     if len(missing) > story.open_pops:
         yield f"{len(missing)} items are lost, and {story.open_pops} pops were interrupted, such as {missing[:3]}"
+
+
+def expired(story: Story) -> Iterator[str]:
+    """Only items with a time expire, and none that was handed out."""
+    for serial in story.expired:
+        life = story.lives.get(serial)
+        if life is None or not life.expires:
+            yield f"{serial} has expired, and had no time"
+        elif life.runs or life.late:
+            yield f"{serial} was handed out, and has expired"
 
 
 def unfenced(story: Story) -> Iterator[str]:
@@ -234,9 +251,11 @@ def overlapping(story: Story) -> Iterator[str]:
 def out_of_order(story: Story) -> Iterator[str]:
     """An item comes after all that were pushed to its sequence before it, and after all their runs, failed or not."""
     for sequence, lives in story.sequences().items():
+        # A letter that was taken away without a run was not started in time.
+        gone = [life for life in lives if story.holds and life.removals and not life.runs]
         started = sorted((life for life in lives if life.runs), key=lambda life: life.tried)
         acknowledged = sorted(
-            (life for life in started if life.pushed is not None), key=lambda life: life.pushed or 0.0
+            (life for life in [*started, *gone] if life.pushed is not None), key=lambda life: life.pushed or 0.0
         )
         place, last, holder = 0, float("-inf"), ""
         for life in started:
@@ -266,6 +285,7 @@ def figures(story: Story) -> dict[str, int]:
         "dead": len(story.dead),
         "replayed": sum(life.replays for life in story.lives.values()),
         "removed": sum(life.removed is not None for life in story.lives.values()),
+        "expired": len(story.expired),
         "interrupted pops": story.open_pops,
         "kills": story.kills,
     }

@@ -41,6 +41,7 @@ class Note:
         sequence: their sequence, of ``began``, ``popped`` and pushes.
         until: of ``began``, the end of the lease on the monotonic clock.
         outcome: of ``ended``: ``done`` or ``fail``.
+        expires: of ``push``, whether the item must be started in time.
     """
 
     at: float
@@ -50,6 +51,7 @@ class Note:
     sequence: str | None = None
     until: float | None = None
     outcome: str | None = None
+    expires: bool = False
 
 
 class Notes:

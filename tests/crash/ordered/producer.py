@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 import mongoq
-from tests.crash.ordered.line import MAX_BACKLOG, QUEUE, SEQUENCES, new_payload
+from tests.crash.ordered.line import MAX_BACKLOG, QUEUE, SEQUENCES, choose_expiry, new_payload
 from tests.crash.ordered.notes import Notes
 
 __all__ = ["produce"]
@@ -41,16 +41,17 @@ def _push(broker: mongoq.Broker, chance: random.Random, notes: Notes, name: str,
     queue = broker.queue(QUEUE)
     sequences = [_choose(chance) for _ in range(BATCH if number % 5 == 0 else 1)]
     payloads = [new_payload(chance, f"{name}-{place}") for place in range(len(sequences))]
+    expires = [choose_expiry(chance) for _ in payloads]
     serials = [payload["serial"] for payload in payloads]
-    for serial, sequence in zip(serials, sequences, strict=True):
-        notes.write("push", [serial], sequence)
+    for serial, sequence, within in zip(serials, sequences, expires, strict=True):
+        notes.write("push", [serial], sequence, expires=within is not None)
     if number % 5 == 0:
-        queue.push_many(payloads, sequences=sequences)
+        queue.push_many(payloads, sequences=sequences, expires=expires)
     elif number % 5 == 1:
         with broker.transaction() as tx:
-            queue.push(payloads[0], sequence=sequences[0], session=tx.session)
+            queue.push(payloads[0], sequence=sequences[0], expires=expires[0], session=tx.session)
     else:
-        queue.push(payloads[0], sequence=sequences[0], priority=chance.randint(-1, 1))
+        queue.push(payloads[0], sequence=sequences[0], expires=expires[0], priority=chance.randint(-1, 1))
     notes.write("pushed", serials)
 
 

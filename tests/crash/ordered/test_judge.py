@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.crash.ordered.judge import Story, broken, lost, out_of_order, overlapping, unfenced
+from tests.crash.ordered.judge import Story, broken, expired, lost, out_of_order, overlapping, unfenced
 from tests.crash.ordered.notes import Note
 
 ONE, TWO, THREE = ("one",), ("two",), ("three",)
@@ -113,6 +113,18 @@ def test_a_run_after_the_letter_was_taken_away() -> None:
     gone = [note(6, "remove", ONE), note(6.5, "removed", ONE)]
     assert "taken away" in violations(unfenced, *PUSHES, *FAILED, *gone, note(9, "began", ONE))[0]
     assert not violations(lost, *PUSHES, *FAILED, *gone, *SECOND)
+
+
+def test_an_item_that_was_handed_out_and_has_expired() -> None:
+    def judged(*notes: Note) -> list[str]:
+        return list(expired(Story(sorted(notes, key=lambda each: each.at), (), TWO)))
+
+    timed = [*PUSHES[:2], note(2, "push", TWO, expires=True), note(3, "pushed", TWO), *FIRST]
+    assert judged(*timed) == []
+    assert "handed out" in judged(*timed, note(7, "began", TWO))[0]
+    assert "handed out" in judged(*timed, note(7, "pop"), note(8, "popped", TWO))[0]
+    assert "no time" in judged(*PUSHES, *FIRST)[0]
+    assert not violations(lost, *PUSHES[:2], *FIRST)
 
 
 def test_a_run_after_the_commit_or_the_pop() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mongoq
-from mongoq.model.permits import Holder, plan_permits, share_permits
+from mongoq.model.permits import PermitHolder, plan_permits, share_permits
 from mongoq.model.rate import AHEAD_MS, Block, Bucket, Slots, make_pace, parse_rate, take_block
 
 ROUNDING = 1e-3
@@ -181,8 +181,8 @@ def test_shares_use_the_limit_and_never_exceed_it(limit: int, wanted: list[int])
     assert not unmet or all(share <= min(unmet) + 1 for share in shares)
 
 
-def _holder(by: str, number: int, wanted: int, seconds: float = 0) -> Holder:
-    return Holder(by, number, wanted, NOW - timedelta(seconds=seconds), NOW + timedelta(seconds=30))
+def _holder(by: str, number: int, wanted: int, seconds: float = 0) -> PermitHolder:
+    return PermitHolder(by, number, wanted, NOW - timedelta(seconds=seconds), NOW + timedelta(seconds=30))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def _holder(by: str, number: int, wanted: int, seconds: float = 0) -> Holder:
     ],
 )
 def test_a_worker_gives_back_what_is_above_its_share(
-    others: list[Holder], mine: Holder | None, occupied: int, wanted: int, number: int
+    others: list[PermitHolder], mine: PermitHolder | None, occupied: int, wanted: int, number: int
 ) -> None:
     assert plan_permits(8, others, mine, occupied=occupied, wanted=wanted, now=NOW) == number
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 from bson import ObjectId
 
 from mongoq.model.item import Item
+from mongoq.model.trail import StageMark
 from mongoq.protocol.claim.expiry import settle_expired_head, start_or_expire
-from mongoq.protocol.flow import Command
+from mongoq.protocol.flow import Command, Refused
 from tests.unit.scripted import ID, LOST, NOW, TOKEN, context, found, matched, play, reserved_item
 
 SECOND = timedelta(seconds=1)
@@ -97,3 +99,51 @@ def test_a_head_without_expired_items_is_left_as_it_is() -> None:
     item = {"_id": ID, "q": "orders", "when": NOW, "attempts": 0, "priority": 0, "start_by": NOW + SECOND}
     commands, number = play(settle_expired_head(context()), [found(item)])
     assert (len(commands), number) == (1, 0)
+
+
+def test_claimed_items_go_back_if_the_expired_ones_beside_them_cannot_be_settled() -> None:
+    late, starting = reserved_item(start_by=NOW), reserved_item(_id=OTHER, start_by=NOW + SECOND)
+    broken = RuntimeError("the server is gone")
+    commands, error = decide(context(), [late, starting], broken, matched(1))
+    assert error is not None
+    assert commands[-1] is BACK
+    assert len(commands) == 2, "the other item still has its time"
+
+
+def test_a_trail_of_another_program_does_not_keep_expired_items_where_they_are() -> None:
+    queue = context(on_expired="dead")
+    queue = replace(queue, stage=StageMark("stage", trail=True))
+    behind = {
+        "_id": ID,
+        "q": "orders",
+        "when": NOW,
+        "attempts": 0,
+        "priority": 0,
+        "start_by": NOW,
+    }  # its trail is not read
+    refused = Refused(RuntimeError("must be an array"))
+    commands, number = play(settle_expired_head(queue), [found(behind), refused, found(behind), ONE_FOUND])
+    assert number == 1
+    assert "$push" in commands[1].arguments["requests"][0][1]["update"]
+    assert "$push" not in commands[3].arguments["requests"][0][1]["update"]
+
+
+def placed(**changes: Any) -> dict[str, Any]:
+    head = {"_id": ID, "q": "orders", "attempts": 0, "priority": 0, "start_by": NOW, "sequence": "a", "place": 0}
+    return {**head, **changes}
+
+
+def test_heads_of_sequences_are_settled_if_they_still_are_expired_with_those_behind_them() -> None:
+    queue = context(serverless=True)
+    started, last = ObjectId(), ObjectId()
+    heads = [placed(when=NOW), placed(_id=started, when=NOW, sequence="b")]
+    behind = [placed(_id=OTHER, ready_from=NOW, place=1), placed(_id=last, ready_from=NOW, place=2, start_by=None)]
+    follows = {"_id": last, "ready_from": NOW, "priority": 0, "place": 2}
+    replies: list[Any] = [heads, [{"_id": ID}], behind, matched(2), [follows], matched(1), []]
+    commands, number = play(settle_expired_head(queue), replies)
+    assert number == 2
+    settled = commands[3]
+    assert (settled.method, settled.arguments["filter"]) == ("delete_many", {"_id": {"$in": [ID, OTHER]}})
+    assert commands[5].arguments["filter"]["_id"] == last
+    assert commands[5].arguments["update"]["$set"]["when"] == NOW
+    assert len(commands) == 7, "what follows may have expired too, so the head is read again"
