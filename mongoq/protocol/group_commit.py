@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import error_document
 from mongoq.model.indexes import BEGINNING
-from mongoq.model.item import Item, find_held_target, has_place, id_key
+from mongoq.model.item import Item, has_place, id_key
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
@@ -90,7 +90,7 @@ def _share_settlement(context: QueueContext[Any], item: Item[Any], make: MakeSet
     settling = _Settling(context, item, make)
     # Near the end of its lease the answer must be exact, so the item goes alone; other callers need not wait for it.
     # So does an item of a sequence, whose settlement may need a transaction.
-    if has_place(item) or find_held_target(item) or ends_by(item, context.state.calm_at + LEASE_MARGIN):
+    if has_place(item) or ends_by(item, context.state.calm_at + LEASE_MARGIN):
         return (yield from settling.alone())
     assert context.broker.batchers is not None
     batcher = context.broker.batchers.batcher(("settle", context.name), _settle_for_all)

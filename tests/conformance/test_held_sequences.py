@@ -467,6 +467,16 @@ async def test_two_letters_of_a_sequence_hold_it_both(shell: Shell) -> None:
     assert control(shell) == (2, [])
 
 
+async def test_one_of_two_letters_is_removed(shell: Shell) -> None:
+    queue = await fill(shell, 1, 2, 3, 4, most=2)
+    first, second = await die(queue), await die(queue)
+    assert await queue.dead.remove(first)
+    assert control(shell) == (1, [second])
+    assert await queue.reserve() is None
+    assert await queue.dead.remove(second)
+    assert [item.payload for item in await queue.reserve_many(9)] == [3, 4]
+
+
 async def test_two_letters_are_replayed_together(shell: Shell) -> None:
     queue = await fill(shell, 1, 2, 3, most=2)
     await die(queue)
