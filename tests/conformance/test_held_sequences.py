@@ -9,6 +9,7 @@ import pytest
 
 import mongoq
 from mongoq.protocol.coordination.repairs import repair_in_turn
+from mongoq.protocol.history.transfer import check_import, exported_fields, import_items
 from mongoq.protocol.insight import find_held_letters
 from mongoq.protocol.sequence import hold
 from tests.shells import Shell
@@ -565,9 +566,12 @@ async def test_an_exported_letter_holds_nothing_where_it_is_imported(shell: Shel
     await die(queue)
     document = shell.raw.find_one({"q": "orders.dead"})
     assert await queue.dead.purge() == 1
-    shell.raw.insert_one(document)  # as an import does
     assert await drain(shell) == [2]
+    envelope = check_import(queue.dead._context, exported_fields(document))
+    assert (await queue.dead._run(import_items, [envelope])).pushed == 1
     await queue.push(3, sequence="a")
+    (letter,) = await queue.dead.peek()
+    assert (letter.origin.queue, letter.origin.place) == ("orders", None)
     await queue.dead.replay()
     assert await drain(shell) == [3, 1]
 
