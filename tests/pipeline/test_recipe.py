@@ -184,7 +184,8 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
         [
             "stages[0] ('x'): unknown key 'form'; it may have name, from, to, handler, model, join, frame, where, "
             "otherwise, delivery, format, none, sequence, errors, shared, concurrency, prefetch, prefetch_bytes, "
-            "lease, retry, max_retries, success_on, max_time, on_timeout, batch, probe"
+            "lease, retry, max_retries, success_on, max_time, on_timeout, batch, probe, "
+            "max_running, rate, burst, rate_key"
         ],
     ),
     "the name of the argument": (
@@ -192,7 +193,8 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
         [
             "stages[0] ('x'): unknown key 'source'; it may have name, from, to, handler, model, join, frame, where, "
             "otherwise, delivery, format, none, sequence, errors, shared, concurrency, prefetch, prefetch_bytes, "
-            "lease, retry, max_retries, success_on, max_time, on_timeout, batch, probe",
+            "lease, retry, max_retries, success_on, max_time, on_timeout, batch, probe, "
+            "max_running, rate, burst, rate_key",
             "stage 'x': it takes items from no queue; name one",
         ],
     ),
