@@ -13,7 +13,7 @@ from mongoq.model.arguments import Duration
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.model.limits import QueueLimits
-from mongoq.model.settings import DEFAULT, Default, OnExpired, QueueSettings
+from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, QueueSettings
 from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.coordination.limits import read_limits
@@ -303,6 +303,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         burst: int | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
         on_expired: OnExpired | Default = DEFAULT,
+        on_dead: OnDead | Default = DEFAULT,
         existing: bool = False,
     ) -> QueueSettings:
         """Change the queue's settings for all processes within a second, and return them (``update``).
@@ -322,6 +323,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
             max_in_sequence: number of items of one sequence that are handed out at a time, from the next push or
                 settlement of each sequence on.
             on_expired: where an item goes that was not started in time, ``"history"`` or ``"dead"``.
+            on_dead: what happens to the sequence of an item that is buried from now on: ``"continue"``, or ``"hold"``.
             existing: apply ``history`` to items in the history too: one ``update`` of all of them, in time proportional
                 to their number. A crash after the first command leaves it undone; call it again.
 
@@ -338,6 +340,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
             "burst": burst,
             "max_in_sequence": max_in_sequence,
             "on_expired": on_expired,
+            "on_dead": on_dead,
         }
         return await self._run(queue_settings.configure, options, existing=existing)
 

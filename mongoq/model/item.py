@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from bson import ObjectId
 
+from mongoq.model.sequence import Target, held_target
 from mongoq.model.trail import ClaimedPayload, Hop, hops_counted, trail_of
 
 M = TypeVar("M")
@@ -53,6 +54,7 @@ class Origin:
         at: time of the burial, the copy or the push, on the server's clock.
         stage: stage of a pipeline that buried it; ``None`` for other callers.
         delivery: hash of that stage and this item (see ``Job.delivery_hash``), the same for every attempt.
+        place: place in its sequence, which the letter holds until it is replayed or gone; ``None`` for other items.
     """
 
     queue: str
@@ -63,6 +65,7 @@ class Origin:
     at: datetime
     stage: str | None = None
     delivery: str | None = None
+    place: int | None = None
 
 
 def state_of(document: Document, now: datetime) -> State:
@@ -231,6 +234,7 @@ class Item(Generic[M]):
             at=origin["at"],
             stage=origin.get("stage"),
             delivery=origin.get("delivery"),
+            place=origin.get("place"),
         )
 
     @property
@@ -319,6 +323,11 @@ def has_place(item: Item[Any]) -> bool:
     """Return whether an item has a place in a sequence, so that another one may follow when it leaves."""
     document = item._document
     return "place" in document and isinstance(document.get("sequence"), str)
+
+
+def find_held_target(item: Item[Any]) -> Target | None:
+    """Return the sequence that a dead letter holds, as it was read; ``None`` for other items."""
+    return held_target(item._document) if "origin" in item._document else None
 
 
 def items_of(documents: Iterable[Document], now: datetime, namespace: str, dues: Iterable[datetime]) -> list[Item[Any]]:

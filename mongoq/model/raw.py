@@ -17,6 +17,7 @@ from bson.errors import BSONError
 from mongoq.model.encoding.ids import bytes_of
 from mongoq.model.envelope import ID_PREFIX, Document, queue_field
 from mongoq.model.item import Item
+from mongoq.model.sequence import held_target
 
 Cut = tuple[bytes, bytes, bytes, int]
 """An id of 12 bytes, a payload in BSON, the bytes after it, and the time of processing in milliseconds."""
@@ -86,6 +87,7 @@ _envelope = attrgetter("_document")
 _namespace = attrgetter("_namespace")
 _due = attrgetter("_due")
 _has_place = methodcaller("__contains__", "place")
+_has_origin = methodcaller("__contains__", "origin")
 _fields = [itemgetter(name) for name in ("_id", "q", "token", "when", "reserved")]
 
 
@@ -114,6 +116,8 @@ def all_held(items: Sequence[Any], namespace: str, queue: str) -> RawBatch | Non
     except KeyError:
         return None
     if any(map(_has_place, envelopes)):  # what leaves a sequence lets the next item go
+        return None
+    if any(map(_has_origin, envelopes)) and any(map(held_target, envelopes)):  # so does a letter that holds one
         return None
     if not ({queue}.issuperset(queues) and all(reserved) and OBJECT_ID_TYPES.issuperset(map(type, chain(ids, tokens)))):
         return None

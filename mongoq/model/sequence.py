@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
@@ -41,6 +42,28 @@ def control_prefix(queue: str) -> str:
 def control_id(queue: str, sequence: str) -> str:
     """Return the ``_id`` of the control document of a sequence; bounded, whatever its text."""
     return control_prefix(queue) + hashlib.sha256(sequence.encode()).hexdigest()
+
+
+Target = tuple[str, str]
+"""A queue, and one of its sequences."""
+
+
+def held_entries(control: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the entries of a control document for the dead letters that hold its sequence."""
+    entries = control.get("held")
+    return [each for each in entries if isinstance(each, Mapping) and "id" in each] if isinstance(entries, list) else []
+
+
+def held_target(document: Mapping[str, Any]) -> Target | None:
+    """Return the sequence that a dead letter holds by its ``origin``, with the queue; ``None`` if it holds none.
+
+    Whether it still does so, the control document says.
+    """
+    origin, sequence = document.get("origin"), document.get("sequence")
+    if not isinstance(origin, Mapping) or "place" not in origin:
+        return None
+    queue = origin.get("queue")
+    return (queue, sequence) if isinstance(queue, str) and isinstance(sequence, str) else None
 
 
 def blocked_filter(queue: str) -> dict[str, Any]:

@@ -23,7 +23,12 @@ SettingsFrom = Literal["stored", "code"]
 """Source of the settings that win where code and stored settings differ."""
 OnExpired = Literal["history", "dead"]
 """Where an item goes that was not started in time."""
-SETTINGS = ("lease", "history", "max_retries", "dead", "max_running", "rate", "burst", "max_in_sequence", "on_expired")
+OnDead = Literal["continue", "hold"]
+"""What happens to a sequence whose item becomes a dead letter."""
+SETTINGS = (
+    *("lease", "history", "max_retries", "dead", "max_running", "rate", "burst"),
+    *("max_in_sequence", "on_expired", "on_dead"),
+)
 """Names of all settings of a queue."""
 
 
@@ -72,6 +77,8 @@ class QueueSettings:
         max_in_sequence: number of items of one sequence that are handed out at a time.
         on_expired: where an item goes that was not started in time: ``"history"``, deleted where the queue keeps none,
             or ``"dead"``.
+        on_dead: what happens to a sequence whose item becomes a dead letter: ``"continue"``, the next item follows, or
+            ``"hold"``, no item follows until the letter is replayed, or has gone.
     """
 
     name: str
@@ -84,6 +91,12 @@ class QueueSettings:
     burst: int | None = None
     max_in_sequence: int = DEFAULT_MAX_IN_SEQUENCE
     on_expired: OnExpired = "history"
+    on_dead: OnDead = "continue"
+
+    @property
+    def holds_sequences(self) -> bool:
+        """True if a dead letter holds its sequence."""
+        return self.on_dead == "hold"
 
     @property
     def buries_expired(self) -> bool:
@@ -144,6 +157,8 @@ def check_limit(name: str, options: Mapping[str, Any], *, dead: str | None) -> N
         raise ArgumentInvalid("max_retries", f"queue {name!r} has no dead queue that could take what exceeds it")
     if options.get("on_expired") == "dead" and options.get("dead", dead) is None:
         raise ArgumentInvalid("on_expired", f"queue {name!r} has no dead queue that could take expired items")
+    if options.get("on_dead") == "hold" and options.get("dead", dead) is None:
+        raise ArgumentInvalid("on_dead", f"queue {name!r} has no dead queue whose letters could hold sequences")
 
 
 def check_burst(options: Mapping[str, Any], *, rate: str | None) -> None:
@@ -164,6 +179,7 @@ def check_options(
     burst: int | Default | None = DEFAULT,
     max_in_sequence: int | Default = DEFAULT,
     on_expired: OnExpired | Default = DEFAULT,
+    on_dead: OnDead | Default = DEFAULT,
 ) -> dict[str, Any]:
     """Return the given options, each in the form used inside; raises ``ArgumentInvalid``."""
     values: dict[str, Any] = {}
@@ -182,6 +198,10 @@ def check_options(
         if on_expired not in get_args(OnExpired):
             raise ArgumentInvalid("on_expired", f"'history' or 'dead', not {on_expired!r:.60}")
         values["on_expired"] = on_expired
+    if not isinstance(on_dead, Default):
+        if on_dead not in get_args(OnDead):
+            raise ArgumentInvalid("on_dead", f"'continue' or 'hold', not {on_dead!r:.60}")
+        values["on_dead"] = on_dead
     return values
 
 

@@ -44,6 +44,7 @@ from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queu
 from mongoq.protocol.history.search import Progress, count_free, count_range
 from mongoq.protocol.history.stats import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
 from mongoq.protocol.sequence.delete import HAS_NO_PLACE, delete_in_order, learn_order
+from mongoq.protocol.sequence.hold import release_of_dead_queue
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 MAX_DELETED_ITEMS = 1_000
@@ -80,11 +81,14 @@ def purge(
     groups = _groups(ids, is_filtered=where is not None or bool(failure))
     yield from ensure_ready(context, fresh=False)
     try:
-        return (yield from _purge_groups(context, state, wanted, groups, room))
+        deleted = yield from _purge_groups(context, state, wanted, groups, room)
     except Exception as refused:
         if where is not None and is_refused_filter(refused):
             raise FilterInvalid("where", f"the server refuses it: {refusal(refused)}") from refused
         raise
+    if deleted and state != "processed":
+        yield from release_of_dead_queue(context.broker, context.name)
+    return deleted
 
 
 def _purge_groups(
@@ -209,6 +213,8 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
     sequences = {**prefix_filter(control_prefix(queue)), "queue": queue}
     yield from delete_many({"$or": [named, sequences]})
     _forget(broker, queue)
+    if deleted:
+        yield from release_of_dead_queue(broker, queue)
     return deleted
 
 

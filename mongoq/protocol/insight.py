@@ -39,6 +39,7 @@ from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.protocol.history.read import find_queues
 from mongoq.protocol.push.insert import check_key, live_filter
+from mongoq.protocol.sequence.hold import HELD_PER_PAGE, find_held, find_holding, find_letters
 from mongoq.protocol.sequence.repair import find_incomplete, read_heads
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -47,8 +48,10 @@ __all__ = [
     "BoundedCount",
     "QueueInsight",
     "StoredSettings",
+    "count_held",
     "find_blockers",
     "find_dead_queue",
+    "find_held_letters",
     "find_item",
     "find_keyed",
     "find_stuck",
@@ -449,7 +452,8 @@ def find_keyed(broker: BrokerContext, queue: str, key: str) -> Flow[bool]:
 def find_blockers(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[dict[str | None, list[Document]]]:
     """Find the items that the blocked ones among these wait for: ids and states, by sequence.
 
-    It takes a ``find`` and an ``aggregate`` for each 1,000 sequences, and nothing without blocked items.
+    Dead letters that hold a sequence come first, in the state ``dead``, with their queue. It takes two ``find`` and an
+    ``aggregate`` for each 1,000 sequences, and nothing without blocked items.
     """
     names = sorted({item.sequence for item in items if item.sequence is not None and item.stored("when") is None})
     found: dict[str | None, list[Document]] = {}
@@ -457,21 +461,49 @@ def find_blockers(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flo
         ids = [control_id(context.name, name) for name in names[start : start + MAX_LISTED_SEQUENCES]]
         controls = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
         heads = yield from read_heads(context.broker, context.name, controls)
+        letters = yield from find_letters(context.broker, controls)
         now = context.broker.clock.now()
         for control in controls:
             found[control["sequence"]] = [
-                {"id": to_plain(head["_id"]), "state": state_of(head, now)} for head in heads[control["_id"]]
+                *({"id": to_plain(each["_id"]), "state": "dead"} for each in letters.get(control["_id"], ())),
+                *({"id": to_plain(head["_id"]), "state": state_of(head, now)} for head in heads[control["_id"]]),
             ]
     return found
+
+
+def find_held_letters(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[set[Any]]:
+    """Return the keys (``id_key``) of the dead letters among items that hold their sequences (``find``).
+
+    Without a letter that says so there is no command.
+    """
+    return (yield from find_holding(context.broker, items))
+
+
+def count_held(broker: BrokerContext) -> Flow[dict[str, BoundedCount]]:
+    """Count the sequences of each queue that dead letters hold, up to 1,000 of each queue; queues without are left out.
+
+    Letters that are gone count until the next repair.
+    """
+    yield from ensure_broker_ready(broker, write=False)
+    held: dict[str, BoundedCount] = {}
+    for name in (yield from _find_ordered(broker)):
+        if number := len((yield from find_held(broker, name))):
+            held[name] = BoundedCount(number, number < HELD_PER_PAGE)
+    return held
 
 
 def find_stuck(broker: BrokerContext) -> Flow[dict[str, BoundedCount]]:
     """Count the sequences of each queue that lack a first item, among the first 1,000 sequences of each queue."""
     yield from ensure_broker_ready(broker, write=False)
-    which = {**prefix_filter(CONTROL_PREFIX), "sequences": True}
-    queues = yield from find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1})
     stuck: dict[str, BoundedCount] = {}
-    for name in (document["_id"].removeprefix(CONTROL_PREFIX) for document in queues):
+    for name in (yield from _find_ordered(broker)):
         incomplete, after = yield from find_incomplete(broker, name)
         stuck[name] = BoundedCount(len(incomplete), after is None)
     return stuck
+
+
+def _find_ordered(broker: BrokerContext) -> Flow[list[str]]:
+    """Return the names of the queues that have, or had, sequences."""
+    which = {**prefix_filter(CONTROL_PREFIX), "sequences": True}
+    queues = yield from find_few(broker, which, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"_id": 1})
+    return [document["_id"].removeprefix(CONTROL_PREFIX) for document in queues]

@@ -23,7 +23,7 @@ from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.health import Health
 from mongoq.model.process import Local
-from mongoq.model.settings import DEFAULT, Default, OnExpired, SettingsFrom, check_source, queue_options
+from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
 from mongoq.protocol import admin
 from mongoq.protocol.base import bootstrap, transaction
@@ -132,6 +132,7 @@ class Broker(Schedules, Local):
         dead: str | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
         on_expired: OnExpired | Default = DEFAULT,
+        on_dead: OnDead | Default = DEFAULT,
     ) -> Queue[M]: ...
 
     @overload
@@ -146,6 +147,7 @@ class Broker(Schedules, Local):
         dead: str | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
         on_expired: OnExpired | Default = DEFAULT,
+        on_dead: OnDead | Default = DEFAULT,
     ) -> Queue[Any]: ...
 
     def queue(
@@ -159,6 +161,7 @@ class Broker(Schedules, Local):
         dead: str | Default | None = DEFAULT,
         max_in_sequence: int | Default = DEFAULT,
         on_expired: OnExpired | Default = DEFAULT,
+        on_dead: OnDead | Default = DEFAULT,
     ) -> Queue[Any]:
         """Return a handle of a queue, without any I/O; a queue exists as soon as an item is in it.
 
@@ -181,6 +184,9 @@ class Broker(Schedules, Local):
             on_expired: where an item goes that was not started by the time of ``push(expires=)``: ``"history"``, or
                 deleted if the queue keeps none; or ``"dead"``, the dead queue, with the reason ``"expired"``. Default
                 ``"history"``.
+            on_dead: what happens to the sequence of an item that becomes a dead letter: ``"continue"``, the next item
+                follows, or ``"hold"``, no item follows until the letter is replayed, or has gone. Default
+                ``"continue"``.
 
         Raises:
             QueueNameInvalid: the name cannot be stored.
@@ -194,6 +200,7 @@ class Broker(Schedules, Local):
             dead=dead,
             max_in_sequence=max_in_sequence,
             on_expired=on_expired,
+            on_dead=on_dead,
         )
         codec: Codec[Any] = Codec(self._context.encoding, model)
         return Queue(self._driver, QueueContext(self._context, options, codec))

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mongoq.model.item import State
-from mongoq.model.settings import OnExpired
+from mongoq.model.settings import OnDead, OnExpired
 from mongoq.web.values import MAX_LISTED, Filter, ItemId, Moment, QueueName, Seconds
 
 ListedState = Literal[State, "live"]
@@ -80,8 +80,11 @@ class ItemDocument(Answer):
     state: str
     payload: Any = Field(None, description="Payload in relaxed extended JSON; absent if only the id is remembered.")
     blocked_by: list[dict[str, Any]] | None = Field(
-        None, description="Ids and states of the items that a blocked item waits for; only of blocked items."
+        None,
+        description="Ids and states of the items that a blocked item waits for; only of blocked items. "
+        "A dead letter that holds the sequence has the state dead.",
     )
+    holds: str | None = Field(None, description="Sequence that a dead letter holds; only of letters that hold one.")
 
 
 class ItemList(Answer):
@@ -189,6 +192,7 @@ class SettingsDocument(Answer):
     burst: int | None = Field(description="Runs that may start at once under the rate; null for its default.")
     on_expired: OnExpired = Field(description="Where items go that were not started in time.")
     max_in_sequence: int = Field(description="Items of one sequence that are handed out at a time.")
+    on_dead: OnDead = Field(description="What happens to the sequence of an item that becomes a dead letter.")
     paused: bool
     stored: list[str] = Field(description="Settings that are stored; the others are defaults.")
 
@@ -295,6 +299,7 @@ class Configure(Action):
     burst: Annotated[int, Field(ge=1)] | None = None
     on_expired: OnExpired = "history"
     max_in_sequence: Annotated[int, Field(ge=1)] = 1
+    on_dead: OnDead = "continue"
     existing: bool = Field(False, description="Apply history to the items in the history as well.")
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.item import Item
+from mongoq.model.item import Item, id_key
 from mongoq.model.item_document import item_document
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.protocol.history.pages import Range
 from mongoq.protocol.history.search import Slice, read_slice
-from mongoq.protocol.insight import find_blockers
+from mongoq.protocol.insight import find_blockers, find_held_letters
 from mongoq.web.client import BrokerClient
 from mongoq.web.values import make_cursor, read_cursor, to_time
 
@@ -60,8 +60,6 @@ class Services:
     async def describe_item(self, item: Item[Any]) -> dict[str, Any]:
         """Return all of an item as a document; a blocked one names the items that it waits for."""
         document = to_document(item, whole=True)
-        if document["state"] != "blocked":
-            return document
         broker = await self.client.open()
         [document] = await self._add_blockers(broker.queue(item.queue), [item], [document])
         return document
@@ -69,12 +67,15 @@ class Services:
     async def _add_blockers(
         self, handle: Any, items: Sequence[Item[Any]], documents: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Return the documents of items; of blocked ones with the items that they wait for."""
+        """Return the documents of items: blocked ones with what they wait for, letters with the sequences they hold."""
         blockers = await self.client.read(find_blockers, items, handle=handle)
-        return [
-            document if document["state"] != "blocked" else {**document, "blocked_by": blockers.get(item.sequence, [])}
-            for item, document in zip(items, documents, strict=True)
-        ]
+        holding = await self.client.read(find_held_letters, items, handle=handle)
+        added: list[dict[str, Any]] = []
+        for item, document in zip(items, documents, strict=True):
+            waits = {"blocked_by": blockers.get(item.sequence, [])} if document["state"] == "blocked" else {}
+            holds = {"holds": item.sequence} if id_key(item.id) in holding else {}
+            added.append({**document, **waits, **holds})
+        return added
 
     def check_limit(self, limit: int | None) -> int:
         """Return the limit of a change.

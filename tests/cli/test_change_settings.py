@@ -45,7 +45,7 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
     orders.is_paused()
     assert orders.settings.history is None
     (done,) = read("configure", "orders", *options, "--yes")
-    same = {"lease": 60.0, "max_in_sequence": 1, "on_expired": "history", **UNLIMITED}
+    same = {"lease": 60.0, "max_in_sequence": 1, "on_expired": "history", "on_dead": "continue", **UNLIMITED}
     before = {**same, "history": None, "max_retries": 10, "dead": "orders.dead"}
     after = {**same, "history": 604_800.0, "max_retries": 3, "dead": "graves"}
     assert done == {"queue": "orders", "before": before, "after": after}
@@ -63,6 +63,7 @@ def test_settings_are_changed_and_shown_before_and_after(run: Run, read: Read, o
         *([name, "none", "none"] for name in ("max-running", "rate", "burst")),
         ["max-in-sequence", "1", "1"],
         ["on-expired", "history", "history"],
+        ["on-dead", "continue", "continue"],
     ]
     assert run("configure", "orders", "--max-in-sequence", "3", "--yes").exit_code == 0
     orders.is_paused()
@@ -172,6 +173,15 @@ def test_where_expired_items_go_is_a_setting(run: Run, read: Read, orders: Queue
     assert orders.settings.on_expired == "dead"
     assert "on-expired" in run("settings", "orders").stdout
     assert run("configure", "orders", "--on-expired", "nowhere").exit_code == 2
+
+
+def test_whether_a_dead_letter_holds_its_sequence_is_a_setting(run: Run, read: Read, orders: Queue) -> None:
+    change = "change orders: on-dead continue -> hold"
+    assert read("configure", "orders", "--on-dead", "hold", "--dry-run")[0]["would"] == change
+    assert run("configure", "orders", "--on-dead", "hold", "--yes").exit_code == 0
+    orders.is_paused()
+    assert orders.settings.on_dead == "hold"
+    assert run("configure", "orders", "--on-dead", "stop").exit_code == 2
 
 
 def test_sequences_are_repaired(run: Run, read: Read, broker: mongoq.Broker, raw: Any) -> None:

@@ -174,6 +174,25 @@ def test_a_letter_is_shown_with_its_traceback(run: Run, read: Read, letters: lis
     assert run("dead", "show", "orders", "--stage", "none").exit_code == 1
 
 
+def test_a_letter_that_holds_its_sequence_says_so(run: Run, read: Read, broker: mongoq.Broker) -> None:
+    orders = broker.queue("orders", on_dead="hold")
+    first, second = orders.push_many(range(2), sequence="customer-17")
+    item = orders.reserve()
+    assert item is not None
+    orders.bury(item, reason="no stock")
+    [listed] = read("dead", "list", "orders")
+    assert (listed["id"], listed["holds"]) == (str(first), "customer-17")
+    assert "holds     sequence customer-17: its later items wait" in run("dead", "show", "orders").stdout
+    assert read("show", str(first))[0]["holds"] == "customer-17"
+    assert read("show", str(second))[0]["blocked_by"] == [{"id": str(first), "state": "dead"}]
+    assert run("dead", "drop", "orders", "--yes").exit_code == 0
+    following = orders.reserve()
+    assert following is not None
+    orders.bury(following)
+    assert run("dead", "replay", "orders", "--yes").exit_code == 0
+    assert "holds" not in read("show", str(second))[0]
+
+
 def test_what_cannot_go_back_is_named_and_fails(run: Run, orders: Queue, letters: list[ObjectId]) -> None:
     orders.push("newer", key="k")
     result = run("dead", "replay", "orders", "--id", str(letters[0]), "--id", "0" * 24, "--yes")

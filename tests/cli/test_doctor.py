@@ -74,6 +74,7 @@ def test_each_check_is_a_line(examine: Examine, broker: mongoq.Broker) -> None:
         "workers",
         "schedules",
         "sequences",
+        "held sequences",
         "consumers",
         "paused",
         "oldest item",
@@ -101,6 +102,23 @@ def test_sequences_without_a_first_item_are_a_problem(examine: Examine, broker: 
     assert findings["sequences"]["detail"] == "the first items of sequences are gone in orders (1 sequence)"
     orders.repair_sequences()
     assert examine()[1]["sequences"]["state"] == "ok"
+
+
+def test_sequences_that_dead_letters_hold_are_named(examine: Examine, broker: mongoq.Broker) -> None:
+    orders = broker.queue("orders", on_dead="hold")
+    for name in "ab":
+        orders.push_many(range(2), sequence=name)
+    for number, text in ((1, "1 sequence of orders is"), (2, "2 sequences of orders are")):
+        item = orders.reserve()
+        assert item is not None
+        orders.bury(item)
+        _, findings = examine()
+        finding = findings["held sequences"]
+        assert (finding["state"], finding["detail"]) == ("warning", f"{text} held by dead letters"), number
+        assert "mongoq dead replay QUEUE" in finding["advice"]
+        assert findings["sequences"]["state"] == "ok"
+    orders.dead.replay()
+    assert examine()[1]["held sequences"]["state"] == "ok"
 
 
 def test_the_lines_for_people_say_what_to_do(uri: str, database: str) -> None:

@@ -385,6 +385,7 @@ def test_settings_shows_stored_ones_and_defaults(run: Run, read: Read, broker: m
         "burst": None,
         "max_in_sequence": 1,
         "on_expired": "history",
+        "on_dead": "continue",
         "paused": False,
         "stored": ["lease", "max_retries"],
     }

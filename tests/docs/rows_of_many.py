@@ -268,11 +268,11 @@ ROWS = [
         settle(move_large),
         [RESERVED, "1 next ready 0; 2-3 orders reserved 1", "1-3 next ready 0"],
     ),
-    Row("`purge`", _purge, [READY, READY, GONE]),
+    Row("`purge`", _purge, [READY, READY, GONE, GONE]),
     Row(
         "`purge` with a limit of two pages",
         _purge_in_pages,
-        [*["1-1002 orders ready 0"] * 3, *["1001-1002 orders ready 0"] * 2, "1002 orders ready 0"],
+        [*["1-1002 orders ready 0"] * 3, *["1001-1002 orders ready 0"] * 2, *["1002 orders ready 0"] * 2],
     ),
     Row("`replay`", replay, [KEPT, KEPT, KEPT, HALF_COPIED, COPIED]),
     Row("`replay` of chosen ids", _replay_by_ids, [KEPT, KEPT, KEPT, HALF_COPIED, HALF_COPIED, COPIED]),

@@ -213,7 +213,7 @@ ROWS = [
     ),
     Row("`move` with a key that is taken", _move_to_a_taken_key, [RESERVED, RESERVED, RESERVED]),
     Row("`bury`", _settle(lambda queue, item: queue.bury(item)), [RESERVED, DEAD]),
-    Row("`remove`", _remove, [READY, "nothing"]),
+    Row("`remove`", _remove, [READY, READY, "nothing"]),
 ]
 
 

@@ -146,7 +146,7 @@ ROWS = [
             "orders ready 0, history, stats, queue",
             "nothing, history, stats, queue",
             "nothing, stats, queue",
-            "nothing",
+            *["nothing"] * 2,
         ],
         look=_stored_of_it,
     ),

@@ -53,6 +53,22 @@ def reserved(broker: mongoq.Broker, number: int, name: str = "orders") -> list[A
     return items
 
 
+def test_a_letter_that_holds_its_sequence_lets_it_go_on(broker: mongoq.Broker) -> None:
+    orders = broker.queue("orders", on_dead="hold")
+    orders.push_many(range(2), sequence="a")
+    item = orders.reserve()
+    assert item is not None
+    orders.bury(item)
+    assert orders.reserve() is None
+    letter = orders.dead.reserve()
+    assert letter is not None
+    assert letter.token is not None
+    assert settle(broker, FencedItem(letter.id, letter.token)).done == 1
+    following = orders.pop()
+    assert following is not None
+    assert following.payload == 1
+
+
 def test_items_of_several_queues_go_each_to_its_destination(
     broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

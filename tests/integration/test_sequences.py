@@ -93,6 +93,51 @@ def test_producers_and_consumers_never_overlap_or_overtake(uri: str, raw: Any, d
     assert raw.count_documents({"_id": {"$regex": "^sequence:"}}) == 0
 
 
+def test_letters_are_replayed_and_removed_at_the_same_moment(uri: str, raw: Any, database: str) -> None:
+    """Two processes decide about the same letters, while a third one pushes behind them, and a fourth one repairs."""
+    names = [f"s{number}" for number in range(12)]
+    orders = mongoq.Broker(raw).queue("orders", on_dead="hold", max_in_sequence=2)
+    orders.push_many([(name, number) for number in range(4) for name in names], sequences=names * 4)
+    for item in orders.reserve_many(24):
+        orders.bury(item)
+    assert orders.reserve() is None
+    letters = [letter.id for letter in orders.dead.peek(24)]
+
+    def replay() -> int:
+        with mongoq.connect(uri, database=database) as broker:
+            return sum(broker.queue("orders").dead.replay(ids=[id]).pushed for id in letters)
+
+    def remove() -> int:
+        with mongoq.connect(uri, database=database) as broker:
+            return sum(broker.queue("orders").dead.remove(id) for id in reversed(letters))
+
+    def push() -> int:
+        with mongoq.connect(uri, database=database) as broker:
+            for name in names * 2:
+                broker.queue("orders").push((name, 4), sequence=name)
+        return 24
+
+    def repair() -> int:
+        with mongoq.connect(uri, database=database) as broker:
+            for _ in range(10):
+                broker.queue("orders").repair_sequences()
+        return 0
+
+    with ThreadPoolExecutor(4) as pool:
+        replayed, removed, pushed, _ = [each.result() for each in map(pool.submit, (replay, remove, push, repair))]
+    assert replayed + removed == 24
+    check(raw, most=2)
+    seen: dict[str, list[int]] = {}
+    while items := orders.reserve_many(100):
+        assert max(Counter(item.sequence for item in items).values()) <= 2
+        for name, number in (item.payload for item in items):
+            seen.setdefault(name, []).append(number)
+        orders.commit_many(items)
+    assert sum(map(len, seen.values())) == 24 + replayed + pushed
+    assert all(numbers[len(numbers) - 4 :] == [2, 3, 4, 4] for numbers in seen.values())
+    assert raw.count_documents({"_id": {"$regex": "^sequence:"}}) == 0
+
+
 def test_the_last_item_leaves_while_others_are_pushed(uri: str, raw: Any, database: str) -> None:
     """The write skew: a push that saw an item in front, and a commit that saw none behind."""
     rounds = 60

@@ -1,7 +1,8 @@
 """Sequences behave as a model of them does, whatever happens to their items in whatever order.
 
 Hypothesis makes up the histories. The model knows of each sequence its items in their order, which of them are first,
-and who holds them. After each step all that is stored is compared with it: places, heads, control documents.
+who has reserved them, and which dead letters hold it. After each step all that is stored is compared with it: places,
+heads, control documents.
 """
 
 from __future__ import annotations
@@ -34,16 +35,19 @@ TIMES = st.sampled_from([None, None, 6])
 
 @dataclass(eq=False)
 class Entry:
-    """A live item as the model has it; ``item`` is the last reservation of it.
+    """An item as the model has it; ``item`` is the last reservation of it.
 
-    It has expired once its ``start_by`` is over; a claim that starts it removes that.
+    ``order`` is its place among all items of its sequence. A letter that ``holds`` keeps it. It has expired once its
+    ``start_by`` is over; a claim that starts it removes that.
     """
 
     number: int
     queue: str
     sequence: str | None
     due: datetime
+    order: int = 0
     head: bool = False
+    holds: bool = False
     item: Any = None
     start_by: datetime | None = None
 
@@ -65,17 +69,22 @@ class Sequences(RuleBasedStateMachine):
         for name in ("one", "two"):
             self.broker.queue(name, lease=LEASE, max_retries=100).resume()
         self.most = {"one": 1, "two": 1}
+        self.on_dead = {"one": "continue", "two": "continue"}
         self.live: list[Entry] = []
         self.dead: list[Entry] = []
-        self.number = 0
+        self.lost: list[Entry] = []
+        self.number = self.order = 0
 
     def teardown(self) -> None:
         """Settle everything: no sequence is stuck."""
         for name in ("one", "two"):
+            self._queue(name).dead.purge()
+            self._queue(name).repair_sequences()
             self.clock.advance(LEASE + 6)
             while items := self.broker.queue(name).reserve_many(100):
                 self.broker.queue(name).commit_many(items)
-        assert not list(self.raw.find({"$or": [{"q": {"$in": ["one", "two"]}}, {"_id": {"$regex": "^sequence:"}}]}))
+        controls = {"_id": {"$regex": "^sequence:"}, "queue": {"$in": ["one", "two"]}}
+        assert not list(self.raw.find({"$or": [{"q": {"$in": ["one", "two"]}}, controls]}))
         self.broker.close()
 
     # --- the model --------------------------------------------------------------------------------
@@ -84,10 +93,24 @@ class Sequences(RuleBasedStateMachine):
         return self.broker.queue(name)
 
     def _line(self, queue: str, sequence: str | None) -> list[Entry]:
-        return [each for each in self.live if (each.queue, each.sequence) == (queue, sequence)]
+        line = [each for each in self.live if (each.queue, each.sequence) == (queue, sequence)]
+        return sorted(line, key=lambda each: each.order)
+
+    def _holding(self, queue: str, sequence: str | None) -> list[Entry]:
+        """The letters that hold a sequence, those included that were deleted by hand since the last repair."""
+        letters = [*self.dead, *self.lost]
+        return [each for each in letters if each.holds and (each.queue, each.sequence) == (queue, sequence)]
+
+    def _release(self, queue: str, sequence: str | None) -> None:
+        """Let a sequence go on that no letter holds any more; letters that are lost hold none."""
+        self.lost = [each for each in self.lost if (each.queue, each.sequence) != (queue, sequence)]
+        self._promote(queue, sequence)
 
     def _enter(self, entries: list[Entry]) -> None:
         """Let new entries of one push take their places, and as many become heads as the limit allows."""
+        for entry in entries:
+            self.order += 1
+            entry.order = self.order
         self.live += entries
         for queue, sequence in dict.fromkeys((each.queue, each.sequence) for each in entries):
             if sequence is not None:
@@ -103,6 +126,8 @@ class Sequences(RuleBasedStateMachine):
             self._promote(queue, sequence)
 
     def _promote(self, queue: str, sequence: str | None, most: int | None = None) -> None:
+        if sequence is None or self._holding(queue, sequence):
+            return
         line = self._line(queue, sequence)
         room = max(self.most[queue] - sum(each.head for each in line), 0)
         for entry in [each for each in line if not each.head][: room if most is None else min(room, most)]:
@@ -208,6 +233,8 @@ class Sequences(RuleBasedStateMachine):
         self._queue(entry.queue).move(entry.item, queue, sequence=sequence)
         there = Entry(entry.number, queue, sequence, self.clock.now())
         if (entry.queue, entry.sequence) == (queue, sequence) and sequence is not None:
+            self.order += 1
+            there.order = self.order
             self.live.append(there)  # it enters before it leaves: its own place counts as taken
             self._leave([entry])
         else:
@@ -219,8 +246,9 @@ class Sequences(RuleBasedStateMachine):
     def bury(self, data: st.DataObject) -> None:
         entry = data.draw(st.sampled_from(self._held()))
         self._queue(entry.queue).bury(entry.item)
+        holds = entry.sequence is not None and self.on_dead[entry.queue] == "hold"
+        self.dead.append(Entry(entry.number, entry.queue, entry.sequence, self.clock.now(), entry.order, holds=holds))
         self._leave([entry])
-        self.dead.append(Entry(entry.number, entry.queue, entry.sequence, self.clock.now()))
         self.clock.advance(0.001)  # letters are handed back in the order of their burials
 
     @rule(queue=QUEUES)
@@ -229,7 +257,64 @@ class Sequences(RuleBasedStateMachine):
         result = self._queue(queue).dead.replay()
         assert (result.pushed, result.refused) == (len(letters), 0)
         self.dead = [each for each in self.dead if each.queue != queue]
-        self._enter([Entry(each.number, queue, each.sequence, self.clock.now()) for each in letters])
+        now = self.clock.now()
+        back = [each for each in letters if each.holds]
+        self.live += [Entry(each.number, queue, each.sequence, now, each.order, head=True) for each in back]
+        for sequence in dict.fromkeys(each.sequence for each in back):
+            self._promote(queue, sequence)
+        self._enter([Entry(each.number, queue, each.sequence, now) for each in letters if not each.holds])
+
+    @precondition(lambda self: self.dead)
+    @rule(data=st.data(), way=st.sampled_from(["remove", "commit", "elsewhere", "replay"]))
+    def take_letter(self, data: st.DataObject, way: str) -> None:
+        letter = data.draw(st.sampled_from(self.dead))
+        dead = self._queue(letter.queue).dead
+        document = self.raw.find_one({"q": dead.name, "payload": letter.number})
+        self.dead.remove(letter)
+        if way == "remove":
+            assert dead.remove(document["_id"])
+        elif way == "commit":
+            items = dead.reserve_many(100)
+            dead.commit_many([item for item in items if item.payload == letter.number])
+            dead.release_many([item for item in items if item.payload != letter.number])
+        elif way == "elsewhere":
+            assert dead.replay(ids=[document["_id"]], to="elsewhere").pushed == 1
+        else:
+            assert dead.replay(ids=[document["_id"]]).pushed == 1
+            back = Entry(letter.number, letter.queue, letter.sequence, self.clock.now(), letter.order)
+            if not letter.holds:
+                self._enter([back])
+                return
+            back.head = True
+            self.live.append(back)
+            self._promote(letter.queue, letter.sequence)
+            return
+        if letter.holds:
+            self._release(letter.queue, letter.sequence)
+
+    @precondition(lambda self: self.dead)
+    @rule(data=st.data())
+    def lose_letter(self, data: st.DataObject) -> None:
+        """Delete a letter as another program does; its sequence waits for a repair."""
+        letter = data.draw(st.sampled_from(self.dead))
+        self.raw.delete_one({"q": f"{letter.queue}.dead", "payload": letter.number})
+        self.dead.remove(letter)
+        self.lost.append(letter)
+
+    @rule(queue=QUEUES)
+    def repair(self, queue: str) -> None:
+        self._queue(queue).repair_sequences()
+        for letter in [each for each in self.lost if each.queue == queue]:
+            self._release(queue, letter.sequence)
+
+    @rule(queue=QUEUES)
+    def purge_letters(self, queue: str) -> None:
+        letters = [each for each in self.dead if each.queue == queue]
+        assert self._queue(queue).dead.purge() == len(letters)
+        self.dead = [each for each in self.dead if each.queue != queue]
+        if letters:
+            for letter in [*letters, *(each for each in self.lost if each.queue == queue)]:
+                self._release(queue, letter.sequence)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -252,10 +337,10 @@ class Sequences(RuleBasedStateMachine):
         assert self._queue(queue).purge(state=state) == len(gone)
         self._leave(gone)
 
-    @rule(queue=QUEUES, most=st.integers(1, 3))
-    def configure(self, queue: str, most: int) -> None:
-        self._queue(queue).configure(max_in_sequence=most)
-        self.most[queue] = most
+    @rule(queue=QUEUES, most=st.integers(1, 3), on_dead=st.sampled_from(["continue", "hold", "hold"]))
+    def configure(self, queue: str, most: int, on_dead: Any) -> None:
+        self._queue(queue).configure(max_in_sequence=most, on_dead=on_dead)
+        self.most[queue], self.on_dead[queue] = most, on_dead
 
     @rule(seconds=st.sampled_from([5, LEASE + 1]))
     def advance(self, seconds: float) -> None:
@@ -264,14 +349,19 @@ class Sequences(RuleBasedStateMachine):
     @invariant()
     def stored_as_in_the_model(self) -> None:
         stored: dict[tuple[str, str], list[tuple[int, bool]]] = {}
-        for document in self.raw.find({"place": {"$exists": True}}).sort("place", 1):
+        for document in self.raw.find({"q": {"$in": ["one", "two"]}, "place": {"$exists": True}}).sort("place", 1):
             assert ("when" in document) is not ("ready_from" in document)
             line = stored.setdefault((document["q"], document["sequence"]), [])
             line.append((document["payload"], "when" in document))
         assert stored == dict(self._lines())
-        found = self.raw.find({"_id": {"$regex": "^sequence:"}})
-        counted = {(each["queue"], each["sequence"]): each["open"] for each in found}
-        assert counted == {key: sum(head for _, head in line) for key, line in stored.items()}
+        found = self.raw.find({"_id": {"$regex": "^sequence:"}, "queue": {"$in": ["one", "two"]}})
+        counted = {(each["queue"], each["sequence"]): (each["open"], len(each.get("held", []))) for each in found}
+        expected = {}
+        for key in [(queue, sequence) for queue in ("one", "two") for sequence in NAMES]:
+            heads, held = sum(head for _, head in stored.get(key, [])), len(self._holding(*key))
+            if key in stored or held:
+                expected[key] = heads + held, held
+        assert counted == expected
 
     def _lines(self) -> Iterator[tuple[tuple[str, str], list[tuple[int, bool]]]]:
         for queue in ("one", "two"):

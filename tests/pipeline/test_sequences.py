@@ -105,6 +105,54 @@ def test_a_stage_that_fails_lets_the_next_item_follow_its_letter(site: Site) -> 
     assert left_over(site) == []
 
 
+def test_a_stage_that_fails_holds_the_sequence_of_its_letter(site: Site) -> None:
+    pushed(site)
+    site.queue("raw").configure(on_dead="hold")
+    pipeline, sound = mongoq.Pipeline("line", errors="line.errors", outputs="out"), set[int]()
+
+    @pipeline.stage("raw", to="out", max_retries=0)
+    def work(payload: Any) -> Any:
+        if payload["n"] in {0, 3} - sound:
+            raise ValueError("no")
+        return payload if payload["n"] != 5 or payload["n"] in sound else mongoq.Dead("not this one")
+
+    site.drain(pipeline)
+    letters = site.queue("line.errors").peek(9)
+    assert sorted((letter.payload["n"], letter.sequence) for letter in letters) == [(0, "even"), (3, "odd")]
+    assert [payload["n"] for payload in site.payloads("out")] == [1]
+    sound |= {0, 3}
+    assert site.broker.dead_queue("line.errors").replay().pushed == 2
+    site.drain(pipeline)
+    assert [letter.payload["n"] for letter in site.queue("line.errors").peek(9)] == [5]
+    assert site.broker.dead_queue("line.errors").purge() == 1
+    site.drain(pipeline)
+    assert sorted(payload["n"] for payload in site.payloads("out")) == [n for n in range(12) if n != 5]
+    assert left_over(site) == []
+
+
+def test_a_join_that_buries_an_item_holds_its_sequence(site: Site) -> None:
+    large = "x" * (9 * 1024 * 1024)
+    site.queue("a").configure(on_dead="hold")
+    pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")
+
+    @pipeline.join(["a", "b"], to="out", on="n", max_retries=0)
+    def both(a: Any, b: Any) -> Any:
+        return a
+
+    site.queue("b").push_many([{"n": 1, "x": large}, {"n": 2}])
+    site.drain(pipeline)
+    site.queue("a").push_many([{"n": 1, "x": large}, {"n": 2}], sequence="s")
+    site.drain(pipeline)
+    letters = {letter.sequence: letter for letter in site.queue("graph.errors").peek(9)}
+    assert letters.keys() == {"s", None}
+    assert site.queue("a").counts().blocked == 1
+    assert site.payloads("out") == []
+    assert site.queue("graph.errors").remove(letters["s"].id)
+    site.drain(pipeline)
+    assert [payload["n"] for payload in site.payloads("out")] == [2]
+    assert left_over(site) == []
+
+
 # --- outputs in sequences -------------------------------------------------------------------------
 
 

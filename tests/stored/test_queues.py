@@ -18,8 +18,10 @@ from tests.stored.story import LONG, Order
 from tests.stored.write import LIFT, REPORT, VALUES
 
 DAY = timedelta(days=1)
-NEW = HERE / "2026-11-27.jsonl"
-"""The first dump with items that expire, sequences and schedules."""
+HELD = HERE / "2026-11-27b.jsonl"
+"""The first dump with a sequence that a dead letter holds."""
+NEW = [HERE / "2026-11-27.jsonl", HELD]
+"""The first dumps with items that expire, sequences and schedules."""
 
 
 def id_of(number: int) -> ObjectId:
@@ -411,7 +413,7 @@ def test_a_run_on_spark_is_halted_and_its_tasks_are_known(broker: mongoq.Broker,
 # --- items that must be started in time ------------------------------------------------------
 
 
-@pytest.mark.parametrize("dump", [NEW], indirect=True)
+@pytest.mark.parametrize("dump", NEW, indirect=True)
 async def test_items_that_must_be_started_in_time_expire_or_come(shell: Shell) -> None:
     queue = shell.queue("codes")
     assert [item.payload for item in await taken(queue)] == ["in time", "put off"]
@@ -422,7 +424,7 @@ async def test_items_that_must_be_started_in_time_expire_or_come(shell: Shell) -
 # --- sequences, schedules --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dump", [NEW], indirect=True)
+@pytest.mark.parametrize("dump", NEW, indirect=True)
 async def test_sequences_go_on_where_they_were(shell: Shell) -> None:
     queue = shell.queue("tickets")
     assert [item.payload for item in await queue.peek(9, state="blocked")] == ["a 2", "a 3", "a 4"]
@@ -437,7 +439,19 @@ async def test_sequences_go_on_where_they_were(shell: Shell) -> None:
     assert shell.raw.count_documents({"_id": {"$regex": "^sequence:tickets:"}}) == 0
 
 
-@pytest.mark.parametrize("dump", [NEW], indirect=True)
+@pytest.mark.parametrize("dump", [HELD], indirect=True)
+async def test_a_letter_holds_its_sequence_still(shell: Shell) -> None:
+    queue = shell.queue("payments")
+    assert await done(queue) == []
+    assert await queue.repair_sequences() == 0
+    (letter,) = await queue.dead.peek(9)
+    assert (letter.payload, letter.origin.place) == ("charge", 0)
+    assert (await queue.dead.replay()).pushed == 1
+    assert await done(queue) == ["charge", "invoice"]
+    assert shell.raw.count_documents({"_id": {"$regex": "^sequence:payments:"}}) == 0
+
+
+@pytest.mark.parametrize("dump", NEW, indirect=True)
 async def test_schedules_go_on_where_they_were(shell: Shell) -> None:
     schedules = {each.name: each for each in await shell.broker.schedules()}
     assert [name for name, each in schedules.items() if each.paused] == ["clean"]

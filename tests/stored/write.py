@@ -168,6 +168,13 @@ def tickets(world: World) -> None:
     inside.repair(queue)
 
 
+def payments(world: World) -> None:
+    """A sequence that a dead letter holds, with an item behind it."""
+    queue = world.queue("payments", on_dead="hold")
+    queue.push_many(["charge", "invoice"], sequence="order-7")
+    queue.bury(queue.reserve(), reason="the bank says no")
+
+
 def retries(world: World) -> None:
     """Items that have failed: one whose next run may begin, its last, and one that waits for it."""
     queue = world.queue("retries", max_retries=1)
@@ -424,6 +431,7 @@ CHAPTERS = (
     orders,
     codes,
     tickets,
+    payments,
     retries,
     batches,
     dead_letters,

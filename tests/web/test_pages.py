@@ -499,6 +499,29 @@ def test_a_blocked_item_links_to_the_one_that_it_waits_for(each_api: Api, broker
     assert "mongoq repair-sequences orders" in open_page(each_api, "/item", id=str(second))
 
 
+def test_a_letter_says_which_sequence_it_holds(each_api: Api, broker: mongoq.Broker) -> None:
+    queue, name = broker.queue("orders", on_dead="hold"), HOSTILE[0]
+    first, second, _ = queue.push_many(range(3), sequence=name)
+    item = queue.reserve()
+    assert item is not None
+    queue.bury(item)
+    waiting = open_page(each_api, "/item", id=str(second))
+    assert f'It waits for <a href="/item?id={first}"><code>{first}</code></a> (dead), first in its sequence' in waiting
+    assert "Replay or remove the dead letter to let it go." in waiting
+    letter = open_page(each_api, "/item", id=str(first))
+    assert "It holds the sequence" in letter
+    assert name not in letter
+    assert '<th scope="col">holds</th>' in open_page(each_api, "/letters", queue="orders")
+    shown = each_api.get(f"/api/items/{second}").json()
+    assert shown["blocked_by"] == [{"id": str(first), "state": "dead"}]
+    assert each_api.get(f"/api/items/{first}").json()["holds"] == name
+    [listed] = each_api.get("/api/letters", queue="orders").json()["items"]
+    assert listed["holds"] == name
+    assert queue.dead.replay().pushed == 1
+    assert "It holds" not in open_page(each_api, "/item", id=str(first))
+    assert "holds" not in each_api.get(f"/api/items/{first}").json()
+
+
 def test_a_queue_without_blocked_items_says_nothing_of_them(api: Api, broker: mongoq.Broker) -> None:
     broker.queue("orders").push(1)
     assert "blocked</th>" not in open_page(api, "/")

@@ -100,6 +100,7 @@ def test_each_setting_says_what_to_enter(api: Api, broker: mongoq.Broker) -> Non
         "burst": "Write a whole number, or none.",
         "max_in_sequence": "Write a whole number.",
         "on_expired": "",
+        "on_dead": "",
     }
 
 

@@ -21,11 +21,11 @@ from mongoq.cli.base.progress import DELETION_INTERRUPTED, Meter, explain_interr
 from mongoq.cli.change.replay import exit_if_incomplete, failures_of, report_failures, target_text
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import json_text
-from mongoq.model.item import Item
+from mongoq.model.item import Item, id_key
 from mongoq.model.item_document import item_document, to_plain
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import BoundedCount
-from mongoq.protocol.insight import find_dead_queue
+from mongoq.protocol.insight import find_dead_queue, find_held_letters
 from mongoq.sync import Broker, DeadQueue
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -149,9 +149,11 @@ def list_letters(*, queue: str, group: bool, chosen: LetterOptions, broker: Brok
         return
     limit = chosen.limit or LISTED
     found = chosen.read(letters, limit)
-    columns = ("id", "died", "queue", "stage", "reason", "error", "message")
+    columns = ("id", "died", "queue", "stage", "holds", "reason", "error", "message")
     empty = _nothing(letters, chosen)
-    output.table(columns, _rows(map(_row, found), output), empty=empty, optional=["stage"], shortened=["message"])
+    holding = letters._run(find_held_letters, found)
+    rows = _rows((_row(letter, is_holding=id_key(letter.id) in holding) for letter in found), output)
+    output.table(columns, rows, empty=empty, optional=["stage", "holds"], shortened=["message"])
     if len(found) == limit and chosen.limit is None and not output.as_json:
         output.note(f"the first {limit}; --limit shows more, --group shows counts")
 
@@ -161,13 +163,14 @@ def _rows(rows: Iterable[dict[str, Any]], output: Output) -> list[dict[str, Any]
     return [to_plain(row) if output.as_json else row for row in rows]
 
 
-def _row(letter: Item[Any]) -> dict[str, Any]:
+def _row(letter: Item[Any], *, is_holding: bool) -> dict[str, Any]:
     origin, failure = letter.origin, letter.error
     return {
         "id": letter.id,
         "died": None if origin is None else origin.at,
         "queue": None if origin is None else origin.queue,
         "stage": None if origin is None else origin.stage,
+        "holds": letter.sequence if is_holding else None,
         "reason": None if origin is None else origin.reason,
         "error": None if failure is None else failure.type,
         "message": None if failure is None else failure.message,
@@ -202,11 +205,13 @@ def show(*, queue: str, chosen: LetterOptions, broker: Broker, output: Output) -
     letters = chosen.open(broker, queue)
     limit = chosen.limit or max(len(chosen.ids), 1)
     found = chosen.read(letters, limit)
+    holding = letters._run(find_held_letters, found)
     for place, letter in enumerate(found):
         if output.as_json:
             output.document(item_document(letter, whole=True))
         else:
-            output.line(("\n" if place else "") + "\n".join(_describe(letter)), keep="\n\t")
+            lines = _describe(letter, is_holding=id_key(letter.id) in holding)
+            output.line(("\n" if place else "") + "\n".join(lines), keep="\n\t")
     missing = set(chosen.ids) - {letter.id for letter in found}
     if not found or missing:
         for id in sorted(missing):
@@ -216,8 +221,8 @@ def show(*, queue: str, chosen: LetterOptions, broker: Broker, output: Output) -
         click.get_current_context().exit(OPERATION_FAILED)
 
 
-def _describe(letter: Item[Any]) -> list[str]:
-    """Return the lines of text that describe a letter."""
+def _describe(letter: Item[Any], *, is_holding: bool) -> list[str]:
+    """Return the lines of text that describe a letter, which may hold its sequence."""
     origin, failure = letter.origin, letter.error
     facts: dict[str, Any] = {"id": letter.id, "in": letter.queue, "state": letter.state}
     if origin is not None:
@@ -226,6 +231,8 @@ def _describe(letter: Item[Any]) -> list[str]:
         runs = amount(attempts, "attempt") if isinstance(attempts, int) else cell(attempts)
         facts |= {"from": f"{origin.queue}, {runs}{key}", "stage": origin.stage}
         facts |= {"died": cell(origin.at), "reason": origin.reason}
+    if is_holding:
+        facts["holds"] = f"sequence {letter.sequence}: its later items wait until this letter is replayed, or gone"
     if failure is not None:
         facts["error"] = f"{failure.type}: {failure.message}" if failure.type else failure.message
     facts["priority"] = letter.priority or None

@@ -20,6 +20,7 @@ from mongoq.errors import MongoqError, QueueUnknown
 from mongoq.model.arguments import queue_name
 from mongoq.model.encoding.extended_json import NONE, setting_text
 from mongoq.model.settings import (
+    OnDead,
     OnExpired,
     QueueOptions,
     QueueSettings,
@@ -33,7 +34,8 @@ from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.sync import Broker, Queue
 
 ALL_OPTIONS = (
-    "--lease, --history, --max-retries, --dead, --max-running, --rate, --burst, --on-expired and --max-in-sequence"
+    "--lease, --history, --max-retries, --dead, --max-running, --rate, --burst, --on-expired, --max-in-sequence "
+    "and --on-dead"
 )
 with_new = click.option("--new", is_flag=True, help="QUEUE need not exist yet.")
 """Adds the option for a queue that has no item yet."""
@@ -135,6 +137,11 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
     help="Where items go that were not started in time; history deletes them where the queue keeps none.",
 )
 @click.option("--max-in-sequence", type=COUNT, help="Items of one sequence that are handed out at a time.")
+@click.option(
+    "--on-dead",
+    type=click.Choice(get_args(OnDead)),
+    help="Whether the next item follows an item that dies; with hold none does until the letter is replayed or gone.",
+)
 @click.option("--existing", is_flag=True, help="Apply --history to the items in the history too.")
 @with_new
 @with_confirmation
@@ -151,6 +158,7 @@ def configure(
     burst: int | str | None,
     on_expired: OnExpired | None,
     max_in_sequence: int | None,
+    on_dead: OnDead | None,
     existing: bool,
     new: bool,
     confirmation: Confirmation,
@@ -168,6 +176,7 @@ def configure(
         "burst": burst,
         "on_expired": on_expired,
         "max_in_sequence": max_in_sequence,
+        "on_dead": on_dead,
     }
     given: dict[str, Any] = {
         name: None if value == NONE else value for name, value in options.items() if value is not None

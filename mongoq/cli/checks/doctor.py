@@ -15,6 +15,7 @@ from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.output import Output
 from mongoq.cli.checks.queue_checks import (
     check_consumers,
+    check_held,
     check_oldest,
     check_paused,
     check_schedules,
@@ -40,7 +41,7 @@ from mongoq.cli.checks.server_checks import (
 )
 from mongoq.drivers.errors import UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import CollectionUnsuitable, MongoqError
-from mongoq.protocol.insight import find_stuck, find_unusable, read_queues
+from mongoq.protocol.insight import count_held, find_stuck, find_unusable, read_queues
 from mongoq.sync import Broker
 
 MAX_AGE = "1h"
@@ -124,6 +125,7 @@ def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[Finding]
     yield _run(lambda: check_workers(broker.workers())).named("workers")
     yield _run(lambda: check_schedules(broker.schedules())).named("schedules")
     yield _run(lambda: check_sequences(broker._run(find_stuck))).named("sequences")
+    yield _run(lambda: check_held(broker._run(count_held))).named("held sequences")
     try:
         queues = broker._run(read_queues)
     except OperationFailure as error:

@@ -97,6 +97,16 @@ def check_sequences(stuck: Mapping[str, BoundedCount]) -> Finding:
     return Finding.fine("each has its first item" if is_all else "the first 1,000 of each queue have their first items")
 
 
+def check_held(held: Mapping[str, BoundedCount]) -> Finding:
+    """Check that no dead letter holds a sequence: its other items wait until a person decides."""
+    texts = [f"{amount(number, 'sequence')} of {name}" for name, number in held.items()]
+    if not texts:
+        return Finding.fine("no dead letter holds any")
+    is_one = len(held) == 1 and next(iter(held.values())).number == 1
+    advice = "replay or remove them: mongoq dead list QUEUE shows them, mongoq dead replay QUEUE sends them back"
+    return Finding.warning(f"{_list(texts)} {'is' if is_one else 'are'} held by dead letters", advice)
+
+
 def check_schedules(schedules: Sequence[ScheduleRecord]) -> Finding:
     """Check that schedules tick in time, can be read, and belong to running code."""
     broken = [schedule for schedule in schedules if schedule.trouble is not None]

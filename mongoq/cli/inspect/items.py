@@ -19,7 +19,7 @@ from mongoq.model.item import Item, State
 from mongoq.model.item_document import has_payload, item_document
 from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.history.search import search
-from mongoq.protocol.insight import find_blockers, find_item, refuse_unknown
+from mongoq.protocol.insight import find_blockers, find_held_letters, find_item, refuse_unknown
 from mongoq.sync import Broker
 
 LIVE = "live"
@@ -96,7 +96,7 @@ def _describe_blockers(blockers: Sequence[Mapping[str, Any]]) -> str:
 @click.argument("id", type=OBJECT_ID)
 @with_broker
 def show(id: ObjectId, broker: Broker, output: Output) -> None:
-    """Show one item of any queue: its envelope, payload, last failure and trail; of a blocked one what it waits for."""
+    """Show one item of any queue: its envelope, payload, last failure and trail; what it waits for or holds."""
     item = broker._run(find_item, id)
     if item is None:
         output.note(f"mongoq: there is no item {id} in {broker.namespace}; its queue may have kept no history of it")
@@ -108,6 +108,8 @@ def show(id: ObjectId, broker: Broker, output: Output) -> None:
     if document["state"] == "blocked":
         blockers = broker._run_flow(find_blockers(broker.queue(item.queue)._context, [item]))
         document = _add_blockers(document, item, blockers, output)
+    if broker._run_flow(find_held_letters(broker.queue(item.queue)._context, [item])):
+        document["holds"] = item.sequence
     if output.as_json:
         output.document(document)
         return

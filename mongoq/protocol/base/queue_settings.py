@@ -271,6 +271,11 @@ def mark_ordered(context: QueueContext[Any], *, joined: bool) -> Flow[None]:
     context.state.ordered = not joined
 
 
+def refresh_settings(context: QueueContext[Any]) -> Flow[None]:
+    """Read the settings of a queue now, however lately they were read (``find`` of the control document)."""
+    yield from _read(context)
+
+
 def is_paused(context: QueueContext[Any]) -> Flow[bool]:
     """Ask the server whether the queue is paused (``find`` of one control document)."""
     yield from _read(context)

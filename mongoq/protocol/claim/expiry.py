@@ -32,6 +32,7 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
 from mongoq.protocol.flow import Command, Flow, PartlyRefused, Refused, Unreadable, number_matched
 from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.bulk import Statement, Wanted, count_found, run_bulk
 from mongoq.protocol.settle.bury import make_burial
@@ -214,7 +215,8 @@ def _settle_placed(
     leaving = [item for item in heads if id_key(item.id) in keys]
     sequences = Counter(str(item.sequence) for item in leaving)
     behind: list[Item[Any]] = []
-    for sequence in sequences:
+    holds = context.settings.holds_sequences and context.settings.buries_expired
+    for sequence in () if holds else sequences:  # behind a letter that holds its sequence, none leaves
         blocked, most = {**blocked_filter(context.name), "sequence": sequence}, MAX_SWEEP // len(sequences)
         documents = yield from find_few(context.broker, blocked, [("place", 1)], most, projection=UNREAD)
         behind += _expired_of(context, documents, now, heads[0].token)
@@ -222,6 +224,12 @@ def _settle_placed(
         return 0, []
     # Read in this transaction, they are as they were: another writer of one makes it try again.
     number = yield from count_found(context.broker, list(_make_statements(context, [*leaving, *behind], {})))
+    if holds:
+        letters = [
+            Letter(item.id, str(context.settings.dead), str(item.sequence), item.stored("place")) for item in leaving
+        ]
+        yield from hold(context.broker, context.name, letters)
+        return number, []
     return number, (yield from leave(context.broker, context.name, sequences))
 
 

@@ -17,6 +17,7 @@ from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.log_fields import log_fields
 from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
 from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.settle import HISTORY_FIELDS
 from mongoq.protocol.state.context import QueueContext
@@ -112,11 +113,24 @@ def _remove_first(context: QueueContext[Any], filter: Mapping[str, Any], reason:
 
 
 def _remove_and_promote(context: QueueContext[Any], command: Command[Any]) -> Flow[tuple[Any, list[Promoted]]]:
-    """Remove a document, and let the next item of its sequence follow; called in a transaction."""
+    """Bury a document, which then holds its sequence, or lets the next item follow; called in a transaction."""
     removed: Any = yield from command
-    sequence = (removed or {}).get("sequence")
-    left = {sequence: 1} if isinstance(sequence, str) and "place" in removed else {}
-    return removed, (yield from leave(context.broker, context.name, left))
+    return removed, ([] if removed is None else (yield from hold_or_leave(context, removed["_id"], removed)))
+
+
+def hold_or_leave(context: QueueContext[Any], id: Any, before: Mapping[str, Any]) -> Flow[list[Promoted]]:
+    """Let a document that was buried hold its sequence, or the next item follow, as the queue says.
+
+    Called in a transaction, with the id of the letter and its former fields.
+    """
+    sequence, place = before.get("sequence"), before.get("place")
+    if "place" not in before or not isinstance(sequence, str):
+        return []
+    dead = context.settings.dead
+    if context.settings.holds_sequences and isinstance(place, int) and dead is not None:
+        yield from hold(context.broker, context.name, [Letter(id, dead, sequence, place)])
+        return []
+    return (yield from leave(context.broker, context.name, {sequence: 1}))
 
 
 def _removal(context: QueueContext[Any], reason: str) -> Change:

@@ -17,7 +17,8 @@ from mongoq.model.envelope import Document, attempts_of, expiry
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item
 from mongoq.model.process import Event
-from mongoq.protocol.base.queue_settings import ensure_ready
+from mongoq.model.sequence import held_target
+from mongoq.protocol.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.claim import expiry as start_date
 from mongoq.protocol.claim import foreign
@@ -28,11 +29,13 @@ from mongoq.protocol.claim.reserve import (
     claim_first,
     invalid_reason,
     is_suspect,
+    log_burial,
     max_runs,
 )
 from mongoq.protocol.flow import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.hold import Letter, hold, release_gone
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle import bury, settle
 from mongoq.protocol.state.context import QueueContext
@@ -52,23 +55,41 @@ class _Popped(NamedTuple):
         before: its envelope as it was.
         item: the item made of it.
         token: ``settled`` of the history or stub that it left, if any.
+        fate: why it was buried with the pop, as a letter that holds its sequence; ``None`` for other items.
     """
 
     before: Document
     item: Item[Any]
     token: ObjectId
+    fate: _Fate | None = None
+
+
+class _Fate(NamedTuple):
+    """Reason, error and counted runs of a popped item that is buried instead of returned, and what it counts as."""
+
+    reason: str
+    error: PayloadInvalid | None
+    attempts: int
+    event: Event = "dead"
 
 
 def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | None]:
     """Remove the first eligible item from the queue, and return it: at most once."""
     check_on_invalid(on_invalid)
     yield from ensure_ready(context)
-    while popped := (yield from claim_first(context, partial(_take_in_order, context))):
+    while popped := (yield from claim_first(context, partial(_take_in_order, context, on_invalid))):
         item = popped.item
+        if popped.fate is not None:
+            _record_burial(context, popped, item.id, popped.fate.event)
+            if popped.fate.error is not None:
+                log_burial(item, popped.fate.error)
+            if popped.fate.event == "expired":
+                yield from start_date.settle_expired_head(context)
+            continue
         if start_date.is_expired(item, item.read_at):
             yield from _settle_expired(context, popped)
             continue
-        if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
+        if _is_exhausted(context, popped.before):
             runs = max_runs(context)
             yield from _bury_popped(context, popped, bury.reason_exhausted(runs), None, runs)
             continue
@@ -96,53 +117,100 @@ def _settle_expired(context: QueueContext[Any], popped: _Popped) -> Flow[None]:
     yield from start_date.settle_expired_head(context)
 
 
-def _take_in_order(context: QueueContext[Any]) -> Flow[_Popped | None]:
-    """Settle the head of the queue; in a queue with sequences in a transaction, in which the next item follows."""
+def _take_in_order(context: QueueContext[Any], on_invalid: OnInvalid) -> Flow[_Popped | None]:
+    """Settle the head of the queue; in a queue with sequences in a transaction, in which the next item follows.
+
+    A dead letter that held a sequence lets it go on in a transaction after that. A crash in between leaves the sequence
+    to its repair.
+    """
     if context.state.ordered and not context.broker.serverless:
-        return _take_in_transaction(context)
-    return _take(context)
+        popped = yield from _take_in_transaction(context, on_invalid)
+    else:
+        popped = yield from _take(context, on_invalid)
+    if popped is not None and (target := held_target(popped.before)) is not None:
+        yield from release_gone(context.broker, [target])
+    return popped
 
 
-def _take_in_transaction(context: QueueContext[Any]) -> Flow[_Popped | None]:
-    popped, promoted = yield from run_atomic(context.broker, partial(_take_and_promote, context))
+def _take_in_transaction(context: QueueContext[Any], on_invalid: OnInvalid) -> Flow[_Popped | None]:
+    popped, promoted = yield from run_atomic(context.broker, partial(_take_and_promote, context, on_invalid))
     record_promoted(context.broker, promoted)
     if isinstance(popped, _UnreadableBuried):
         raise Unreadable(popped.cause)
     return popped
 
 
-def _take_and_promote(context: QueueContext[Any]) -> Flow[tuple[_Popped | _UnreadableBuried | None, list[Promoted]]]:
-    taken: _Popped | _UnreadableBuried | None
+def _take_and_promote(
+    context: QueueContext[Any], on_invalid: OnInvalid
+) -> Flow[tuple[_Popped | _UnreadableBuried | None, list[Promoted]]]:
     try:
-        taken = yield from _take(context, joined=True)
+        popped = yield from _take(context, on_invalid, joined=True)
     except _UnreadableBuried as unreadable:
-        taken = unreadable
-    if taken is None or (isinstance(taken, _UnreadableBuried) and context.settings.dead is None):
-        return taken, []
-    return taken, (yield from _promote_next(context, taken.before))
+        if context.settings.dead is None:
+            return unreadable, []
+        return unreadable, (yield from foreign.hold_or_leave(context, unreadable.before["_id"], unreadable.before))
+    if popped is None:
+        return None, []
+    return (yield from _let_follow(context, popped, on_invalid))
 
 
-def _follow_later(context: QueueContext[Any], popped: _Popped) -> Flow[None]:
+def _follow_later(context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid) -> Flow[_Popped]:
     """Let the next item of a sequence follow in a transaction of its own, after a pop without one.
 
     This process had not heard yet of the queue's first sequence. A crash in between leaves a sequence that
     ``repair_sequences`` mends.
     """
+    yield from refresh_settings(context)
     context.state.ordered = True
-    record_promoted(context.broker, (yield from run_atomic(context.broker, partial(_promote_after, context, popped))))
+    attempt = partial(_let_follow_after, context, popped, on_invalid)
+    popped, promoted = yield from run_atomic(context.broker, attempt)
+    record_promoted(context.broker, promoted)
+    return popped
 
 
-def _promote_after(context: QueueContext[Any], popped: _Popped) -> Flow[list[Promoted]]:
+def _let_follow_after(
+    context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid
+) -> Flow[tuple[_Popped, list[Promoted]]]:
     """Take the place from what a pop has left in history, if anything, and let the next item follow."""
     left = {"_id": popped.before["_id"], "settled": popped.token}
     yield from Command("update_one", {"filter": left, "update": {"$unset": {"place": ""}}})
-    return (yield from _promote_next(context, popped.before))
+    return (yield from _let_follow(context, popped, on_invalid))
 
 
-def _promote_next(context: QueueContext[Any], before: Document) -> Flow[list[Promoted]]:
-    sequence = before.get("sequence")
-    left = {sequence: 1} if "place" in before and isinstance(sequence, str) else {}
-    return (yield from leave(context.broker, context.name, left))
+def _let_follow(
+    context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid
+) -> Flow[tuple[_Popped, list[Promoted]]]:
+    """Let the next item follow, or bury the popped one as a letter that holds its sequence; in a transaction."""
+    before = popped.before
+    sequence, place, dead = before.get("sequence"), before.get("place"), context.settings.dead
+    if place is None or not isinstance(sequence, str):
+        return popped, []
+    fate = _find_fate(context, popped, on_invalid) if context.settings.holds_sequences else None
+    if fate is None or dead is None:
+        return popped, (yield from leave(context.broker, context.name, {sequence: 1}))
+    yield from _write_letter(context, popped, fate)
+    yield from hold(context.broker, context.name, [Letter(before["_id"], dead, sequence, place)])
+    return popped._replace(fate=fate), []
+
+
+def _is_exhausted(context: QueueContext[Any], before: Document) -> bool:
+    """Return whether an item had all its runs; one whose neighbour may have killed the worker gets one more."""
+    return context.settings.is_spent(attempts_of(before)) and not is_suspect(before)
+
+
+def _find_fate(context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid) -> _Fate | None:
+    """Return why a popped item is to be buried; ``None`` for an item that its caller gets."""
+    if start_date.is_expired(popped.item, popped.item.read_at):
+        attempts = attempts_of(popped.before)
+        return _Fate(start_date.EXPIRED_REASON, None, attempts, "expired") if context.settings.buries_expired else None
+    if _is_exhausted(context, popped.before):
+        runs = max_runs(context)
+        return _Fate(bury.reason_exhausted(runs), None, runs)
+    try:
+        context.decode_payload(popped.item)
+    except PayloadInvalid as error:
+        return _Fate(invalid_reason(error), error, popped.item.attempts) if on_invalid == "bury" else None
+    return None
 
 
 class _UnreadableBuried(Unreadable):
@@ -153,7 +221,7 @@ class _UnreadableBuried(Unreadable):
         self.before = before
 
 
-def _take(context: QueueContext[Any], *, joined: bool = False) -> Flow[_Popped | None]:
+def _take(context: QueueContext[Any], on_invalid: OnInvalid, *, joined: bool = False) -> Flow[_Popped | None]:
     """Settle the head of the queue in one command, with or without a remembered id.
 
     An item with a remembered id must never be gone without its stub: a push of the same id would create it again. One
@@ -190,7 +258,7 @@ def _take(context: QueueContext[Any], *, joined: bool = False) -> Flow[_Popped |
     popped = {**before, "reserved": False, "token": None, "attempts": attempts, "by": by, "processed": now}
     taken = _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
     if "place" in before and not joined:
-        yield from _follow_later(context, taken)
+        return (yield from _follow_later(context, taken, on_invalid))
     return taken
 
 
@@ -325,15 +393,27 @@ def _bury_popped(
     A crash before this command loses the item from a queue without history, as any crash after a pop does. If an item
     was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    before, item, token = popped
-    now, queue = context.broker.clock.now(), bury.dead_queue(context)
-    burial, marks = bury.burial_update(context, item, reason=reason, error=error, attempts=attempts, now=now)
+    id = yield from _write_letter(context, popped, _Fate(reason, error, attempts))
+    _record_burial(context, popped, id, event)
+
+
+def _write_letter(context: QueueContext[Any], popped: _Popped, fate: _Fate) -> Flow[Any]:
+    """Write a popped item to the dead queue, and return its id there."""
+    before, now = popped.before, context.broker.clock.now()
+    burial, marks = bury.burial_update(
+        context, popped.item, reason=fate.reason, error=fate.error, attempts=fate.attempts, now=now
+    )
     fields = {name: value for name, value in before.items() if name not in burial["$unset"] and name != "place"}
     dead = {**fields, **burial["$set"], **marks.in_document(before)}
     try:
-        yield from _restore_command(dead, token)
+        yield from _restore_command(dead, popped.token)
     except Duplicate:
         dead["_id"] = new_id()
         yield from Command("insert_one", {"document": dead})
+    return dead["_id"]
+
+
+def _record_burial(context: QueueContext[Any], popped: _Popped, id: Any, event: Event) -> None:
     context.count(event)
-    context.broker.record_put(queue, now, item.priority, id=dead["_id"], is_new=False)
+    now, queue = context.broker.clock.now(), bury.dead_queue(context)
+    context.broker.record_put(queue, now, popped.item.priority, id=id, is_new=False)

@@ -296,5 +296,10 @@ def bury_or_raise(
     """Raise with an undecodable item, or bury it; in a queue without a dead queue always raise."""
     if on_invalid == "raise" or context.settings.dead is None:
         raise PayloadInvalid(invalid.path, invalid.problem, item=item) from invalid
-    logger.warning("burying item %s of queue %r: %s", item.id, item.queue, invalid, extra=log_fields(item))
+    log_burial(item, invalid)
     yield from bury()
+
+
+def log_burial(item: Item[Any], invalid: PayloadInvalid) -> None:
+    """Log that an item that cannot be decoded is buried."""
+    logger.warning("burying item %s of queue %r: %s", item.id, item.queue, invalid, extra=log_fields(item))

@@ -8,6 +8,7 @@ from typing import Any
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.coordination.document_lease import DocumentLease, ForeignLease, take_lease, write_under_lease
 from mongoq.protocol.flow import Flow
+from mongoq.protocol.sequence.hold import release_all
 from mongoq.protocol.sequence.repair import find_incomplete, repair_all
 from mongoq.protocol.state.context import QueueContext
 
@@ -20,7 +21,7 @@ REPAIR_EXPIRY = timedelta(days=1)
 
 
 def repair_in_turn(context: QueueContext[Any]) -> Flow[int]:
-    """Look at the next 1,000 sequences of a queue, repair them, and return how many items were promoted.
+    """Look at held sequences and the next 1,000 others, repair them, and return how many items were promoted.
 
     Workers call it for their queues. It does nothing for a queue without sequences, nor within a minute after another
     process has done it: that one holds a lease (``findAndModify``), which is left to end. The look is a ``find`` and
@@ -38,7 +39,8 @@ def repair_in_turn(context: QueueContext[Any]) -> Flow[int]:
     token, document = taken
     after = document.get("after")
     incomplete, following = yield from find_incomplete(broker, context.name, after if isinstance(after, str) else "")
-    number = yield from repair_all(context, incomplete)
+    number = yield from release_all(broker, context.name)
+    number += yield from repair_all(context, incomplete)
     lease = DocumentLease(id, token, REPAIR_INTERVAL)
     yield from write_under_lease(broker, lease, {"$set": {"after": following or "", "expires": expires}})
     return number

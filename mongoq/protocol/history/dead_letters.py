@@ -1,4 +1,7 @@
-"""Dead letters: hand them back to the queue they died in, or to another one, each in one update."""
+"""Dead letters: hand them back to the queue they died in, or to another one, each in one update.
+
+A letter that holds its sequence goes back to its place in it, before all later items, in a transaction.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import TYPE_BYTES, Document, shorten
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.item import Item, id_key
+from mongoq.model.sequence import held_target
 from mongoq.model.settings import queue_options
 from mongoq.model.trail import STAGE_BYTES, payload_at
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
@@ -40,6 +44,7 @@ from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.history.search import Progress, count_free, search
 from mongoq.protocol.sequence.control import ensure_possible, run_atomic, send_statements
 from mongoq.protocol.sequence.enter import enter
+from mongoq.protocol.sequence.hold import release, take_back
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.settle.bulk import count_found
 from mongoq.protocol.state.context import QueueContext
@@ -268,7 +273,7 @@ def _hand_back(
 def _hand_back_in_order(
     context: QueueContext[Any], documents: Sequence[Document], target: str | None, *, by_hop: bool
 ) -> Flow[Replayed]:
-    """Hand back letters that had sequences, each to the end of its sequence, in a transaction for each queue."""
+    """Hand back letters that had sequences, in a transaction for each queue: to their places, or to the ends."""
     refusals: list[tuple[ObjectId, str]] = []
     queues: dict[str, list[tuple[Document, dict[str, Any]]]] = {}
     for document in documents:
@@ -301,7 +306,10 @@ def _hand_back_in_order(
 def _enter_again(
     context: QueueContext[Any], home: QueueContext[Any], letters: Sequence[tuple[Document, dict[str, Any]]]
 ) -> Flow[tuple[list[dict[str, Any]], list[Promoted]]]:
-    """Move the letters that no caller holds to the ends of their sequences, inside a transaction."""
+    """Move the letters that no caller holds to the ends of their sequences, inside a transaction.
+
+    A letter that holds its sequence goes back to its place in it, or lets the next item follow if it goes elsewhere.
+    """
     now, when = context.broker.clock.now(), context.broker.clock.stamp()
     updates = {
         id_key(letter["_id"]): _update(context, {"_id": letter["_id"]}, fields, now, when) for letter, fields in letters
@@ -311,14 +319,18 @@ def _enter_again(
     documents = yield from find_few(context.broker, free, [("_id", 1)], len(ids), projection={"_id": 1})
     here = {id_key(document["_id"]) for document in documents}
     leaving = [letter for letter, _ in letters if id_key(letter["_id"]) in here]
-    entries = yield from enter(home, Counter(letter["sequence"] for letter in leaving))
+    places, freed = yield from take_back(context.broker, home.name, leaving)
+    new = [letter["sequence"] for letter in leaving if id_key(letter["_id"]) not in places]
+    entries = yield from enter(home, Counter(new))
     entered, statements = [], []
     for letter in leaving:
-        arguments = updates[id_key(letter["_id"])]
-        place = entries[letter["sequence"]].take(when)
-        changes = {**arguments["update"]["$set"], **place}
+        arguments, key = updates[id_key(letter["_id"])], id_key(letter["_id"])
+        place = {"place": places[key]} if key in places else entries[letter["sequence"]].take(when)
+        changes = {**arguments["update"]["$set"], **(place if "ready_from" in place else {**place, "when": when})}
         unset = dict(arguments["update"]["$unset"])
-        if "when" not in place:
+        if held_target(letter) is not None:
+            unset["origin.place"] = ""
+        if "ready_from" in place:
             del changes["when"]
             unset["when"] = ""
         statements.append(("UpdateOne", {**arguments, "update": {"$set": changes, "$unset": unset}}))
@@ -327,7 +339,9 @@ def _enter_again(
     # A letter may have had a place in a sequence of the dead queue itself.
     left = Counter(letter["sequence"] for letter in leaving if "place" in letter)
     promoted = yield from leave(context.broker, context.name, left)
-    return entered, [*promoted, *(item for entry in entries.values() for item in entry.promoted)]
+    targets = (held_target(letter) for letter in leaving if id_key(letter["_id"]) not in places)
+    followed = yield from release(context.broker, (target for target in targets if target is not None))
+    return entered, [*freed, *promoted, *followed, *(item for entry in entries.values() for item in entry.promoted)]
 
 
 def _home(document: Document) -> str | None:

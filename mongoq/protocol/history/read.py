@@ -14,13 +14,14 @@ from mongoq.model.arguments import count, object_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER, SEQUENCE_ORDER
 from mongoq.model.item import Item, State
-from mongoq.model.sequence import blocked_filter, control_id
+from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id, held_target
 from mongoq.model.trail import Hop, trail_of
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow, delete_many
 from mongoq.protocol.sequence.delete import HAS_NO_PLACE, delete_in_order, learn_order
+from mongoq.protocol.sequence.hold import find_letters, release_gone, release_of_dead_queue
 from mongoq.protocol.sequence.repair import find_heads
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol.wait.wait import find_next_due
@@ -172,7 +173,7 @@ def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
 
 
 def blocked_by(context: QueueContext[M], id: ObjectId) -> Flow[list[Item[M]]]:
-    """Read the items that a blocked item waits for (three ``find``)."""
+    """Read the items that a blocked item waits for (four ``find``): letters that hold its sequence, and first items."""
     filter = {"_id": object_id(id), **blocked_filter(context.name)}
     yield from ensure_broker_ready(context.broker, write=False)
     document = yield from find_one(context.broker, filter, {"sequence": 1, "place": 1})
@@ -181,13 +182,27 @@ def blocked_by(context: QueueContext[M], id: ObjectId) -> Flow[list[Item[M]]]:
     control = yield from find_one(context.broker, {"_id": control_id(context.name, document["sequence"])})
     if control is None:
         return []
-    return context.items((yield from find_heads(context, control)), context.broker.clock.now())
+    letters = yield from find_letters(context.broker, [control])
+    documents = [*letters.get(control["_id"], ()), *(yield from find_heads(context, control))]
+    return context.items(documents, context.broker.clock.now())
 
 
 def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
-    """Delete one item unless a caller holds it (``delete`` by ``_id``); its id is forgotten too."""
+    """Delete one item unless a caller holds it (``find``, ``delete`` by ``_id``); its id is forgotten too.
+
+    If it was a dead letter that held its sequence, a transaction after it lets the next item follow.
+    """
     identity = object_id(id)
     yield from ensure_ready(context, fresh=False)
+    fields = {"sequence": 1, "origin.queue": 1, "origin.place": 1}
+    letter = yield from find_one(context.broker, {"_id": identity, "q": context.name}, fields, lenient=True)
+    is_removed = yield from _remove(context, identity)
+    if is_removed and (target := held_target(letter or {})) is not None:
+        yield from release_gone(context.broker, [target])
+    return is_removed
+
+
+def _remove(context: QueueContext[Any], identity: ObjectId) -> Flow[bool]:
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
     filter = {"_id": identity, "q": context.name, "$or": free}
     if not context.state.ordered:
@@ -201,9 +216,17 @@ def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
 def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
     """Delete the items of a state, or all live items that no caller holds (``delete``).
 
-    It is one command, and not atomic: a crash of the server in between leaves the rest.
+    It is one command, and not atomic: a crash of the server in between leaves the rest. Sequences that deleted letters
+    held go on after it.
     """
     yield from ensure_ready(context, fresh=False)
+    deleted = yield from _purge(context, state)
+    if deleted and state != "processed":
+        yield from release_of_dead_queue(context.broker, context.name)
+    return deleted
+
+
+def _purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
     now = context.broker.clock.now()
     filter = in_state(context.name, state, now)
     if state is None:
@@ -221,13 +244,14 @@ def queues(broker: BrokerContext) -> Flow[list[str]]:
 
 
 def find_queues(names: Mapping[str, Any]) -> Flow[set[Any]]:
-    """Find the queues with these names that hold an item, live or in history (two ``aggregate``).
+    """Find the queues with these names that hold an item, live or in history (three ``aggregate``).
 
-    Each is a DISTINCT_SCAN. The ``distinct`` command would do as well, but it is not in the stable API.
+    Each is a DISTINCT_SCAN. The ``distinct`` command would do as well, but it is not in the stable API. A queue whose
+    sequences are all held may have blocked items alone.
     """
     queue_names: set[Any] = set()
-    for date in ("when", "processed"):
-        stages = [{"$match": {"q": names, date: {"$gte": BEGINNING}}}, {"$group": {"_id": "$q"}}]
+    for field, condition in (("when", {"$gte": BEGINNING}), ("processed", {"$gte": BEGINNING}), ("place", HAS_PLACE)):
+        stages = [{"$match": {"q": names, field: condition}}, {"$group": {"_id": "$q"}}]
         groups: Any = yield from Command("aggregate", {"pipeline": stages})
         queue_names |= {group["_id"] for group in groups}
     return queue_names

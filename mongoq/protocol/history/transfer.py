@@ -114,8 +114,14 @@ def check_import(context: QueueContext[Any], fields: Any) -> dict[str, Any]:
         if name in fields:
             if not isinstance(fields[name], kind):
                 raise ArgumentInvalid(name, f"not of the type that mongoq writes: {type(fields[name]).__name__}")
-            envelope[name] = encoding.encode(name, fields[name], limit=SIZE_LIMIT)
+            value = _without_hold(fields[name]) if name == "origin" else fields[name]
+            envelope[name] = encoding.encode(name, value, limit=SIZE_LIMIT)
     return envelope
+
+
+def _without_hold(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the origin of a dead letter without the place that it held: its sequence is in no export."""
+    return {name: value for name, value in origin.items() if name != "place"}
 
 
 def _check_place(envelope: Mapping[str, Any], fields: Mapping[str, Any]) -> int:

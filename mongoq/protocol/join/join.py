@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from mongoq.errors import PartnerMissing, PayloadTooLarge
-from mongoq.model.item import Document, Item, id_key, with_stored
+from mongoq.model.item import Document, Item, has_place, id_key, with_stored
 from mongoq.model.join_state import JoinState, Place
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow, chunks
@@ -29,6 +29,7 @@ from mongoq.protocol.join.spec import (
     send_results,
     write_states,
 )
+from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import give_up_places
 from mongoq.protocol.settle.exchange import Exchange, PutOff, run_exchange
 
@@ -81,8 +82,23 @@ def _settle_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[JoinTr
     yield from send_results(broker, doing)
     staying = {id_key(item.id) for item in doing.put_off}
     settled = [arrival.item for arrival in arrivals if id_key(arrival.item.id) not in staying]
-    doing.promoted = yield from give_up_places(broker, settled)
+    dead = [item for item in settled if doing.fates.get(id_key(item.id)) == "dead"]
+    held = yield from hold_places(spec, dead)
+    doing.promoted = yield from give_up_places(broker, [item for item in settled if id_key(item.id) not in held])
     return doing
+
+
+def hold_places(spec: JoinSpec, buried: Sequence[Item[Any]]) -> Flow[set[Any]]:
+    """Let buried arrivals hold the sequences of queues that say so; return their keys."""
+    held: set[Any] = set()
+    for item in buried:
+        context = spec.side(item.queue)
+        dead = context.settings.dead
+        if has_place(item) and context.settings.holds_sequences and dead is not None:
+            letter = Letter(item.id, dead, str(item.sequence), item.stored("place"))
+            yield from hold(context.broker, context.name, [letter])
+            held.add(id_key(item.id))
+    return held
 
 
 def _join(

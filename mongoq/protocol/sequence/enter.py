@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from mongoq.model.item import Document
-from mongoq.model.sequence import control_id
+from mongoq.model.sequence import Target, control_id, held_entries
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
@@ -17,9 +17,6 @@ from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.sequence.control import ensure_possible, send_statements, update_alike
 from mongoq.protocol.sequence.leave import Promoted, promote
 from mongoq.protocol.state.context import BrokerContext, QueueContext
-
-Target = tuple[str, str]
-"""A queue, and one of its sequences."""
 
 
 @dataclass(slots=True)
@@ -65,7 +62,7 @@ def enter(context: QueueContext[Any], numbers: Mapping[str, int]) -> Flow[dict[s
     for id, sequence in ids.items():
         control, number = controls.get(sequence), numbers[sequence]
         opened, place = (0, 0) if control is None else (control.get("open", 0), control.get("next", 0))
-        heads = max(min(most - opened, number), 0)
+        heads = 0 if held_entries(control or {}) else max(min(most - opened, number), 0)
         entries[sequence] = Entry(sequence, place, heads)
         if control is None:
             new.append({"_id": id, "queue": queue, "sequence": sequence, "next": number, "open": heads})

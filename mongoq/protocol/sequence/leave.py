@@ -15,7 +15,7 @@ from typing import Any
 
 from mongoq.model.indexes import SEQUENCE_ORDER
 from mongoq.model.item import Document, Item, has_place
-from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id
+from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id, held_entries
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.flow import Command, Flow
@@ -64,13 +64,13 @@ class _Changes:
         self.promoted.setdefault(item.when, []).append(item.id)
 
     def close(self, control: Document, left: int) -> None:
-        """Add heads that left without a successor; without any head the control document goes.
+        """Add heads that left without a successor; without any head or letter the control document goes.
 
         A negative number counts the items that follow beyond those.
         """
         if not control:
             return
-        if control.get("open", 0) <= left:
+        if control.get("open", 0) <= left and not held_entries(control):
             self.closed.append(control["_id"])
         else:
             self.reduced.setdefault(left, []).append(control["_id"])
@@ -93,11 +93,13 @@ def leave(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow
         return []
     changes = _Changes()
     promoted: list[Promoted] = []
-    now, most = broker.clock.now(), _known_limit(broker, queue)
+    now, most, may_be_held = broker.clock.now(), _known_limit(broker, queue), _may_be_held(broker, queue)
     names = list(numbers)
     for start in range(0, len(names), MAX_LOOKUPS):
         some = {name: numbers[name] for name in names[start : start + MAX_LOOKUPS]}
-        for sequence, (control, following) in (yield from _look_up(broker, queue, some, most)).items():
+        for sequence, (control, following) in (
+            yield from _look_up(broker, queue, some, most, may_be_held=may_be_held)
+        ).items():
             chosen = following[: _room(control, numbers[sequence], most)]
             for document in chosen:
                 promoted.append(_promoted(queue, document, now))
@@ -152,21 +154,29 @@ def _known_limit(broker: BrokerContext, queue: str) -> int | None:
     return int(state.stored.get("max_in_sequence", DEFAULT_MAX_IN_SEQUENCE)) if state.ordered else None
 
 
+def _may_be_held(broker: BrokerContext, queue: str) -> bool:
+    """Return whether dead letters may hold sequences of a queue: its setting is unknown, or was ever chosen."""
+    state = broker.state(queue)
+    return not state.ordered or "on_dead" in state.stored
+
+
 def _room(control: Document, number: int, most: int | None) -> int:
     """Return how many items may follow ``number`` heads that have left: as many, or what a changed limit allows."""
     opened = control.get("open")
+    if held_entries(control):
+        return 0
     if most is None or not isinstance(opened, int):
         return number
     return max(most - max(opened - number, 0), 0)
 
 
 def _look_up(
-    broker: BrokerContext, queue: str, numbers: Mapping[str, int], limit: int | None
+    broker: BrokerContext, queue: str, numbers: Mapping[str, int], limit: int | None, *, may_be_held: bool
 ) -> Flow[dict[str, tuple[Document, list[Document]]]]:
     """Read the control document of each sequence, and the items that are next in it (``aggregate``, ``find``).
 
     A sequence whose control document is gone, deleted by hand, has what another head would find: its next items.
-    Where one head goes, and one item follows it, the control document is not read.
+    Where one head goes, and one item follows it, the control document is not read, unless a letter may hold it.
     """
     most = max(*numbers.values(), limit or 1)
     if most == 1:
@@ -178,7 +188,9 @@ def _look_up(
     else:
         following = yield from _join_following(broker, queue, list(numbers), most)
     ids = {
-        control_id(queue, name): name for name, number in numbers.items() if most > 1 or len(following[name]) != number
+        control_id(queue, name): name
+        for name, number in numbers.items()
+        if most > 1 or may_be_held or len(following[name]) != number
     }
     controls: dict[str, Document] = {}
     if ids:

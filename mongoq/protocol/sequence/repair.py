@@ -1,4 +1,4 @@
-"""Repairs of sequences whose first item is gone without a trace: another program has deleted it."""
+"""Repairs of sequences whose first item is gone without a trace, or the dead letter that held them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from mongoq.model.item import Document
-from mongoq.model.sequence import HAS_PLACE, control_prefix, heads_filter
+from mongoq.model.sequence import HAS_PLACE, control_prefix, heads_filter, held_entries
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.hold import release_all
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -26,10 +27,11 @@ HEAD_FIELDS = {"when": 1, "reserved": 1}
 def repair_sequences(context: QueueContext[Any]) -> Flow[int]:
     """Promote the next items of sequences that have fewer heads than their control documents count; return how many.
 
-    Each sequence that looks so is read again in a transaction of its own. A crash in between leaves the others.
+    Before that, holds of dead letters end that are not there any more. Each sequence that looks so is read again in a
+    transaction. A crash in between leaves the others.
     """
     yield from ensure_ready(context)
-    number, after = 0, ""
+    number, after = (yield from release_all(context.broker, context.name)), ""
     while True:
         incomplete, following = yield from find_incomplete(context.broker, context.name, after)
         number += yield from repair_all(context, incomplete)
@@ -49,7 +51,7 @@ def find_incomplete(broker: BrokerContext, queue: str, after: str = "") -> Flow[
     looked_at = controls[: max(1, MAX_HEADS // max(_most(controls), 1))]
     heads = yield from read_heads(broker, queue, looked_at)
     is_end = len(looked_at) == len(controls) < CONTROLS_PER_PAGE
-    incomplete = [control for control in looked_at if len(heads[control["_id"]]) < control["open"]]
+    incomplete = [each for each in looked_at if len(heads[each["_id"]]) + len(held_entries(each)) < each["open"]]
     return incomplete, None if is_end else looked_at[-1]["_id"]
 
 
@@ -107,8 +109,9 @@ def _repair(context: QueueContext[Any], id: str) -> Flow[list[Promoted]]:
 
 
 def _count_missing(context: QueueContext[Any], control: Document) -> Flow[int]:
-    """Return how many heads a control document counts that are not there."""
-    return int(control["open"]) - len((yield from find_heads(context, control)))
+    """Return how many heads a control document counts that are not there; a letter that holds is none of them."""
+    heads = yield from find_heads(context, control)
+    return int(control["open"]) - len(held_entries(control)) - len(heads)
 
 
 def find_heads(context: QueueContext[Any], control: Document) -> Flow[list[Document]]:

@@ -176,7 +176,7 @@ def record_timeout(context: QueueContext[Any], items: Sequence[Item[Any]], error
 # --- settled by token ----------------------------------------------------------------------------
 
 
-UNREAD_FIELDS = ("payload", "headers", "error", "origin")
+UNREAD_FIELDS = ("payload", "headers", "error", "origin.reason")
 """Fields that settling does not read, and that may be large."""
 
 

@@ -15,10 +15,11 @@ from mongoq.errors import MongoqError, OutcomeInvalid, PayloadTooLarge
 from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.outcomes import Fork, Move
+from mongoq.model.sequence import Target
 from mongoq.model.settings import KEEP
 from mongoq.protocol.flow import Command, Flow, chunks, own_error
 from mongoq.protocol.push.push import due_time, last_start
-from mongoq.protocol.sequence.enter import Target, ensure_ready_to_enter, enter_all, record_new, with_place
+from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, record_new, with_place
 from mongoq.protocol.sequence.leave import Promoted, record_promoted
 from mongoq.protocol.settle.bulk import BulkResult, group_by_statement, mark_done, settle_within
 from mongoq.protocol.settle.exchange import Exchange, run_exchange

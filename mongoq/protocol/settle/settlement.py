@@ -52,6 +52,7 @@ class Settlement:
         answer: the answer for the caller.
         put: where the items are put; ``None`` when they leave the queues.
         enters: the sequence at whose end the items take their places in the queue of ``put``.
+        is_burial: the items become dead letters, and may hold their sequences.
     """
 
     update: Mapping[str, Any] | None
@@ -64,6 +65,7 @@ class Settlement:
     answer: Any = None
     put: Put | None = None
     enters: str | None = None
+    is_burial: bool = False
 
     @property
     def leaves(self) -> bool:

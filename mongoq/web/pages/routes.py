@@ -39,6 +39,8 @@ BLOCKED_COLUMNS = ("id", "sequence", "blocked_by", "ready_from", "payload")
 COLUMNS = {"processed": PROCESSED_COLUMNS, "blocked": BLOCKED_COLUMNS}
 """Columns of the items of a state; others have ``LIVE_COLUMNS``."""
 LETTER_COLUMNS = ("id", "reason", "error", "attempts", "payload")
+HOLDING_COLUMNS = ("id", "holds", *LETTER_COLUMNS[1:])
+"""Columns of letters of which one at least holds a sequence."""
 QUEUE_BUDGET = 10_000
 """Documents that the counts of one queue may examine: an open page reads them again and again."""
 VISITED = "mongoq_visited"
@@ -189,7 +191,7 @@ class _Pages:
             most_groups=readings.MAX_GROUPS,
             listed=page["items"],
             next=page["next"],
-            columns=LETTER_COLUMNS,
+            columns=HOLDING_COLUMNS if any("holds" in item for item in page["items"]) else LETTER_COLUMNS,
             reason=reason,
             error=error,
             where=request.query_params.get("where"),

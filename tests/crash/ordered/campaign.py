@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import mongoq
 from tests.crash.fork_server import ForkServer
 from tests.crash.ordered.consumer import WAYS
 from tests.crash.ordered.judge import Story
-from tests.crash.ordered.line import QUEUE, prepare
+from tests.crash.ordered.line import DEAD, QUEUE, prepare
 from tests.crash.ordered.notes import Notes
 from tests.crash.replica_set import ReplicaSet
 
@@ -35,10 +35,14 @@ PARAMETERS = {"transactionLifetimeLimitSeconds": 2}
 server keeps it, 60 seconds by default, no claim gets past the item."""
 STUCK = 40.0
 """Seconds in which nothing is settled, though consumers run: many leases."""
+REPAIRED = 100.0
+"""Seconds in which workers repair what a process has left behind that was killed while it took a letter away."""
 CONTROLLER = 0
 """Number of this process in the ledger."""
 PLACES = ("produce", "produce", "consume", "consume")
 """The role of the process in each place."""
+PLACES_THAT_HOLD = (*PLACES, "decide")
+"""The same in a queue whose letters hold their sequences until a process decides about them."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,19 @@ class Campaign:
         seconds: how long processes are killed.
         crash_every: a server is killed once in so many kills.
         seed: what chance is drawn from.
+        holds: dead letters hold their sequences.
     """
 
     nodes: int
     seconds: float
     crash_every: int
     seed: int
+    holds: bool = False
+
+    @property
+    def places(self) -> Sequence[str]:
+        """The role of the process in each place."""
+        return PLACES_THAT_HOLD if self.holds else PLACES
 
     def run(self, memory: Path, directory: Path) -> tuple[Story, int]:
         """Go through with it; return the ledger, and how many documents the sequences have left."""
@@ -66,20 +77,26 @@ class Campaign:
         ):
             collection = client[DATABASE]["mongoq"]
             with mongoq.Broker(collection) as broker:
-                prepare(broker)
-            processes = _Processes(fork_server, servers.uri, directory / "ledger", self.seed)
+                prepare(broker, "hold" if self.holds else "continue")
+            processes = _Processes(fork_server, servers.uri, directory / "ledger", self.seed, self.places)
             self._strike(processes, servers)
             servers.restore()
             servers.wait_until_whole()
             processes.end("produce")
             processes.use_all_ways()
-            _wait_until_empty(collection, processes)
+            _wait_until_empty(collection, processes, [QUEUE, DEAD] if self.holds else [QUEUE])
+            control = {"_id": {"$regex": "^sequence:"}, "queue": QUEUE}
+            left = {"$or": [control, {"q": QUEUE, "place": {"$exists": True}}]}
+            deadline = time.monotonic() + REPAIRED
+            while self.holds and collection.count_documents(left) and time.monotonic() < deadline:
+                time.sleep(0.1)
             processes.end("consume")
+            processes.end("decide")
             letters = [(each["origin"]["reason"], each["payload"]["serial"]) for each in _letters(collection)]
             dead = [serial for reason, serial in letters if reason != "expired"]
             expired = [serial for reason, serial in letters if reason == "expired"]
-            left = [{"_id": {"$regex": "^sequence:"}}, {"q": QUEUE, "place": {"$exists": True}}]
-            return Story(processes.notes.read(), dead, expired), collection.count_documents({"$or": left})
+            story = Story(processes.notes.read(), dead, expired, holds=self.holds)
+            return story, collection.count_documents(left)
 
     def _strike(self, processes: _Processes, servers: ReplicaSet) -> None:
         chance, end, number = random.Random(self.seed), time.monotonic() + self.seconds, 0
@@ -87,25 +104,26 @@ class Campaign:
             time.sleep(chance.uniform(*PAUSE))
             number += 1
             if number % self.crash_every:
-                processes.kill(chance.randrange(len(PLACES)))
+                processes.kill(chance.randrange(len(self.places)))
                 continue
             with _away(servers, alone=chance.random() < 0.3):
                 time.sleep(chance.uniform(*DOWN))
-                processes.kill(chance.randrange(len(PLACES)))
+                processes.kill(chance.randrange(len(self.places)))
 
 
 def _letters(collection: Any) -> Any:
-    return collection.find({"q": f"{QUEUE}.dead"})
+    return collection.find({"q": DEAD, "when": {"$exists": True}, "_id": {"$type": "objectId"}})
 
 
-def _wait_until_empty(collection: Any, processes: _Processes) -> None:
+def _wait_until_empty(collection: Any, processes: _Processes, queues: list[str]) -> None:
     """Wait until no item is live; it is stuck when there are some, and no consumer has settled one for a while."""
-    live = {"q": QUEUE, "_id": {"$type": "objectId"}, "processed": {"$exists": False}}
-    number, deadline = collection.count_documents(live), time.monotonic() + STUCK
+    live = {"q": {"$in": queues}, "_id": {"$type": "objectId"}, "processed": {"$exists": False}}
+    patience = STUCK if DEAD not in queues else REPAIRED
+    number, deadline = collection.count_documents(live), time.monotonic() + patience
     while number:
         before, number = number, collection.count_documents(live)
         if number < before:
-            deadline = time.monotonic() + STUCK
+            deadline = time.monotonic() + patience
         elif time.monotonic() > deadline:
             processes.tell()
             raise AssertionError(f"{number} items are stuck, such as {list(collection.find(live).limit(5))}")
@@ -133,34 +151,37 @@ class _Processes:
         notes: the ledger.
     """
 
-    def __init__(self, fork_server: ForkServer, uri: str, ledger: Path, seed: int) -> None:
+    def __init__(
+        self, fork_server: ForkServer, uri: str, ledger: Path, seed: int, roles: Sequence[str] = PLACES
+    ) -> None:
         self.notes = Notes(ledger, CONTROLLER)
         self._fork_server, self._common = fork_server, {"uri": uri, "database": DATABASE, "ledger": str(ledger)}
         self._number, self._chance = CONTROLLER, random.Random(seed)
         self._ways: list[str] = []
-        self._places: list[tuple[int, int] | None] = [self._start(role) for role in PLACES]
+        self._roles = roles
+        self._places: list[tuple[int, int] | None] = [self._start(role) for role in roles]
 
     def kill(self, place: int) -> None:
         """Kill the process in a place, and start another."""
         self._end(place)
-        self._places[place] = self._start(PLACES[place])
+        self._places[place] = self._start(self._roles[place])
 
     def end(self, role: str) -> None:
         """Kill all processes in a role; none follows."""
-        for place, name in enumerate(PLACES):
+        for place, name in enumerate(self._roles):
             if name == role:
                 self._end(place)
 
     def use_all_ways(self) -> None:
         """Start consumers that settle all items, so that the campaign comes to its end."""
-        for place, way in ((PLACES.index("consume"), "batches"), (len(PLACES) - 1, "threads")):
+        for place, way in zip((2, 3), ("batches", "threads"), strict=True):
             self._end(place)
             self._places[place] = self._start("consume", way)
 
     def tell(self) -> None:
         """Let the consumers write to the log where they stand."""
         for place, process in enumerate(self._places):
-            if process is not None and PLACES[place] == "consume":
+            if process is not None and self._roles[place] == "consume":
                 self._fork_server.signal(process[0], signal.SIGUSR1)
         time.sleep(1)
 

@@ -58,7 +58,7 @@ def _begin(item: mongoq.Item[Any], notes: Notes) -> None:
 def _handle(item: mongoq.Item[Any], chance: random.Random, notes: Notes) -> str:
     _begin(item, notes)
     time.sleep(chance.uniform(*WORK))
-    outcome = decide(item.payload, item.attempts)
+    outcome = decide(item)
     notes.write("ended", [item.payload["serial"]], outcome=outcome)
     return outcome
 
@@ -69,7 +69,10 @@ def _consume_singly(broker: mongoq.Broker, chance: random.Random, notes: Notes) 
     if item is None:
         return
     if _handle(item, chance, notes) == "fail":
-        queue.rollback(item, error="failed", delay=0.05)
+        if item.attempts > 1 and chance.random() < 0.3:
+            queue.bury(item, reason="given up")
+        else:
+            queue.rollback(item, error="failed", delay=0.05)
     else:
         queue.commit(item)
         notes.write("settled", [item.payload["serial"]])
@@ -121,7 +124,7 @@ async def _work_on_asyncio(uri: str, name: str, chance: random.Random, notes: No
     async def handle(payload: Any, job: mongoq.AsyncJob) -> None:
         _begin(job.item, notes)
         await asyncio.sleep(chance.uniform(*WORK))
-        outcome = decide(payload, job.item.attempts)
+        outcome = decide(job.item)
         notes.write("ended", [payload["serial"]], outcome=outcome)
         if outcome == "fail":
             raise RuntimeError("failed")

@@ -4,6 +4,9 @@ Times in the ledger enclose what the server did: ``push`` before and ``pushed`` 
 ``ended`` before a settlement, ``pop`` before and ``popped`` after a pop. An order is claimed only where these times
 tell it: of two pushes of which one was acknowledged before the other one began.
 
+In a queue that holds, a letter is over when it was taken away for good, at some time since ``remove``; and one that was
+replayed when its last run was over.
+
 A run counts up to the end of its lease, as its holder knew it. After that the item belongs to another one.
 """
 
@@ -51,6 +54,9 @@ class Life:
         runs: its runs in the order of their beginnings, without those that began after the end of their lease.
         late: how many of these there were.
         settled: a moment after a commit was acknowledged.
+        removals: moments before the letter was taken away; there are several if the first ones failed.
+        removed: a moment after that was acknowledged.
+        replays: how many replays of the letter were acknowledged.
         expires: whether it had to be started in time.
     """
 
@@ -61,6 +67,9 @@ class Life:
     runs: list[Run] = field(default_factory=list)
     late: int = 0
     settled: float | None = None
+    removals: list[float] = field(default_factory=list)
+    removed: float | None = None
+    replays: int = 0
     expires: bool = False
 
 
@@ -74,12 +83,15 @@ class Story:
         kills: how many processes were killed.
         dead: names of the items that the dead queue holds in the end, without the expired ones.
         expired: names of those that were not started in time.
+        holds: letters hold their sequences.
     """
 
-    def __init__(self, notes: Sequence[Note], dead: Sequence[str] = (), expired: Sequence[str] = ()) -> None:
+    def __init__(
+        self, notes: Sequence[Note], dead: Sequence[str] = (), expired: Sequence[str] = (), *, holds: bool = False
+    ) -> None:
         self.lives: dict[str, Life] = {}
         self.foreign: list[str] = []
-        self.dead, self.expired = set(dead), set(expired)
+        self.dead, self.expired, self.holds = set(dead), set(expired), holds
         self.kills = sum(note.kind == "killed" for note in notes)
         self._running: dict[tuple[int, str], Run] = {}
         self._pops: dict[int, float] = {}
@@ -119,6 +131,8 @@ class Story:
                 life.pushed = note.at
             case "settled":
                 life.settled = note.at
+            case "remove" | "removed" | "replayed":
+                _decide(life, note)
             case "began":
                 assert note.until is not None
                 if note.sequence != life.sequence:
@@ -142,6 +156,16 @@ class Story:
         if self._pops.pop(note.who, None) is not None:
             self.open_pops += 1
 
+    def over(self, life: Life) -> float:
+        """Return a moment before the items behind an item with runs were free to begin."""
+        over = max((run.over for run in life.runs), default=float("-inf"))
+        if not self.holds or any(run.outcome in ("done", "popped") for run in life.runs):
+            return over
+        if life.serial in self.dead:
+            return float("inf")
+        # A removal before its last run has failed. One whose reply was lost may have been the one.
+        return next((at for at in life.removals if at > over), over)
+
     def sequences(self) -> dict[str, list[Life]]:
         """Return the items of each sequence, in the order in which their pushes began."""
         sequences = defaultdict(list)
@@ -150,20 +174,35 @@ class Story:
         return sequences
 
 
+def _decide(life: Life, note: Note) -> None:
+    """Add what a process has decided about a dead letter."""
+    if note.kind == "remove":
+        life.removals.append(note.at)
+    elif note.kind == "removed":
+        life.removed = note.at
+    else:
+        life.replays += 1
+
+
 def broken(story: Story) -> list[str]:
     """Return what breaks any of the claims."""
     return [*lost(story), *unfenced(story), *overlapping(story), *out_of_order(story), *expired(story)]
 
 
 def lost(story: Story) -> Iterator[str]:
-    """Every acknowledged push was done, has died after all its runs, or was taken by a pop that was interrupted."""
+    """Every acknowledged push was done, has died after all its runs, or was taken by a pop that was interrupted.
+
+    One that has died may have been taken away.
+    """
     missing = []
     for life in story.lives.values():
         is_done = any(run.outcome in ("done", "popped") for run in life.runs)
         if life.serial in story.dead:
             if len(life.runs) + life.late + story.kills <= MAX_RETRIES:
                 yield f"{life.serial} is dead after {len(life.runs)} runs"
-        elif life.serial not in story.expired and not is_done and (life.pushed is not None or life.runs):
+        elif life.serial in story.expired or life.removals:
+            continue
+        elif not is_done and (life.pushed is not None or life.runs):
             missing.append(life)
     if len(missing) > story.open_pops:
         yield f"{len(missing)} items are lost, and {story.open_pops} pops were interrupted, such as {missing[:3]}"
@@ -186,6 +225,8 @@ def unfenced(story: Story) -> Iterator[str]:
     for life in story.lives.values():
         if life.settled is not None and any(run.began > life.settled for run in life.runs):
             yield f"{life.serial} ran again after its commit"
+        if life.removed is not None and any(run.began > life.removed for run in life.runs):
+            yield f"{life.serial} ran again after it was taken away"
         popped = [run for run in life.runs if run.outcome == "popped"]
         if len(popped) > 1 or any(run.began > each.began for each in popped for run in life.runs):
             yield f"{life.serial} was handed out again after it was popped"
@@ -210,14 +251,16 @@ def overlapping(story: Story) -> Iterator[str]:
 def out_of_order(story: Story) -> Iterator[str]:
     """An item comes after all that were pushed to its sequence before it, and after all their runs, failed or not."""
     for sequence, lives in story.sequences().items():
+        # A letter that was taken away without a run was not started in time.
+        gone = [life for life in lives if story.holds and life.removals and not life.runs]
         started = sorted((life for life in lives if life.runs), key=lambda life: life.tried)
         acknowledged = sorted(
-            (life for life in started if life.pushed is not None), key=lambda life: life.pushed or 0.0
+            (life for life in [*started, *gone] if life.pushed is not None), key=lambda life: life.pushed or 0.0
         )
         place, last, holder = 0, float("-inf"), ""
         for life in started:
             while place < len(acknowledged) and (acknowledged[place].pushed or 0.0) < life.tried:
-                over = max(run.over for run in acknowledged[place].runs)
+                over = story.over(acknowledged[place])
                 if over > last:
                     last, holder = over, acknowledged[place].serial
                 place += 1
@@ -240,6 +283,8 @@ def figures(story: Story) -> dict[str, int]:
         "repeated": sum(len(life.runs) > 1 for life in story.lives.values()),
         "late": sum(life.late for life in story.lives.values()),
         "dead": len(story.dead),
+        "replayed": sum(life.replays for life in story.lives.values()),
+        "removed": sum(life.removed is not None for life in story.lives.values()),
         "expired": len(story.expired),
         "interrupted pops": story.open_pops,
         "kills": story.kills,

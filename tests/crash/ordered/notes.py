@@ -16,13 +16,16 @@ from typing import Any, Literal
 
 __all__ = ["Kind", "Note", "Notes"]
 
-Kind = Literal["push", "pushed", "began", "ended", "pop", "popped", "broken", "settled", "killed"]
+Kind = Literal[
+    "push", "pushed", "began", "ended", "pop", "popped", "broken", "settled", "replayed", "remove", "removed", "killed"
+]
 """What was noted.
 
 ``push`` and ``pushed`` are around a push, ``pushed`` only when it was acknowledged. ``began`` is written after the
 claim and before the work, ``ended`` after the work and before the settlement, ``settled`` after an acknowledged commit.
-``pop`` and ``popped`` are around a pop, ``broken`` follows one that raised an error. ``killed`` is written before a
-kill.
+``pop`` and ``popped`` are around a pop, ``broken`` follows one that raised an error. ``remove`` and ``removed`` are
+around whatever takes a dead letter away for good, ``replayed`` follows an acknowledged replay of one. ``killed`` is
+written before a kill.
 """
 
 

@@ -84,6 +84,37 @@ def test_an_item_that_has_died_too_early() -> None:
     assert violations(lost, *PUSHES, *FIRST, *SECOND[:1], dead=TWO)
 
 
+FAILED = [note(4, "began", ONE), note(5, "ended", ONE, outcome="fail")]
+
+
+def overtaking(*notes: Note, dead: tuple[str, ...] = ()) -> list[str]:
+    """What ``out_of_order`` finds where letters hold their sequences."""
+    return list(out_of_order(Story(sorted([*PUSHES, *notes], key=lambda each: each.at), dead, holds=True)))
+
+
+def test_an_item_that_overtakes_a_letter_which_holds_its_sequence() -> None:
+    assert not violations(out_of_order, *PUSHES, *FAILED, *SECOND, dead=ONE)
+    assert overtaking(*FAILED, *SECOND, dead=ONE)
+    assert not overtaking(*FAILED, note(6, "remove", ONE), note(6.5, "removed", ONE), *SECOND)
+    assert overtaking(*FAILED, *SECOND, note(9, "remove", ONE), note(10, "removed", ONE))
+    again = [note(9, "began", ONE), note(10, "ended", ONE, outcome="done")]
+    assert overtaking(*FAILED, note(6, "replayed", ONE), *SECOND, *again)
+    mended = [note(6, "replayed", ONE), note(6.2, "began", ONE), note(6.4, "ended", ONE, outcome="done")]
+    assert not overtaking(*FAILED, *mended, *SECOND)
+
+
+def test_a_removal_that_failed_frees_nothing() -> None:
+    failed = [note(5.1, "remove", ONE), note(6, "began", ONE), note(6.5, "ended", ONE, outcome="fail")]
+    assert overtaking(*FAILED, *failed, *SECOND, note(9, "remove", ONE))
+    assert not overtaking(*FAILED, note(5.1, "remove", ONE), *SECOND, note(9, "remove", ONE))
+
+
+def test_a_run_after_the_letter_was_taken_away() -> None:
+    gone = [note(6, "remove", ONE), note(6.5, "removed", ONE)]
+    assert "taken away" in violations(unfenced, *PUSHES, *FAILED, *gone, note(9, "began", ONE))[0]
+    assert not violations(lost, *PUSHES, *FAILED, *gone, *SECOND)
+
+
 def test_an_item_that_was_handed_out_and_has_expired() -> None:
     def judged(*notes: Note) -> list[str]:
         return list(expired(Story(sorted(notes, key=lambda each: each.at), (), TWO)))

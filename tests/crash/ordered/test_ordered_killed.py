@@ -40,6 +40,22 @@ def test_kills_let_no_item_of_a_sequence_overtake_overlap_or_be_lost(memory: Pat
 
 
 @pytest.mark.prove
+@pytest.mark.timeout(900)
+def test_kills_let_no_item_follow_a_letter_that_holds_its_sequence(memory: Path, tmp_path: Path) -> None:
+    counted = prove(Campaign(nodes=3, seconds=90, crash_every=12, seed=SEED, holds=True), memory, tmp_path)
+    assert counted["sequences"] > 0.9 * len(SEQUENCES)
+    assert counted["dead"] == 0
+    assert min(counted[name] for name in ("done", "popped", "failed", "replayed", "removed")) > 0
+
+
+@pytest.mark.prove
 def test_killed_processes_and_a_killed_server_break_no_sequence(memory: Path, tmp_path: Path) -> None:
     counted = prove(Campaign(nodes=1, seconds=10, crash_every=6, seed=SEED), memory, tmp_path)
     assert min(counted["done"], counted["expired"]) > 0
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(600)
+def test_killed_processes_and_a_killed_server_end_no_hold(memory: Path, tmp_path: Path) -> None:
+    counted = prove(Campaign(nodes=1, seconds=15, crash_every=6, seed=SEED, holds=True), memory, tmp_path)
+    assert min(counted[name] for name in ("done", "replayed", "removed")) > 0
