@@ -8,10 +8,12 @@ import pydantic
 import pytest
 
 import mongoq
+from mongoq.protocol.base import queue_settings
+from mongoq.protocol.claim import expiry
 from mongoq.protocol.coordination.repairs import repair_in_turn
 from mongoq.protocol.history.transfer import check_import, exported_fields, import_items
 from mongoq.protocol.insight import find_held_letters
-from mongoq.protocol.sequence import hold
+from mongoq.protocol.sequence import hold, leave
 from tests.shells import Shell
 
 with_server = pytest.mark.parametrize("shell", ["aio", "sync", "motor"], indirect=True)
@@ -532,6 +534,44 @@ async def test_a_hold_without_its_control_document_outlives_other_heads(shell: S
     assert await drain(shell) == [3]
 
 
+async def _deletes_by_removal(queue: Any, id: Any) -> bool:
+    return await queue.remove(id)
+
+
+async def _deletes_by_purge(queue: Any, id: Any) -> bool:
+    return await queue.purge(state="ready") == 1
+
+
+async def _deletes_by_purge_with_a_limit(queue: Any, id: Any) -> bool:
+    return await queue.purge(state="ready", limit=1) == 1
+
+
+DELETES = [value for name, value in sorted(globals().items()) if name.startswith("_deletes_by_")]
+
+
+@pytest.mark.parametrize("knows_sequences", [True, False])
+@pytest.mark.parametrize("deletes", DELETES)
+async def test_a_process_that_has_not_heard_of_the_hold_deletes_the_other_head(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, deletes: Any, knows_sequences: bool
+) -> None:
+    monkeypatch.setattr(queue_settings, "REFRESH_SECONDS", 0.0)
+    other = shell.another().queue("orders")
+    if knows_sequences:
+        await other.push(0, sequence="b")
+        assert (await other.pop()).payload == 0
+    else:
+        await other.push(0)
+        assert await other.purge() == 1
+    queue = await fill(shell, 1, 2, 3, most=2)
+    letter = await die(queue)
+    (head,) = await queue.peek(9)
+    assert await deletes(other, head.id)
+    assert await queue.peek(9) == []
+    assert control(shell) == (1, [letter])
+    await queue.dead.replay()
+    assert await drain(shell) == [1, 3]
+
+
 async def test_a_queue_with_blocked_items_alone_is_listed(shell: Shell) -> None:
     queue = await fill(shell, 1, 2)
     await die(queue)
@@ -547,6 +587,30 @@ async def test_many_holds_end_together(shell: Shell, monkeypatch: pytest.MonkeyP
         await die(queue)
     assert await queue.dead.purge() == 5
     assert await drain(shell) == [f"{name}2" for name in names]
+
+
+async def test_more_sequences_than_one_command_looks_up(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((leave, "MAX_LOOKUPS"), (hold, "RELEASED_PER_TRANSACTION"), (expiry, "MAX_SEQUENCES")):
+        monkeypatch.setattr(module, name, 10)
+    queue = await fill(shell)
+    await queue.configure(max_retries=0, on_expired="dead")
+    names = [f"s{number}" for number in range(25)]
+    await queue.push_many(list(range(25)), sequences=names, expires=60)
+    await queue.push_many(list(range(25, 75)), sequences=names * 2)
+    shell.clock.advance(61)
+    assert await queue.reserve_many(5) == []
+    assert await queue.reserve() is None
+    assert (await queue.dead.purge(reason="expired")) == 25
+    items = await queue.reserve_many(99)
+    assert [item.payload for item in items] == list(range(25, 50))
+    await queue.rollback_many(items, error="x")
+    assert await queue.reserve() is None
+    assert (await queue.dead.replay()).pushed == 25
+    for start in (25, 50):
+        items = await queue.reserve_many(99)
+        assert sorted(item.payload for item in items) == list(range(start, start + 25))
+        await queue.commit_many(items)
+    assert shell.raw.count_documents({"_id": {"$regex": "^sequence:"}}) == 0
 
 
 # --- what readers see ----------------------------------------------------------------------------

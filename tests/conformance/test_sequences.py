@@ -699,3 +699,42 @@ async def test_a_queue_without_sequences_is_not_looked_at(shell: Shell) -> None:
     await shell.queue().push(1)
     assert await shell.queue()._run(repair_in_turn) == 0
     assert shell.raw.find_one({"_id": "repair:orders"}) is None
+
+
+@pytest.mark.parametrize("change", [{"$set": {"ready_from": "soon"}}, {"$unset": {"ready_from": ""}}])
+@pytest.mark.parametrize("names", ["a", "ab"])
+async def test_an_item_that_another_program_left_without_a_date_is_passed_over(
+    shell: Shell, change: Any, names: str
+) -> None:
+    for name in names:
+        await fill(shell, f"{name}1", f"{name}2", f"{name}3", sequence=name)
+    shell.raw.update_one({"payload": "a2"}, change)
+    queue = shell.queue()
+    await queue.commit_many(await queue.reserve_many(5))
+    assert sorted(await drain(shell)) == [f"{name}{n}" for name in names for n in (2, 3) if (name, n) != ("a", 2)]
+
+
+NAMES = [
+    "\x00",
+    "a\x00",
+    "$where",
+    "$a.b",
+    "a.b",
+    "{'$gt': ''}",
+    "a:b",
+    "sequence:orders:a",
+    " ",
+    "\U0001f600",
+    "x" * 1024,
+]
+
+
+async def test_sequences_with_any_names(shell: Shell) -> None:
+    queue = shell.queue()
+    for name in NAMES:
+        await queue.push_many([name + "1", name + "2", name + "3"], sequence=name)
+    for number in "123":
+        items = await queue.reserve_many(99)
+        assert sorted(item.payload for item in items) == sorted(name + number for name in NAMES)
+        await queue.commit_many(items)
+    assert shell.raw.count_documents({"sequence": {"$exists": True}}) == 0

@@ -205,11 +205,12 @@ def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
 def _remove(context: QueueContext[Any], identity: ObjectId) -> Flow[bool]:
     free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
     filter = {"_id": identity, "q": context.name, "$or": free}
+    deleted = False
     if not context.state.ordered:
         alone = {**filter, **HAS_NO_PLACE}
-        deleted: bool = yield from Command("delete_one", {"filter": alone}, lambda reply: bool(reply.deleted_count))
-        if deleted or not (yield from learn_order(context)):
-            return deleted
+        deleted = yield from Command("delete_one", {"filter": alone}, lambda reply: bool(reply.deleted_count))
+    if deleted or not (yield from learn_order(context)):
+        return deleted
     return (yield from delete_in_order(context, filter)) > 0
 
 

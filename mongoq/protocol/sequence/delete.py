@@ -9,6 +9,7 @@ from typing import Any
 
 from mongoq.model.sequence import HAS_PLACE
 from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.protocol.flow import Flow, delete_many
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
@@ -40,12 +41,18 @@ HAS_NO_PLACE = {"place": {"$exists": False}}
 def learn_order(context: QueueContext[Any]) -> Flow[bool]:
     """Return whether items of the queue have places; another process may have pushed the first one a moment ago.
 
-    What this process has read of the queue may be older than that, so a deletion looks for itself (``find``).
+    What this process has read of the queue may be older than that, so a deletion looks for itself (``find``). So may
+    its settings, which say whether a letter may hold the sequences: they are read as by a claim.
     """
-    if not context.state.ordered:
-        wanted = {"q": context.name, "place": HAS_PLACE}
-        found = yield from find_few(context.broker, wanted, [("place", 1)], 1, projection={"_id": 1})
-        context.state.ordered = bool(found)
+    if context.state.ordered:
+        yield from ensure_ready(context)
+        if context.state.ordered:
+            return True
+    wanted = {"q": context.name, "place": HAS_PLACE}
+    found = yield from find_few(context.broker, wanted, [("place", 1)], 1, projection={"_id": 1})
+    if found:
+        yield from refresh_settings(context)
+    context.state.ordered = bool(found)
     return context.state.ordered
 
 

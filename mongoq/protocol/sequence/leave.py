@@ -203,7 +203,7 @@ def _find_first(broker: BrokerContext, queue: str, sequences: Sequence[str]) -> 
     """Find the next item of each sequence; none where a head is there, which is so after the limit was lowered.
 
     Of many sequences the server reads one entry of the index for each: a ``$sort`` by the index and a ``$group`` with
-    nothing but ``$first`` are a ``DISTINCT_SCAN``.
+    nothing but ``$first`` are a ``DISTINCT_SCAN``. An item that another program left without a date is passed over.
     """
     fields = {**NEXT_FIELDS, "when": 1}
     first: dict[str, Document] = {}
@@ -221,7 +221,11 @@ def _find_first(broker: BrokerContext, queue: str, sequences: Sequence[str]) -> 
         ]
         documents: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
         first = {document["_id"]: document["first"] for document in documents}
-    return {name: [first[name]] if name in first and "when" not in first[name] else [] for name in sequences}
+    following = {name: [first[name]] if name in first and "when" not in first[name] else [] for name in sequences}
+    for name, document in first.items():
+        if not isinstance(document.get("when", document.get("ready_from")), datetime):
+            following[name] = yield from _find_following(broker, queue, name, 1)
+    return following
 
 
 def _join_following(
