@@ -9,6 +9,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
+from mongoq.protocol.claim import pop
 from mongoq.protocol.coordination.repairs import repair_in_turn
 from mongoq.protocol.sequence import repair
 from tests.shells import Shell
@@ -738,3 +739,27 @@ async def test_sequences_with_any_names(shell: Shell) -> None:
         assert sorted(item.payload for item in items) == sorted(name + number for name in NAMES)
         await queue.commit_many(items)
     assert shell.raw.count_documents({"sequence": {"$exists": True}}) == 0
+
+
+@with_server
+@pytest.mark.parametrize("history", [None, 60])
+async def test_a_repair_between_the_two_steps_of_a_pop(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, history: Any
+) -> None:
+    """The process has heard of no sequence yet: it pops the first item, and lets the next one follow after that."""
+    other = shell.another().queue("orders", history=history)
+    await other.push("free")
+    assert (await other.pop()).payload == "free"
+    await fill(shell, 1, 2)
+    refresh_settings = pop.refresh_settings
+
+    def repair_meanwhile(context: Any) -> Any:
+        assert (yield from repair.repair_sequences(context)) == 1
+        yield from refresh_settings(context)
+
+    monkeypatch.setattr(pop, "refresh_settings", repair_meanwhile)
+    assert (await other.pop()).payload == 1
+    await fill(shell, 3)
+    assert_consistent(shell)
+    assert await drain(shell) == [2, 3]
+    assert controls(shell) == []

@@ -37,6 +37,7 @@ from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold, release_gone
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
+from mongoq.protocol.sequence.repair import lacks_head
 from mongoq.protocol.settle import bury, settle
 from mongoq.protocol.state.context import QueueContext
 
@@ -171,9 +172,14 @@ def _follow_later(context: QueueContext[Any], popped: _Popped, on_invalid: OnInv
 def _let_follow_after(
     context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid
 ) -> Flow[tuple[_Popped, list[Promoted]]]:
-    """Take the place from what a pop has left in history, if anything, and let the next item follow."""
+    """Take the place from what a pop has left in history, if anything, and let the next item follow.
+
+    A repair may have found in the meantime that the first item is gone, and has let the next one follow.
+    """
     left = {"_id": popped.before["_id"], "settled": popped.token}
     yield from Command("update_one", {"filter": left, "update": {"$unset": {"place": ""}}})
+    if not (yield from lacks_head(context, popped.before.get("sequence"))):
+        return popped, []
     return (yield from _let_follow(context, popped, on_invalid))
 
 

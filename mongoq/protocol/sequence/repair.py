@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from mongoq.model.item import Document
-from mongoq.model.sequence import HAS_PLACE, control_prefix, heads_filter, held_entries
+from mongoq.model.sequence import HAS_PLACE, control_id, control_prefix, heads_filter, held_entries
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow
@@ -106,6 +106,19 @@ def _repair(context: QueueContext[Any], id: str) -> Flow[list[Promoted]]:
         return []
     missing = yield from _count_missing(context, control)
     return (yield from leave(context.broker, context.name, {control["sequence"]: missing}))
+
+
+def lacks_head(context: QueueContext[Any], sequence: Any) -> Flow[bool]:
+    """Return whether a sequence has fewer heads than it counts, or counts none; called in a transaction (two ``find``).
+
+    False if a repair has already replaced a head that is gone: nothing may follow that head a second time.
+    """
+    control = (
+        (yield from find_one(context.broker, {"_id": control_id(context.name, sequence)}))
+        if isinstance(sequence, str)
+        else None
+    )
+    return control is None or (yield from _count_missing(context, control)) > 0
 
 
 def _count_missing(context: QueueContext[Any], control: Document) -> Flow[int]:
