@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,6 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext, context_o
 
 if TYPE_CHECKING:
     from mongoq.aio.queue import AsyncQueue
-
-logger = logging.getLogger("mongoq.schedules")
 
 
 class AsyncSchedules(AsyncRunner[BrokerContext]):
@@ -174,15 +171,16 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
     async def prune_schedules(self, *, unseen: Duration = UNSEEN_AFTER) -> list[str]:
         """Delete the schedules that belong to code which no process runs any more; return their names.
 
-        These are the schedules of ``worker.schedule`` and those with ``make``, if no process has started with them for
-        that long, and no worker runs in a process that has. ``find``, and a ``delete`` for each; a crash leaves the
-        rest.
+        These are the schedules of ``worker.schedule`` and those with ``make``, if for that long no process has started
+        with them or made a tick of theirs by its function, and no worker runs in a process that has them. ``find``, and
+        a ``delete`` for each; a crash leaves the rest.
 
         Args:
-            unseen: how long, a ``timedelta`` or seconds.
+            unseen: how long, a ``timedelta`` or seconds; 30 minutes at least, since running workers say every ten
+                minutes what they have.
 
         Raises:
-            ArgumentInvalid: ``unseen`` is no duration.
+            ArgumentInvalid: ``unseen`` is no duration, or too short.
         """
         return await self._run(schedules.prune_schedules, unseen)
 
@@ -212,16 +210,14 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
         for document in due.documents:
             try:
                 ticked = await self._run(ticks.make_ticks, document, due.read_at)
-            except ticks.ReadTooOld:
-                logger.debug("this process slept after it had read its schedules, and reads them again")
-                return made, self._context.clock.now()
             except Exception as error:
                 if is_outage(error) or isinstance(error, BrokerClosed):
                     raise
-                name = str(document["_id"]).partition(":")[2]
-                schedules.report_trouble(self._context, name, error)
+                schedules.report_trouble(self._context, document, error)
                 continue
-            made += ticked.made
+            if ticked.made:
+                schedules.forget_trouble(self._context, document)
+                made += ticked.made
             if ticked.next is not None:
                 following = ticked.next if following is None else min(following, ticked.next)
         return made, following

@@ -416,6 +416,7 @@ class Declarations:
         items: int = DEFAULT_FRAME_ITEMS,
         partitions: int | None = None,
         name: str | None = None,
+        sequence: OutputSequence | None = None,
         errors: str | Default | None = DEFAULT,
         shared: bool = False,
         lease: Duration | Default | None = DEFAULT,
@@ -436,7 +437,7 @@ class Declarations:
         ``_delivery_hash``, and the columns of the schema. It returns a frame whose ``_id`` names the item of each row.
         The item goes on with the other columns of its row as payload, or with its old payload if there are no other
         columns. Several rows of one item are a fork, in one transaction. An item without a row is dropped. The columns
-        ``_to``, ``_delay``, ``_retry`` and ``_dead`` ask for other outcomes.
+        ``_to``, ``_delay``, ``_sequence``, ``_retry`` and ``_dead`` ask for other outcomes.
 
         When the function raises, or a task of its plan fails, the function is called again with parts of the frame, so
         that only the items that cause the failure fail. The returned rows are written beside the checkpoint before the
@@ -451,6 +452,9 @@ class Declarations:
             items: items of one frame, at most; up to 500,000.
             partitions: number of tasks that read a frame; by default one for each 5,000 items.
             name: unique within the pipeline; default the name of the function.
+            sequence: as for ``stage``. A function gets the payload that is made of a row, as it is stored, and runs in
+                Spark's tasks. The column ``_sequence`` goes before it. With ``"keep"`` the items of a sequence go on in
+                their order; outputs of several items of one frame that enter one sequence have none.
             errors: the queue for items that have failed here for good; ``None``: the stage stops. Default the
                 pipeline's.
             shared: other stages take items from the same queues on purpose; each of these stages has to set it.
@@ -462,6 +466,7 @@ class Declarations:
             name=name,
             sources=decorator_names(source, "frame_stage"),
             targets=names(to),
+            sequence=sequence,
             errors=errors,
             shared=shared,
             frame=Frame(schema, items, partitions),

@@ -82,6 +82,8 @@ its delay included; null where it is unknown: after a worker has had the item, u
     | `_payload` | binary | only in a schema: the BSON of `{"payload": payload}`, for copies that lose nothing |
     | `_trail` | array of structs | only in a schema: the [hops](trails.md) of an item, without payloads: `queue`, \
 `stage`, `by`, `taken`, `settled`, `attempts`, `ended`, `to`; null where it has no trail |
+    | `_sequence` | string | only in a schema: the [sequence](sequences.md) in which the item has, or had, its place; \
+null for none. A table that has it and is written [enters it](spark-writing.md#in-order) |
     | `_delivery` | string | only in a schema: the parts of a stage's delivery hash, without the stage's name |
     | `_corrupt` | string | only in a schema, with `mode=PERMISSIVE`: the payload of an item that did not fit, as JSON |
 

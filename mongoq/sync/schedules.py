@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,6 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext, context_o
 
 if TYPE_CHECKING:
     from mongoq.sync.queue import Queue
-
-logger = logging.getLogger("mongoq.schedules")
 
 
 class Schedules(Runner[BrokerContext]):
@@ -175,15 +172,16 @@ class Schedules(Runner[BrokerContext]):
     def prune_schedules(self, *, unseen: Duration = UNSEEN_AFTER) -> list[str]:
         """Delete the schedules that belong to code which no process runs any more; return their names.
 
-        These are the schedules of ``worker.schedule`` and those with ``make``, if no process has started with them for
-        that long, and no worker runs in a process that has. ``find``, and a ``delete`` for each; a crash leaves the
-        rest.
+        These are the schedules of ``worker.schedule`` and those with ``make``, if for that long no process has started
+        with them or made a tick of theirs by its function, and no worker runs in a process that has them. ``find``, and
+        a ``delete`` for each; a crash leaves the rest.
 
         Args:
-            unseen: how long, a ``timedelta`` or seconds.
+            unseen: how long, a ``timedelta`` or seconds; 30 minutes at least, since running workers say every ten
+                minutes what they have.
 
         Raises:
-            ArgumentInvalid: ``unseen`` is no duration.
+            ArgumentInvalid: ``unseen`` is no duration, or too short.
         """
         return self._run(schedules.prune_schedules, unseen)
 
@@ -213,16 +211,14 @@ class Schedules(Runner[BrokerContext]):
         for document in due.documents:
             try:
                 ticked = self._run(ticks.make_ticks, document, due.read_at)
-            except ticks.ReadTooOld:
-                logger.debug("this process slept after it had read its schedules, and reads them again")
-                return made, self._context.clock.now()
             except Exception as error:
                 if is_outage(error) or isinstance(error, BrokerClosed):
                     raise
-                name = str(document["_id"]).partition(":")[2]
-                schedules.report_trouble(self._context, name, error)
+                schedules.report_trouble(self._context, document, error)
                 continue
-            made += ticked.made
+            if ticked.made:
+                schedules.forget_trouble(self._context, document)
+                made += ticked.made
             if ticked.next is not None:
                 following = ticked.next if following is None else min(following, ticked.next)
         return made, following

@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, count, duration
 from mongoq.model.policy import Exponential, RetryPolicy
 from mongoq.model.rate_key import RateKey, check_rate_key
+from mongoq.model.settings import Default
 from mongoq.protocol.claim.filtering import ItemFilter
 from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.context import QueueContext
@@ -46,6 +47,27 @@ Handler = Callable[..., Any]
 OnTimeout = Literal["log", "release", "cancel"]
 LogErrors = Literal["message", "type"]
 """What logs say of an error: its type with its message, or its type and its place alone."""
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Options of ``AsyncWorker.consumer`` beside the queue, for methods that hand them on to it."""
+
+    concurrency: int
+    prefetch: int | None
+    prefetch_bytes: int | None
+    lease: Duration | None
+    retry: RetryPolicy | None
+    max_retries: int | Default | None
+    success_on: type[BaseException] | Sequence[type[BaseException]]
+    max_time: Duration | None
+    on_timeout: OnTimeout
+    batch: int | None
+    probe: bool
+    max_running: int | Default | None
+    rate: str | Default | None
+    burst: int | Default | None
+    rate_key: str | Callable[[Any], Any] | None
+
 
 BROKER_HINT = "Worker goes with Broker, and AsyncWorker with AsyncBroker"
 DEFAULT_RESOLVER = OutcomeResolver()

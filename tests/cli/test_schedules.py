@@ -47,9 +47,32 @@ def test_a_schedule_without_a_next_tick_is_over(run: Run, read: Read, raw: Any, 
     row = run("schedules").stdout.splitlines()[-1]
     assert row.startswith("once")
     assert row.split()[-1] == "over"
-    assert [document["next"] for document in read("schedules") if document["schedule"] == "once"] == [None]
+    (once,) = [document for document in read("schedules") if document["schedule"] == "once"]
+    assert (once["next"], once["over"]) == (None, True)
     raw.update_one({"_id": "schedule:once"}, {"$set": {"what": 5}})
     assert "over" not in run("schedules").stdout  # what cannot be read says why, and no more
+
+
+def test_the_next_tick_is_shown_in_the_zone_of_its_schedule(
+    run: Run, read: Read, raw: Any, hourly: mongoq.Broker
+) -> None:
+    assert "local" not in run("schedules").stdout
+    following = hourly.schedule("report", queue="reports", cron="0 6 1 7 *", timezone="Europe/Berlin")
+    head, _, *rows = run("schedules").stdout.splitlines()
+    assert head.split() == ["schedule", "what", "queue", "next", "local", "last"]
+    year = following.year if following is not None else 0
+    assert rows[-1].split()[-2:] == [f"{year}-07-01T04:00:00Z", f"{year}-07-01T06:00:00+02:00"]
+    by_name = {document["schedule"]: document for document in read("schedules")}
+    shown = {name: by_name["report"][name] for name in ("timezone", "next_local", "over")}
+    assert shown == {"timezone": "Europe/Berlin", "next_local": f"{year}-07-01T06:00:00.000+02:00", "over": False}
+    assert (by_name["hourly"]["timezone"], by_name["hourly"]["next_local"]) == (None, None)
+    # Another program, or a machine with other zones: the list stays.
+    for zone in ("Nowhere/Land", "../../etc/passwd", "", "x" * 5_000, "Europe"):
+        raw.update_one({"_id": "schedule:report"}, {"$set": {"what.timezone": zone}})
+        by_name = {document["schedule"]: document for document in read("schedules")}
+        assert by_name["report"]["next"] == f"{year}-07-01T04:00:00.000Z"
+        assert by_name["report"]["next_local"] is None
+        assert run("schedules").exit_code == 0
 
 
 def test_without_schedules_the_list_says_so(run: Run, broker: mongoq.Broker) -> None:
@@ -112,6 +135,9 @@ def test_schedules_that_no_code_has_are_pruned(run: Run, read: Read, raw: Any, h
     assert "in no running code" in run("schedules").stdout
     assert read("schedules", "prune", "--dry-run")[0]["would"] == "delete 1 schedule: gone"
     assert read("schedules", "prune", "--unseen", "3d", "--yes") == [{"deleted": []}]
+    short = run("schedules", "prune", "--unseen", "29m", "--dry-run")
+    assert short.exit_code == 2
+    assert "unseen: 30 minutes or more" in short.stderr
     assert run("schedules", "prune").exit_code == 2
     assert read("schedules", "prune", "--yes") == [{"deleted": ["gone"]}]
     assert [record.name for record in hourly.schedules()] == ["hourly"]

@@ -111,7 +111,7 @@ def test_a_push_in_a_transaction_has_its_time_and_its_place(raw: Any, clock: mon
 @pytest.mark.parametrize("what", ["request", "reply"])
 @pytest.mark.parametrize("command", ["findAndModify", "find", "delete", "update", "commitTransaction"])
 @pytest.mark.parametrize(
-    ("claim", "on_expired"), itertools.product(["reserve", "reserve_many", "pop"], ["history", "dead"])
+    ("claim", "on_expired"), list(itertools.product(["reserve", "reserve_many", "pop"], ["history", "dead"]))
 )
 def test_a_claim_that_loses_a_message_settles_each_expired_item_once(
     lossy: tuple[Proxy, Any], claim: str, command: str, what: Any, on_expired: Any

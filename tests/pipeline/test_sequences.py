@@ -612,10 +612,12 @@ def test_a_recipe_with_a_function_that_cannot_be_imported() -> None:
         assert problem in fault
 
 
-def test_a_frame_stage_of_a_recipe_has_no_sequence() -> None:
+def test_a_frame_stage_of_a_recipe_has_its_sequence_checked() -> None:
     content = recipe("keep")
     content["stages"][0]["frame"] = {}
-    with pytest.raises(mongoq.GraphInvalid, match="sequence: a stage on frames has no such option"):
+    assert "  sequence    'keep'\n" in mongoq.Pipeline.from_recipe(content).describe() + "\n"
+    del content["stages"][0]["to"], content["outputs"]
+    with pytest.raises(mongoq.GraphInvalid, match="sequence: items end here, so no output enters one"):
         mongoq.Pipeline.from_recipe(content)
 
 

@@ -63,6 +63,7 @@ COLUMNS = {
     "b": "boolean", "day": "date", "ts": "timestamp", "ntz": "timestamp_ntz", "bin": "binary", "st": "struct<n:int>",
     "_id": "string", "_q": "string", "_when": "timestamp", "_priority": "int", "_attempts": "int",
     "_reserved": "boolean", "_token": "string", "_by": "string", "_key": "string", "_once": "timestamp",
+    "_sequence": "string",
     "_processed": "timestamp",
     "_origin": "struct<queue:string,id:string,reason:string,attempts:int,key:string,at:timestamp>",
 }  # fmt: skip
@@ -79,7 +80,7 @@ def document(rng: random.Random, n: int) -> dict[str, Any]:
         "q": rng.choice(["orders", "refunds"]),
         "payload": payload, rng.choice(["when", "processed"]): rng.choice(MOMENTS),
     }  # fmt: skip
-    foreign = ["priority", "attempts", "reserved", "token", "by", "key", "once", "origin"]
+    foreign = ["priority", "attempts", "reserved", "token", "by", "key", "once", "origin", "sequence"]
     item |= {name: rng.choice(VALUES) for name in foreign if rng.random() < 0.4}
     item |= {"priority": rng.choice([-5, 0, 5])} if rng.random() < 0.7 else {}
     if rng.random() < 0.5:
@@ -233,7 +234,7 @@ def each_filter(path: tuple[str, ...], literals: list[Any]) -> Iterator[Filter]:
             yield from (kind(path, literal) for kind in MATCHES)  # type: ignore[call-arg]
 
 
-ALIKE = {"_by", "_key", "_once", "_processed", "_token", "_when", "_origin.queue", "_origin.id"}
+ALIKE = {"_by", "_key", "_sequence", "_once", "_processed", "_token", "_when", "_origin.queue", "_origin.id"}
 """Columns that are asked for the same as another one, in places of their own in an item."""
 
 
@@ -274,6 +275,7 @@ SQL = [
     "NOT d < 5", "dec = 5", "s >= 'a'", "s = ''", "s LIKE '%.%'", "NOT s LIKE 'a%'", "s <=> NULL", "b", "NOT b",
     "day = DATE'2026-11-20'", "day <= DATE'1969-12-31'", "ts > TIMESTAMP'2026-11-20T12:00:00.000500Z'",
     "ntz = TIMESTAMP_NTZ'2026-11-20T12:00:00'", "f > 0.5", "bin = X'61'", "st.n = 5", "st.n IS NULL",
+    "_sequence >= 'a'",
     "_id < '000000000000000000000100'", "_token = '000000000000000000000005'", "_when IS NULL", "_priority <> 0",
     "_origin.attempts = 5", "_corrupt IS NOT NULL", "i32 = 5 OR s = 'a'", "i32 = 5 AND s > 'a' AND _q = 'orders'",
 ]  # fmt: skip

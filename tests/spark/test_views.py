@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
+import mongoq
+
 HOUR = timedelta(hours=1)
 
 
@@ -224,6 +226,21 @@ def test_states_are_computed_at_the_moment_of_planning(store: Any, load: Any) ->
     rows = load("_state string, payload string", view="all").collect()
     assert {row.payload.strip('"') for row in rows} == {row._state for row in rows}
     assert len(rows) == 5
+
+
+def test_the_sequence_of_an_item_is_a_column_of_a_schema_that_names_it(store: Any, load: Any) -> None:
+    with mongoq.connect(store.uri, database=store.collection.database.name, collection=store.collection.name) as broker:
+        queue = broker.queue("orders", history=3600)
+        queue.configure(history=3600)
+        queue.push_many(["processed", "ready", "blocked", "alone"], sequences=["a", "a", "a", None])
+        queue.commit(queue.reserve())
+    schema = "_state string, _sequence string, payload string"
+    rows = load(schema, view="all").collect()
+    assert sorted(map(tuple, rows), key=str) == [
+        ("processed", "a", '"processed"'), ("ready", "a", '"ready"'), ("ready", None, '"alone"'),
+    ]  # fmt: skip
+    assert "_sequence" not in load().columns  # the writer would use it
+    assert [row._sequence for row in load(schema, view="all").filter("_sequence = 'a'").collect()] == ["a", "a"]
 
 
 def test_ids_of_other_types_are_read_as_text(store: Any, load: Any) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 import mongoq
 from mongoq.testing import AsyncVirtualBroker, VirtualBroker, VirtualWorker
+from mongoq.worker.consumer import ConsumerOptions
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -94,6 +96,30 @@ def test_a_failed_tick_is_retried_with_its_time(virtual: VirtualBroker, worker: 
     virtual.advance(60)
     assert [result.outcome for result in worker.run_until_idle()] == ["done"]
     assert seen[0] == seen[1]
+
+
+def test_a_schedule_takes_the_options_of_a_consumer(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    seen: list[list[mongoq.Tick]] = []
+    options: dict[str, Any] = {"every": 60, "missed": "all"}
+    worker.schedule("report", batch=5, concurrency=2, max_running=1, **options)(seen.append)
+    virtual.advance(180)
+    worker.run_until_idle()
+    assert [[tick.at for tick in ticks] for ticks in seen] == [[START + timedelta(minutes=n) for n in (1, 2, 3)]]
+    consumer = worker._consumers["report"]
+    assert (consumer.concurrency, consumer.context.settings.max_running) == (2, 1)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^on_timeout: .* needs a max_time"):
+        worker.schedule("other", on_timeout="release", **options)
+    with pytest.raises(TypeError, match="paralel"):
+        worker.schedule("other", paralel=3, **options)
+    assert [record.name for record in virtual.schedules()] == ["report"]
+
+
+@pytest.mark.parametrize("kind", [mongoq.Worker, mongoq.AsyncWorker])
+def test_the_options_of_a_schedule_are_those_of_the_consumer(kind: Any) -> None:
+    parameters = set(inspect.signature(kind.consumer).parameters) - {"self", "queue"}
+    assert set(ConsumerOptions.__annotations__) == parameters
+    expected = {name: get_type_hints(kind.consumer)[name] for name in parameters}
+    assert get_type_hints(ConsumerOptions) == expected
 
 
 def test_ticks_are_values(virtual: VirtualBroker) -> None:

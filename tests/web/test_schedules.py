@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -78,6 +79,26 @@ def test_the_page_shows_schedules_and_their_troubles(api: Api, broker: mongoq.Br
     raw.update_one({"_id": f"schedule:{ODD}"}, {"$set": {"source": ODD}})
     page = open_page(api, "/schedules")
     assert "it cannot be read" in page
+    assert ODD not in page
+
+
+def test_the_page_shows_the_next_tick_in_its_zone_and_what_is_over(api: Api, broker: mongoq.Broker, raw: Any) -> None:
+    broker.schedule("report", queue="reports", cron="0 6 1 7 *", timezone="Europe/Berlin")
+    page = open_page(api, "/schedules")
+    assert "-07-01T04:00:00" in page
+    assert "-07-01T06:00:00+02:00" in page
+    assert ">over<" not in page
+    broker.schedule("once", queue="reports", at=datetime(2020, 1, 1, tzinfo=UTC))
+    assert open_page(api, "/schedules").count(">over<") == 1
+    by_name = {document["schedule"]: document for document in api.get("/api/schedules").json()["schedules"]}
+    assert [by_name[name]["over"] for name in ("once", "report")] == [True, False]
+    assert by_name["report"]["timezone"] == "Europe/Berlin"
+    assert by_name["report"]["next_local"].endswith("-07-01T06:00:00.000+02:00")
+    raw.update_one({"_id": "schedule:once"}, {"$set": {"what": 5}})
+    assert ">over<" not in open_page(api, "/schedules")
+    raw.update_one({"_id": "schedule:report"}, {"$set": {"what.timezone": ODD}})
+    page = open_page(api, "/schedules")
+    assert "-07-01T04:00:00" in page
     assert ODD not in page
 
 

@@ -216,6 +216,42 @@ def test_a_worker_logs_once_that_a_schedule_of_its_code_was_replaced(
     assert caplog.text.count(lines[version]) == 1
 
 
+@pytest.mark.parametrize("change", ["removed", "replaced"])
+def test_a_worker_notices_soon_that_a_schedule_of_its_code_was_changed(
+    ticking: Desk,
+    broker: mongoq.Broker,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+) -> None:
+    """It notes every ten minutes what it has, and does not wait for that."""
+    calls: list[str] = []
+    for module in (aio_ticker, threads_ticker):
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+        for name in ("refresh_seen", "read_editions"):
+            original = getattr(module, name)
+
+            def flow(context: Any, name: str = name, original: Any = original) -> Any:
+                calls.append(name)
+                return (yield from original(context))
+
+            monkeypatch.setattr(module, name, flow)
+    _schedule(ticking, [], every=3600)
+    ticking.start()
+    until(lambda: calls.count("read_editions") >= 5)
+    assert calls.count("refresh_seen") == 1
+    assert "schedule 'often'" not in caplog.text
+    if change == "removed":
+        broker.remove_schedule("often")
+        until(lambda: "schedule 'often' was removed" in caplog.text)
+    else:
+        broker.schedule("often", queue="elsewhere", every=7200)
+        until(lambda: "schedule 'often' has another definition than the code of this process" in caplog.text)
+    number = calls.count("read_editions")
+    until(lambda: calls.count("read_editions") >= number + 3)
+    assert calls.count("refresh_seen") == 2
+
+
 def test_ticks_go_on_after_an_outage(desk: Desk, broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
     broker.schedule("often", queue="elsewhere", every=1, missed="all")
     with Proxy(desk.uri) as proxy:

@@ -12,11 +12,11 @@ from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.durations import DURATION
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
-from mongoq.model.schedule.definition import ScheduleRecord
+from mongoq.model.schedule.definition import ScheduleRecord, check_unseen
 from mongoq.protocol.coordination.schedules import find_schedule
 from mongoq.sync import Broker
 
-COLUMNS = ("schedule", "what", "queue", "next", "last", "note")
+COLUMNS = ("schedule", "what", "queue", "next", "local", "last", "note")
 OVER = "over"
 """Shown in place of the next tick if there is none any more: the date of ``at`` has passed."""
 UNSEEN = "1d"
@@ -48,13 +48,14 @@ def list_schedules(broker: Broker, output: Output) -> None:
     """Show all schedules, with their next and last ticks, and what is odd about them."""
     records = broker.schedules()
     rows = [record.to_document() if output.as_json else _row(record) for record in records]
-    output.table(COLUMNS, rows, empty=f"there are no schedules in {broker.namespace}", optional=("note",))
+    output.table(COLUMNS, rows, empty=f"there are no schedules in {broker.namespace}", optional=("local", "note"))
 
 
 def _row(record: ScheduleRecord) -> dict[str, Any]:
     row: dict[str, Any] = {"schedule": record.name, "what": record.what, "queue": record.queue}
-    following = OVER if record.next is None and record.trouble is None else record.next
-    return {**row, "next": following, "last": record.last, "note": "; ".join(record.notes)}
+    local = None if record.next_local is None else record.next_local.isoformat(timespec="seconds")
+    row |= {"next": OVER if record.is_over else record.next, "local": local, "last": record.last}
+    return {**row, "note": "; ".join(record.notes)}
 
 
 @schedules.command("pause")
@@ -140,6 +141,7 @@ def remove_schedule(*, name: str, confirmation: Confirmation, broker: Broker, ou
 @with_broker
 def prune_schedules(*, unseen: timedelta, confirmation: Confirmation, broker: Broker, output: Output) -> None:
     """Delete the schedules that belong to a function which no running code has any more."""
+    check_unseen(unseen)
     now = broker._context.clock.now
     records = broker.schedules()
     names = [record.name for record in records if record.is_unseen_for(unseen, now())]

@@ -388,6 +388,10 @@ class Codec(Generic[M]):
         self._verify(dumped, raw)
         return raw
 
+    def unwrap(self, wrapped: Wrapped) -> Any:
+        """Return a payload that was encoded early, as it is stored."""
+        return self._encoding.read(wrapped.raw)["payload"]
+
     def wrap_many(self, payloads: Sequence[Any]) -> list[bytes]:
         """Do the same as ``wrapped`` for many payloads, in half the time; an error does not name the payload."""
         dumped = list(map(self._dump, payloads))

@@ -37,13 +37,17 @@ TICK_HEADER = "mongoq-tick"
 SCHEDULE_HEADER = "mongoq-schedule"
 """Header with the name of the schedule."""
 REMEMBER_LEAST = timedelta(days=7)
-"""How long the id of a tick is remembered, at least; a day beyond the horizon, if that is longer."""
+"""How long the id of a tick is remembered, at least; a day longer than it can be found due, if that is longer."""
+REMEMBER_MOST = timedelta(days=3650)
+"""How long the id of a tick is remembered if no other tick follows, and no horizon ends it."""
 MAX_PAYLOAD_BYTES = 1024 * 1024
 """Bytes of the payload of a schedule, at most: workers read it with each tick."""
 MAX_FUNCTION_LETTERS = 200
 """Letters of the name of a function that are stored."""
 UNSEEN_AFTER = timedelta(days=1)
 """Time after which a schedule that no running code defines any more is reported."""
+MIN_UNSEEN = timedelta(minutes=30)
+"""Shortest time after which a schedule may be pruned: running workers say every ten minutes which ones they have."""
 Source = Literal["value", "tick", "function"]
 """What a payload is made of: one value for all ticks, the tick itself, or a function of the tick."""
 
@@ -285,10 +289,16 @@ class StoredSchedule:
         """Name of the zone of a cron expression."""
         return getattr(self.timetable, "timezone", None)
 
-    @property
-    def remember(self) -> timedelta:
-        """How long the id of a tick is remembered: longer than any process can find the tick due."""
-        return max(REMEMBER_LEAST, (self.horizon or DEFAULT_HORIZON) + timedelta(days=1))
+    def remember(self, at: datetime, following: datetime | None) -> timedelta:
+        """Return how long the id of a tick is remembered: longer than any process can find the tick due.
+
+        A process that is killed before it goes on to the ``following`` tick leaves this one due.
+        """
+        due = self.horizon or DEFAULT_HORIZON
+        if self.missed == "last" and self.horizon is None:
+            # It is the latest tick until the following one, however long no process runs.
+            due = REMEMBER_MOST if following is None else min(following - at, REMEMBER_MOST)
+        return max(REMEMBER_LEAST, due + timedelta(days=1))
 
     def tick(self, at: datetime, *, extra: bool = False) -> Tick:
         """Return a tick of the schedule."""
@@ -354,6 +364,7 @@ class ScheduleRecord:
         unseen: True if a function belongs to it, and no process had it in its code for a day.
         trouble: why it cannot be read; ``None`` if it can. Then most fields are empty.
         needs_code: True if a function belongs to it.
+        timezone: name of the zone of a cron expression; ``None`` for others.
     """
 
     name: str
@@ -370,6 +381,23 @@ class ScheduleRecord:
     unseen: bool = False
     trouble: str | None = None
     needs_code: bool = False
+    timezone: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True if it never ticks again: its date has passed."""
+        return self.next is None and self.trouble is None
+
+    @property
+    def next_local(self) -> datetime | None:
+        """The next tick in the zone of the cron expression; ``None`` without one, or if this machine lacks the zone."""
+        if self.next is None or self.timezone is None:
+            return None
+        try:
+            return self.next.astimezone(ZoneInfo(self.timezone))
+        except (ValueError, KeyError, OSError, OverflowError):
+            # The document names a zone that this machine does not know, or no zone at all.
+            return None
 
     @property
     def notes(self) -> list[str]:
@@ -401,8 +429,22 @@ class ScheduleRecord:
             "where": self.where,
             "unseen": self.unseen,
             "trouble": self.trouble,
+            "over": self.is_over,
+            "timezone": self.timezone,
+            "next_local": None if self.next_local is None else self.next_local.isoformat(timespec="milliseconds"),
             **{name: None if time is None else time_text(time) for name, time in times.items()},
         }
+
+
+def check_unseen(unseen: Any) -> timedelta:
+    """Return the time after which schedules are pruned; refuse one in which running workers may have said nothing."""
+    length = duration(unseen, "unseen")
+    if length < MIN_UNSEEN:
+        problem = (
+            "30 minutes or more, such as timedelta(hours=1), since running workers say every ten minutes what they"
+        )
+        raise ArgumentInvalid("unseen", f"{problem} have in their code; not {length.total_seconds():g} s")
+    return length
 
 
 def to_record(document: Mapping[str, Any], now: datetime) -> ScheduleRecord:
@@ -431,4 +473,5 @@ def to_record(document: Mapping[str, Any], now: datetime) -> ScheduleRecord:
         seen=seen,
         unseen=needs_code and (seen is None or now - seen > UNSEEN_AFTER),
         needs_code=needs_code,
+        timezone=stored.timezone,
     )

@@ -30,6 +30,8 @@ DEFAULT_HORIZON = timedelta(days=1)
 """How far back ``missed="all"`` makes ticks by default."""
 LATE = timedelta(minutes=1)
 """Lateness from which on a tick counts as missed: a worker looks every few seconds."""
+MACHINE_ZONES = frozenset({"localtime", "Factory"})
+"""Names that some systems list as zones, and that mean another zone on each machine, or none."""
 CRONSIM_HINT = "cron expressions need cronsim: install mongoq-driver[schedules] (pip install '.[schedules]')"
 
 
@@ -71,7 +73,9 @@ class Every:
 
     def latest(self, first: datetime, now: datetime) -> datetime:
         """Return the last tick up to now."""
-        return max(first, self.start + (now - self.start) // self.length * self.length)
+        # Before the origin there is no tick, also if ``first`` is one of an earlier definition.
+        number = (now - self.start) // self.length
+        return first if number < 0 else max(first, self.start + number * self.length)
 
     def to_stored(self) -> dict[str, Any]:
         """Return the distance in seconds, and the origin."""
@@ -124,18 +128,18 @@ class Cron:
 
     def after(self, time: datetime) -> datetime | None:
         """Return the first tick after a time; raises ``ModuleNotFoundError`` without cronsim."""
-        # From the beginning of an hour that comes twice, the library may go back to its first pass: go on from there.
-        ticks = _cron_ticks(self.expression, time.astimezone(ZoneInfo(self.timezone)))
-        for _ in range(MAX_TICKS):
-            try:
+        try:
+            # From the beginning of an hour that comes twice, the library may go back to its first pass: go on there.
+            ticks = _cron_ticks(self.expression, time.astimezone(ZoneInfo(self.timezone)))
+            for _ in range(MAX_TICKS):
                 tick = next(ticks, None)
-            except OverflowError:  # beyond the year 9999
-                return None
-            if tick is None:
-                return None
-            utc: datetime = tick.astimezone(UTC)
-            if utc > time:
-                return utc
+                if tick is None:
+                    return None
+                utc: datetime = tick.astimezone(UTC)
+                if utc > time:
+                    return utc
+        except OverflowError:  # beyond the year 9999, in the zone or in UTC
+            return None
         return None
 
     def latest(self, first: datetime, now: datetime) -> datetime:
@@ -248,7 +252,7 @@ def check_timezone(timezone: Any) -> str:
     if not isinstance(name, str):
         raise ArgumentInvalid("timezone", f"the name of a zone, such as 'Europe/Berlin', not {timezone!r:.60}")
     # Not by trying it: on some systems the name of a folder, or in other letters, opens something as well.
-    names = available_timezones()
+    names = available_timezones() - MACHINE_ZONES
     if name not in names:
         by_letters = {each.lower(): each for each in sorted(names)}
         nearest = [by_letters[each] for each in get_close_matches(name.lower(), by_letters, 3, 0.5)]

@@ -324,7 +324,6 @@ def _of_refused_options(stage: Stage) -> Iterator[str]:
         "where": stage.where is not None,
         "delivery": stage.delivery != "exactly-once",
         "none": stage.none != "error",
-        "sequence": stage.sequence is not None,
         **{option: True for option in stage.options if option not in FRAME_STAGE_OPTIONS},
     }
     for name, value in refused.items():

@@ -10,31 +10,36 @@ import pyarrow as pa
 from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from mongoq.errors import ArgumentInvalid, OutcomeInvalid
-from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW
+from mongoq.model.sequence import check_sequence
+from mongoq.spark.types.envelope_columns import CORRUPT, ENVELOPE, PAYLOAD, RAW, SEQUENCE
 from mongoq.spark.write.column_roles import DURATION_TYPES
 from mongoq.spark.write.payloads import AsDocument, AsJson, AsRaw, AsValue, Payloads, Refusal
 
 ID, TO, DELAY, RETRY, DEAD = "_id", "_to", "_delay", "_retry", "_dead"
 HASH = "_delivery_hash"
-CONTROL = (ID, TO, DELAY, RETRY, DEAD)
+CONTROL = (ID, TO, DELAY, SEQUENCE, RETRY, DEAD)
 KNOWN_COLUMNS = frozenset({*CONTROL, HASH, CORRUPT, *ENVELOPE})
-TEXTS = (ID, TO, RETRY, DEAD)
+TEXTS = (ID, TO, SEQUENCE, RETRY, DEAD)
 
-ROWS = "id string, kind string, text string, to string, delay double, payload binary"
+ROWS = "id string, kind string, text string, to string, delay double, payload binary, sequence string"
 """Rows grouped by item. Kinds of rows that the function returned: ``row``, ``retry``, ``dead``, ``refused``. Each item
 has one more row with its own kind: ``item``, or ``misfit`` or ``spent``, which the function does not get.
 """
 FATES = (
-    "id string, kind string, text string, delay double, outputs array<struct<to:string,delay:double,payload:binary>>"
+    "id string, kind string, text string, delay double, "
+    "outputs array<struct<to:string,delay:double,payload:binary,sequence:string>>"
 )
 """Outcomes of items, one row each: ``moved`` to outputs, ``left`` (without a row), ``retry``, ``dead``, ``refused``,
 ``misfit``, ``spent``; and ``fault`` or ``unblamed`` for items whose run has failed.
 """
 
 ROW_SCHEMA = pa.schema(
-    [*[(name, pa.string()) for name in ("id", "kind", "text", "to")], ("delay", pa.float64()), ("payload", pa.binary())]
+    [
+        *[(name, pa.string()) for name in ("id", "kind", "text", "to")],
+        *[("delay", pa.float64()), ("payload", pa.binary()), ("sequence", pa.string())],
+    ]
 )
-OUTPUT = pa.struct([("to", pa.string()), ("delay", pa.float64()), ("payload", pa.binary())])
+OUTPUT = pa.struct([("to", pa.string()), ("delay", pa.float64()), ("payload", pa.binary()), ("sequence", pa.string())])
 FATE_SCHEMA = pa.schema(
     [*[(name, pa.string()) for name in ("id", "kind", "text")], ("delay", pa.float64()), ("outputs", pa.list_(OUTPUT))]
 )
@@ -51,6 +56,7 @@ class Row(NamedTuple):
     to: str | None = None
     delay: float | None = None
     payload: bytes | None = None
+    sequence: str | None = None
 
 
 class Encoder:
@@ -120,16 +126,16 @@ class Encoder:
             yield make_batch(rows, ROW_SCHEMA)
 
     def _make_rows(self, batch: pa.RecordBatch) -> list[Row]:
-        texts = [self._column(batch, name) for name in (RETRY, DEAD, TO)]
+        texts = [self._column(batch, name) for name in (RETRY, DEAD, TO, SEQUENCE)]
         delays = [_to_seconds(value) for value in self._column(batch, DELAY)]
-        return [self._make_row(*values) for values in zip(*texts, delays, self._encode(batch), strict=True)]
+        controls = zip(*texts, strict=True)
+        return [self._make_row(*values) for values in zip(controls, delays, self._encode(batch), strict=True)]
 
     def _column(self, batch: pa.RecordBatch, name: str) -> list[Any]:
         return batch.column(name).to_pylist() if name in self._names else [None] * batch.num_rows
 
-    def _make_row(
-        self, retry: str | None, dead: str | None, to: str | None, delay: float | None, payload: bytes | Refusal | None
-    ) -> Row:
+    def _make_row(self, control: tuple[str | None, ...], delay: float | None, payload: bytes | Refusal | None) -> Row:
+        retry, dead, to, sequence = control
         if retry is not None and dead is not None:
             return Row("refused", f"a row says {RETRY} and {DEAD}; say one of them")
         if retry is not None:
@@ -140,7 +146,12 @@ class Encoder:
             return Row("refused", f"column {payload.column!r}: {payload.problem}")
         if self._several and to is None:
             return Row("refused", f"a row has no queue in {TO}, and the stage has several targets; name one of them")
-        return Row("row", None, to, delay, payload)
+        if sequence is not None:
+            try:
+                check_sequence(sequence, argument=SEQUENCE)
+            except ArgumentInvalid as invalid:
+                return Row("refused", f"column {invalid}")
+        return Row("row", None, to, delay, payload, sequence)
 
     def _encode(self, batch: pa.RecordBatch) -> Sequence[bytes | Refusal | None]:
         """Return the payloads, with the error in place of each payload that cannot be stored."""
@@ -204,7 +215,7 @@ class Grouper:
             return failure.kind, failure.text, failure.delay, None
         if self._sink or not returned:
             return "left", None, None, None
-        return "moved", None, None, [{"to": row.to, "delay": row.delay, "payload": row.payload} for row in returned]
+        return "moved", None, None, [{name: getattr(row, name) for name in OUTPUT.names} for row in returned]
 
 
 def _group_by_item(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str | None, list[Row]]]:

@@ -145,6 +145,7 @@ class StageSettings:
         self.consumer = make_consumer(stage, own, absent, coroutines=False, batch=MAX_ITEMS)
         self.resolver = make_resolver(graph, stage, handle, self.broker)
         self.targets = stage.targets
+        self._sequence = stage.sequence
         self._title = f"stage {stage.name!r}"
         self._log_errors: LogErrors = graph.log_errors
 
@@ -195,7 +196,8 @@ class StageSettings:
     def _make_move(self, output: Mapping[str, Any]) -> Move:
         raw, to = output["payload"], output["to"]
         target = self.targets[0] if to is None else to
-        return Move(target, payload=KEEP if raw is None else Wrapped(bytes(raw)), delay=output["delay"])
+        payload = KEEP if raw is None else Wrapped(bytes(raw))
+        return Move(target, payload=payload, delay=output["delay"], sequence=output["sequence"])
 
     # --- settling ----------------------------------------------------------------------------------
 
@@ -234,10 +236,14 @@ class StageSettings:
         return [self.context.raw_item(document, now) for document in documents]
 
     def _reads_payloads(self, fates: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether payloads are needed: a trail keeps them, or one of several outputs has the old payload."""
+        """Return whether payloads are needed: a trail keeps them, or an output has the old one, and it is asked for.
+
+        The output is one of several, or a function of its payload says in which sequence it goes.
+        """
         assert self.context.stage is not None
+        least = 1 if callable(self._sequence) else 2
         return self.context.stage.keeps or any(
-            len(fate["outputs"] or ()) > 1 and any(output["payload"] is None for output in fate["outputs"])
+            len(fate["outputs"] or ()) >= least and any(output["payload"] is None for output in fate["outputs"])
             for fate in fates
         )
 

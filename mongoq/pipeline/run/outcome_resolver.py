@@ -141,7 +141,8 @@ class StageOutcomeResolver(OutcomeResolver):
         if self._sequence == KEEP_SEQUENCE:
             return item.sequence
         try:
-            sequence = self._sequence(payload)
+            # Frames of Spark return payloads in BSON.
+            sequence = self._sequence(self._untyped.unwrap(payload) if isinstance(payload, Wrapped) else payload)
         except Exception as error:  # a function of the user may raise anything
             raise self._error(f"has no sequence for an output: its sequence= raised {spoken(error)}") from error
         try:

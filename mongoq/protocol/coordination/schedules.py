@@ -17,7 +17,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, ScheduleUnknown
-from mongoq.model.arguments import Duration, duration, queue_name
+from mongoq.model.arguments import Duration, queue_name
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Document
 from mongoq.model.log_fields import log_fields
@@ -28,6 +28,7 @@ from mongoq.model.schedule.definition import (
     ScheduleUnreadable,
     StoredSchedule,
     Tick,
+    check_unseen,
     read_schedule,
     tick_headers,
     to_record,
@@ -46,6 +47,10 @@ MAX_SCHEDULES = 10_000
 """Schedules in one read, at most."""
 OWN_CODE = "\0code"
 """End of the key under which a line is kept about the definition in this process's code; no name holds NUL."""
+UNSEEN = "\0unseen"
+"""End of the key under which a line is kept about a schedule that no process has in its code."""
+MAX_TROUBLE_LETTERS = 2_000
+"""Letters of an error that are logged, at most: functions of users raise errors of any length."""
 UNREAD = {"payload": 0, "headers": 0}
 """Projection of a list of schedules: it shows no contents."""
 
@@ -174,9 +179,18 @@ def _log_once(broker: BrokerContext, level: int, name: str, text: str, *words: o
         _log(level, name, text, *words)
 
 
-def report_trouble(broker: BrokerContext, name: str, error: object) -> None:
+def report_trouble(broker: BrokerContext, document: Mapping[str, Any], error: object) -> None:
     """Log why a schedule cannot tick here, once for each reason."""
-    _log_once(broker, logging.ERROR, name, "cannot tick here: %s", error)
+    _log_once(broker, logging.ERROR, _name(document), "cannot tick here: %s", str(error)[:MAX_TROUBLE_LETTERS])
+
+
+def forget_trouble(broker: BrokerContext, document: Mapping[str, Any]) -> None:
+    """Note that a schedule has ticked here: the next trouble is logged again, though it be the same."""
+    broker.schedule_troubles.pop(_name(document), None)
+
+
+def _name(document: Mapping[str, Any]) -> str:
+    return str(document["_id"]).removeprefix(SCHEDULE_PREFIX)
 
 
 def _report_higher_version(broker: BrokerContext, definition: Definition, version: int) -> None:
@@ -264,7 +278,7 @@ def prune_schedules(broker: BrokerContext, unseen: Duration) -> Flow[list[str]]:
 
     ``find``, and a ``delete`` for each, fenced by the time when it was seen. A crash leaves the rest.
     """
-    length = duration(unseen, "unseen")
+    length = check_unseen(unseen)
     yield from ensure_broker_ready(broker, write=True)
     now = broker.clock.now()
     names = []
@@ -342,10 +356,25 @@ def refresh_seen(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
     return [record for record in (to_record(document, now) for document in documents) if record.unseen]
 
 
+def read_editions(broker: BrokerContext) -> Flow[dict[str, Any]]:
+    """Return the editions of the schedules that this process has in its code, by ``_id`` (``find`` by ``_id``).
+
+    An edition that changes, or is missing, is a schedule that was changed or removed. Without such schedules there is
+    no command.
+    """
+    ids = [local.definition.id for local in list(broker.schedules.values()) if local.is_stored]
+    if not ids:
+        return {}
+    yield from ensure_broker_ready(broker, write=False)
+    projection = {"edition": 1}
+    documents = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=projection)
+    return {document["_id"]: document.get("edition") for document in documents}
+
+
 def report_unseen(broker: BrokerContext, record: ScheduleRecord) -> None:
     """Log that no process has had a schedule in its code for a while, once."""
     words = "is in no running code since %s; prune_schedules() or 'mongoq schedules prune' removes it"
-    _log_once(broker, logging.WARNING, record.name, words, record.seen)
+    _log_once(broker, logging.WARNING, record.name, words, record.seen, key=UNSEEN)
 
 
 def _id(name: Any) -> str:

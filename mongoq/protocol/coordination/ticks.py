@@ -20,6 +20,7 @@ from mongoq.model.log_fields import log_fields
 from mongoq.model.schedule.definition import (
     SCHEDULE_PREFIX,
     StoredSchedule,
+    Tick,
     read_schedule,
     tick_delay,
     tick_headers,
@@ -27,19 +28,19 @@ from mongoq.model.schedule.definition import (
 )
 from mongoq.model.schedule.timetable import LATE, select_ticks
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import find_few, prefix_filter
+from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.coordination.schedules import make_payload
-from mongoq.protocol.flow import Command, Flow, has_matched
+from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.push.push import push
-from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 logger = logging.getLogger("mongoq.schedules")
 
 PAGE = 100
 """Due schedules in one read."""
 FRESH_SECONDS = 30.0
-"""Seconds after which what was read of a schedule is too old to act on: the process may have slept."""
+"""Seconds after which what was read of a schedule is too old to act on: the process, or a function, may have slept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +103,26 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
     ticks, following = select_ticks(stored.timetable, due, now, stored.missed, stored.horizon)
     reached = due
     for made, at in enumerate(ticks):
-        yield from _push_tick(broker, stored, at, read_at)
-        # After each one: a process that is killed leaves a single tick to be made again.
         onward = ticks[made + 1] if made + 1 < len(ticks) else following
-        if not (yield from _advance(stored, reached, {"next": onward, "last": at})):
+        tick = stored.tick(at)
+        context, payload = make_payload(broker, stored, tick)
+        # Only now: the function that makes the payload may take long as well.
+        if local_seconds() - read_at > FRESH_SECONDS:
+            read_at = local_seconds()
+            if not (yield from _is_still_due(broker, stored, reached)):
+                return Ticked(made, None)
+        yield from _push_tick(context, payload, stored, tick, onward)
+        # After each one: a process that is killed leaves a single tick to be made again.
+        changes: dict[str, Any] = {"next": onward, "last": at}
+        if stored.source == "function":
+            changes["seen"] = broker.clock.now()  # this process has it in its code
+        state = yield from _advance(stored, reached, changes)
+        if state is None:
             return Ticked(made, None)
+        if state.get("paused") is True:
+            return Ticked(made + 1, None)  # the other ticks wait for the end of the pause
         reached = at if onward is None else onward
-    if not ticks and not (yield from _advance(stored, due, {"next": following})):
+    if not ticks and (yield from _advance(stored, due, {"next": following})) is None:
         return Ticked(0, None)
     if now - due > LATE and not broker.serverless:  # a test moves its clock by hours, and means to
         words = "schedule %r: its tick of %s came late, at %s; made %d"
@@ -116,31 +130,37 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
     return Ticked(len(ticks), following)
 
 
-def _advance(stored: StoredSchedule, tick: datetime, changes: Mapping[str, Any]) -> Flow[bool]:
-    """Go on from a tick (``update``), and return whether the schedule was still there.
+def _advance(stored: StoredSchedule, tick: datetime, changes: Mapping[str, Any]) -> Flow[Mapping[str, Any] | None]:
+    """Go on from a tick (``findAndModify``), and return the state of the pause; ``None`` if the schedule has changed.
 
-    If not, another process has made the tick as well, or the schedule was changed or removed: the next look tells.
+    Then another process has made the tick as well, or the schedule was changed or removed: the next look tells.
     """
-    own = {"_id": stored.document["_id"], "identity": stored.identity, "edition": stored.edition, "next": tick}
-    command = Command("update_one", {"filter": own, "update": {"$set": changes}}, has_matched)
+    arguments = {"filter": _at(stored, tick), "update": {"$set": changes}, "projection": {"_id": 1, "paused": 1}}
+    command: Command[Mapping[str, Any] | None] = Command("find_one_and_update", arguments)
     return (yield from retry_until_reply(command))
 
 
-def _push_tick(broker: BrokerContext, stored: StoredSchedule, at: datetime, read_at: float) -> Flow[None]:
-    tick = stored.tick(at)
-    context, payload = make_payload(broker, stored, tick)
-    when = at + tick_delay(stored.identity, at, stored.jitter)
-    options: dict[str, Any] = {"when": when} if stored.jitter and when > broker.clock.now() else {"when": None}
-    options |= {"priority": stored.priority, "headers": tick_headers(stored.headers, tick), "expires": stored.expires}
-    if local_seconds() - read_at > FRESH_SECONDS:
-        raise ReadTooOld
+def _is_still_due(broker: BrokerContext, stored: StoredSchedule, tick: datetime) -> Flow[bool]:
+    """Return whether a schedule is at the tick as it was, and not paused (``find``)."""
+    filter = {**_at(stored, tick), "paused": {"$ne": True}}
+    return (yield from find_one(broker, filter, {"_id": 1})) is not None
+
+
+def _at(stored: StoredSchedule, tick: datetime) -> dict[str, Any]:
+    """Return a filter of a schedule as it was read, at a tick."""
+    return {"_id": stored.document["_id"], "identity": stored.identity, "edition": stored.edition, "next": tick}
+
+
+def _push_tick(
+    context: QueueContext[Any], payload: Any, stored: StoredSchedule, tick: Tick, following: datetime | None
+) -> Flow[None]:
+    when = tick.at + tick_delay(stored.identity, tick.at, stored.jitter)
+    options: dict[str, Any] = {"when": when} if stored.jitter and when > context.broker.clock.now() else {"when": None}
+    options |= {"priority": stored.priority, "headers": tick_headers(stored.headers, tick)}
+    options |= {"expires": stored.expires}
+    options |= {"id": tick_id(stored.identity, tick.at), "once": stored.remember(tick.at, following)}
     try:
-        id = tick_id(stored.identity, at)
-        yield from push(context, payload, delay=None, id=id, once=stored.remember, **options)
+        yield from push(context, payload, delay=None, **options)
     except DuplicateItem:
         # A process that was killed has pushed it into the queue that the schedule had before a change.
         pass
-
-
-class ReadTooOld(Exception):
-    """Raised when the process has slept since it read the schedule: it reads again before it pushes."""

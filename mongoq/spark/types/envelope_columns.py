@@ -39,7 +39,9 @@ TRAIL = "_trail"
 """Column with the hops of an item through pipelines; only if the schema has it."""
 DELIVERY = "_delivery"
 """Column with the parts of delivery hashes, without the stage's name; only if the schema has it."""
-OPTIONAL_COLUMNS = (RAW, TRAIL, DELIVERY)
+SEQUENCE = "_sequence"
+"""Column with the sequence of an item; only if the schema has it: the writer uses the column, where it is there."""
+OPTIONAL_COLUMNS = (RAW, TRAIL, DELIVERY, SEQUENCE)
 OPTIONS = codec_options()
 Document = Mapping[str, Any]
 Take = Callable[[Sequence[Document], datetime], list[Any]]
@@ -160,6 +162,7 @@ ENVELOPE: dict[str, Field] = {
     "_expires": _field("expires", MOMENT),
     RAW: _computed(BinaryType(), (PAYLOAD,), _raw),
     TRAIL: _computed(ArrayType(HOP), tuple(f"trail.{name}" for name in HOP.names), _hops),
+    SEQUENCE: _field("sequence", STRING),
     DELIVERY: _computed(STRING, ("_id", "hops", "joined"), _delivery),
 }
 

@@ -29,6 +29,9 @@ class ScheduleDocument(Answer):
     queue: str = Field(description="Queue that its items go to.")
     paused: bool
     next: str | None = Field(description="The next tick; null if there is none any more.")
+    over: bool = Field(description="True if it never ticks again.")
+    timezone: str | None = Field(description="Zone of its cron expression; null for others.")
+    next_local: str | None = Field(description="The next tick in that zone, with the offset to UTC.")
     last: str | None = Field(description="The last tick that was made.")
     late: float = Field(description="Seconds since the next tick has been due, from a minute on.")
     unseen: bool = Field(description="True if it belongs to a function that no running code has had for a day.")

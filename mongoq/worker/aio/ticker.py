@@ -10,7 +10,7 @@ from typing import Any
 
 from mongoq.model.process import dice
 from mongoq.model.schedule.definition import Definition
-from mongoq.protocol.coordination.schedules import refresh_seen, report_unseen
+from mongoq.protocol.coordination.schedules import read_editions, refresh_seen, report_unseen
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.coordinator import Coordinator
 
@@ -39,6 +39,7 @@ class AsyncTicker:
     """Defines the schedules of a worker, and makes the ticks of all schedules of the collection, until it is stopped.
 
     One ``find`` looks for schedules that are due within five seconds. It is sent every five seconds, and at each tick.
+    Another one reads, every five seconds, whether the schedules of this process's code were changed or removed.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class AsyncTicker:
         self._coordinator = coordinator
         self._executor = executor
         self._is_over = is_over
-        self._seen_at = float("-inf")
+        self._seen_at = self._checked_at = float("-inf")
+        self._editions: dict[str, Any] = {}
 
     async def run(self, event: WakeEvent) -> None:
         """Tick until the worker stops; ``event`` ends a rest."""
@@ -68,6 +70,19 @@ class AsyncTicker:
                 self._coordinator.report_recovery("tick schedules")
             await self._executor.rest(event, pause)
 
+    async def _check_own(self) -> None:
+        """Look at the schedules in this process's code: whether they are changed, and note that they are in it."""
+        now = time.monotonic()
+        if now < self._checked_at + LOOK_SECONDS:
+            return
+        editions = await self._broker._run(read_editions)
+        if editions != self._editions or now >= self._seen_at + SEEN_SECONDS:
+            for record in await self._broker._run(refresh_seen):
+                report_unseen(self._broker._context, record)
+            self._seen_at = now
+        # Only now: after an error they are looked at again.
+        self._checked_at, self._editions = now, editions
+
     async def _look(self) -> float:
         """Make the ticks that are due, and return the seconds until the next look."""
         while self._undefined:
@@ -75,10 +90,7 @@ class AsyncTicker:
             await self._broker._define_schedule(plan.definition, plan.queue._context)
             del self._undefined[0]
         _, following = await self._broker._make_due_ticks(timedelta(seconds=LOOK_SECONDS))
-        if time.monotonic() >= self._seen_at + SEEN_SECONDS:
-            for record in await self._broker._run(refresh_seen):
-                report_unseen(self._broker._context, record)
-            self._seen_at = time.monotonic()
+        await self._check_own()
         # By chance, so that many workers do not look together. A schedule that cannot tick here is no reason to hurry.
         longest = LOOK_SECONDS * dice.uniform(0.8, 1.0)
         if following is None:

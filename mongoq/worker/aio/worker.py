@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from mongoq.aio import AsyncBroker, AsyncQueue
 from mongoq.errors import ArgumentInvalid
@@ -31,6 +31,7 @@ from mongoq.worker.consumer import (
     BROKER_HINT,
     PREFETCH_BYTES,
     Consumer,
+    ConsumerOptions,
     Handler,
     LogErrors,
     OnTimeout,
@@ -219,9 +220,7 @@ class AsyncWorker(Local):
         jitter: Duration | None = None,
         expires: Duration | None = None,
         version: int = 0,
-        retry: RetryPolicy | None = None,
-        max_retries: int | Default | None = DEFAULT,
-        max_time: Duration | None = None,
+        **consumer: Unpack[ConsumerOptions],
     ) -> Callable[[H], H]:
         """Register the decorated function to be called by a timetable; it is returned as it is.
 
@@ -250,9 +249,7 @@ class AsyncWorker(Local):
             jitter: see there.
             expires: see there.
             version: see there.
-            retry: as for ``consumer``.
-            max_retries: as for ``consumer``.
-            max_time: as for ``consumer``.
+            consumer: all options of ``consumer`` beside the queue, such as ``retry`` or ``max_running``.
 
         Raises:
             ArgumentInvalid: an argument cannot be used, the worker has this schedule already, or a consumer of its
@@ -269,7 +266,7 @@ class AsyncWorker(Local):
         definition = define(name, encoding, handle._context.codec, **options)  # a bad option is told at once
         if name in self._schedules:
             raise ArgumentInvalid("name", f"this worker has a schedule {name!r} already")
-        register = self.consumer(handle, retry=retry, max_retries=max_retries, max_time=max_time)
+        register = self.consumer(handle, **consumer)
 
         def add(handler: H) -> H:
             register(handler)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Duration, duration
@@ -30,6 +30,7 @@ from mongoq.worker.consumer import (
     BROKER_HINT,
     PREFETCH_BYTES,
     Consumer,
+    ConsumerOptions,
     Handler,
     LogErrors,
     OnTimeout,
@@ -220,9 +221,7 @@ class Worker(Local):
         jitter: Duration | None = None,
         expires: Duration | None = None,
         version: int = 0,
-        retry: RetryPolicy | None = None,
-        max_retries: int | Default | None = DEFAULT,
-        max_time: Duration | None = None,
+        **consumer: Unpack[ConsumerOptions],
     ) -> Callable[[H], H]:
         """Register the decorated function to be called by a timetable; it is returned as it is.
 
@@ -251,9 +250,7 @@ class Worker(Local):
             jitter: see there.
             expires: see there.
             version: see there.
-            retry: as for ``consumer``.
-            max_retries: as for ``consumer``.
-            max_time: as for ``consumer``.
+            consumer: all options of ``consumer`` beside the queue, such as ``retry`` or ``max_running``.
 
         Raises:
             ArgumentInvalid: an argument cannot be used, the worker has this schedule already, or a consumer of its
@@ -270,7 +267,7 @@ class Worker(Local):
         definition = define(name, encoding, handle._context.codec, **options)  # a bad option is told at once
         if name in self._schedules:
             raise ArgumentInvalid("name", f"this worker has a schedule {name!r} already")
-        register = self.consumer(handle, retry=retry, max_retries=max_retries, max_time=max_time)
+        register = self.consumer(handle, **consumer)
 
         def add(handler: H) -> H:
             register(handler)

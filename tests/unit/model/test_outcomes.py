@@ -37,7 +37,7 @@ from tests.unit.scripted import context, matched, play, reserved_item
 
 def test_a_move_has_all_options_it_was_given() -> None:
     options: dict[str, Any] = {"payload": {"n": 1}, "patch": None, "delay": 2, "when": None, "priority": 3}
-    options |= {"headers": {"a": "b"}, "sequence": "c"}
+    options |= {"headers": {"a": "b"}, "sequence": "c", "expires": 60}
     move = Move("b", **options)
     assert {each.name: getattr(move, each.name) for each in fields(Move)} == {"to": "b"} | options
     assert replace(move, to="c") == Move("c", **options) != move

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mongoq
+from mongoq.model.schedule import timetable
 from mongoq.model.schedule.timetable import Cron, Every, Single, check_cron, select_ticks
 
 DAILY, HOURLY, QUARTERS = "30 2 * * *", "0 * * * *", "*/15 * * * *"
@@ -126,6 +127,27 @@ def test_an_interval_is_counted_from_its_origin_whenever_it_is_asked() -> None:
     assert table.after(datetime.max.replace(tzinfo=UTC)) is None
 
 
+def test_an_interval_has_no_tick_before_its_origin_after_a_change_either() -> None:
+    """A tick of the former definition is due while the origin of the new one is yet to come."""
+    due, now, start = (datetime(2024, 1, day, hour, tzinfo=UTC) for day, hour in ((1, 10), (1, 13), (2, 12)))
+    table = Every(timedelta(hours=1), start)
+    assert table.latest(due, now) == due
+    assert select_ticks(table, due, now, "last", None) == ([due], start)
+    assert select_ticks(table, due, start, "last", None) == ([start], start + timedelta(hours=1))
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])
+def test_a_timetable_ends_with_the_year_9999_in_any_zone(zone: str) -> None:
+    end = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    for expression in ("* * * * *", "59 23 31 12 *", "0 0 1 1 *"):
+        table, tick = Cron(expression, zone), end - timedelta(minutes=3)
+        for _ in range(5):
+            following = table.after(tick)
+            assert following is None or tick < following <= end
+            tick = following or tick
+        assert table.after(end) is None
+
+
 @given(
     length=st.integers(1, 10**6),
     first=st.integers(0, 50),
@@ -167,6 +189,15 @@ def test_expressions_that_never_fire_are_refused_and_rare_ones_are_not() -> None
             check_cron(expression, "UTC")
     assert check_cron("0 0 29 2 *", "UTC").after(datetime(2025, 1, 1, tzinfo=UTC)) == datetime(2028, 2, 29, tzinfo=UTC)
     assert check_cron("0 0 29 2 MON#5", "UTC").after(datetime(2025, 1, 1, tzinfo=UTC)) is not None
+
+
+def test_the_zone_of_the_machine_is_none_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some systems list it: it would tick at another time on each machine."""
+    monkeypatch.setattr(timetable, "available_timezones", lambda: {"localtime", "Factory", "UTC"})
+    for name in ("localtime", "Factory"):
+        with pytest.raises(mongoq.ArgumentInvalid, match=f"^timezone: there is no zone '{name}'"):
+            check_cron(HOURLY, name)
+    assert str(check_cron(HOURLY, "UTC")) == "cron 0 * * * * UTC"
 
 
 def test_without_cronsim_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

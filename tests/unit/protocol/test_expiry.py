@@ -144,6 +144,6 @@ def test_heads_of_sequences_are_settled_if_they_still_are_expired_with_those_beh
     assert number == 2
     settled = commands[3]
     assert (settled.method, settled.arguments["filter"]) == ("delete_many", {"_id": {"$in": [ID, OTHER]}})
-    assert commands[5].arguments["filter"]["_id"] == last
+    assert commands[5].arguments["filter"]["_id"] == {"$in": [last]}
     assert commands[5].arguments["update"]["$set"]["when"] == NOW
     assert len(commands) == 7, "what follows may have expired too, so the head is read again"
