@@ -172,8 +172,8 @@ async def test_an_item_that_was_not_started_in_time_holds_its_sequence(shell: Sh
 
 
 async def test_items_that_expire_together_hold_their_sequences(shell: Shell) -> None:
-    for name in "ab":
-        queue = await fill(shell, f"{name}1", f"{name}2", sequence=name, expires=60, on_expired="dead")
+    queue = await fill(shell, "a1", "a2", expires=60, on_expired="dead")
+    await fill(shell, "b1", "b2", sequence="b", expires=60)
     shell.clock.advance(61)
     assert await queue.reserve() is None
     assert sorted(item.payload for item in await queue.dead.peek(9)) == ["a1", "b1"]
@@ -581,9 +581,9 @@ async def test_a_queue_with_blocked_items_alone_is_listed(shell: Shell) -> None:
 async def test_many_holds_end_together(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hold, "HELD_PER_PAGE", 2)
     monkeypatch.setattr(hold, "RELEASED_PER_TRANSACTION", 2)
-    names = "abcde"
+    names, queue = "abcde", shell.queue()
     for name in names:
-        queue = await fill(shell, f"{name}1", f"{name}2", sequence=name)
+        await fill(shell, f"{name}1", f"{name}2", sequence=name)
         await die(queue)
     assert await queue.dead.purge() == 5
     assert await drain(shell) == [f"{name}2" for name in names]

@@ -141,6 +141,23 @@ def test_progress_tells_what_is_under_way(broker: mongoq.Broker) -> None:
         go.set()
 
 
+def test_progress_counts_items_that_wait_for_others_of_their_sequence(broker: mongoq.Broker) -> None:
+    broker.queue("raw").push_many(range(5), sequence="a")
+    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
+    go = threading.Event()
+
+    @pipeline.stage("raw", to="out")
+    def work(payload: Any) -> Any:
+        go.wait(30)
+        return payload
+
+    with pipeline.start(broker) as run:
+        until(lambda: run.progress().stages["work"].running == 1)
+        counts = run.progress().stages["work"]
+        assert (counts.waiting, counts.blocked) == (0, 4)
+        go.set()
+
+
 def test_a_run_that_is_stopped_lets_handlers_finish_and_gives_back_the_rest(broker: mongoq.Broker) -> None:
     queue = broker.queue("raw")
     queue.push_many(range(10, 20))

@@ -76,7 +76,8 @@ def peek(queue: str, number: int, state: Any, broker: Broker, output: Output) ->
         _add_blockers(item_document(item) if output.as_json else item_row(item), item, blockers, output)
         for item in items
     ]
-    empty = f"queue {queue!r} has no {state} items"
+    kind = "ready, scheduled, reserved or expired" if state == LIVE else state
+    empty = f"queue {queue!r} has no {kind} items"
     output.table(COLUMNS[state], rows, empty=empty, optional=OPTIONAL, shortened=["payload"])
 
 

@@ -217,7 +217,8 @@ def check_cron(expression: Any, timezone: Any) -> Cron:
         raise ArgumentInvalid("cron", f"a text of five fields, {CRON_EXAMPLE}, not {expression!r:.60}")
     fields = expression.split()
     if len(fields) != len(CRON_FIELDS):
-        problem = f"{expression!r} has {len(fields)} fields, and five are needed: {' '.join(CRON_FIELDS)}"
+        count = f"{len(fields)} field{'s' * (len(fields) != 1)}"
+        problem = f"{expression!r} has {count}, and five are needed: {' '.join(CRON_FIELDS)}"
         raise ArgumentInvalid("cron", f"{problem}; {CRON_EXAMPLE}")
     cron = Cron(" ".join(fields), check_timezone(timezone))
     for place, (name, field) in enumerate(zip(CRON_FIELDS, fields, strict=True)):

@@ -112,6 +112,7 @@ class StageProgress:
         queues: queues that it takes items from.
         waiting: items in them that are ready, or whose leases are over.
         scheduled: items in them that wait for a date, such as that of their next run.
+        blocked: items in them that wait for the ones before them in their sequences.
         reserved: items in them that a worker has reserved.
         running: handler calls under way in this run of the pipeline.
         unpaired: items of a join that wait for their partners.
@@ -130,6 +131,7 @@ class StageProgress:
     queues: tuple[str, ...]
     waiting: int = 0
     scheduled: int = 0
+    blocked: int = 0
     reserved: int = 0
     running: int = 0
     unpaired: int = 0
@@ -213,6 +215,7 @@ def progress_of(
             # Expired items are ready for the next claim.
             waiting=sum(depth.ready + depth.expired for depth in depths),
             scheduled=sum(depth.scheduled for depth in depths),
+            blocked=sum(depth.blocked for depth in depths),
             reserved=sum(depth.reserved for depth in depths),
             running=own.running,
             unpaired=0 if parked is None else parked.counts.total,
@@ -270,7 +273,7 @@ def table(title: str, progress: Progress) -> Any:
         view.add_row(escape(source.source) + state, "", "", f"{source.pushed:,}", "", "", "")
     for stage in progress.stages.values():
         # Reserved items include the running ones, which have a column of their own.
-        waiting = stage.waiting + stage.scheduled + stage.reserved - stage.running
+        waiting = stage.waiting + stage.scheduled + stage.blocked + stage.reserved - stage.running
         numbers = max(waiting, 0), stage.running, stage.settled, round(stage.per_second), stage.retried, stage.dead
         view.add_row(
             escape(stage.stage) + (" (stopped)" if stage.stopped else ""), *(f"{number:,}" for number in numbers)

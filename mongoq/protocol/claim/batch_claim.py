@@ -23,12 +23,13 @@ from mongoq.model.item import Item, id_key, id_keys
 from mongoq.model.stream_claim import ENTRY_TIME, entry_time
 from mongoq.protocol.base.find import close_cursor, find_few, find_head
 from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
+from mongoq.protocol.base.statements import Statement
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.candidates import Candidates
 from mongoq.protocol.claim.expiry import start_or_expire
 from mongoq.protocol.claim.reserve import bury_exhausted, is_suspect
 from mongoq.protocol.flow import Command, Flow, Refused, ReplyLost, Unreadable, number_matched
-from mongoq.protocol.settle.bulk import Statement, make_statement
+from mongoq.protocol.settle.bulk import make_statement
 from mongoq.protocol.settle.settle import release_update
 from mongoq.protocol.state.claim_hints import eligible
 from mongoq.protocol.state.context import QueueContext

@@ -30,11 +30,12 @@ from mongoq.model.raw import has_start_by
 from mongoq.model.sequence import HAS_PLACE, blocked_filter
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_and_report, retry_once, retry_until_reply
+from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Flow, PartlyRefused, Refused, Unreadable, number_matched
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
-from mongoq.protocol.settle.bulk import Statement, Wanted, count_found, run_bulk
+from mongoq.protocol.settle.bulk import Wanted, run_bulk
 from mongoq.protocol.settle.bury import make_burial
 from mongoq.protocol.settle.settle import make_unstarted
 from mongoq.protocol.settle.settlement import Batch, Settlement
@@ -176,7 +177,7 @@ def _settle_head(context: QueueContext[Any]) -> Flow[tuple[int, int]]:
     if alone:
         still = {**eligible(context.name, now), "start_by": {"$lte": now}}
         statements = list(_make_statements(context, alone, still))
-        number, _ = yield from retry_and_report(partial(count_found, context.broker, statements))
+        number, _ = yield from retry_and_report(partial(send_statements, context.broker, statements))
         _record_expired(context, number, now)
     for begin in range(0, len(placed), MAX_SEQUENCES):
         attempt = partial(_settle_placed, context, placed[begin : begin + MAX_SEQUENCES], now)
@@ -223,7 +224,7 @@ def _settle_placed(
     if not leaving:
         return 0, []
     # Read in this transaction, they are as they were: another writer of one makes it try again.
-    number = yield from count_found(context.broker, list(_make_statements(context, [*leaving, *behind], {})))
+    number = yield from send_statements(context.broker, list(_make_statements(context, [*leaving, *behind], {})))
     if holds:
         letters = [
             Letter(item.id, str(context.settings.dead), str(item.sequence), item.stored("place")) for item in leaving

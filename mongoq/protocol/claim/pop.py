@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from bson import ObjectId
@@ -57,12 +58,14 @@ class _Popped(NamedTuple):
         item: the item made of it.
         token: ``settled`` of the history or stub that it left, if any.
         fate: why it was buried with the pop, as a letter that holds its sequence; ``None`` for other items.
+        letter: that letter, as it is stored; empty for other items.
     """
 
     before: Document
     item: Item[Any]
     token: ObjectId
     fate: _Fate | None = None
+    letter: Document = MappingProxyType({})
 
 
 class _Fate(NamedTuple):
@@ -80,8 +83,10 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     yield from ensure_ready(context)
     while popped := (yield from claim_first(context, partial(_take_in_order, context, on_invalid))):
         item = popped.item
+        if "origin" in popped.before:
+            yield from _end_hold(context, popped.before)
         if popped.fate is not None:
-            _record_burial(context, popped, item.id, popped.fate.event)
+            _record_burial(context, popped.letter, popped.fate.event)
             if popped.fate.error is not None:
                 log_burial(item, popped.fate.error)
             if popped.fate.event == "expired":
@@ -90,7 +95,7 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
         if start_date.is_expired(item, item.read_at):
             yield from _settle_expired(context, popped)
             continue
-        if _is_exhausted(context, popped.before):
+        if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
             runs = max_runs(context)
             yield from _bury_popped(context, popped, bury.reason_exhausted(runs), None, runs)
             continue
@@ -119,18 +124,19 @@ def _settle_expired(context: QueueContext[Any], popped: _Popped) -> Flow[None]:
 
 
 def _take_in_order(context: QueueContext[Any], on_invalid: OnInvalid) -> Flow[_Popped | None]:
-    """Settle the head of the queue; in a queue with sequences in a transaction, in which the next item follows.
-
-    A dead letter that held a sequence lets it go on in a transaction after that. A crash in between leaves the sequence
-    to its repair.
-    """
+    """Settle the head of the queue; in a queue with sequences in a transaction, in which the next item follows."""
     if context.state.ordered and not context.broker.serverless:
-        popped = yield from _take_in_transaction(context, on_invalid)
-    else:
-        popped = yield from _take(context, on_invalid)
-    if popped is not None and (target := held_target(popped.before)) is not None:
+        return _take_in_transaction(context, on_invalid)
+    return _take(context, on_invalid)
+
+
+def _end_hold(context: QueueContext[Any], before: Document) -> Flow[None]:
+    """Let a sequence go on that a popped letter held, if it did, in a transaction of its own.
+
+    A crash between the pop and this leaves the sequence to its repair.
+    """
+    if (target := held_target(before)) is not None:
         yield from release_gone(context.broker, [target])
-    return popped
 
 
 def _take_in_transaction(context: QueueContext[Any], on_invalid: OnInvalid) -> Flow[_Popped | None]:
@@ -194,14 +200,9 @@ def _let_follow(
     fate = _find_fate(context, popped, on_invalid) if context.settings.holds_sequences else None
     if fate is None or dead is None:
         return popped, (yield from leave(context.broker, context.name, {sequence: 1}))
-    yield from _write_letter(context, popped, fate)
+    letter = yield from _write_letter(context, popped, fate)
     yield from hold(context.broker, context.name, [Letter(before["_id"], dead, sequence, place)])
-    return popped._replace(fate=fate), []
-
-
-def _is_exhausted(context: QueueContext[Any], before: Document) -> bool:
-    """Return whether an item had all its runs; one whose neighbour may have killed the worker gets one more."""
-    return context.settings.is_spent(attempts_of(before)) and not is_suspect(before)
+    return popped._replace(fate=fate, letter=letter), []
 
 
 def _find_fate(context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid) -> _Fate | None:
@@ -209,7 +210,7 @@ def _find_fate(context: QueueContext[Any], popped: _Popped, on_invalid: OnInvali
     if start_date.is_expired(popped.item, popped.item.read_at):
         attempts = attempts_of(popped.before)
         return _Fate(start_date.EXPIRED_REASON, None, attempts, "expired") if context.settings.buries_expired else None
-    if _is_exhausted(context, popped.before):
+    if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
         runs = max_runs(context)
         return _Fate(bury.reason_exhausted(runs), None, runs)
     try:
@@ -399,12 +400,11 @@ def _bury_popped(
     A crash before this command loses the item from a queue without history, as any crash after a pop does. If an item
     was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    id = yield from _write_letter(context, popped, _Fate(reason, error, attempts))
-    _record_burial(context, popped, id, event)
+    _record_burial(context, (yield from _write_letter(context, popped, _Fate(reason, error, attempts))), event)
 
 
-def _write_letter(context: QueueContext[Any], popped: _Popped, fate: _Fate) -> Flow[Any]:
-    """Write a popped item to the dead queue, and return its id there."""
+def _write_letter(context: QueueContext[Any], popped: _Popped, fate: _Fate) -> Flow[Document]:
+    """Write a popped item to the dead queue, and return it as it is stored there."""
     before, now = popped.before, context.broker.clock.now()
     burial, marks = bury.burial_update(
         context, popped.item, reason=fate.reason, error=fate.error, attempts=fate.attempts, now=now
@@ -416,10 +416,9 @@ def _write_letter(context: QueueContext[Any], popped: _Popped, fate: _Fate) -> F
     except Duplicate:
         dead["_id"] = new_id()
         yield from Command("insert_one", {"document": dead})
-    return dead["_id"]
+    return dead
 
 
-def _record_burial(context: QueueContext[Any], popped: _Popped, id: Any, event: Event) -> None:
+def _record_burial(context: QueueContext[Any], letter: Document, event: Event) -> None:
     context.count(event)
-    now, queue = context.broker.clock.now(), bury.dead_queue(context)
-    context.broker.record_put(queue, now, popped.item.priority, id=id, is_new=False)
+    context.broker.record_put(letter["q"], letter["when"], letter.get("priority"), id=letter["_id"], is_new=False)

@@ -349,7 +349,7 @@ def refresh_seen(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
     own = list(broker.schedules.values())
     for local in own:
         filter = {"_id": local.definition.id, "version": local.definition.version}
-        update = {"$set": {"seen": broker.clock.now(), "by": str(broker.identity)}}
+        update = {"$set": {"seen": broker.clock.now()}}  # not ``by``: another process may have defined it since
         yield from retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched))
     documents, now = (yield from _find_all(broker)), broker.clock.now()
     _report_lost(broker, [local for local in own if local.is_stored], documents)

@@ -29,6 +29,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.retry import retry_and_report
+from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, number_matched
 from mongoq.protocol.history.mistaken import refuse_mistake
 from mongoq.protocol.history.pages import (
@@ -42,11 +43,10 @@ from mongoq.protocol.history.pages import (
 from mongoq.protocol.history.read import NOT_RESERVED
 from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.history.search import Progress, count_free, search
-from mongoq.protocol.sequence.control import ensure_possible, run_atomic, send_statements
+from mongoq.protocol.sequence.control import ensure_possible, run_atomic
 from mongoq.protocol.sequence.enter import enter
 from mongoq.protocol.sequence.hold import release, take_back
 from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
-from mongoq.protocol.settle.bulk import count_found
 from mongoq.protocol.state.context import QueueContext
 
 LETTERS_PER_PAGE = 500
@@ -57,7 +57,6 @@ KEY_TAKEN = "a live item has its key; settle that one first, or give to="
 """Reason for refusing a letter with the key of a live item."""
 IDS_ALONE = "choose by ids=, or by where=, stage=, reason= and error=, not by both"
 """Problem of a call that selects letters in two ways."""
-Statement = tuple[str, dict[str, Any]]
 
 
 def revive(
@@ -433,7 +432,7 @@ def _send_statements(
     if not statements:
         return 0
     if context.broker.serverless:
-        return (yield from count_found(context.broker, statements))
+        return (yield from send_statements(context.broker, statements))
     command = Command("bulk_write", {"requests": statements, "ordered": False}, number_matched)
     moved, was_lost = yield from retry_and_report(lambda: _tolerant(command, statements, refusals))
     # A later reply does not count letters that an earlier command moved, so the total is counted by what is left.

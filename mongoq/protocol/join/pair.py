@@ -16,7 +16,7 @@ from mongoq.model.envelope import Document, new_envelope
 from mongoq.model.item import Item
 from mongoq.model.trace_headers import join_headers
 from mongoq.model.trail import LARGE_PAYLOAD_BYTES, MAX_HOPS, without_payloads
-from mongoq.protocol.settle.bulk import Statement
+from mongoq.protocol.base.statements import Statement
 from mongoq.protocol.settle.bury import burial_update
 from mongoq.protocol.settle.settle import retention_update
 from mongoq.protocol.settle.trail import Marker

@@ -13,10 +13,10 @@ from mongoq.model.item import Document, Item, id_key
 from mongoq.model.join_state import JoinState, rendezvous_id
 from mongoq.model.log_fields import log_fields
 from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.join.pair import Member, Pair, make_leave_statements
 from mongoq.protocol.sequence.leave import Promoted, record_promoted
-from mongoq.protocol.settle.bulk import Statement, count_found
 from mongoq.protocol.settle.exchange import FenceMiss
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -177,7 +177,7 @@ def write_states(
     if ended_ids:
         requests.append(("DeleteMany", {"filter": {"_id": {"$in": ended_ids}}}))
     if requests:
-        yield from count_found(spec.parked.broker, requests)
+        yield from send_statements(spec.parked.broker, requests)
 
 
 def send_results(broker: BrokerContext, doing: JoinTransaction) -> Flow[None]:
@@ -185,7 +185,7 @@ def send_results(broker: BrokerContext, doing: JoinTransaction) -> Flow[None]:
     expected = len(doing.own) + len(doing.members)
     requests = [*doing.own, *make_leave_statements(doing.members, doing.now)]
     # One count for all statements: a transaction that finds fewer items is aborted as a whole.
-    if requests and (yield from count_found(broker, requests)) < expected:
+    if requests and (yield from send_statements(broker, requests)) < expected:
         raise FenceMiss
     documents = [*map(broker.encoding.raw, doing.values), *(pair.raw for pair in doing.pairs)]
     for chunk in chunks(documents, lambda document: len(document.raw)):

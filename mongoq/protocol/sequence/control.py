@@ -7,17 +7,13 @@ from typing import Any, TypeVar
 
 from mongoq.errors import TransactionsUnavailable
 from mongoq.protocol.base.retry import retry_lost_race
+from mongoq.protocol.base.statements import Statement
 from mongoq.protocol.base.transaction import ensure_transactional, run_in_transaction
-from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.state.context import BrokerContext
 
 T = TypeVar("T")
 Kind = TypeVar("Kind", bound=Hashable)
-Statement = tuple[str, dict[str, Any]]
-
-METHODS = {"DeleteMany": "delete_many", "UpdateMany": "update_many", "UpdateOne": "update_one"}
-MAX_STATEMENTS = 1_000
-"""Statements of one bulk, at most."""
 
 
 def ensure_possible(broker: BrokerContext) -> Flow[None]:
@@ -49,14 +45,3 @@ def update_alike(ids: Mapping[Kind, Sequence[Any]], update: Callable[[Kind], Map
     """Return one statement for all documents that get the same update: the server takes less time for it."""
     for kind, alike in ids.items():
         yield "UpdateMany", {"filter": {"_id": {"$in": alike}}, "update": update(kind)}
-
-
-def send_statements(broker: BrokerContext, requests: Sequence[Statement]) -> Flow[None]:
-    """Send statements in order, in bulks where there is a server."""
-    if broker.serverless:
-        for kind, arguments in requests:
-            yield from Command[Any](METHODS[kind], arguments)
-        return
-    for start in range(0, len(requests), MAX_STATEMENTS):
-        bulk = requests[start : start + MAX_STATEMENTS]
-        yield from Command[Any]("bulk_write", {"requests": bulk, "ordered": True})

@@ -13,8 +13,9 @@ from mongoq.model.sequence import Target, control_id, held_entries
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
+from mongoq.protocol.base.statements import send_statements
 from mongoq.protocol.flow import Command, Flow
-from mongoq.protocol.sequence.control import ensure_possible, send_statements, update_alike
+from mongoq.protocol.sequence.control import ensure_possible, update_alike
 from mongoq.protocol.sequence.leave import Promoted, promote
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 

@@ -27,8 +27,9 @@ from mongoq.model.sequence import (
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
+from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Flow
-from mongoq.protocol.sequence.control import Statement, run_atomic, send_statements
+from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.leave import Promoted, promote, record_promoted
 from mongoq.protocol.state.context import BrokerContext
 

@@ -18,8 +18,9 @@ from mongoq.model.item import Document, Item, has_place
 from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id, held_entries
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Flow
-from mongoq.protocol.sequence.control import Statement, send_statements, update_alike
+from mongoq.protocol.sequence.control import update_alike
 from mongoq.protocol.state.context import BrokerContext
 
 MAX_LOOKUPS = 1_000

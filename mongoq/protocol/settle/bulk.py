@@ -23,6 +23,7 @@ from mongoq.model.process import Event
 from mongoq.model.raw import RawBatch, all_held, ids_of
 from mongoq.protocol.base.fence import LEASE_MARGIN, check_owner, ends_by, make_lost_error, may_be_new
 from mongoq.protocol.base.retry import retry_and_report
+from mongoq.protocol.base.statements import MAX_STATEMENTS, Statement, number_found, send_statements
 from mongoq.protocol.flow import (
     MAX_COMMAND_ITEMS,
     Command,
@@ -33,7 +34,6 @@ from mongoq.protocol.flow import (
     ReplyLost,
     chunks,
     finish,
-    number_matched,
     own_error,
 )
 from mongoq.protocol.sequence.leave import Promoted, record_promoted
@@ -41,12 +41,7 @@ from mongoq.protocol.settle.exchange import Exchange, FenceMiss, run_exchange
 from mongoq.protocol.settle.in_order import get_ready_to_enter, is_in_order, promote_next, rewrite, settle_one
 from mongoq.protocol.settle.settlement import Put, Settlement, patch_misfit_error, patch_too_large_error
 from mongoq.protocol.settle.states import read_states
-from mongoq.protocol.state.context import BrokerContext, QueueContext
-
-MAX_STATEMENTS = 1_000
-"""Statements of one bulk, at most."""
-Statement = tuple[str, dict[str, Any]]
-
+from mongoq.protocol.state.context import QueueContext
 
 Wanted = tuple[Item[Any], Settlement]
 
@@ -171,7 +166,7 @@ def settle_within(
     if is_ordered := any(is_in_order(*pair) for pair in wanted):
         changed, promoted = yield from rewrite(context, wanted)
     requests = make_statements(group_by_statement(changed))
-    if (yield from count_found(context.broker, requests)) < len(wanted):
+    if (yield from send_statements(context.broker, requests)) < len(wanted):
         raise FenceMiss
     return changed, [*promoted, *((yield from promote_next(context, wanted)) if is_ordered else ())]
 
@@ -322,34 +317,6 @@ def mark_done(context: QueueContext[Any], groups: Iterable[Group], tally: BulkRe
         context.broker.record_put(queue, when, *priorities, number=len(items), is_new=False)
     for event, number in events.items():
         context.count(event, number)
-
-
-METHODS = {
-    "DeleteMany": "delete_many",
-    "DeleteOne": "delete_one",
-    "UpdateMany": "update_many",
-    "UpdateOne": "update_one",
-}
-
-
-def count_found(broker: BrokerContext, requests: Sequence[Statement]) -> Flow[int]:
-    """Send statements in order, in one bulk where there is a server, and return the number of items found."""
-    if not broker.serverless:
-        return (yield from Command("bulk_write", {"requests": requests, "ordered": True}, number_found))
-    number = 0
-    for kind, arguments in requests:
-        parse = _number_deleted if kind.startswith("Delete") else number_matched
-        number += yield from Command(METHODS[kind], arguments, parse)
-    return number
-
-
-def _number_deleted(reply: Any) -> int:
-    return int(reply.deleted_count)
-
-
-def number_found(reply: Any) -> int:
-    """Return the number of items that a bulk has found."""
-    return int(reply.matched_count + reply.deleted_count)
 
 
 def _send(command: Command[int]) -> Flow[tuple[Mapping[int, Exception], int]]:

@@ -126,7 +126,9 @@ def check_move(context: QueueContext[Any], to: Destination, move: Move, *, key: 
         changes["headers"] = check_headers(move.headers, context.broker.encoding)
     check_due(move.delay, move.when)
     raw = bytes(context.broker.encoding.raw({"$set": changes, "$unset": unset_fields}).raw)
-    expires = check_expires(context.broker.clock, move.expires, move.delay, move.when)
+    expires = move.expires
+    if expires is not None:
+        expires = check_expires(context.broker.clock, expires, move.delay, move.when)
     return Handover(to.name, changes, unset_fields, patch, move.delay, move.when, raw, sequence, expires), payload
 
 

@@ -313,7 +313,6 @@ CASES = [
     case("size", lambda: read.size(context(), "scheduled"), "count_documents", ANY_TOKEN, 0),
     case("counts", lambda: read.counts(context(), 5), "aggregate", ANY_TOKEN, []),
     case("next_when", lambda: read.find_next_due(context()), "aggregate", ANY_TOKEN, []),
-    case("remove", lambda: read.remove(context(), ID), "delete_one", ANY_TOKEN, matched(1)),
     case(
         "history",
         lambda: pages.history_page(

@@ -11,6 +11,7 @@ import pytest
 from bson import ObjectId
 
 from mongoq.model.item import Item
+from mongoq.model.sequence import control_id
 from mongoq.model.trail import StageMark
 from mongoq.protocol.claim.expiry import settle_expired_head, start_or_expire
 from mongoq.protocol.flow import Command, Refused
@@ -139,11 +140,12 @@ def test_heads_of_sequences_are_settled_if_they_still_are_expired_with_those_beh
     heads = [placed(when=NOW), placed(_id=started, when=NOW, sequence="b")]
     behind = [placed(_id=OTHER, ready_from=NOW, place=1), placed(_id=last, ready_from=NOW, place=2, start_by=None)]
     follows = {"_id": last, "ready_from": NOW, "priority": 0, "place": 2}
-    replies: list[Any] = [heads, [{"_id": ID}], behind, matched(2), [follows], matched(1), []]
+    control = {"_id": control_id("orders", "a"), "next": 3, "open": 1}
+    replies: list[Any] = [heads, [{"_id": ID}], behind, matched(2), [follows], [control], matched(1), []]
     commands, number = play(settle_expired_head(queue), replies)
     assert number == 2
     settled = commands[3]
     assert (settled.method, settled.arguments["filter"]) == ("delete_many", {"_id": {"$in": [ID, OTHER]}})
-    assert commands[5].arguments["filter"]["_id"] == {"$in": [last]}
-    assert commands[5].arguments["update"]["$set"]["when"] == NOW
-    assert len(commands) == 7, "what follows may have expired too, so the head is read again"
+    assert commands[6].arguments["filter"]["_id"] == {"$in": [last]}
+    assert commands[6].arguments["update"]["$set"]["when"] == NOW
+    assert len(commands) == 8, "what follows may have expired too, so the head is read again"
