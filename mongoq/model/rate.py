@@ -175,6 +175,10 @@ class Block:
         """Number of slots left."""
         return max(0, math.floor((self.end - self.next + ROUNDING_MS) / self.pace.interval))
 
+    def is_usable(self, now: float) -> bool:
+        """Return whether a slot is left that can be used now or later."""
+        return max(self.next, now - self.pace.tolerance) <= self.end - self.pace.interval + ROUNDING_MS
+
 
 def take_block(
     bucket: Bucket | None, pace: Pace, now: float, n: int, own: Block | None = None
@@ -182,7 +186,8 @@ def take_block(
     """Take up to ``n`` slots from a bucket; returns the block, or the milliseconds until there is one.
 
     ``own`` is the last block of this process. If no other process has taken slots since, the new block begins where
-    that one was used up, and the second value is True: it contains the rest of the own one.
+    that one was used up, and the second value is True: it contains the rest of the own one. That rest alone is no block:
+    it would begin later each time, and its slots never come.
     """
     is_next = own is not None and bucket is not None and own.end == bucket.next and own.pace == pace
     if bucket is None:
@@ -193,8 +198,10 @@ def take_block(
     else:
         base = bucket.next - bucket.interval + pace.interval
     base = max(base, now - pace.tolerance + pace.lead)
-    if base > now + pace.ahead:
-        return base - now - pace.ahead
+    rest = own.number if own is not None and is_next and own.is_usable(now) else 0
+    first_new = base + rest * pace.interval
+    if first_new > now + pace.ahead:
+        return first_new - now - pace.ahead
     n = min(n, int((now + pace.ahead - base) / pace.interval) + 1)
     return Block(base, base + n * pace.interval + pace.slack_of(n), pace), is_next
 

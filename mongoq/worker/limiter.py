@@ -49,6 +49,8 @@ KNOWN_SECONDS = 0.2
 """Seconds for which permits are used without looking whether other workers ask for some."""
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.005, 0.25
 """Seconds between two tries of a limited consumer, at least and at most."""
+MAX_SLOT_REST_SECONDS = 5.0
+"""Seconds after which a worker looks again for slots, at most, however slow the rate is."""
 REFUSED_PAUSE_SECONDS = 0.05
 """Seconds after which a worker without any permit asks again."""
 BUSY_PAUSE_SECONDS = 0.002
@@ -186,7 +188,8 @@ class Limiter:
             if usable > 0:
                 return min(n, usable)
             if wait > 0:
-                self._rest(wait / 1000)
+                # Not for longer: a worker that stops gives slots back, which then are free again.
+                self._rest(min(wait / 1000, MAX_SLOT_REST_SECONDS))
                 return 0
         self._rest((self._slots.first() - self._now() - CLAIM_LEAD_MS) / 1000)
         return 0

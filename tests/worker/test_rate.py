@@ -152,6 +152,17 @@ def test_two_workers_share_a_rate(desk: Desk, raw: Any, queue: Any, used_slots: 
     assert raw.find_one({"_id": "rate:orders"})["expires"] is not None
 
 
+@pytest.mark.parametrize("rate", ["3/h", "12/m", "2/s"])
+def test_an_idle_worker_starts_the_first_item_of_a_slow_rate(desk: Desk, queue: Any, raw: Any, rate: str) -> None:
+    starts = Starts()
+    starts.consume(desk, "orders", concurrency=4, rate=rate)
+    running = desk.start()
+    until(lambda: raw.find_one({"_id": "rate:orders"}) is not None)  # it has looked for items, in vain
+    queue.push(1)
+    until(lambda: len(starts.times["orders"]) == 1)
+    running.stop()
+
+
 def test_a_rate_follows_what_is_configured(desk: Desk, queue: Any) -> None:
     starts = Starts()
     times = starts.times["orders"]

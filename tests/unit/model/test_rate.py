@@ -136,6 +136,21 @@ def test_a_backlog_uses_the_limit_up(text: str, burst: int | None, workers: int)
     assert 0.95 * expected <= len(starts) <= expected + (burst or parse_rate(text).default_burst)
 
 
+def test_a_slot_stays_where_it_is_while_no_other_one_can_be_had() -> None:
+    pace = make_pace("3/h", None)
+    taken = take_block(None, pace, 0.0, 1)
+    assert not isinstance(taken, float)
+    block, _ = taken
+    bucket = Bucket(block.end, pace.interval)
+    for now in (1.0, 10.0, 50.0):
+        wait = take_block(bucket, pace, now, 3, block)
+        assert isinstance(wait, float)
+        assert wait > pace.interval - 2 * AHEAD_MS
+    later = take_block(bucket, pace, 500.0, 3, block)  # it was not used in time
+    assert not isinstance(later, float)
+    assert (later[0].next, later[0].number, later[1]) == (500.0 + pace.lead, 1, True)
+
+
 def test_a_new_rate_begins_one_of_its_intervals_after_the_last_slot() -> None:
     slow, fast = make_pace("1/h", None), make_pace("5/s", None)
     taken = take_block(None, slow, 0.0, 1)
