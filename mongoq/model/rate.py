@@ -186,8 +186,8 @@ def take_block(
     """Take up to ``n`` slots from a bucket; returns the block, or the milliseconds until there is one.
 
     ``own`` is the last block of this process. If no other process has taken slots since, the new block begins where
-    that one was used up, and the second value is True: it contains the rest of the own one. That rest alone is no block:
-    it would begin later each time, and its slots never come.
+    that one was used up, and the second value is True: it contains the rest of the own one. That rest alone is no
+    block: it would begin later each time, and its slots would never come.
     """
     is_next = own is not None and bucket is not None and own.end == bucket.next and own.pace == pace
     if bucket is None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -45,10 +46,8 @@ def test_programs_that_tick_and_change_a_schedule_make_each_tick_once(
         time.sleep(random.uniform(0, 0.05))
 
     def change(own: mongoq.Broker) -> None:
-        try:
+        with suppress(RuntimeError):  # "the schedule keeps changing": six programs tick hundreds of times a second
             own.schedule("often", queue=random.choice(["one", "two"]), **options)
-        except RuntimeError as error:  # six programs tick hundreds of times a second
-            assert "keeps changing" in str(error)  # noqa: PT017
         time.sleep(random.uniform(0.02, 0.05))
 
     def run_now(own: mongoq.Broker) -> None:
