@@ -152,9 +152,7 @@ def test_progress_counts_items_that_wait_for_others_of_their_sequence(broker: mo
         return payload
 
     with pipeline.start(broker) as run:
-        until(lambda: run.progress().stages["work"].running == 1)
-        counts = run.progress().stages["work"]
-        assert (counts.waiting, counts.blocked) == (0, 4)
+        until(lambda: (counts := run.progress().stages["work"]).reserved == 1 and counts.blocked == 4)
         go.set()
 
 
