@@ -23,7 +23,7 @@ from mongoq.embedded import EmbeddedServer
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.state import claim_hints
 from tests.proxy import Proxy
-from tests.servers import drop, empty, spare_the_journal
+from tests.servers import drop, empty, make_indexes, spare_the_journal
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark starts its workers with the first python3 on PATH
 # What a JVM of a test compiles hardly ever runs often enough to be worth a second compilation.
@@ -116,8 +116,12 @@ def module_database(client: MongoClient[Any]) -> Iterator[str]:
 
 @pytest.fixture
 def emptied_database(client: MongoClient[Any], module_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a database without documents; to make indexes for each test takes a third of the server's time."""
+    """The name of a database without documents; to make indexes for each test takes a third of the server's time.
+
+    The indexes are there from the beginning, so no test depends on those that ran before it in its process.
+    """
     monkeypatch.setattr(queue_settings, "_warned", set())  # else the process has warned of its queues already
+    make_indexes(client, module_database)
     yield module_database
     empty(client, module_database)
 

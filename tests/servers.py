@@ -9,7 +9,7 @@ from pymongo import MongoClient
 from mongoq.embedded import EmbeddedServer
 from mongoq.model.indexes import INDEXES
 
-__all__ = ["drop", "empty", "spare_the_journal"]
+__all__ = ["drop", "empty", "make_indexes", "spare_the_journal"]
 
 
 def spare_the_journal(server: EmbeddedServer) -> None:
@@ -24,6 +24,12 @@ def spare_the_journal(server: EmbeddedServer) -> None:
         client.admin.command("replSetReconfig", {**config, **changed})
         # Without a write after it, the first drop of a database would wait for 20 s (6.0).
         client.admin.command("appendOplogNote", 1, data={"changed": "journal"})
+
+
+def make_indexes(client: MongoClient[Any], database: str, collection: str = "mongoq") -> None:
+    """Make the indexes of mongoq, and the collection, where they are missing (``createIndexes``)."""
+    indexes = [index.document() for index in INDEXES]
+    client[database].command({"createIndexes": collection, "indexes": indexes})
 
 
 def drop(client: MongoClient[Any], name: str) -> None:

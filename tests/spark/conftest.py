@@ -17,7 +17,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from mongoq.embedded import EmbeddedServer
-from mongoq.model.indexes import INDEXES
+from tests.servers import make_indexes
 
 pytest.importorskip("pyspark", reason="mongoq-driver[spark] is not installed")
 
@@ -134,7 +134,7 @@ class Store:
 def store(server: EmbeddedServer, client: MongoClient[dict[str, Any]]) -> Iterator[Store]:
     database = client.get_database("spark_tests")
     collection = database.get_collection(f"c{uuid.uuid4().hex[:12]}")
-    database.command({"createIndexes": collection.name, "indexes": [index.document() for index in INDEXES]})
+    make_indexes(client, database.name, collection.name)
     yield Store(server.uri, collection, datetime.now(UTC).replace(microsecond=0))
     collection.drop()
 
