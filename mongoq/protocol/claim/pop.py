@@ -57,19 +57,19 @@ class _Popped(NamedTuple):
         before: its envelope as it was.
         item: the item made of it.
         token: ``settled`` of the history or stub that it left, if any.
-        fate: why it was buried with the pop, as a letter that holds its sequence; ``None`` for other items.
-        letter: that letter, as it is stored; empty for other items.
+        outcome: what becomes of it; ``None`` until that is found out.
+        letter: what is stored of it in the dead queue, if it was buried with the pop; empty for other items.
     """
 
     before: Document
     item: Item[Any]
     token: ObjectId
-    fate: _Fate | None = None
+    outcome: Item[Any] | _Unfit | None = None
     letter: Document = MappingProxyType({})
 
 
-class _Fate(NamedTuple):
-    """Reason, error and counted runs of a popped item that is buried instead of returned, and what it counts as."""
+class _Unfit(NamedTuple):
+    """Reason, error and counted runs of a popped item that is not returned, and what it counts as."""
 
     reason: str
     error: PayloadInvalid | None
@@ -82,45 +82,55 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     check_on_invalid(on_invalid)
     yield from ensure_ready(context)
     while popped := (yield from claim_first(context, partial(_take_in_order, context, on_invalid))):
-        item = popped.item
         if "origin" in popped.before:
             yield from _end_hold(context, popped.before)
-        if popped.fate is not None:
-            _record_burial(context, popped.letter, popped.fate.event)
-            if popped.fate.error is not None:
-                log_burial(item, popped.fate.error)
-            if popped.fate.event == "expired":
-                yield from start_date.settle_expired_head(context)
-            continue
-        if start_date.is_expired(item, item.read_at):
-            yield from _settle_expired(context, popped)
-            continue
-        if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
-            runs = max_runs(context)
-            yield from _bury_popped(context, popped, bury.reason_exhausted(runs), None, runs)
-            continue
-        try:
-            decoded = context.decode_payload(item)
-        except PayloadInvalid as error:
-            burial = partial(_bury_popped, context, popped, invalid_reason(error), error, item.attempts)
-            yield from bury_or_raise(context, item, error, on_invalid, burial)
-        else:
+        outcome = popped.outcome or _judge(context, popped)
+        if isinstance(outcome, Item):
             context.count("get")
-            return decoded
+            return outcome
+        yield from _settle_unfit(context, popped, outcome, on_invalid)
     return None
 
 
-def _settle_expired(context: QueueContext[Any], popped: _Popped) -> Flow[None]:
-    """Settle a popped item that was not started in time: it has left the queue, and only a dead letter is missing.
+def _judge(context: QueueContext[M], popped: _Popped) -> Item[M] | _Unfit:
+    """Return a popped item decoded, or why its caller does not get it."""
+    item, attempts = popped.item, attempts_of(popped.before)
+    if start_date.is_expired(item, item.read_at):
+        return _Unfit(start_date.EXPIRED_REASON, None, attempts, "expired")
+    if context.settings.is_spent(attempts) and not is_suspect(popped.before):
+        runs = max_runs(context)
+        return _Unfit(bury.reason_exhausted(runs), None, runs)
+    try:
+        return context.decode_payload(item)
+    except PayloadInvalid as error:
+        return _Unfit(invalid_reason(error), error, item.attempts)
 
-    The others at the head of the queue are settled with it.
+
+def _is_buried(context: QueueContext[Any], unfit: _Unfit, on_invalid: OnInvalid) -> bool:
+    """Return whether a popped item goes to the dead queue, if the queue has one."""
+    if unfit.event == "expired":
+        return context.settings.buries_expired
+    return unfit.error is None or on_invalid == "bury"
+
+
+def _settle_unfit(context: QueueContext[Any], popped: _Popped, unfit: _Unfit, on_invalid: OnInvalid) -> Flow[None]:
+    """Bury a popped item that its caller does not get, or raise with it; an expired one may be gone for good.
+
+    The others at the head of the queue that have expired are settled with it.
     """
-    if context.settings.buries_expired:
-        attempts = attempts_of(popped.before)
-        yield from _bury_popped(context, popped, start_date.EXPIRED_REASON, None, attempts, event="expired")
+    if popped.letter:
+        _record_burial(context, popped.letter, unfit.event)
+        if unfit.error is not None:
+            log_burial(popped.item, unfit.error)
+    elif unfit.error is not None:
+        burial = partial(_bury_popped, context, popped, unfit)
+        yield from bury_or_raise(context, popped.item, unfit.error, on_invalid, burial)
+    elif _is_buried(context, unfit, on_invalid):
+        yield from _bury_popped(context, popped, unfit)
     else:
-        context.count("expired")
-    yield from start_date.settle_expired_head(context)
+        context.count(unfit.event)
+    if unfit.event == "expired":
+        yield from start_date.settle_expired_head(context)
 
 
 def _take_in_order(context: QueueContext[Any], on_invalid: OnInvalid) -> Flow[_Popped | None]:
@@ -197,27 +207,13 @@ def _let_follow(
     sequence, place, dead = before.get("sequence"), before.get("place"), context.settings.dead
     if place is None or not isinstance(sequence, str):
         return popped, []
-    fate = _find_fate(context, popped, on_invalid) if context.settings.holds_sequences else None
-    if fate is None or dead is None:
+    outcome = _judge(context, popped) if context.settings.holds_sequences and dead is not None else None
+    popped = popped._replace(outcome=outcome)
+    if dead is None or not isinstance(outcome, _Unfit) or not _is_buried(context, outcome, on_invalid):
         return popped, (yield from leave(context.broker, context.name, {sequence: 1}))
-    letter = yield from _write_letter(context, popped, fate)
-    yield from hold(context.broker, context.name, [Letter(before["_id"], dead, sequence, place)])
-    return popped._replace(fate=fate, letter=letter), []
-
-
-def _find_fate(context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid) -> _Fate | None:
-    """Return why a popped item is to be buried; ``None`` for an item that its caller gets."""
-    if start_date.is_expired(popped.item, popped.item.read_at):
-        attempts = attempts_of(popped.before)
-        return _Fate(start_date.EXPIRED_REASON, None, attempts, "expired") if context.settings.buries_expired else None
-    if context.settings.is_spent(attempts_of(popped.before)) and not is_suspect(popped.before):
-        runs = max_runs(context)
-        return _Fate(bury.reason_exhausted(runs), None, runs)
-    try:
-        context.decode_payload(popped.item)
-    except PayloadInvalid as error:
-        return _Fate(invalid_reason(error), error, popped.item.attempts) if on_invalid == "bury" else None
-    return None
+    letter = yield from _write_letter(context, popped, outcome)
+    yield from hold(context.broker, context.name, [Letter(letter["_id"], dead, sequence, place)])
+    return popped._replace(letter=letter), []
 
 
 class _UnreadableBuried(Unreadable):
@@ -386,28 +382,20 @@ def _delete_stub(
         yield from Command("update_one", {"filter": stub, "update": {"$set": {"expires": expires}}})
 
 
-def _bury_popped(
-    context: QueueContext[Any],
-    popped: _Popped,
-    reason: str,
-    error: PayloadInvalid | None,
-    attempts: int,
-    *,
-    event: Event = "dead",
-) -> Flow[None]:
+def _bury_popped(context: QueueContext[Any], popped: _Popped, unfit: _Unfit) -> Flow[None]:
     """Put a popped item into the dead queue, in place of the history or stub that it left.
 
     A crash before this command loses the item from a queue without history, as any crash after a pop does. If an item
     was pushed under its id meanwhile, that item stays, and the dead letter gets a new id.
     """
-    _record_burial(context, (yield from _write_letter(context, popped, _Fate(reason, error, attempts))), event)
+    _record_burial(context, (yield from _write_letter(context, popped, unfit)), unfit.event)
 
 
-def _write_letter(context: QueueContext[Any], popped: _Popped, fate: _Fate) -> Flow[Document]:
+def _write_letter(context: QueueContext[Any], popped: _Popped, unfit: _Unfit) -> Flow[Document]:
     """Write a popped item to the dead queue, and return it as it is stored there."""
     before, now = popped.before, context.broker.clock.now()
     burial, marks = bury.burial_update(
-        context, popped.item, reason=fate.reason, error=fate.error, attempts=fate.attempts, now=now
+        context, popped.item, reason=unfit.reason, error=unfit.error, attempts=unfit.attempts, now=now
     )
     fields = {name: value for name, value in before.items() if name not in burial["$unset"] and name != "place"}
     dead = {**fields, **burial["$set"], **marks.in_document(before)}
