@@ -68,6 +68,7 @@ class Backlog:
         claiming: True while a claim is under way or may follow; False after the fetch loop has ended.
         outcomes: items to settle, each with its outcome.
         put_off: number of items that the last settlement put off; set by the settler.
+        is_dry: True while the fetch loop waits, and its last claim has found nothing; set by the fetcher.
         running: handler calls under way.
         idle: wake events of runners without work, in the order of their waiting.
         is_limited: True while the queue has limits: then nothing is claimed ahead. Set by ``set_limit``.
@@ -91,6 +92,7 @@ class Backlog:
         self.fetch_event = WakeEvent()
         self._filled_at = float("-inf")
         self.put_off = 0
+        self.is_dry = False
         self.closed, self.claiming = False, True
         self.outcomes: list[ItemOutcome] = []
         self.running: set[HandlerCall] = set()
@@ -151,6 +153,12 @@ class Backlog:
             wanted = max(self._consumer.concurrency - running, 0) * self._size + ahead - waiting
             # Claim only when half of the target is missing: a few large claims cost less than many small ones.
             return self._byte_limit.claim_size(wanted, self._leases.bytes) if wanted > 0 and wanted * 2 >= ahead else 0
+
+    def has_nothing_to_run(self) -> bool:
+        """Return whether a run is free, no item waits for one, and the queue has none either."""
+        with self._lock:
+            is_free = len(self.running) < self._consumer.concurrency and not self._waiting
+            return self.is_dry and is_free and not (self.closed or self.is_limited)
 
     def _count_unsettled(self) -> int:
         """Return the number of items whose calls have ended, items in a settle command included."""

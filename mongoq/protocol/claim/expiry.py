@@ -34,7 +34,8 @@ from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Flow, PartlyRefused, Refused, Unreadable, number_matched
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold
-from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
+from mongoq.protocol.sequence.leave import leave
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.bulk import Wanted, run_bulk
 from mongoq.protocol.settle.bury import make_burial
 from mongoq.protocol.settle.settle import make_unstarted

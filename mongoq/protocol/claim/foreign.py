@@ -18,7 +18,8 @@ from mongoq.model.log_fields import log_fields
 from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold
-from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
+from mongoq.protocol.sequence.leave import leave
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.settle import HISTORY_FIELDS
 from mongoq.protocol.state.context import QueueContext
 

@@ -37,7 +37,8 @@ from mongoq.protocol.flow import Command, Duplicate, Flow, Refused, ReplyLost, U
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold, release_gone
-from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
+from mongoq.protocol.sequence.leave import leave
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.sequence.repair import lacks_head
 from mongoq.protocol.settle import bury, settle
 from mongoq.protocol.state.context import QueueContext

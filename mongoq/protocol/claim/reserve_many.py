@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, count, duration, wait_seconds
+from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.item import Item, id_key
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
+from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.batch_claim import BatchClaim, give_back_command, send_claim
 from mongoq.protocol.claim.candidates import Candidates, begin_read_ahead, read_candidates, read_ids
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatched
@@ -33,6 +35,7 @@ from mongoq.protocol.claim.reserve import (
 )
 from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Blocked, Command, Flow
 from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.taker import Handed
 from mongoq.protocol.wait.wait import wait_for_item
 
 M = TypeVar("M")
@@ -253,17 +256,17 @@ def claim_batch(
     lease: timedelta | None,
     *,
     over: Callable[[], bool],
-    answered: Callable[[], object] = lambda: None,
+    answered: Callable[[bool], object] = lambda _: None,
     screen: ItemFilter | None = None,
     limit: ClaimLimit | None = None,
 ) -> Flow[ClaimedBatch[M] | None]:
     """Claim up to ``n`` items that are to run beside others, waiting for the first as long as it takes.
 
     Items with expired leases stay in the queue; the result says whether there are any. ``over`` ends the wait, and the
-    result is ``None``. ``answered`` is called when the server has answered, also if there was nothing: the caller, who
-    may wait for hours then, learns that an outage is over. The wait also ends when a ``screen`` has settled items that
-    do not match, or when the ``limit`` allows no claim now. What it allows is taken before each claim, and what a claim
-    has not needed is given back after it.
+    result is ``None``. ``answered`` is called when the server has answered, with false if there was nothing: the
+    caller, who may wait for hours then, learns that an outage is over. The wait also ends when a ``screen`` has settled
+    items that do not match, or when the ``limit`` allows no claim now. What it allows is taken before each claim, and
+    what a claim has not needed is given back after it.
     """
 
     def attempt() -> Flow[ClaimedBatch[M] | None]:
@@ -275,7 +278,7 @@ def claim_batch(
             claimed = yield from claim_batch_now(context, n, lease, "bury", skips_lapsed=True, screen=screen)
         else:
             claimed = yield from _claim_within(context, n, lease, screen, limit)
-        answered()
+        answered(claimed is not None)
         if claimed is not None:
             claimed.seconds = time.monotonic() - began
         return claimed
@@ -298,6 +301,24 @@ def _claim_within(
     if claimed is None or not claimed.items:
         yield from limit.give_back()
     return claimed
+
+
+def take_over(context: QueueContext[M], handed: Sequence[Handed]) -> Flow[list[Item[M]]]:
+    """Return the items that settlements have reserved for this worker, as ``claim_batch`` returns those of a claim.
+
+    It needs no command for them, unless one cannot be decoded: that one is buried. A crash before it leaves them
+    reserved to the ends of their leases.
+    """
+    items = []
+    for document, marks, now in handed:
+        if isinstance(document, UnreadableDocument):
+            yield from foreign.bury_unreadable(context, q=context.name, when=marks["when"], token=marks["token"])
+        else:
+            fields = {name: value for name, value in document.items() if name != "ready_from"}
+            items.append(context.raw_item({**fields, **marks, "attempts": 1}, now, due=now))
+    decoded = yield from _decode(context, items, "bury")
+    context.count("reserve", len(decoded))
+    return decoded
 
 
 def claim_exclusive(

@@ -33,7 +33,7 @@ from mongoq.protocol.coordination.document_lease import (
 from mongoq.protocol.coordination.records import EncodedRecord, Yielded, documents
 from mongoq.protocol.flow import Command, Flow, chunks, has_matched
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, with_place
-from mongoq.protocol.sequence.leave import Promoted, record_promoted
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [

@@ -45,7 +45,8 @@ from mongoq.protocol.coordination.document_lease import (
 )
 from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Command, Flow, delete_many, has_matched
 from mongoq.protocol.sequence.control import run_atomic
-from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
+from mongoq.protocol.sequence.leave import leave
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext

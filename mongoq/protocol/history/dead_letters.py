@@ -46,7 +46,8 @@ from mongoq.protocol.history.search import Progress, count_free, search
 from mongoq.protocol.sequence.control import ensure_possible, run_atomic
 from mongoq.protocol.sequence.enter import enter
 from mongoq.protocol.sequence.hold import release, take_back
-from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
+from mongoq.protocol.sequence.leave import leave
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import QueueContext
 
 LETTERS_PER_PAGE = 500

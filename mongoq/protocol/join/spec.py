@@ -16,7 +16,7 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Flow, chunks
 from mongoq.protocol.join.pair import Member, Pair, make_leave_statements
-from mongoq.protocol.sequence.leave import Promoted, record_promoted
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.exchange import FenceMiss
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 

@@ -15,7 +15,7 @@ from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.push.insert import find_pushed, id_taken_error, insert_command
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.enter import enter, record_new, with_place
-from mongoq.protocol.sequence.leave import Promoted, record_promoted
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import QueueContext
 
 Ordered = tuple[Mapping[str, Any], "str | None"]

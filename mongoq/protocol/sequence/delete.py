@@ -12,7 +12,8 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.protocol.flow import Flow, delete_many
 from mongoq.protocol.sequence.control import run_atomic
-from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
+from mongoq.protocol.sequence.leave import leave
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import QueueContext
 
 DELETED_PER_TRANSACTION = 1_000

@@ -16,7 +16,8 @@ from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.statements import send_statements
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.sequence.control import ensure_possible, update_alike
-from mongoq.protocol.sequence.leave import Promoted, promote
+from mongoq.protocol.sequence.leave import promote
+from mongoq.protocol.sequence.promotion import Promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 

@@ -30,7 +30,8 @@ from mongoq.protocol.base.queue_settings import CONTROL_PREFIX
 from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.sequence.control import run_atomic
-from mongoq.protocol.sequence.leave import Promoted, promote, record_promoted
+from mongoq.protocol.sequence.leave import promote
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext
 
 HELD_PER_PAGE = 1_000

@@ -21,29 +21,12 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.sequence.control import update_alike
+from mongoq.protocol.sequence.promotion import FIRST_FIELDS, NEXT_FIELDS, Promoted, make_promoted, promote_first
 from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol.state.taker import Taker
 
 MAX_LOOKUPS = 1_000
 """Sequences that one command looks up, at most."""
-NEXT_FIELDS = {"ready_from": 1, "priority": 1, "place": 1}
-"""Projection of an item that is next in its sequence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Promoted:
-    """An item that is first in its sequence now.
-
-    Attributes:
-        queue: the queue.
-        id: the item.
-        when: the time from which on it is eligible.
-        priority: its priority.
-    """
-
-    queue: str
-    id: Any
-    when: datetime
-    priority: Any
 
 
 @dataclass(slots=True)
@@ -84,10 +67,13 @@ class _Changes:
             yield "DeleteMany", {"filter": {"_id": {"$in": self.closed}}}
 
 
-def leave(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow[list[Promoted]]:
+def leave(
+    broker: BrokerContext, queue: str, numbers: Mapping[str, int], *, taker: Taker | None = None
+) -> Flow[list[Promoted]]:
     """Promote the next items of sequences that so many heads have left, and return them.
 
-    Called in the transaction in which the heads leave, after they have. ``record_promoted`` follows it.
+    Called in the transaction in which the heads leave, after they have. ``record_promoted`` follows it. Where one head
+    has left one sequence, one command finds and promotes the next item, and may reserve it for a ``taker``.
     """
     numbers = {sequence: number for sequence, number in numbers.items() if number > 0}
     if not numbers:
@@ -96,14 +82,20 @@ def leave(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Flow
     promoted: list[Promoted] = []
     now, most, may_be_held = broker.clock.now(), _known_limit(broker, queue), _may_be_held(broker, queue)
     names = list(numbers)
+    known: Mapping[str, list[Document]] | None = None
+    if most == 1 and list(numbers.values()) == [1] and not (may_be_held or broker.serverless):
+        first, is_known = yield from promote_first(broker, queue, names[0], taker)
+        if first is not None:
+            return [first]
+        known = {names[0]: []} if is_known else None
     for start in range(0, len(names), MAX_LOOKUPS):
         some = {name: numbers[name] for name in names[start : start + MAX_LOOKUPS]}
         for sequence, (control, following) in (
-            yield from _look_up(broker, queue, some, most, may_be_held=may_be_held)
+            yield from _look_up(broker, queue, some, most, known, may_be_held=may_be_held)
         ).items():
             chosen = following[: _room(control, numbers[sequence], most)]
             for document in chosen:
-                promoted.append(_promoted(queue, document, now))
+                promoted.append(make_promoted(queue, document, now))
                 changes.promote(promoted[-1])
             if left := numbers[sequence] - len(chosen):
                 changes.close(control, left)
@@ -135,18 +127,11 @@ def promote(broker: BrokerContext, queue: str, numbers: Mapping[str, int]) -> Fl
     promoted: dict[str, list[Promoted]] = {}
     for sequence, number in numbers.items():
         following = yield from _find_following(broker, queue, sequence, number)
-        promoted[sequence] = [_promoted(queue, document, now) for document in following]
+        promoted[sequence] = [make_promoted(queue, document, now) for document in following]
         for item in promoted[sequence]:
             changes.promote(item)
     yield from send_statements(broker, list(changes.statements()))
     return promoted
-
-
-def record_promoted(broker: BrokerContext, promoted: Iterable[Promoted]) -> None:
-    """Wake the waiters of this process for promoted items; others hear of them by the change stream."""
-    for item in promoted:
-        priorities = [item.priority] if isinstance(item.priority, int) else []
-        broker.record_put(item.queue, item.when, *priorities, id=item.id, is_new=False)
 
 
 def _known_limit(broker: BrokerContext, queue: str) -> int | None:
@@ -172,22 +157,22 @@ def _room(control: Document, number: int, most: int | None) -> int:
 
 
 def _look_up(
-    broker: BrokerContext, queue: str, numbers: Mapping[str, int], limit: int | None, *, may_be_held: bool
+    broker: BrokerContext,
+    queue: str,
+    numbers: Mapping[str, int],
+    limit: int | None,
+    known: Mapping[str, list[Document]] | None,
+    *,
+    may_be_held: bool,
 ) -> Flow[dict[str, tuple[Document, list[Document]]]]:
     """Read the control document of each sequence, and the items that are next in it (``aggregate``, ``find``).
 
-    A sequence whose control document is gone, deleted by hand, has what another head would find: its next items.
+    A sequence whose control document is gone, deleted by hand, has what another head would find: its next items. The
+    items may be ``known`` already.
     Where one head goes, and one item follows it, the control document is not read, unless a letter may hold it.
     """
     most = max(*numbers.values(), limit or 1)
-    if most == 1:
-        following = yield from _find_first(broker, queue, list(numbers))
-    elif broker.serverless or len(numbers) == 1:
-        following = {}
-        for sequence in numbers:
-            following[sequence] = yield from _find_following(broker, queue, sequence, most)
-    else:
-        following = yield from _join_following(broker, queue, list(numbers), most)
+    following = known or (yield from _find_next(broker, queue, list(numbers), most))
     ids = {
         control_id(queue, name): name
         for name, number in numbers.items()
@@ -200,25 +185,36 @@ def _look_up(
     return {name: (controls.get(name, {}), following[name]) for name in numbers}
 
 
+def _find_next(broker: BrokerContext, queue: str, sequences: list[str], most: int) -> Flow[dict[str, list[Document]]]:
+    """Find up to ``most`` next items of each sequence."""
+    if most == 1:
+        return (yield from _find_first(broker, queue, sequences))
+    if not broker.serverless and len(sequences) > 1:
+        return (yield from _join_following(broker, queue, sequences, most))
+    following = {}
+    for sequence in sequences:
+        following[sequence] = yield from _find_following(broker, queue, sequence, most)
+    return following
+
+
 def _find_first(broker: BrokerContext, queue: str, sequences: Sequence[str]) -> Flow[dict[str, list[Document]]]:
     """Find the next item of each sequence; none where a head is there, which is so after the limit was lowered.
 
     Of many sequences the server reads one entry of the index for each: a ``$sort`` by the index and a ``$group`` with
     nothing but ``$first`` are a ``DISTINCT_SCAN``. An item that another program left without a date is passed over.
     """
-    fields = {**NEXT_FIELDS, "when": 1}
     first: dict[str, Document] = {}
     if broker.serverless or len(sequences) == 1:
         for sequence in sequences:
             filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE}
-            for document in (yield from find_few(broker, filter, [("place", 1)], 1, projection=fields)):
+            for document in (yield from find_few(broker, filter, [("place", 1)], 1, projection=FIRST_FIELDS)):
                 first[sequence] = document
     else:
         pipeline: list[Mapping[str, Any]] = [
             {"$match": {"q": queue, "sequence": {"$in": sequences}, "place": HAS_PLACE}},
             {"$sort": dict(SEQUENCE_ORDER)},
             {"$group": {"_id": "$sequence", "first": {"$first": "$$ROOT"}}},
-            {"$project": {f"first.{name}": 1 for name in ("_id", *fields)}},
+            {"$project": {f"first.{name}": 1 for name in ("_id", *FIRST_FIELDS)}},
         ]
         documents: list[Any] = yield from Command("aggregate", {"pipeline": pipeline})
         first = {document["_id"]: document["first"] for document in documents}
@@ -254,7 +250,3 @@ def _join_following(
 def _find_following(broker: BrokerContext, queue: str, sequence: str, number: int) -> Flow[list[Document]]:
     filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE, "ready_from": IS_BLOCKED}
     return (yield from find_few(broker, filter, [("place", 1)], number, projection=NEXT_FIELDS))
-
-
-def _promoted(queue: str, document: Document, now: datetime) -> Promoted:
-    return Promoted(queue, document["_id"], max(document["ready_from"], now), document.get("priority"))

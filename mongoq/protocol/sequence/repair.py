@@ -13,7 +13,8 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import release_all
-from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
+from mongoq.protocol.sequence.leave import leave
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 CONTROLS_PER_PAGE = 1_000

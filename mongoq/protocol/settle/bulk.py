@@ -36,7 +36,7 @@ from mongoq.protocol.flow import (
     finish,
     own_error,
 )
-from mongoq.protocol.sequence.leave import Promoted, record_promoted
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.exchange import Exchange, FenceMiss, run_exchange
 from mongoq.protocol.settle.in_order import get_ready_to_enter, is_in_order, promote_next, rewrite, settle_one
 from mongoq.protocol.settle.settlement import Put, Settlement, patch_misfit_error, patch_too_large_error

@@ -20,7 +20,7 @@ from mongoq.model.settings import KEEP
 from mongoq.protocol.flow import Command, Flow, chunks, own_error
 from mongoq.protocol.push.push import due_time, last_start
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, record_new, with_place
-from mongoq.protocol.sequence.leave import Promoted, record_promoted
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.bulk import BulkResult, group_by_statement, mark_done, settle_within
 from mongoq.protocol.settle.exchange import Exchange, run_exchange
 from mongoq.protocol.settle.move import Moves, new_headers

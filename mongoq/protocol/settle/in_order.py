@@ -17,7 +17,8 @@ from mongoq.protocol.flow import Flow
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all
 from mongoq.protocol.sequence.hold import Letter, hold, release, take_back
-from mongoq.protocol.sequence.leave import Promoted, leave, record_promoted
+from mongoq.protocol.sequence.leave import leave
+from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.settlement import Settlement, record_settled, settle_alone
 from mongoq.protocol.state.context import QueueContext
 
@@ -129,7 +130,7 @@ def promote_next(context: QueueContext[Any], wanted: Iterable[Wanted]) -> Flow[l
     yield from hold(context.broker, context.name, [_letter(context, item) for item, _ in letters])
     held = {id(item) for item, _ in letters}
     left = Counter(str(item.sequence) for item, _ in gone if has_place(item) and id(item) not in held)
-    promoted = yield from leave(context.broker, context.name, left)
+    promoted = yield from leave(context.broker, context.name, left, taker=context.taker)
     targets = [target for item, _ in gone if (target := find_held_target(item)) is not None]
     return promoted + (yield from release(context.broker, targets))
 

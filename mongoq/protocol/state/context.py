@@ -23,6 +23,7 @@ from mongoq.model.trail import ClaimedPayload, StageMark, keep_payload
 from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.claim_hints import ClaimHints, Contention, ScanStart
 from mongoq.protocol.state.prefetch import PrefetchBuffer
+from mongoq.protocol.state.taker import Taker
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
 logger = logging.getLogger("mongoq.foreign")
@@ -278,6 +279,7 @@ class QueueContext(Generic[M]):
         state: the state of the queue.
         overriding: settings of this handle alone, whatever is stored.
         stage: the stage of a pipeline that uses this handle, if any: it is written on the trails of settled items.
+        taker: takes the next items of sequences when this handle settles the ones before them; ``None``: claims do.
         settings_from: the settings that win for this handle; by default as for its broker.
         saved: the control document holds settings, those of this handle or others.
         saved_at: when that was read, on the monotonic clock; a handle without options of its own never reads again.
@@ -290,6 +292,7 @@ class QueueContext(Generic[M]):
     overriding: Mapping[str, Any] = field(default_factory=dict)
     stage: StageMark | None = None
     settings_from: SettingsFrom | None = None
+    taker: Taker | None = None
     name: str = field(init=False)
     state: QueueState = field(init=False)
     saved: bool = field(init=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,9 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Release
-from mongoq.protocol.claim.reserve_many import claim_batch, claim_exclusive
+from mongoq.protocol.claim.reserve_many import claim_batch, claim_exclusive, take_over
 from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.taker import Handed
 from mongoq.worker.aio.item_runner import AsyncItemRunner
 from mongoq.worker.aio.settler import AsyncSettler
 from mongoq.worker.backlog import Backlog, SettledCounts
@@ -26,6 +28,7 @@ from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerSettlements
+from mongoq.worker.handover import Handover
 from mongoq.worker.limiter import Limiter
 from mongoq.worker.time_limit import TimeLimit
 
@@ -68,7 +71,12 @@ class AsyncConsumerLoop:
         self.limiter = limiter = Limiter(consumer, backlog, coordinator.worker)
         runner = AsyncItemRunner(consumer, backlog, settlements, failures, coordinator, executor, limiter)
         self._fetcher = AsyncFetcher(consumer, backlog, runner, counts, coordinator, executor, limiter)
-        self._settler = AsyncSettler(consumer, backlog, settlements, counts, failures, coordinator, executor)
+        handover = Handover(consumer, backlog, limiter, coordinator) if Handover.fits(consumer) else None
+        self._settler = AsyncSettler(
+            *(consumer, backlog, settlements, counts, failures, coordinator, executor),
+            handover=handover,
+            take_over=self._fetcher.take_over,
+        )
 
     def start(self) -> None:
         """Start the fetch and settle loops; runners start when there is something to run."""
@@ -145,7 +153,10 @@ class AsyncFetcher:
         if consumer.claims is None:
             ends["limit"] = self.limiter
         claim = consumer.queue._observed(claim_batch)(context, n, consumer.lease, screen=screen, **ends)
-        claimed = await consumer.queue._run_flow(claim)
+        try:
+            claimed = await consumer.queue._run_flow(claim)
+        finally:
+            self.backlog.is_dry = False
         if claimed is None:
             return
         if claimed.screened:
@@ -180,6 +191,21 @@ class AsyncFetcher:
                 self.backlog.refuse(item, self.consumer.lease_length, outcome)
             self._accept(kept, asked=asked, seconds=seconds)
 
+    async def take_over(self, handed: Sequence[Handed]) -> None:
+        """Add items that a settlement has reserved for this consumer, or bury those that cannot be decoded.
+
+        What an error keeps from that comes back when its lease ends.
+        """
+        try:
+            flow = self.consumer.queue._observed(take_over)(self.consumer.context, handed)
+            items = await self.consumer.queue._run_flow(flow)
+        except PayloadInvalid as invalid:
+            await self.runner.refuse(invalid)
+        except Exception as error:
+            self.coordinator.report_error("claim", error)
+        else:
+            self._accept(items, asked=len(items) + 1)  # more: the queue has none beside them
+
     async def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:
         """Claim lapsed items where no handler runs, one by one; returns whether there were any.
 
@@ -205,7 +231,8 @@ class AsyncFetcher:
         self.coordinator.settled += number
         self.counts.add(["screened"] * number)
 
-    def _record_answer(self) -> None:
+    def _record_answer(self, found: bool) -> None:  # called by the claim
+        self.backlog.is_dry = not found
         self.coordinator.report_recovery("claim")
 
     def _is_interrupted(self) -> bool:

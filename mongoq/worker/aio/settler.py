@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,15 @@ from mongoq.protocol.settle.apply_outcomes import (
     apply_outcomes_of_queues,
 )
 from mongoq.protocol.settle.exchange import PutOff
-from mongoq.protocol.state.context import context_of
+from mongoq.protocol.state.context import QueueContext, context_of
+from mongoq.protocol.state.taker import Handed
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import FailureReporter, hide_text
 from mongoq.worker.handler_call import HandlerSettlements
+from mongoq.worker.handover import Handover
 
 logger = logging.getLogger("mongoq.worker")
 
@@ -48,12 +50,18 @@ class AsyncSettler:
     failures: FailureReporter
     coordinator: Coordinator
     executor: AioExecutor
+    handover: Handover | None
+    take_over: Callable[[Sequence[Handed]], Awaitable[None]]
 
     def __post_init__(self) -> None:
         group = self.consumer.settle_group
         self._members: Collection[AsyncSettler] = [self] if group is None else group.join(self.consumer.name, self)
         self.is_first = next(iter(self._members)) is self
         self._ended = False
+
+    @property
+    def _context(self) -> QueueContext[Any]:
+        return self.consumer.context if self.handover is None else self.handover.context
 
     def is_expecting_items(self) -> bool:
         return not self.coordinator.is_paused(self.consumer) and self.backlog.is_filling()
@@ -182,8 +190,13 @@ class AsyncSettler:
             flow = settle(consumer.context, outcomes, context_of)
         else:
             settle_parts = consumer.queue._observed(apply_outcomes_of_queues)
-            flow = settle_parts([(member.consumer.context, outcomes) for member, outcomes in parts], context_of)
-        failed: Mapping[Any, Exception] = await consumer.queue._run_flow(flow)
+            flow = settle_parts([(member._context, outcomes) for member, outcomes in parts], context_of)
+        try:
+            failed: Mapping[Any, Exception] = await consumer.queue._run_flow(flow)
+        finally:
+            for member, _ in parts:
+                if member.handover is not None and (handed := member.handover.take_all()):
+                    await member.take_over(handed)
         return failed
 
     def _drop_settled(self, outcomes: list[ItemOutcome]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,16 @@ from mongoq.errors import PayloadInvalid
 from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Release
-from mongoq.protocol.claim.reserve_many import claim_batch, claim_exclusive
+from mongoq.protocol.claim.reserve_many import claim_batch, claim_exclusive, take_over
 from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.taker import Handed
 from mongoq.worker.backlog import Backlog, SettledCounts
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_threads import ThreadExecutor
 from mongoq.worker.failure_log import FailureReporter
 from mongoq.worker.handler_call import HandlerSettlements
+from mongoq.worker.handover import Handover
 from mongoq.worker.limiter import Limiter
 from mongoq.worker.threads.item_runner import ItemRunner
 from mongoq.worker.threads.settler import Settler
@@ -69,7 +72,12 @@ class ConsumerLoop:
         self.limiter = limiter = Limiter(consumer, backlog, coordinator.worker)
         runner = ItemRunner(consumer, backlog, settlements, failures, coordinator, executor, limiter)
         self._fetcher = Fetcher(consumer, backlog, runner, counts, coordinator, executor, limiter)
-        self._settler = Settler(consumer, backlog, settlements, counts, failures, coordinator, executor)
+        handover = Handover(consumer, backlog, limiter, coordinator) if Handover.fits(consumer) else None
+        self._settler = Settler(
+            *(consumer, backlog, settlements, counts, failures, coordinator, executor),
+            handover=handover,
+            take_over=self._fetcher.take_over,
+        )
 
     def start(self) -> None:
         """Start the fetch and settle loops; runners start when there is something to run."""
@@ -146,7 +154,10 @@ class Fetcher:
         if consumer.claims is None:
             ends["limit"] = self.limiter
         claim = consumer.queue._observed(claim_batch)(context, n, consumer.lease, screen=screen, **ends)
-        claimed = consumer.queue._run_flow(claim)
+        try:
+            claimed = consumer.queue._run_flow(claim)
+        finally:
+            self.backlog.is_dry = False
         if claimed is None:
             return
         if claimed.screened:
@@ -181,6 +192,21 @@ class Fetcher:
                 self.backlog.refuse(item, self.consumer.lease_length, outcome)
             self._accept(kept, asked=asked, seconds=seconds)
 
+    def take_over(self, handed: Sequence[Handed]) -> None:
+        """Add items that a settlement has reserved for this consumer, or bury those that cannot be decoded.
+
+        What an error keeps from that comes back when its lease ends.
+        """
+        try:
+            flow = self.consumer.queue._observed(take_over)(self.consumer.context, handed)
+            items = self.consumer.queue._run_flow(flow)
+        except PayloadInvalid as invalid:
+            self.runner.refuse(invalid)
+        except Exception as error:
+            self.coordinator.report_error("claim", error)
+        else:
+            self._accept(items, asked=len(items) + 1)  # more: the queue has none beside them
+
     def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:
         """Claim lapsed items where no handler runs, one by one; returns whether there were any.
 
@@ -206,7 +232,8 @@ class Fetcher:
         self.coordinator.settled += number
         self.counts.add(["screened"] * number)
 
-    def _record_answer(self) -> None:
+    def _record_answer(self, found: bool) -> None:  # called by the claim
+        self.backlog.is_dry = not found
         self.coordinator.report_recovery("claim")
 
     def _is_interrupted(self) -> bool:

@@ -1,0 +1,308 @@
+"""Workers get the next item of a sequence with the settlement of the one before it, if they would wait for a claim."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import bson
+import pytest
+from bson.raw_bson import RawBSONDocument
+from pydantic import BaseModel
+from pymongo import MongoClient
+
+import mongoq
+from tests.waiting import until
+from tests.worker.conftest import Desk, Running
+
+CountClaims = Callable[[], int]
+
+
+@pytest.fixture
+def count_claims(client: MongoClient[Any], database: str) -> Iterator[CountClaims]:
+    """Counts the claims that have found items, by the profile of the server."""
+    client[database].command("profile", 2)
+
+    def count() -> int:
+        updates = client[database]["system.profile"].find({"op": "update", "nModified": {"$gt": 0}})
+        return sum("batch" in each["command"].get("u", {}).get("$set", {}) for each in updates)
+
+    yield count
+    client[database].command("profile", 0)
+
+
+def is_dry(worker: Any) -> bool:
+    """Return whether the worker waits for items, after a claim that has found nothing."""
+    return bool(worker._engine.loops[0].backlog.is_dry)
+
+
+async def pause_until(happened: Callable[[], Any]) -> None:
+    """Wait in a handler until something is true."""
+    while not happened():
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def consume(desk: Desk) -> Iterator[Callable[..., list[Any]]]:
+    """Start a worker whose first item runs until the worker waits for others; returns the list of what it handles."""
+    started: list[Running] = []
+
+    def start(act: Callable[[Any], Any] = lambda _: None, **options: Any) -> list[Any]:
+        seen: list[Any] = []
+
+        async def handle(payload: Any) -> None:
+            if not seen:
+                await pause_until(lambda: is_dry(desk._workers[-1]))
+            seen.append(payload)
+            result = act(payload)
+            if asyncio.iscoroutine(result):
+                await result
+
+        desk.consume("orders", handle, retry=mongoq.Fixed(0), **options)
+        started.append(desk.start())
+        return seen
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+def test_the_next_item_comes_with_the_settlement_of_the_one_before(
+    queue: mongoq.Queue[Any], consume: Callable[..., list[Any]], count_claims: CountClaims, raw: Any
+) -> None:
+    queue.push_many(range(20), sequence="a")
+    seen = consume()
+    until(lambda: raw.count_documents({"q": "orders"}) == 0, seconds=30)
+    assert seen == list(range(20))
+    assert count_claims() == 1
+    assert raw.count_documents({"sequence": "a"}) == 0
+
+
+def test_items_that_were_handed_over_are_counted_and_kept_like_others(
+    broker: mongoq.Broker, consume: Callable[..., list[Any]], raw: Any
+) -> None:
+    queue = broker.queue("orders", history=3600)
+    queue.push_many(range(3), sequence="a")
+    consume()
+    until(lambda: raw.count_documents({"processed": {"$exists": True}}) == 3, seconds=30)
+    fields = {"attempts": 1, "reserved": 1, "place": 1, "ready_from": 1, "token": 1}
+    documents = list(raw.find({"q": "orders"}, {"_id": 0, **fields}))
+    assert documents == [{"attempts": 1, "reserved": False}] * 3
+
+
+def test_another_sequence_has_its_turn(queue: mongoq.Queue[Any], consume: Callable[..., list[Any]], raw: Any) -> None:
+    queue.push_many(range(12), sequence="a")
+
+    async def act(payload: Any) -> None:
+        if payload == 5:
+            queue.push("b", sequence="b")
+        if payload == 6:
+            await pause_until(lambda: raw.find_one({"sequence": "b", "reserved": True}))
+
+    seen = consume(act)
+    until(lambda: raw.count_documents({"q": "orders"}) == 0, seconds=30)
+    assert [each for each in seen if each != "b"] == list(range(12))
+    assert seen.index("b") in {6, 7}
+
+
+def test_a_paused_queue_hands_nothing_over(
+    desk: Desk, queue: mongoq.Queue[Any], consume: Callable[..., list[Any]], raw: Any
+) -> None:
+    queue.push_many(range(4), sequence="a")
+
+    async def act(payload: Any) -> None:
+        if payload == 1:
+            queue.pause()
+            await pause_until(lambda: desk._workers[-1]._engine.loops[0].context.state.paused)
+
+    seen = consume(act)
+    until(lambda: raw.find_one({"place": 2, "when": {"$exists": True}}), seconds=30)
+    assert raw.find_one({"place": 2})["reserved"] is False
+    queue.resume()
+    until(lambda: raw.count_documents({"q": "orders"}) == 0, seconds=30)
+    assert seen == [0, 1, 2, 3]
+
+
+def test_a_queue_with_limits_hands_nothing_over(
+    desk: Desk, queue: mongoq.Queue[Any], consume: Callable[..., list[Any]], count_claims: CountClaims, raw: Any
+) -> None:
+    queue.push_many(range(4), sequence="a")
+
+    async def act(payload: Any) -> None:
+        if payload == 0:
+            queue.configure(max_running=2)
+            context = desk._workers[-1]._engine.loops[0].context
+            state, registry = context.state, context.broker.registry
+            # The settlement reads settings that are out of date.
+            await pause_until(lambda: "max_running" in state.stored or state.stale(1.0, registry))
+
+    seen = consume(act)
+    until(lambda: raw.count_documents({"q": "orders"}) == 0, seconds=30)
+    assert seen == [0, 1, 2, 3]
+    assert count_claims() == 4
+
+
+def test_what_fails_is_tried_again_in_its_place(
+    queue: mongoq.Queue[Any], consume: Callable[..., list[Any]], raw: Any
+) -> None:
+    queue.push_many(range(4), sequence="a")
+    failed: list[Any] = []
+
+    def act(payload: Any) -> None:
+        if payload == 2 and not failed:
+            failed.append(payload)
+            raise ValueError("not yet")
+
+    seen = consume(act)
+    until(lambda: raw.count_documents({"q": "orders"}) == 0, seconds=30)
+    assert seen == [0, 1, 2, 2, 3]
+
+
+def test_a_worker_that_stops_keeps_nothing(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
+    queue.push_many(range(4), sequence="a")
+    seen: list[Any] = []
+    stopping: list[Any] = []
+
+    async def handle(payload: Any) -> None:
+        if not seen:
+            await pause_until(lambda: is_dry(desk._workers[-1]))
+        seen.append(payload)
+        if payload == 2:
+            desk._workers[-1].stop()
+            stopping.append(payload)
+
+    desk.consume("orders", handle)
+    desk.start().join()
+    assert (seen, stopping) == ([0, 1, 2], [2])
+    last = raw.find_one({"sequence": "a", "place": 3})
+    assert (last["reserved"], last["attempts"], "token" in last) == (False, 0, False)
+
+
+# --- what is left to a claim ---------------------------------------------------------------------
+
+
+class Order(BaseModel):
+    n: int
+
+
+OVERDUE = {"start_by": datetime(2026, 1, 1, tzinfo=UTC)}
+
+
+@contextmanager
+def worker_thread(worker: mongoq.Worker) -> Iterator[None]:
+    """Run a worker in a thread while the block runs."""
+    thread = threading.Thread(target=partial(worker.run, signals=False))
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join(30)
+
+
+def run_typed(queue: mongoq.Queue[Order], broker: mongoq.Broker) -> list[int]:
+    """Run a worker until its queue is empty, each item until it waits for others; return what it handled."""
+    worker, seen = mongoq.Worker(broker), list[int]()
+
+    @worker.consumer(queue)
+    def handle(order: Order) -> None:
+        until(lambda: is_dry(worker))
+        seen.append(order.n)
+
+    worker.run(drain=True, signals=False)
+    return seen
+
+
+ALL, WITHOUT_IT = [0, 1, 2], [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "handled", "claims"),
+    [
+        ({}, ALL, 1),
+        ({"attempts": bson.Int64(0)}, ALL, 1),
+        ({"by": "another:1:aa"}, ALL, 2),
+        ({"attempts": 1}, ALL, 2),
+        ({"attempts": 0.0}, ALL, 2),
+        (OVERDUE, WITHOUT_IT, 3),
+        ({"attempts": 99}, WITHOUT_IT, 2),
+        ({"attempts": "many"}, WITHOUT_IT, 2),
+        ({"payload": {"n": "one"}}, WITHOUT_IT, 2),
+    ],
+)
+def test_what_a_claim_would_find_out_is_found_out(  # noqa: PLR0917
+    broker: mongoq.Broker,
+    raw: Any,
+    count_claims: CountClaims,
+    fields: dict[str, Any],
+    handled: list[int],
+    claims: int,
+) -> None:
+    queue = broker.queue("orders", model=Order, max_retries=3)
+    _, id, _ = queue.push_many([Order(n=n) for n in range(3)], sequence="a")
+    raw.update_one({"_id": id}, {"$set": fields})
+    assert run_typed(queue, broker) == handled
+    is_dead = handled == WITHOUT_IT and "start_by" not in fields
+    assert raw.count_documents({"q": "orders.dead"}) == int(is_dead)
+    assert count_claims() == claims
+
+
+def test_an_item_is_not_handed_over_before_its_time(broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders", model=Order)
+    _, id, _ = queue.push_many([Order(n=n) for n in range(3)], sequence="a")
+    due = datetime.now(UTC) + timedelta(seconds=0.7)
+    raw.update_one({"_id": id}, {"$set": {"ready_from": due}})
+    assert run_typed(queue, broker) == [0, 1, 2]
+    assert datetime.now(UTC) >= due
+
+
+def test_an_item_that_cannot_be_decoded_is_buried_and_the_next_one_follows(broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders", model=Order)
+    _, id, _ = queue.push_many([Order(n=n) for n in range(3)], sequence="a")
+    envelope = {**raw.find_one({"_id": id}), "payload": {"n": "ABC"}}
+    raw.replace_one({"_id": id}, RawBSONDocument(bson.encode(envelope).replace(b"ABC", b"\xff\xfe\xfd")))
+    assert run_typed(queue, broker) == [0, 2]
+    assert raw.count_documents({"q": "orders.dead"}) == 1
+
+
+def test_without_a_dead_queue_what_does_not_fit_is_tried_again(broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders", model=Order, dead=None)
+    _, id, _ = queue.push_many([Order(n=n) for n in range(3)], sequence="a")
+    raw.update_one({"_id": id}, {"$set": {"payload": {"n": "one"}}})
+    worker, seen = mongoq.Worker(broker), list[int]()
+
+    @worker.consumer(queue, retry=mongoq.Fixed(0.2))
+    def handle(order: Order) -> None:
+        if not seen:
+            until(lambda: is_dry(worker))
+        seen.append(order.n)
+
+    with worker_thread(worker):
+        until(lambda: (raw.find_one({"_id": id}) or {}).get("attempts", 0) >= 2)
+        raw.update_one({"_id": id}, {"$set": {"payload": {"n": 1}}})
+        until(lambda: len(seen) == 3)
+    assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("options", [{"batch": 1}, {"probe": True}, {"rate_key": "n"}, {"max_running": 3}])
+def test_consumers_that_do_more_than_run_each_item_claim_all(
+    broker: mongoq.Broker, raw: Any, count_claims: CountClaims, options: dict[str, Any]
+) -> None:
+    queue, seen = broker.queue("orders"), list[Any]()
+    queue.push_many([{"n": n} for n in range(4)], sequence="a")
+    worker = mongoq.Worker(broker)
+
+    @worker.consumer(queue, **options)
+    def handle(payload: Any) -> None:
+        if not seen and not options.keys() & {"probe", "max_running"}:  # those claim nothing while it runs
+            until(lambda: is_dry(worker))
+        seen.append(payload)
+
+    worker.run(drain=True, signals=False)
+    assert [each["n"] for each in (one[0] if isinstance(one, list) else one for one in seen)] == [0, 1, 2, 3]
+    assert count_claims() == 4
