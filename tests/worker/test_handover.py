@@ -83,7 +83,7 @@ def test_the_next_item_comes_with_the_settlement_of_the_one_before(
     assert raw.count_documents({"sequence": "a"}) == 0
 
 
-def test_items_that_were_handed_over_are_counted_and_kept_like_others(
+def test_history_keeps_what_was_handed_over_like_the_rest(
     broker: mongoq.Broker, consume: Callable[..., list[Any]], raw: Any
 ) -> None:
     queue = broker.queue("orders", history=3600)
@@ -181,6 +181,26 @@ def test_a_worker_that_stops_keeps_nothing(desk: Desk, queue: mongoq.Queue[Any],
     assert (seen, stopping) == ([0, 1, 2], [2])
     last = raw.find_one({"sequence": "a", "place": 3})
     assert (last["reserved"], last["attempts"], "token" in last) == (False, 0, False)
+
+
+def test_an_item_that_was_handed_over_is_reserved_and_counted_as_such(broker: mongoq.Broker, raw: Any) -> None:
+    queue, worker, items = broker.queue("orders"), mongoq.Worker(broker), list[mongoq.Item[Any]]()
+    queue.push_many(range(3), sequence="a")
+
+    @worker.consumer(queue, lease=77)
+    def handle(_: Any, job: mongoq.Job) -> None:
+        until(lambda: is_dry(worker))
+        (item,) = job.items
+        stored = raw.find_one({"_id": item.id})
+        assert stored == item._document
+        assert (stored["reserved"], stored["attempts"], stored["batch"]) == (True, 1, item.token)
+        assert stored["when"] > datetime.now(UTC) + timedelta(seconds=60)
+        items.append(item)
+
+    worker.run(drain=True, signals=False)
+    assert [item.payload for item in items] == [0, 1, 2]
+    assert len({item.token for item in items}) == 3
+    assert broker.stats()["orders"].reserve == 3
 
 
 # --- what is left to a claim ---------------------------------------------------------------------
