@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from bson import ObjectId
 from pymongo import DeleteMany, MongoClient, UpdateMany
@@ -13,6 +13,8 @@ from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 
 __all__ = ["BareSequences"]
+
+T = TypeVar("T")
 
 LEASE = timedelta(seconds=60)
 ORDER = [("priority", 1), ("when", 1), ("_id", 1)]
@@ -127,21 +129,37 @@ class BareSequences:
 
     def commit(self, item: Any) -> None:
         """Delete an item, and let the next one follow."""
+        now = datetime.now(UTC)
+        when = {"$ifNull": ["$when", {"$max": ["$ready_from", now]}]}
+        self._settle(item, {"when": when, "ready_from": "$$REMOVE"}, FIRST)
 
-        def attempt(session: ClientSession) -> None:
+    def commit_and_reserve(self, item: Any) -> dict[str, Any] | None:
+        """Delete an item, and reserve the one that follows it."""
+        marks = {"when": datetime.now(UTC) + LEASE, "reserved": True, "token": ObjectId(), "by": "bench", "attempts": 1}
+        fields = {name: {"$ifNull": [f"${name}", value]} for name, value in marks.items() if name in {"token", "by"}}
+        first = self._settle(item, {**marks, **fields, "ready_from": "$$REMOVE"})
+        return first and {**first, **marks}
+
+    def _settle(
+        self, item: Any, fields: dict[str, Any], projection: dict[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """Delete an item, and write fields into the one that follows it, which is returned as it was."""
+
+        def attempt(session: ClientSession) -> dict[str, Any] | None:
             filter = {"_id": item["_id"], "token": item["token"]}
             if not self._collection.delete_one(filter, session=session).deleted_count:
                 raise RuntimeError("the item was lost")
             behind = {"q": self._queue, "sequence": item["sequence"], "place": {"$gte": 0}}
-            first = list(self._collection.find(behind, FIRST, sort=[("place", 1)], limit=1, session=session))
-            following = [document for document in first if "when" not in document]
-            control = self._control(item["sequence"])
-            if not following:
-                self._collection.find_one({"_id": control}, session=session)
-            last = [] if following else [control]
-            self._collection.bulk_write(self._following(following, last), session=session)
+            first: dict[str, Any] | None = self._collection.find_one_and_update(
+                behind, [{"$set": fields}], projection, sort=[("place", 1)], session=session
+            )
+            if first is None:
+                control = {"_id": self._control(item["sequence"])}
+                self._collection.find_one(control, session=session)
+                self._collection.delete_one(control, session=session)
+            return first
 
-        self._in_transaction(attempt)
+        return self._in_transaction(attempt)
 
     @staticmethod
     def _following(documents: Iterable[Any], last: list[str]) -> list[UpdateMany | DeleteMany]:
@@ -159,6 +177,6 @@ class BareSequences:
     def _control(self, sequence: str) -> str:
         return f"sequence:{self._queue}:{sequence}"
 
-    def _in_transaction(self, attempt: Callable[[ClientSession], None]) -> None:
+    def _in_transaction(self, attempt: Callable[[ClientSession], T]) -> T:
         with self._client.start_session() as session:
-            session.with_transaction(attempt)
+            return session.with_transaction(attempt)

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -599,6 +600,18 @@ def test_the_item_that_follows_is_found_by_the_index(listened: tuple[Listener, m
         stats = raw.database.command("explain", kept, verbosity="executionStats")["executionStats"]
         assert stats["totalDocsExamined"] <= 2
         assert stats["totalKeysExamined"] <= 10
+
+
+def test_a_reserved_head_with_a_field_of_another_program_keeps_its_lease(broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders", max_in_sequence=2)
+    *_, third = queue.push_many([1, 2, 3], sequence="a")
+    first, second = queue.reserve_many(2)
+    raw.update_one({"_id": second.id}, {"$set": {"ready_from": datetime(2026, 1, 1, tzinfo=UTC)}})
+    queue.configure(max_in_sequence=1)
+    before = raw.find_one({"_id": second.id})
+    queue.commit(first)
+    assert raw.find_one({"_id": second.id}) == before
+    assert "when" not in raw.find_one({"_id": third})
 
 
 def test_an_unreadable_head_lets_the_next_item_follow(broker: mongoq.Broker, raw: Any) -> None:

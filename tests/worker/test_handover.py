@@ -229,7 +229,7 @@ def run_typed(queue: mongoq.Queue[Order], broker: mongoq.Broker) -> list[int]:
     """Run a worker until its queue is empty, each item until it waits for others; return what it handled."""
     worker, seen = mongoq.Worker(broker), list[int]()
 
-    @worker.consumer(queue)
+    @worker.consumer(queue, lease=2)
     def handle(order: Order) -> None:
         until(lambda: is_dry(worker))
         seen.append(order.n)
