@@ -39,7 +39,7 @@ from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.protocol.history.read import find_queues
 from mongoq.protocol.push.insert import check_key, live_filter
-from mongoq.protocol.sequence.hold import HELD_PER_PAGE, find_held, find_holding, find_letters
+from mongoq.protocol.sequence.hold import HELD_PER_PAGE, find_held, find_letters
 from mongoq.protocol.sequence.repair import find_incomplete, read_heads
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -51,7 +51,6 @@ __all__ = [
     "count_held",
     "find_blockers",
     "find_dead_queue",
-    "find_held_letters",
     "find_item",
     "find_keyed",
     "find_stuck",
@@ -469,14 +468,6 @@ def find_blockers(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flo
                 *({"id": to_plain(head["_id"]), "state": state_of(head, now)} for head in heads[control["_id"]]),
             ]
     return found
-
-
-def find_held_letters(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[set[Any]]:
-    """Return the keys (``id_key``) of the dead letters among items that hold their sequences (``find``).
-
-    Without a letter that says so there is no command.
-    """
-    return (yield from find_holding(context.broker, items))
 
 
 def count_held(broker: BrokerContext) -> Flow[dict[str, BoundedCount]]:

@@ -14,7 +14,8 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.history.mistaken import refuse_unknown
 from mongoq.protocol.history.pages import Range
 from mongoq.protocol.history.search import Slice, read_slice
-from mongoq.protocol.insight import find_blockers, find_held_letters
+from mongoq.protocol.insight import find_blockers
+from mongoq.protocol.sequence.hold import find_held_letters
 from mongoq.web.client import BrokerClient
 from mongoq.web.values import make_cursor, read_cursor, to_time
 

@@ -12,8 +12,8 @@ from mongoq.protocol.base import queue_settings
 from mongoq.protocol.claim import expiry
 from mongoq.protocol.coordination.repairs import repair_in_turn
 from mongoq.protocol.history.transfer import check_import, exported_fields, import_items
-from mongoq.protocol.insight import find_held_letters
 from mongoq.protocol.sequence import hold, leave
+from mongoq.protocol.sequence.hold import find_held_letters
 from tests.shells import Shell
 
 with_server = pytest.mark.parametrize("shell", ["aio", "sync", "motor"], indirect=True)

@@ -23,6 +23,7 @@ from tests.telemetry.conftest import (
     trace_id,
     traceparent,
 )
+from tests.waiting import until
 
 PROCESS = "messaging.process.duration"
 
@@ -315,3 +316,19 @@ async def test_asyncio_virtual_brokers_have_them_too(telemetry: Telemetry) -> No
     await virtual.worker(worker).run_until_idle()
     assert len(telemetry.spans("process orders")) == 1
     await virtual.close()
+
+
+def test_an_item_that_is_handed_over_by_the_settlement_before_it_has_a_span_like_a_claim(
+    broker: mongoq.Broker, queue: mongoq.Queue[Any], telemetry: Telemetry
+) -> None:
+    pushed = [queue.push(n, sequence="a") for n in range(3)]
+    worker = mongoq.Worker(broker)
+
+    @worker.consumer(queue)
+    def handle(_: Any) -> None:
+        until(lambda: worker._engine is not None and worker._engine.loops[0].backlog.is_dry)  # so it is handed over
+
+    worker.run(drain=True, signals=False)
+    reserved = telemetry.spans("reserve orders")
+    assert [link_ids(span) for span in reserved] == [[span_id(push)] for push in telemetry.spans("push orders")]
+    assert len(telemetry.spans("process orders")) == len(reserved) == len(pushed)

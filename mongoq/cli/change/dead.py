@@ -25,7 +25,8 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.item_document import item_document, to_plain
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import BoundedCount
-from mongoq.protocol.insight import find_dead_queue, find_held_letters
+from mongoq.protocol.insight import find_dead_queue
+from mongoq.protocol.sequence.hold import find_held_letters
 from mongoq.sync import Broker, DeadQueue
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -19,7 +19,8 @@ from mongoq.model.item import Item, State
 from mongoq.model.item_document import has_payload, item_document
 from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.history.search import search
-from mongoq.protocol.insight import find_blockers, find_held_letters, find_item, refuse_unknown
+from mongoq.protocol.insight import find_blockers, find_item, refuse_unknown
+from mongoq.protocol.sequence.hold import find_held_letters
 from mongoq.sync import Broker
 
 LIVE = "live"

@@ -32,7 +32,7 @@ from mongoq.protocol.flow import Flow
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.leave import promote
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
-from mongoq.protocol.state.context import BrokerContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 HELD_PER_PAGE = 1_000
 """Control documents of held sequences that one command reads, at most."""
@@ -205,14 +205,17 @@ def find_letters(broker: BrokerContext, controls: Iterable[Document]) -> Flow[di
     return letters
 
 
-def find_holding(broker: BrokerContext, items: Iterable[Item[Any]]) -> Flow[set[Any]]:
-    """Return the ids, by ``id_key``, of the letters among items that hold their sequences (``find``)."""
+def find_held_letters(context: QueueContext[Any], items: Iterable[Item[Any]]) -> Flow[set[Any]]:
+    """Return the keys (``id_key``) of the dead letters among items that hold their sequences (``find``).
+
+    Without a letter that says so there is no command.
+    """
     targets = {id_key(item.id): target for item in items if (target := find_held_target(item)) is not None}
     if not targets:
         return set()
     ids = list({control_id(*target) for target in targets.values()})
     fields = {"held": 1}
-    controls = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=fields)
+    controls = yield from find_few(context.broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=fields)
     listed = {id_key(entry["id"]) for control in controls for entry in held_entries(control)}
     return listed & targets.keys()
 
