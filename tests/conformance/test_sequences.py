@@ -82,16 +82,17 @@ async def test_items_go_in_the_order_of_their_pushes_whatever_their_priorities_a
     assert await drain(shell) == [2, 3]
 
 
-async def test_a_blocked_item_waits_for_its_own_date_after_its_turn_has_come(shell: Shell) -> None:
-    queue = shell.queue()
-    await fill(shell, 1)
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+async def test_a_blocked_item_waits_for_its_own_date_after_its_turn_has_come(shell: Shell, many: bool) -> None:
+    queue, names = shell.queue(), ["a", "b"] if many else ["a"]
     later = shell.clock.now() + timedelta(hours=1)
-    await fill(shell, 2, when=later)
-    await queue.commit(await queue.reserve())
-    (waiting,) = await queue.peek(state="scheduled")
-    assert waiting.due == later
+    for name in names:
+        await fill(shell, 1, sequence=name)
+        await fill(shell, 2, when=later, sequence=name)
+    await queue.commit_many(await queue.reserve_many(9))
+    assert [waiting.due for waiting in await queue.peek(9, state="scheduled")] == [later] * len(names)
     shell.clock.advance(3601)
-    assert await drain(shell) == [2]
+    assert await drain(shell) == [2] * len(names)
 
 
 async def test_a_failed_item_keeps_its_place(shell: Shell) -> None:

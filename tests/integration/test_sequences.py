@@ -545,6 +545,22 @@ def test_items_without_a_sequence_are_settled_without_a_transaction_beside_other
     assert "startTransaction" not in listener.commands[0]
 
 
+def test_heads_of_several_sequences_leave_in_one_transaction_after_the_limit_was_lowered(
+    listened: tuple[Listener, mongoq.Broker],
+) -> None:
+    listener, broker = listened
+    queue = broker.queue("orders", max_in_sequence=2)
+    for name in ("a", "b"):
+        queue.push_many([1, 2, 3], sequence=name)
+    items = queue.reserve_many(9)
+    queue.configure(max_in_sequence=1)
+    listener.commands.clear()
+    queue.commit_many([item for item in items if item.payload == 1])
+    names = [next(iter(command)) for command in listener.commands if "startTransaction" in command]
+    assert names == ["delete"]
+    assert queue.counts().blocked == 2
+
+
 def explain_aggregate(listener: Listener, raw: Any) -> Any:
     """Return the plan of the only ``aggregate`` that was sent."""
     (aggregate,) = (command for command in listener.commands if "aggregate" in command)

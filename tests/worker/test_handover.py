@@ -225,20 +225,23 @@ def worker_thread(worker: mongoq.Worker) -> Iterator[None]:
         thread.join(30)
 
 
-def run_typed(queue: mongoq.Queue[Order], broker: mongoq.Broker) -> list[int]:
-    """Run a worker until its queue is empty, each item until it waits for others; return what it handled."""
-    worker, seen = mongoq.Worker(broker), list[int]()
+def run_typed(queue: mongoq.Queue[Order], broker: mongoq.Broker) -> list[tuple[int, int]]:
+    """Run a worker until its queue is empty, each item until the worker waits for others.
+
+    Returns what it has handled, with the number of the run.
+    """
+    worker, seen = mongoq.Worker(broker), list[tuple[int, int]]()
 
     @worker.consumer(queue, lease=2)
-    def handle(order: Order) -> None:
-        until(lambda: is_dry(worker))
-        seen.append(order.n)
+    def handle(order: Order, job: mongoq.Job) -> None:
+        until(lambda: is_dry(worker), seconds=20)
+        seen.append((order.n, job.items[0].attempts))
 
     worker.run(drain=True, signals=False)
     return seen
 
 
-ALL, WITHOUT_IT = [0, 1, 2], [0, 2]
+ALL, WITHOUT_IT = [(0, 1), (1, 1), (2, 1)], [(0, 1), (2, 1)]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +250,7 @@ ALL, WITHOUT_IT = [0, 1, 2], [0, 2]
         ({}, ALL, 1),
         ({"attempts": bson.Int64(0)}, ALL, 1),
         ({"by": "another:1:aa"}, ALL, 2),
-        ({"attempts": 1}, ALL, 2),
+        ({"attempts": 1}, [(0, 1), (1, 2), (2, 1)], 2),
         ({"attempts": 0.0}, ALL, 2),
         (OVERDUE, WITHOUT_IT, 3),
         ({"attempts": 99}, WITHOUT_IT, 2),
@@ -260,7 +263,7 @@ def test_what_a_claim_would_find_out_is_found_out(  # noqa: PLR0917
     raw: Any,
     count_claims: CountClaims,
     fields: dict[str, Any],
-    handled: list[int],
+    handled: list[tuple[int, int]],
     claims: int,
 ) -> None:
     queue = broker.queue("orders", model=Order, max_retries=3)
@@ -277,7 +280,7 @@ def test_an_item_is_not_handed_over_before_its_time(broker: mongoq.Broker, raw: 
     _, id, _ = queue.push_many([Order(n=n) for n in range(3)], sequence="a")
     due = datetime.now(UTC) + timedelta(seconds=0.7)
     raw.update_one({"_id": id}, {"$set": {"ready_from": due}})
-    assert run_typed(queue, broker) == [0, 1, 2]
+    assert run_typed(queue, broker) == ALL
     assert datetime.now(UTC) >= due
 
 
@@ -286,7 +289,7 @@ def test_an_item_that_cannot_be_decoded_is_buried_and_the_next_one_follows(broke
     _, id, _ = queue.push_many([Order(n=n) for n in range(3)], sequence="a")
     envelope = {**raw.find_one({"_id": id}), "payload": {"n": "ABC"}}
     raw.replace_one({"_id": id}, RawBSONDocument(bson.encode(envelope).replace(b"ABC", b"\xff\xfe\xfd")))
-    assert run_typed(queue, broker) == [0, 2]
+    assert run_typed(queue, broker) == WITHOUT_IT
     assert raw.count_documents({"q": "orders.dead"}) == 1
 
 

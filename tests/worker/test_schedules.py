@@ -284,6 +284,8 @@ def test_bad_schedules_are_refused_at_once(broker: mongoq.Broker, uri: str, data
         worker.consumer("orders")(print)
         with pytest.raises(mongoq.ArgumentInvalid, match="'orders' has a consumer"):
             worker.schedule("other", every=60, queue="orders")(print)
+        with pytest.raises(TypeError, match=r"Worker\.schedule\(\) got an unexpected keyword argument 'evry'"):
+            worker.schedule("another", evry=60)
 
     async def check_async() -> None:
         async with mongoq.connect_async(uri, database=database) as asynchronous:

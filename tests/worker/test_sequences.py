@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -43,6 +44,19 @@ def test_a_settlement_wakes_its_own_worker_for_the_next_item(desk: Desk, queue: 
     until(lambda: len(seen) == 12, seconds=30)
     running.stop()
     assert seen == list(range(12))
+
+
+@pytest.mark.usefixtures("only_own_news")
+def test_a_settlement_wakes_a_caller_that_waits_for_the_next_item(queue: mongoq.Queue[Any]) -> None:
+    queue.push_many([1, 2], sequence="a")
+    first = queue.reserve() or pytest.fail("nothing")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(queue.reserve, wait=60)
+        until(lambda: queue._context.broker.registry.wait_queues)
+        queue.commit(first)
+        second = waiting.result(30)
+    assert second is not None
+    assert second.payload == 2
 
 
 def test_a_long_sequence_leaves_the_others_their_turns(desk: Desk, queue: mongoq.Queue[Any]) -> None:

@@ -255,8 +255,11 @@ class AsyncWorker(Local):
             ArgumentInvalid: an argument cannot be used, the worker has this schedule already, or a consumer of its
                 queue.
             QueueNameInvalid: a name cannot be stored.
+            TypeError: neither a schedule nor a consumer has the argument.
             ModuleNotFoundError: ``cron`` without the extra ``schedules``.
         """
+        if unknown := consumer.keys() - ConsumerOptions.__annotations__.keys():
+            raise TypeError(f"{type(self).__name__}.schedule() got an unexpected keyword argument {min(unknown)!r}")
         model: Any = Tick
         handle = self._broker.queue(name if queue is None else queue, model=model)
         encoding = self._broker._context.encoding
