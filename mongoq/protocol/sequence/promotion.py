@@ -26,8 +26,8 @@ FIRST_FIELDS = {**NEXT_FIELDS, "when": 1}
 """Projection of the item with the first place, which may be a head."""
 LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 """Dates of other programs beyond it cannot be decoded."""
-UNTOUCHED_BY = ("by", "start_by")
-"""Fields that an item must not have to be handed over: it was claimed before, or may have expired."""
+OBSTACLES = ("by", "start_by")
+"""Fields that keep an item from being handed over: it was claimed before, or may have expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _promoted_fields(now: datetime, marks: Mapping[str, Any] | None) -> dict[str
         "$and": [
             *is_next,
             {"$lte": [ready_from, now]},
-            *({"$eq": [{"$type": f"${name}"}, "missing"]} for name in UNTOUCHED_BY),
+            *({"$eq": [{"$type": f"${name}"}, "missing"]} for name in OBSTACLES),
             {"$in": [{"$type": "$attempts"}, ["int", "long"]]},
             {"$eq": ["$attempts", 0]},
         ]
@@ -132,4 +132,4 @@ def _is_handed_over(before: Document, now: datetime) -> bool:
     attempts = before.get("attempts")
     if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts:
         return False
-    return not any(name in before for name in UNTOUCHED_BY) and before["ready_from"] <= now
+    return not any(name in before for name in OBSTACLES) and before["ready_from"] <= now
