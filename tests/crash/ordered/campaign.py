@@ -15,9 +15,9 @@ from pymongo import MongoClient
 
 import mongoq
 from tests.crash.fork_server import ForkServer
-from tests.crash.ordered.consumer import WAYS
+from tests.crash.ordered.consumer import WAYS, WORKERS
 from tests.crash.ordered.judge import Story
-from tests.crash.ordered.line import DEAD, QUEUE, prepare
+from tests.crash.ordered.line import DEAD, QUEUE, SEQUENCES, prepare
 from tests.crash.ordered.notes import Notes
 from tests.crash.replica_set import ReplicaSet
 
@@ -55,6 +55,7 @@ class Campaign:
         crash_every: a server is killed once in so many kills.
         seed: what chance is drawn from.
         holds: dead letters hold their sequences.
+        sequences: how many there are. Of a few, workers hand the items on, so then all consumers are workers.
     """
 
     nodes: int
@@ -62,6 +63,12 @@ class Campaign:
     crash_every: int
     seed: int
     holds: bool = False
+    sequences: int = len(SEQUENCES)
+
+    @property
+    def ways(self) -> Sequence[str]:
+        """The ways in which consumers work."""
+        return [*WAYS, "asyncio"] if self.sequences == len(SEQUENCES) else WORKERS
 
     @property
     def places(self) -> Sequence[str]:
@@ -77,8 +84,8 @@ class Campaign:
         ):
             collection = client[DATABASE]["mongoq"]
             with mongoq.Broker(collection) as broker:
-                prepare(broker, "hold" if self.holds else "continue")
-            processes = _Processes(fork_server, servers.uri, directory / "ledger", self.seed, self.places)
+                prepare(broker, holds=self.holds)
+            processes = _Processes(self, fork_server, servers.uri, directory / "ledger")
             self._strike(processes, servers)
             servers.restore()
             servers.wait_until_whole()
@@ -151,15 +158,14 @@ class _Processes:
         notes: the ledger.
     """
 
-    def __init__(
-        self, fork_server: ForkServer, uri: str, ledger: Path, seed: int, roles: Sequence[str] = PLACES
-    ) -> None:
+    def __init__(self, campaign: Campaign, fork_server: ForkServer, uri: str, ledger: Path) -> None:
         self.notes = Notes(ledger, CONTROLLER)
         self._fork_server, self._common = fork_server, {"uri": uri, "database": DATABASE, "ledger": str(ledger)}
-        self._number, self._chance = CONTROLLER, random.Random(seed)
+        self._number, self._chance = CONTROLLER, random.Random(campaign.seed)
+        self._campaign = campaign
         self._ways: list[str] = []
-        self._roles = roles
-        self._places: list[tuple[int, int] | None] = [self._start(role) for role in roles]
+        self._roles = campaign.places
+        self._places: list[tuple[int, int] | None] = [self._start(role) for role in self._roles]
 
     def kill(self, place: int) -> None:
         """Kill the process in a place, and start another."""
@@ -188,9 +194,11 @@ class _Processes:
     def _start(self, role: str, way: str | None = None) -> tuple[int, int]:
         self._number += 1
         arguments: dict[str, Any] = dict(self._common)
+        if role == "produce":
+            arguments["sequences"] = self._campaign.sequences
         if role == "consume":
             if not self._ways:  # each once before one comes again
-                self._ways = [*WAYS, "asyncio"]
+                self._ways = list(self._campaign.ways)
                 self._chance.shuffle(self._ways)
             arguments["way"] = way or self._ways.pop()
         return self._fork_server.start(role, seed=self._number, **arguments), self._number

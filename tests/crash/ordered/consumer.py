@@ -21,7 +21,7 @@ import mongoq
 from tests.crash.ordered.line import LEASE, QUEUE, decide
 from tests.crash.ordered.notes import Notes
 
-__all__ = ["WAYS", "consume"]
+__all__ = ["WAYS", "WORKERS", "consume"]
 
 WORK = (0.0, 0.02)
 RETRY = mongoq.Exponential(base=0.05, cap=0.3, jitter=0.1)
@@ -52,7 +52,8 @@ def _shorten(record: logging.LogRecord) -> bool:
 def _begin(item: mongoq.Item[Any], notes: Notes) -> None:
     assert item.lease_until is not None
     rest = (item.lease_until - datetime.now(UTC)).total_seconds()
-    notes.write("began", [item.payload["serial"]], item.sequence, until=time.monotonic() + rest)
+    more = {"until": time.monotonic() + rest, "handed": item.due == item.read_at}
+    notes.write("began", [item.payload["serial"]], item.sequence, **more)
 
 
 def _handle(item: mongoq.Item[Any], chance: random.Random, notes: Notes) -> str:
@@ -134,6 +135,7 @@ async def _work_on_asyncio(uri: str, name: str, chance: random.Random, notes: No
             await worker.run()
 
 
+WORKERS = ("threads", "asyncio")
 WAYS: dict[str, Callable[[mongoq.Broker, random.Random, Notes], None]] = {
     "singly": _consume_singly,
     "batches": _consume_batch,

@@ -93,6 +93,7 @@ class Story:
         self.foreign: list[str] = []
         self.dead, self.expired, self.holds = set(dead), set(expired), holds
         self.kills = sum(note.kind == "killed" for note in notes)
+        self.handed = sum(note.handed for note in notes)
         self._running: dict[tuple[int, str], Run] = {}
         self._pops: dict[int, float] = {}
         self.open_pops = 0
@@ -277,6 +278,7 @@ def figures(story: Story) -> dict[str, int]:
         "pushes": len(story.lives),
         "acknowledged": sum(life.pushed is not None for life in story.lives.values()),
         "done": outcomes["done"],
+        "handed over": story.handed,
         "popped": outcomes["popped"],
         "failed": outcomes["fail"],
         "interrupted runs": outcomes[None],

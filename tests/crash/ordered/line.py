@@ -25,9 +25,10 @@ TROUBLES = {"none": 0.86, "flaky": 0.1, "curable": 0.02, "poison": 0.02}
 """Which items fail: in the first run, in all runs before a replay, or always."""
 
 
-def prepare(broker: mongoq.Broker, on_dead: Any) -> None:
+def prepare(broker: mongoq.Broker, *, holds: bool) -> None:
     """Store the settings of the queue, so that every process goes by them."""
-    queue = broker.queue(QUEUE, lease=LEASE, max_retries=MAX_RETRIES, on_expired="dead", on_dead=on_dead)
+    chosen: dict[str, Any] = {"on_dead": "hold"} if holds else {}
+    queue = broker.queue(QUEUE, lease=LEASE, max_retries=MAX_RETRIES, on_expired="dead", **chosen)
     queue.resume()
 
 

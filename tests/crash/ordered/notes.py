@@ -42,6 +42,7 @@ class Note:
         until: of ``began``, the end of the lease on the monotonic clock.
         outcome: of ``ended``: ``done`` or ``fail``.
         expires: of ``push``, whether the item must be started in time.
+        handed: of ``began``, whether the item came with the settlement of the one before it.
     """
 
     at: float
@@ -52,6 +53,7 @@ class Note:
     until: float | None = None
     outcome: str | None = None
     expires: bool = False
+    handed: bool = False
 
 
 class Notes:

@@ -49,6 +49,15 @@ def test_kills_let_no_item_follow_a_letter_that_holds_its_sequence(memory: Path,
 
 
 @pytest.mark.prove
+@pytest.mark.timeout(900)
+def test_kills_break_no_sequence_whose_items_workers_hand_on(memory: Path, tmp_path: Path) -> None:
+    campaign = Campaign(nodes=3, seconds=60, crash_every=12, seed=SEED, sequences=4)
+    counted = prove(campaign, memory, tmp_path)
+    assert counted["handed over"] > counted["done"] / 10
+    assert min(counted[name] for name in ("done", "failed", "repeated", "dead", "expired")) > 0
+
+
+@pytest.mark.prove
 def test_killed_processes_and_a_killed_server_break_no_sequence(memory: Path, tmp_path: Path) -> None:
     counted = prove(Campaign(nodes=1, seconds=10, crash_every=6, seed=SEED), memory, tmp_path)
     assert min(counted["done"], counted["expired"]) > 0
