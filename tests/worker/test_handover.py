@@ -72,9 +72,15 @@ def consume(desk: Desk) -> Iterator[Callable[..., list[Any]]]:
         running.stop()
 
 
+@pytest.mark.parametrize("settings", [{}, {"on_dead": "hold"}], ids=["plain", "hold"])
 def test_the_next_item_comes_with_the_settlement_of_the_one_before(
-    queue: mongoq.Queue[Any], consume: Callable[..., list[Any]], count_claims: CountClaims, raw: Any
+    broker: mongoq.Broker,
+    consume: Callable[..., list[Any]],
+    count_claims: CountClaims,
+    raw: Any,
+    settings: dict[str, Any],
 ) -> None:
+    queue = broker.queue("orders", **settings)
     queue.push_many(range(20), sequence="a")
     seen = consume()
     until(lambda: raw.count_documents({"q": "orders"}) == 0, seconds=30)
@@ -161,6 +167,41 @@ def test_what_fails_is_tried_again_in_its_place(
     seen = consume(act)
     until(lambda: raw.count_documents({"q": "orders"}) == 0, seconds=30)
     assert seen == [0, 1, 2, 2, 3]
+
+
+def test_a_hand_over_goes_by_limits_of_which_the_worker_has_just_read(broker: mongoq.Broker) -> None:
+    worker, marks = mongoq.Worker(broker), list[Any]()
+    queue = broker.queue("orders")
+    queue.push(1)
+
+    @worker.consumer(queue, concurrency=2)
+    def handle(_: Any) -> None:
+        until(lambda: is_dry(worker))
+        handover, state = worker._engine.loops[0]._settler.handover, queue._context.state  # type: ignore[union-attr]
+        marks.append(handover.reserve(datetime.now(UTC)))  # type: ignore[union-attr]
+        state.store(paused=False, settings={**state.stored, "max_running": 1})
+        marks.append(handover.reserve(datetime.now(UTC)))  # type: ignore[union-attr]
+
+    worker.run(drain=True, signals=False)
+    assert [each is not None for each in marks] == [True, False]
+
+
+def test_nothing_is_handed_over_beyond_a_letter_that_holds(
+    broker: mongoq.Broker, consume: Callable[..., list[Any]], raw: Any
+) -> None:
+    queue = broker.queue("orders", on_dead="hold", max_retries=0)
+    queue.push_many(range(4), sequence="a")
+
+    def act(payload: Any) -> None:
+        if payload == 2:
+            raise ValueError("for good")
+
+    seen = consume(act)
+    until(lambda: raw.count_documents({"q": "orders.dead"}) == 1, seconds=30)
+    assert seen == [0, 1, 2]
+    assert "when" not in raw.find_one({"q": "orders", "place": 3})
+    queue.dead.purge()
+    until(lambda: len(seen) == 4, seconds=30)
 
 
 def test_a_worker_that_stops_keeps_nothing(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:

@@ -102,6 +102,25 @@ def test_a_runner_without_work_is_woken_by_what_comes() -> None:
     assert backlog.wake(2) == 2, "there are no more"
 
 
+def test_it_has_nothing_to_run_while_a_run_is_free_and_neither_it_nor_the_queue_has_items() -> None:
+    backlog = make_backlog(concurrency=1)
+    assert not backlog.has_nothing_to_run()
+    backlog.is_dry = True
+    assert backlog.has_nothing_to_run()
+    backlog.add(claimed(1), LEASE, asked=2)
+    assert not backlog.has_nothing_to_run(), "an item waits"
+    run = backlog.next_call(WakeEvent())
+    assert run is not None
+    assert not backlog.has_nothing_to_run(), "no run is free"
+    backlog.finish(run, [Done()])
+    assert backlog.has_nothing_to_run()
+    backlog.set_limit(is_limited=True, max_call=None)
+    assert not backlog.has_nothing_to_run(), "a claim takes the permits"
+    backlog.set_limit(is_limited=False, max_call=None)
+    backlog.close()
+    assert not backlog.has_nothing_to_run(), "the worker stops"
+
+
 def test_what_ends_is_held_until_it_is_settled() -> None:
     backlog = make_backlog()
     backlog.add(claimed(1), LEASE, asked=1)

@@ -17,7 +17,7 @@ from mongoq.model.indexes import SEQUENCE_ORDER
 from mongoq.model.item import Document, Item, has_place
 from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id, held_entries
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
-from mongoq.protocol.base.find import find_few
+from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.sequence.control import update_alike
@@ -83,7 +83,8 @@ def leave(
     now, most, may_be_held = broker.clock.now(), _known_limit(broker, queue), _may_be_held(broker, queue)
     names = list(numbers)
     known: Mapping[str, list[Document]] | None = None
-    if most == 1 and list(numbers.values()) == [1] and not (may_be_held or broker.serverless):
+    is_single = most == 1 and list(numbers.values()) == [1] and not broker.serverless
+    if is_single and not (may_be_held and (yield from _is_held(broker, queue, names[0]))):
         first, is_known = yield from promote_first(broker, queue, names[0], taker)
         if first is not None:
             return [first]
@@ -144,6 +145,12 @@ def _may_be_held(broker: BrokerContext, queue: str) -> bool:
     """Return whether dead letters may hold sequences of a queue: its setting is unknown, or was ever chosen."""
     state = broker.state(queue)
     return not state.ordered or "on_dead" in state.stored
+
+
+def _is_held(broker: BrokerContext, queue: str, sequence: str) -> Flow[bool]:
+    """Return whether a dead letter holds a sequence (``find``)."""
+    control = yield from find_one(broker, {"_id": control_id(queue, sequence)}, {"held": 1})
+    return bool(held_entries(control or {}))
 
 
 def _room(control: Document, number: int, most: int | None) -> int:
