@@ -225,7 +225,7 @@ def test_a_worker_that_stops_keeps_nothing(desk: Desk, queue: mongoq.Queue[Any],
 
 
 def test_an_item_that_was_handed_over_is_reserved_and_counted_as_such(broker: mongoq.Broker, raw: Any) -> None:
-    queue, worker, items = broker.queue("orders"), mongoq.Worker(broker), list[mongoq.Item[Any]]()
+    queue, worker, items = broker.queue("orders", max_retries=0), mongoq.Worker(broker), list[mongoq.Item[Any]]()
     queue.push_many(range(3), sequence="a")
 
     @worker.consumer(queue, lease=77)
