@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 CLAIM_LEAD_MS = 50.0
 """Milliseconds before its slot at which an item is claimed."""
+NEAR_SLOT_MS = 1_000.0
+"""Milliseconds before and after its slot for which a permit is kept for an item, rather than left to other workers."""
 PERMIT_LEASES = 1.5
 """Lease of permits in leases of items: they end after the items that are held under them."""
 PERMIT_LEASES_LEFT = 1.25
@@ -77,7 +79,7 @@ class Limiter:
         self._by = worker
         self._lock = Lock()
         self._changing = Lock()
-        self._taking = 0
+        self._taking = self._permitted = 0
         self._slots = Slots()
         self._pace: Pace | None = None
         self._keyed = KeyedRates(consumer, self._lock, self._take_block)
@@ -87,7 +89,7 @@ class Limiter:
         self._asked_at = self._seen_at = self._used_at = float("-inf")
         self._asked_limit: int | None = None
         self._asked_wanted = 0
-        self._resume_at = float("-inf")
+        self._resume_at = self._slots_at = float("-inf")
         self._was_limited = False
         self._adopted: Any = None
         self.claiming = 0
@@ -127,7 +129,7 @@ class Limiter:
                 self._pace = pace
                 self._slots.clear()
                 self._keyed.clear()
-                self._resume_at = float("-inf")
+                self._resume_at = self._slots_at = float("-inf")
         is_limited, began = self.is_limited, self.is_limited and not self._was_limited
         self._was_limited = is_limited
         self._backlog.set_limit(is_limited, None if pace is None else pace.max_together)
@@ -143,18 +145,22 @@ class Limiter:
         if not self.is_limited and self._permits is None:
             return n
         try:
-            if self._pace is not None:
-                keyed = self._consumer.rate_key is not None
-                n = min(n, MAX_KEYED_CLAIM) if keyed else (yield from self._take_slots(n))
+            has_slots = self._pace is not None and self._consumer.rate_key is None
+            if has_slots and self._waits_for_slot():
+                n = 0
             most = self._context.settings.max_running
             if most is None:
                 yield from self._alone(self._leave)
-            elif n:
+            elif n:  # before the slots: one that is taken without a permit is lost to the other workers
                 n = yield from self._alone(partial(self._take_for_claim, most, n))
+            if n and has_slots:
+                n = yield from self._take_slots(n)
+            elif self._pace is not None:
+                n = min(n, MAX_KEYED_CLAIM)
         except LimitContended:
             n = 0
             self._rest(MIN_PAUSE_SECONDS * 10)
-        self.claiming = n
+        self.claiming, self._permitted = n, 0
         self._used_at = time.monotonic()
         return n
 
@@ -176,22 +182,31 @@ class Limiter:
         """Return the number of items held that have not used their slots yet."""
         return self._backlog.waiting + self._at_gate + self.claiming
 
-    def _take_slots(self, n: int) -> Flow[int]:
+    def _waits_for_slot(self) -> bool:
+        """Return whether a claim waits for a slot, as far as this process knows; it rests until then."""
         usable, left = self._count_slots()
         if usable > 0:
+            return False
+        if left > 0:
+            self._rest((self._slots.first() - self._now() - CLAIM_LEAD_MS) / 1000)
+            return True
+        self._resume_at = max(self._resume_at, self._slots_at)
+        return time.monotonic() < self._slots_at
+
+    def _take_slots(self, n: int) -> Flow[int]:
+        usable, _ = self._count_slots()
+        if usable > 0:
             return min(n, usable)
-        if left <= 0:
-            if time.monotonic() < self._resume_at:
-                return 0
-            wait = yield from self._take_block(bucket_id(self._context.name), self._slots, n)
-            usable, left = self._count_slots()
-            if usable > 0:
-                return min(n, usable)
-            if wait > 0:
-                # Not for longer: a worker that stops gives slots back, which then are free again.
-                self._rest(min(wait / 1000, MAX_SLOT_REST_SECONDS))
-                return 0
-        self._rest((self._slots.first() - self._now() - CLAIM_LEAD_MS) / 1000)
+        wait = yield from self._take_block(bucket_id(self._context.name), self._slots, n)
+        usable, _ = self._count_slots()
+        if usable > 0:
+            return min(n, usable)
+        if wait > 0:
+            # Not for longer: a worker that stops gives slots back, which then are free again.
+            self._rest(min(wait / 1000, MAX_SLOT_REST_SECONDS))
+            self._slots_at = self._resume_at
+        else:
+            self._rest((self._slots.first() - self._now() - CLAIM_LEAD_MS) / 1000)
         return 0
 
     def _count_slots(self) -> tuple[int, int]:
@@ -233,7 +248,7 @@ class Limiter:
 
     def _take_for_claim(self, most: int, n: int) -> Flow[int]:
         n = yield from self._take_permits(most, n)
-        self.claiming = n  # before the next flow that changes the permits: it gives back what seems to be unused
+        self._permitted = n  # before the next flow that changes the permits: it gives back what seems to be unused
         return n
 
     def _take_permits(self, most: int, n: int) -> Flow[int]:
@@ -315,10 +330,18 @@ class Limiter:
                     self._slots.restore(Block(own.next, own.next, own.pace) if is_back else own)
 
     def _give_back_permits(self) -> Flow[None]:
-        permits, needed = self._permits, self._backlog.occupied + self.claiming
+        permits, needed = self._permits, self._count_needed()
         if permits is None or self.is_lost or permits.number <= needed:
             return
         yield from self._keep(needed)
+
+    def _count_needed(self) -> int:
+        """Return how many permits are used, or are about to be: by slots of about now."""
+        with self._lock:
+            now = self._now()
+            near = self._slots.count(now + NEAR_SLOT_MS) - self._slots.count(now - NEAR_SLOT_MS)
+            near = max(near - self._count_pending(), 0)
+        return self._backlog.occupied + max(self.claiming, self._permitted) + near
 
     def _keep(self, number: int) -> Flow[None]:
         lease = self._consumer.lease_length * PERMIT_LEASES
@@ -336,7 +359,7 @@ class Limiter:
         permits, now = self._permits, time.monotonic()
         if permits is None or self.is_lost or permits.number == 0:
             return
-        if now - self._used_at >= KNOWN_SECONDS / 2 and permits.number > self._backlog.occupied + self.claiming:
+        if now - self._used_at >= KNOWN_SECONDS / 2 and permits.number > self._count_needed():
             yield from self.give_back()
         elif now - self._asked_at >= KNOWN_SECONDS / 2:
             yield from self._look(permits, now)

@@ -207,9 +207,8 @@ class Noting:
         return self._lock.acquire(blocking=blocking)
 
     def release(self) -> None:
-        own, held = self._loop.limiter, self._loop.backlog.occupied
-        permits = own._permits
-        self.unused.append(0 if permits is None else permits.number - held - own.claiming)
+        own = self._loop.limiter
+        self.unused.append(0 if own._permits is None else own._permits.number - own._count_needed())
         self._lock.release()
 
 
