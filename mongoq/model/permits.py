@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 TENURE = timedelta(seconds=2)
-"""Time for which a worker may go on when more workers ask than there are permits; then another one has its turn."""
+"""Time for which a worker comes before others that ask for the same permits; then another one has its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,34 @@ def share_permits(limit: int, wanted: Sequence[int]) -> list[int]:
     return shares
 
 
+class PermitPlan(NamedTuple):
+    """What a worker may have now: a number of permits, and its place in the line, by the time since which it asks."""
+
+    number: int
+    since: datetime
+
+
 def plan_permits(
     limit: int, others: Sequence[PermitHolder], mine: PermitHolder | None, *, occupied: int, wanted: int, now: datetime
-) -> int:
+) -> PermitPlan:
     """Return how many permits a worker may hold now: at least one for each of its ``occupied`` runs, which go on.
 
     A worker that holds more than its share, while others ask, takes no permit again; its runs give them back as they
-    end. Of more workers than permits, those that ask longest come first.
+    end. Those that ask longest come first where permits cannot be divided: of more workers than permits, and of the
+    rest of the division. After ``TENURE`` the worker that has such a permit goes behind the others.
     """
     free = max(limit - sum(holder.number for holder in others), 0)
-    since = now if mine is None or now - mine.since >= TENURE else mine.since
-    if mine is not None and mine.number == 0:
-        since = mine.since  # it asks still: its place in the line is kept
-    order = sorted([*((holder.since, holder.by, holder.wanted) for holder in others), (since, "", wanted)])
-    shares = share_permits(limit, [number for _, _, number in order])
-    share = shares[order.index((since, "", wanted))]
-    return max(occupied, min(wanted, free, share))
+    since = now if mine is None else mine.since
+    share = _find_share(limit, others, since, wanted)
+    if mine is not None and mine.number:
+        began = max([since, *(holder.since for holder in others if holder.number)])
+        last = _find_share(limit, others, now, wanted)
+        if now - began >= TENURE and last < share:
+            since, share = now, last
+    return PermitPlan(max(occupied, min(wanted, free, share)), since)
+
+
+def _find_share(limit: int, others: Sequence[PermitHolder], since: datetime, wanted: int) -> int:
+    """Return the share of a worker that asks since a time; at the same time the others come behind it."""
+    order = sorted([*((holder.since, 1, holder.wanted) for holder in others), (since, 0, wanted)])
+    return share_permits(limit, [number for _, _, number in order])[order.index((since, 0, wanted))]

@@ -144,11 +144,10 @@ def take_permits(
         # Runs whose permits are lost have no claim to others: their items are lost as well.
         occupied = 0 if lost else request.occupied
         wanted = max(request.wanted, occupied)
-        number = plan_permits(request.limit, others, mine, occupied=occupied, wanted=wanted, now=now)
-        if lost:
-            number = 0
+        plan = plan_permits(request.limit, others, mine, occupied=occupied, wanted=wanted, now=now)
+        number = 0 if lost else plan.number
         keeps_turn = mine is not None and (mine.number > 0) == (number > 0)
-        since = mine.since if mine is not None and keeps_turn else now
+        since = plan.since if keeps_turn else now
         until = now + (request.lease if number else REQUEST_LEASE)
         if number == 0 and mine is not None and mine.number == 0 and mine.until - now > REQUEST_LEASE / 2:
             return None, Permits(0, mine.until, lost)  # the request stands
@@ -197,7 +196,7 @@ def plan_again(document: Document | None, by: str, limit: int, now: datetime) ->
     if mine is None or mine.number == 0:
         return None
     others = [holder for holder in holders if holder.by != by]
-    return plan_permits(limit, others, mine, occupied=0, wanted=mine.wanted, now=now)
+    return plan_permits(limit, others, mine, occupied=0, wanted=mine.wanted, now=now).number
 
 
 def read_limits(context: QueueContext[Any]) -> Flow[QueueLimits]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mongoq
-from mongoq.model.permits import PermitHolder, plan_permits, share_permits
+from mongoq.model.permits import TENURE, PermitHolder, plan_permits, share_permits
 from mongoq.model.rate import AHEAD_MS, Block, Bucket, Slots, make_pace, parse_rate, take_block
 
 ROUNDING = 1e-3
@@ -215,17 +215,17 @@ def _holder(by: str, number: int, wanted: int, seconds: float = 0) -> PermitHold
 def test_a_worker_gives_back_what_is_above_its_share(
     others: list[PermitHolder], mine: PermitHolder | None, occupied: int, wanted: int, number: int
 ) -> None:
-    assert plan_permits(8, others, mine, occupied=occupied, wanted=wanted, now=NOW) == number
+    assert plan_permits(8, others, mine, occupied=occupied, wanted=wanted, now=NOW).number == number
 
 
 def test_one_permit_goes_round_among_the_workers_that_ask() -> None:
     waiting = [_holder("b", 0, 1, seconds=1)]
-    assert plan_permits(1, waiting, _holder("a", 1, 1, seconds=0.5), occupied=0, wanted=1, now=NOW) == 0
-    assert plan_permits(1, waiting, _holder("a", 1, 1, seconds=1.5), occupied=0, wanted=1, now=NOW) == 1
-    assert plan_permits(1, waiting, _holder("a", 1, 1, seconds=3), occupied=0, wanted=1, now=NOW) == 0
+    assert plan_permits(1, waiting, _holder("a", 1, 1, seconds=0.5), occupied=0, wanted=1, now=NOW).number == 0
+    assert plan_permits(1, waiting, _holder("a", 1, 1, seconds=1.5), occupied=0, wanted=1, now=NOW).number == 1
+    assert plan_permits(1, waiting, _holder("a", 1, 1, seconds=3), occupied=0, wanted=1, now=NOW).number == 0
     # and the one that asks longest comes first
-    assert plan_permits(1, [_holder("c", 0, 1, seconds=2)], waiting[0], occupied=0, wanted=1, now=NOW) == 0
-    assert plan_permits(1, [_holder("c", 0, 1, seconds=0.5)], waiting[0], occupied=0, wanted=1, now=NOW) == 1
+    assert plan_permits(1, [_holder("c", 0, 1, seconds=2)], waiting[0], occupied=0, wanted=1, now=NOW).number == 0
+    assert plan_permits(1, [_holder("c", 0, 1, seconds=0.5)], waiting[0], occupied=0, wanted=1, now=NOW).number == 1
 
 
 def test_slots_of_a_block_are_one_interval_apart() -> None:
@@ -251,3 +251,18 @@ def test_a_late_start_moves_the_slots_behind_it() -> None:
     assert slots.use(500) == 0
     assert slots.use(500) >= 200
     assert slots.count(float("inf")) == 1
+
+
+def test_the_permit_that_cannot_be_divided_goes_from_one_worker_to_the_other() -> None:
+    now, holders, totals, numbers = NOW, dict[str, PermitHolder](), list[int](), list[int]()
+    for step in range(400):
+        now += timedelta(milliseconds=50)
+        by = "ab"[step % 2]
+        mine, others = holders.get(by), [holder for holder in holders.values() if holder.by != by]
+        number, since = plan_permits(3, others, mine, occupied=0, wanted=8, now=now)
+        holders[by] = PermitHolder(by, number, 8, since, now + TENURE)
+        totals.append(sum(holder.number for holder in holders.values()))
+        numbers.append(holders["a"].number)
+    assert max(totals) == 3
+    assert totals.count(3) > 0.9 * len(totals)
+    assert 0.3 < numbers.count(2) / len(numbers) < 0.7
