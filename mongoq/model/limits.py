@@ -74,6 +74,19 @@ class QueueLimits:
         }
 
 
+def describe_start(limits: QueueLimits, *, paused: bool, consumers: int) -> str:
+    """Return in a line for people whether an item of the queue may start now, and else why none does.
+
+    ``paused`` is True while claims of the queue are stopped; ``consumers`` counts its live workers.
+    """
+    reasons = ["the queue is paused"] if paused else []
+    if consumers == 0 and limits.permits == 0:  # a worker may hold permits before its first heartbeat
+        reasons.append("no worker consumes the queue")
+    if limits.reason is not None:
+        reasons.append(limits.reason)
+    return "; ".join(reasons) or "an item may start now"
+
+
 def make_limits(
     settings: QueueSettings,
     permits: Mapping[str, Any] | None,

@@ -186,7 +186,7 @@ def read_queues(
     ordered = {name for name, control in controls.items() if control.get("sequences") is True}
     counted = yield from _read_states(broker, sorted((held | ordered) & {*wanted, *dead}), budget, ordered=ordered)
     recent = yield from _count_recent(broker, sorted(held & {*wanted}), budget * KEYS_PER_DOCUMENT)
-    consumers = yield from _count_consumers(broker)
+    consumers = yield from count_consumers(broker)
     limits = yield from read_limits_of(broker, [each for each in settings.values() if each.is_limited])
     now = broker.clock.now()
     return [
@@ -257,7 +257,7 @@ def _events_in(document: Mapping[str, Any]) -> dict[str, int]:
     return {event: number for event in EVENTS if isinstance(number := document.get(event), int)}
 
 
-def _count_consumers(broker: BrokerContext) -> Flow[dict[str, int]]:
+def count_consumers(broker: BrokerContext) -> Flow[dict[str, int]]:
     """Count the live workers and the running queries of Spark of each queue (two ``find``)."""
     records: list[WorkerRecord] = yield from workers(broker)
     names = [name for record in records if record.alive for name in record.queues]

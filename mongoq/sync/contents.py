@@ -94,8 +94,9 @@ class Contents(Runner[QueueContext[M]]):
     def blocked_by(self, id: ObjectId) -> list[Item[M]]:
         """Return the items that an item waits for, the first ones of its sequence (two ``find``).
 
-        None if the item is not blocked; else as many as ``max_in_sequence`` of the queue allows, in the order of their
-        places.
+        An empty list if the item is not blocked, or the queue has no item of this id; else as many as
+        ``max_in_sequence`` of the queue allows, in the order of their places. A dead letter that holds the sequence
+        is an item of the dead queue: its ``queue`` says so, and its ``state`` there is mostly ``"ready"``.
         """
         return self._run(blocked_by, id)
 

@@ -74,6 +74,10 @@ def test_limits_are_changed(run: Run, read: Read, orders: Queue) -> None:
     result = run("configure", "orders", "--burst", "2", "--yes")
     assert (result.exit_code, "burst" in result.stderr) == (2, True)
     assert run("configure", "orders", "--rate", "5/x", "--yes").exit_code == 2
+    for option in ("--max-running", "--burst"):
+        result = run("configure", "orders", option, "0", "--yes")
+        assert (result.exit_code, "'0' is no whole number from 1 up, and not none" in result.stderr) == (2, True)
+    assert run("configure", "orders", "--max-retries", "0", "--yes").exit_code == 0
     (done,) = read("configure", "orders", "--rate", "100/m", "--burst", "2", "--max-running", "8", "--yes")
     assert {name: done["after"][name] for name in UNLIMITED} == {"max_running": 8, "rate": "100/m", "burst": 2}
     assert {name: read("settings", "orders")[0][name] for name in UNLIMITED} == {

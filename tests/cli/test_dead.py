@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -172,6 +173,25 @@ def test_a_letter_is_shown_with_its_traceback(run: Run, read: Read, letters: lis
     assert (result.exit_code, "buried" in result.stdout) == (1, True)
     assert f"holds no letter {'0' * 24}" in result.stderr
     assert run("dead", "show", "orders", "--stage", "none").exit_code == 1
+
+
+@pytest.mark.parametrize("max_retries", [0, 1])
+def test_a_letter_of_a_dead_worker_says_that_no_error_is_stored(
+    run: Run, broker: mongoq.Broker, raw: Any, max_retries: int
+) -> None:
+    orders = broker.queue("orders", max_retries=max_retries)
+    orders.push(1)
+    for _ in range(max_retries + 1):
+        assert orders.reserve() is not None
+        raw.update_one({"q": "orders"}, {"$set": {"when": datetime.now(UTC) - timedelta(hours=1)}})
+    assert orders.reserve() is None
+    assert "error     none is stored: the worker died" in run("dead", "show", "orders").stdout
+    orders.dead.purge()
+    orders.push(2)
+    item = orders.reserve()
+    assert item is not None
+    orders.bury(item, reason="no stock")
+    assert "error" not in run("dead", "show", "orders").stdout
 
 
 def test_a_letter_that_holds_its_sequence_says_so(run: Run, read: Read, broker: mongoq.Broker) -> None:

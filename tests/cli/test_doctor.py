@@ -21,7 +21,7 @@ from mongoq.cli.main import main
 from mongoq.embedded import EmbeddedServer
 from mongoq.model.limits import QueueLimits
 from mongoq.model.permits import PermitHolder
-from mongoq.protocol.coordination.heartbeats import WorkerRecord
+from mongoq.protocol.coordination.heartbeats import DEAD_WORKER_RETENTION, WorkerRecord
 from mongoq.protocol.insight import BoundedCount, QueueInsight
 from tests.servers import drop, spare_the_journal
 
@@ -356,6 +356,8 @@ def test_workers_that_have_gone_are_named() -> None:
     finding = check_workers([live, gone])
     assert finding.state == "problem"
     assert "b:2:y/1 since 2026-11-26 00:00:00 UTC" in finding.detail
+    assert timedelta(minutes=10) == DEAD_WORKER_RETENTION
+    assert "removes their records after ten minutes" in finding.advice
 
 
 def test_a_queue_that_waits_for_its_limits_says_so() -> None:

@@ -497,7 +497,7 @@ def test_the_column_of_blocked_items_is_there_when_there_are_any(run: Run, broke
 
 
 def test_limits_say_what_is_used_and_by_which_workers(
-    run: Run, read: Read, orders: mongoq.Queue[Any], raw: Any
+    run: Run, read: Read, broker: mongoq.Broker, orders: mongoq.Queue[Any], raw: Any
 ) -> None:
     orders.push(1)
     assert (
@@ -505,12 +505,19 @@ def test_limits_say_what_is_used_and_by_which_workers(
         in run("limits", "orders").stdout
     )
     orders.configure(max_running=2, rate="1/h", burst=1)
-    assert run("limits", "orders").stdout.startswith("an item may start now")
+    assert run("limits", "orders").stdout.startswith("no worker consumes the queue\n")
+    orders.pause()
+    assert run("limits", "orders").stdout.startswith("the queue is paused; no worker consumes the queue\n")
     now = datetime.now(UTC)
+    broker._run(heartbeats.beat, "host:7:abcd", started=now, every=timedelta(minutes=1), queues={"orders": 0})
+    assert run("limits", "orders").stdout.startswith("the queue is paused\n")
+    orders.resume()
+    assert run("limits", "orders").stdout.startswith("an item may start now\n")
     until = now + timedelta(minutes=5)
     permits = {"by": HOSTILE, "number": 2, "wanted": 4, "since": now, "until": until}
     raw.insert_one({"_id": "limit:orders", "holders": [permits]})
     raw.insert_one({"_id": "rate:orders", "next": until.timestamp() * 1000, "interval": 3_600_020.0})
+    broker._run(heartbeats.forget, "host:7:abcd")
     result = run("limits", "orders")
     assert result.stdout.startswith("workers hold 2 of 2 permits; the next start under 1/h is at ")
     assert "max-running  2" in result.stdout

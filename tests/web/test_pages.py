@@ -536,8 +536,14 @@ def test_the_page_of_a_queue_shows_what_is_used_of_its_limits(
     queue.push(1)
     assert "<h2>Limits</h2>" not in open_page(api, "/queue", name="orders")
     queue.configure(max_running=2)
-    assert "an item may start now" in open_page(api, "/queue", name="orders")
+    assert "<p>no worker consumes the queue</p>" in open_page(api, "/queue", name="orders")
+    queue.pause()
+    assert "<p>the queue is paused; no worker" in open_page(api, "/queue", name="orders")
+    queue.resume()
     now = datetime.now(UTC)
+    record = {"seen": now, "every": 60.0, "queues": [{"queue": "orders", "held": 0}]}
+    raw.insert_one({"_id": "worker:host:1:x/1", **record})
+    assert "<p>an item may start now</p>" in open_page(api, "/queue", name="orders")
     holder = {"by": name, "number": 2, "wanted": 4, "since": now, "until": now + timedelta(minutes=5)}
     raw.insert_one({"_id": "limit:orders", "holders": [holder]})
     page = open_page(api, "/queue", name="orders")

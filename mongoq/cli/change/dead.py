@@ -27,6 +27,7 @@ from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.protocol.insight import find_dead_queue
 from mongoq.protocol.sequence.hold import find_held_letters
+from mongoq.protocol.settle.bury import EXHAUSTED_REASON, ONLY_RUN_REASON
 from mongoq.sync import Broker, DeadQueue
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -236,6 +237,9 @@ def _describe(letter: Item[Any], *, is_holding: bool) -> list[str]:
         facts["holds"] = f"sequence {letter.sequence}: its later items wait until this letter is replayed, or gone"
     if failure is not None:
         facts["error"] = f"{failure.type}: {failure.message}" if failure.type else failure.message
+    elif origin is not None and origin.reason in (EXHAUSTED_REASON, ONLY_RUN_REASON):
+        # A claim buries an item whose worker died in the last run. It cannot know an error, and stores none.
+        facts["error"] = "none is stored: the worker died in the last run, or the run failed without an error"
     facts["priority"] = letter.priority or None
     facts["headers"] = json_text(letter.headers) if letter.headers else None
     facts["payload"] = json_text(letter.payload)

@@ -42,17 +42,20 @@ with_new = click.option("--new", is_flag=True, help="QUEUE need not exist yet.")
 
 
 class CountOrNone(ParameterType):
-    """A whole number from 0 up, or ``none``."""
+    """A whole number from ``least`` up, or ``none``."""
 
     name = "number"
+
+    def __init__(self, least: int = 0) -> None:
+        self.least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """Return the number, or ``none``."""
         text = str(value).strip().lower()
         if text == NONE:
             return NONE
-        if not re.fullmatch(r"[0-9]{1,10}", text):
-            self.fail(f"{str(value)!r:.60} is no whole number from 0 up, and not none", param, ctx)
+        if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) < self.least:
+            self.fail(f"{str(value)!r:.60} is no whole number from {self.least} up, and not none", param, ctx)
         return int(text)
 
 
@@ -128,9 +131,9 @@ def _set_paused(handle: Queue[Any], confirmation: Confirmation, output: Output, 
     "--max-retries", type=CountOrNone(), help="Further runs of an item after the first, or none for no limit."
 )
 @click.option("--dead", metavar="QUEUE", help="Queue of the dead letters, or none.")
-@click.option("--max-running", type=CountOrNone(), help="Runs at a time, over all workers, or none for no limit.")
+@click.option("--max-running", type=CountOrNone(1), help="Runs at a time, over all workers, or none for no limit.")
 @click.option("--rate", metavar="RATE", help="Runs that may start in a time, such as 100/m, or none for no limit.")
-@click.option("--burst", type=CountOrNone(), help="Runs that may start at once under --rate, or none for the default.")
+@click.option("--burst", type=CountOrNone(1), help="Runs that may start at once under --rate, or none for the default.")
 @click.option(
     "--on-expired",
     type=click.Choice(get_args(OnExpired)),

@@ -31,7 +31,8 @@ def check_workers(workers: Sequence[WorkerRecord]) -> Finding:
     names = _list(f"{worker.name} since {worker.seen:%Y-%m-%d %H:%M:%S} UTC" for worker in gone)
     return Finding.problem(
         f"gone without an end are {names}",
-        "see why they died; their items come back when their leases end, and their records go within an hour",
+        "see why they died; their items come back when their leases end, and a live worker removes their records "
+        "after ten minutes",
     )
 
 

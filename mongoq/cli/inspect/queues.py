@@ -12,8 +12,17 @@ from mongoq.cli.base.arguments import COUNT, QUEUE
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output, cell
 from mongoq.model.encoding.extended_json import duration_text
+from mongoq.model.limits import describe_start
 from mongoq.model.settings import SETTINGS
-from mongoq.protocol.insight import BUDGET, NO_ITEMS, QueueInsight, StoredSettings, read_queues, read_settings
+from mongoq.protocol.insight import (
+    BUDGET,
+    NO_ITEMS,
+    QueueInsight,
+    StoredSettings,
+    count_consumers,
+    read_queues,
+    read_settings,
+)
 from mongoq.protocol.insight import read_events as read_events_of
 from mongoq.sync import Broker
 
@@ -132,7 +141,7 @@ def limits(queue: str, broker: Broker, output: Output) -> None:
 
     A worker with permits may run so many items at a time; one with none asks for some.
     """
-    broker._run(read_settings, queue)  # refuses a queue that no caller has used
+    read = broker._run(read_settings, queue)  # refuses a queue that no caller has used
     found = broker.queue(queue).limits()
     if output.as_json:
         output.document({"queue": queue, **found.to_document()})
@@ -141,7 +150,8 @@ def limits(queue: str, broker: Broker, output: Output) -> None:
         advice = f"mongoq configure {shlex.quote(queue)} --max-running 8 --rate 100/m"
         output.line(f"queue {queue!r} has no limits; {advice} sets some")
         return
-    output.line(found.reason or "an item may start now")
+    consumers = broker._run(count_consumers).get(queue, 0)
+    output.line(describe_start(found, paused=read.paused, consumers=consumers))
     rows: list[dict[str, Any]] = [
         {
             "limit": "max-running",

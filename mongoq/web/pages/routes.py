@@ -12,6 +12,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.routing import APIRoute
 from starlette.responses import StreamingResponse
 
+from mongoq.model.limits import describe_start
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.history.dead_letters import FailureGroup
 from mongoq.protocol.history.pages import history_range
@@ -133,10 +134,13 @@ class _Pages:
             handle._context, since=first, until=last, where=where or None, state=selected, page=LISTED
         )
         page = await self._services.list_items(handle, wanted, cursor)
+        limits = queue.limits
+        start = limits and describe_start(limits, paused=queue.paused, consumers=queue.consumers)
         return self._renderer.page(
             request,
             "queue",
             queue=queue,
+            start=start,
             kind=kind,
             troubles=find_troubles(queue, kind, is_failing=self._readings.is_failing(name)),
             settings=make_fields(read),
