@@ -18,6 +18,7 @@ from bson import ObjectId
 
 import mongoq
 from mongoq.model.permits import PermitHolder
+from mongoq.model.rate import Block
 from mongoq.protocol.coordination.limits import change_document, plan_again
 from mongoq.worker import limiter
 from tests.waiting import PATIENCE, until
@@ -210,6 +211,81 @@ class Noting:
         own = self._loop.limiter
         self.unused.append(0 if own._permits is None else own._permits.number - own._count_needed())
         self._lock.release()
+
+
+def lend_all(raw: Any, number: int) -> None:
+    """Let another worker hold so many permits."""
+    now = datetime.now(UTC)
+    holder = PermitHolder("other", number, number, now, now + timedelta(hours=1)).to_document()
+    fields = {"holders": [holder], "version": ObjectId(), "expires": now + timedelta(hours=2)}
+    raw.update_one({"_id": "limit:orders"}, {"$set": fields}, upsert=True)
+
+
+def test_a_worker_without_a_permit_takes_no_slot(desk: Desk, raw: Any, queue: Any) -> None:
+    gauge = Gauge()
+    lend_all(raw, 1)
+    desk.consume("orders", gauge.handler("orders"), max_running=1, rate="2/s")
+    queue.push(1)
+    running = desk.start()
+    until(lambda: len(raw.find_one({"_id": "limit:orders"})["holders"]) == 2)  # it has asked
+    asked = desk._workers[-1]._engine.loops[0].limiter
+    until(lambda: asked._used_at > 0)
+    assert raw.find_one({"_id": "rate:orders"}) is None
+    raw.update_one({"_id": "limit:orders"}, {"$pull": {"holders": {"by": "other"}}, "$set": {"version": ObjectId()}})
+    until(lambda: gauge.done["orders"] == 1)
+    running.stop()
+
+
+def test_a_worker_that_waits_for_its_slot_holds_no_permit(desk: Desk, raw: Any, queue: Any) -> None:
+    gauge = Gauge()
+    desk.consume("orders", gauge.handler("orders"), max_running=1, rate="6/h", burst=1)
+    queue.push_many([1, 2])
+    running = desk.start()
+    until(lambda: gauge.done["orders"] == 1)
+    held = desk._workers[-1]._engine.loops[0].limiter
+    until(lambda: held._waits_for_slot() and not permits(raw))
+    version = raw.find_one({"_id": "limit:orders"})["version"]
+    looks: list[float] = []
+    until(lambda: looks.append(held._used_at) or len(set(looks)) > 3)
+    assert raw.find_one({"_id": "limit:orders"})["version"] == version
+    running.stop()
+
+
+def test_permits_are_kept_for_slots_of_about_now(broker: mongoq.Broker, queue: Any) -> None:
+    worker, needed = mongoq.Worker(broker), list[int]()
+    queue.push(1)
+
+    @worker.consumer(queue, max_running=4, rate="1/s", concurrency=4)
+    def handle(_: Any) -> None:
+        own = worker._engine.loops[0].limiter  # type: ignore[union-attr]
+        assert own._pace is not None
+        for ahead in (300.0, 5_000.0, -5_000.0):
+            own._slots.clear()
+            now = own._now()
+            own._slots.add(Block(now + ahead, now + ahead + own._pace.interval, own._pace))
+            needed.append(own._count_needed())
+        own._slots.clear()
+
+    worker.run(drain=True, signals=False)
+    assert needed == [2, 1, 1]
+
+
+def test_the_permit_that_cannot_be_divided_is_used(desk: Desk, raw: Any, queue: Any) -> None:
+    gauge = Gauge()
+    queue.push_many(range(2_000))
+    desk.consume("orders", gauge.handler("orders", seconds=0.05), max_running=3, concurrency=4)
+    runs = [desk.start(), desk.start()]
+    held: list[tuple[int, ...]] = []
+
+    def both_have_had_two() -> bool:
+        names = [worker._engine._name for worker in desk._workers]
+        numbers = permits(raw)
+        held.append(tuple(numbers.get(name, 0) for name in names))
+        return (2, 1) in held and (1, 2) in held
+
+    until(both_have_had_two, seconds=30)
+    stop_all(desk, runs)
+    assert gauge.most["orders"] == 3
 
 
 def test_permits_for_a_claim_never_look_unused(desk: Desk, queue: Any) -> None:
