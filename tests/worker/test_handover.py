@@ -249,6 +249,7 @@ ALL, WITHOUT_IT = [0, 1, 2], [0, 2]
         ({"by": "another:1:aa"}, ALL, 2),
         ({"attempts": 1}, ALL, 2),
         ({"attempts": 0.0}, ALL, 2),
+        ({"attempts": bson.Decimal128("0")}, ALL, 2),
         (OVERDUE, WITHOUT_IT, 3),
         ({"attempts": 99}, WITHOUT_IT, 2),
         ({"attempts": "many"}, WITHOUT_IT, 2),
