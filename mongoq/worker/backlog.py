@@ -140,19 +140,28 @@ class Backlog:
     def room(self) -> int:
         """Return how many items to claim now."""
         with self._lock:
-            now, waiting, running = time.monotonic(), len(self._waiting), len(self.running)
+            now, waiting = time.monotonic(), len(self._waiting)
             if self.closed or self.is_stuck or self._count_unsettled() > self._max_unsettled:
                 return 0
             if self._breaker is not None and self._breaker.is_open:
                 return int(not self._leases.items and not self._breaker.pause(now))
             if self.is_limited:
-                free = (self._consumer.concurrency - running) * self._max_call - waiting
+                free = (self._consumer.concurrency - len(self.running)) * self._max_call - waiting
                 return self._byte_limit.claim_size(free, self._leases.bytes) if free > 0 else 0
             self._sizer.adjust(now, waiting)
-            ahead = self._sizer.target
-            wanted = max(self._consumer.concurrency - running, 0) * self._size + ahead - waiting
+            ahead, wanted = self._sizer.target, self._count_wanted()
             # Claim only when half of the target is missing: a few large claims cost less than many small ones.
             return self._byte_limit.claim_size(wanted, self._leases.bytes) if wanted > 0 and wanted * 2 >= ahead else 0
+
+    def room_left(self, n: int) -> int:
+        """Return how many of ``n`` items a claim that has waited may still take: others may have been handed over."""
+        with self._lock:
+            return max(min(n, self._count_wanted()), 0)
+
+    def _count_wanted(self) -> int:
+        """Return how many items may be claimed to run, and ahead."""
+        free = max(self._consumer.concurrency - len(self.running), 0)
+        return free * self._size + self._sizer.target - len(self._waiting)
 
     def has_nothing_to_run(self) -> bool:
         """Return whether a run is free, no item waits for one, and the queue has none either."""

@@ -141,7 +141,7 @@ class Limiter:
         self.adopt()
         self.claiming = 0
         if not self.is_limited and self._permits is None:
-            return n
+            return self._backlog.room_left(n)
         try:
             if self._pace is not None:
                 keyed = self._consumer.rate_key is not None

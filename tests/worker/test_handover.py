@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -327,3 +328,36 @@ def test_consumers_that_do_more_than_run_each_item_claim_all(
     worker.run(drain=True, signals=False)
     assert [each["n"] for each in (one[0] if isinstance(one, list) else one for one in seen)] == [0, 1, 2, 3]
     assert count_claims() == 4
+
+
+def test_an_item_that_was_handed_over_takes_the_place_of_one_to_be_claimed(
+    client: MongoClient[Any], broker: mongoq.Broker, raw: Any
+) -> None:
+    queue, worker, seen, ended = broker.queue("orders"), mongoq.Worker(broker), list[Any](), threading.Event()
+    queue.push_many(["first", "next"], sequence="a")
+
+    @worker.consumer(queue, concurrency=2, prefetch=0)
+    def handle(payload: Any) -> None:
+        seen.append(payload)
+        if payload == "first":
+            until(lambda: is_dry(worker))
+            hold_up(client, "commitTransaction", seconds=1)
+        else:
+            ended.wait(30)
+
+    with worker_thread(worker):
+        until(lambda: seen and not worker._engine.loops[0].backlog.running, 10)
+        queue.push("beside")
+        until(lambda: "next" in seen, 10)
+        assert seen == ["first", "beside", "next"]
+        ids = queue.push_many(["later", "last"])
+        time.sleep(0.3)
+        states = {document["reserved"] for document in raw.find({"_id": {"$in": ids}})}
+        ended.set()
+    assert states == {False}
+
+
+def hold_up(client: MongoClient[Any], command: str, *, seconds: float) -> None:
+    """Have the server answer the next such command late."""
+    data = {"failCommands": [command], "blockConnection": True, "blockTimeMS": int(seconds * 1000)}
+    client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
