@@ -69,6 +69,7 @@ class Backlog:
         outcomes: items to settle, each with its outcome.
         put_off: number of items that the last settlement put off; set by the settler.
         is_dry: True while the fetch loop waits, and its last claim has found nothing; set by the fetcher.
+        coming: number of items that a settlement under way hands over; set by the hand-over.
         running: handler calls under way.
         idle: wake events of runners without work, in the order of their waiting.
         is_limited: True while the queue has limits: then nothing is claimed ahead. Set by ``set_limit``.
@@ -92,7 +93,7 @@ class Backlog:
         self.fetch_event = WakeEvent()
         self._filled_at = float("-inf")
         self.put_off = 0
-        self.is_dry = False
+        self.is_dry, self.coming = False, 0
         self.closed, self.claiming = False, True
         self.outcomes: list[ItemOutcome] = []
         self.running: set[HandlerCall] = set()
@@ -161,12 +162,12 @@ class Backlog:
     def _count_wanted(self) -> int:
         """Return how many items may be claimed to run, and ahead."""
         free = max(self._consumer.concurrency - len(self.running), 0)
-        return free * self._size + self._sizer.target - len(self._waiting)
+        return free * self._size + self._sizer.target - len(self._waiting) - self.coming
 
     def has_nothing_to_run(self) -> bool:
-        """Return whether a run is free, no item waits for one, and the queue has none either."""
+        """Return whether a run is free, no item waits or comes for it, and the queue has none either."""
         with self._lock:
-            is_free = len(self.running) < self._consumer.concurrency and not self._waiting
+            is_free = len(self.running) + self.coming < self._consumer.concurrency and not self._waiting
             return self.is_dry and is_free and not (self.closed or self.is_limited)
 
     def _count_unsettled(self) -> int:

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pymongo import MongoClient
 
 import mongoq
+from mongoq.worker.backlog import Backlog
 from tests.waiting import until
 from tests.worker.conftest import Desk, Running
 
@@ -355,6 +356,36 @@ def test_an_item_that_was_handed_over_takes_the_place_of_one_to_be_claimed(
         states = {document["reserved"] for document in raw.find({"_id": {"$in": ids}})}
         ended.set()
     assert states == {False}
+
+
+def test_no_more_items_are_handed_over_than_may_run(
+    broker: mongoq.Broker, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, worker, ended = broker.queue("orders"), mongoq.Worker(broker), threading.Event()
+    first, second, take_outcomes = list[str](), list[str](), Backlog.take_outcomes
+    for name in "abcdef":
+        queue.push_many([{"name": name, "n": n} for n in range(2)], sequence=name)
+
+    @worker.consumer(queue, concurrency=2, prefetch=0)
+    def handle(payload: Any) -> mongoq.Move:
+        (second if payload["n"] else first).append(payload["name"])
+        if payload["n"]:
+            ended.wait(30)
+        return mongoq.Move("out", patch={"$set": {"done": True}})  # each is settled by itself
+
+    def take_all_at_once(backlog: Backlog) -> Any:
+        return take_outcomes(backlog) if ended.is_set() or (len(first) == 6 and backlog.is_dry) else []
+
+    monkeypatch.setattr(Backlog, "take_outcomes", take_all_at_once)
+    with worker_thread(worker):
+        until(lambda: raw.count_documents({"q": "out"}) == 6, 10)
+        until(lambda: len(second) == 2, 10)
+        time.sleep(0.3)
+        reserved = raw.count_documents({"q": "orders", "reserved": True})
+        coming = worker._engine.loops[0].backlog.coming
+        ended.set()
+        until(lambda: raw.count_documents({"q": "out"}) == 12, 10)
+    assert (reserved, coming) == (2, 0)
 
 
 def hold_up(client: MongoClient[Any], command: str, *, seconds: float) -> None:
