@@ -236,7 +236,8 @@ def run_typed(queue: mongoq.Queue[Order], broker: mongoq.Broker) -> list[int]:
         until(lambda: is_dry(worker))
         seen.append(order.n)
 
-    worker.run(drain=True, signals=False)
+    with worker_thread(worker):  # sooner than a lease ends: no item is reserved for nobody
+        until(lambda: queue.size() == 0, seconds=60)
     return seen
 
 
