@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
-from bson import ObjectId
+from bson import Decimal128, ObjectId
 
 from mongoq.model.sequence import Target, held_target
 from mongoq.model.trail import ClaimedPayload, Hop, hops_counted, trail_of
@@ -180,7 +180,9 @@ class Item(Generic[M]):
     @property
     def attempts(self) -> int:
         """Reservations in this queue so far, this one included."""
-        return self._document.get("attempts", 0)  # type: ignore[no-any-return]
+        attempts = self._document.get("attempts", 0)
+        # Another program may have written a number that Python does not compare.
+        return int(attempts.to_decimal()) if isinstance(attempts, Decimal128) else attempts
 
     @property
     def retries(self) -> int:

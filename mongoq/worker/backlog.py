@@ -69,6 +69,7 @@ class Backlog:
         outcomes: items to settle, each with its outcome.
         put_off: number of items that the last settlement put off; set by the settler.
         is_dry: True while the fetch loop waits, and its last claim has found nothing; set by the fetcher.
+        coming: number of items that a settlement under way hands over; set by the hand-over.
         running: handler calls under way.
         idle: wake events of runners without work, in the order of their waiting.
         is_limited: True while the queue has limits: then nothing is claimed ahead. Set by ``set_limit``.
@@ -92,7 +93,7 @@ class Backlog:
         self.fetch_event = WakeEvent()
         self._filled_at = float("-inf")
         self.put_off = 0
-        self.is_dry = False
+        self.is_dry, self.coming = False, 0
         self.closed, self.claiming = False, True
         self.outcomes: list[ItemOutcome] = []
         self.running: set[HandlerCall] = set()
@@ -140,24 +141,33 @@ class Backlog:
     def room(self) -> int:
         """Return how many items to claim now."""
         with self._lock:
-            now, waiting, running = time.monotonic(), len(self._waiting), len(self.running)
+            now, waiting = time.monotonic(), len(self._waiting)
             if self.closed or self.is_stuck or self._count_unsettled() > self._max_unsettled:
                 return 0
             if self._breaker is not None and self._breaker.is_open:
                 return int(not self._leases.items and not self._breaker.pause(now))
             if self.is_limited:
-                free = (self._consumer.concurrency - running) * self._max_call - waiting
+                free = (self._consumer.concurrency - len(self.running)) * self._max_call - waiting
                 return self._byte_limit.claim_size(free, self._leases.bytes) if free > 0 else 0
             self._sizer.adjust(now, waiting)
-            ahead = self._sizer.target
-            wanted = max(self._consumer.concurrency - running, 0) * self._size + ahead - waiting
+            ahead, wanted = self._sizer.target, self._count_wanted()
             # Claim only when half of the target is missing: a few large claims cost less than many small ones.
             return self._byte_limit.claim_size(wanted, self._leases.bytes) if wanted > 0 and wanted * 2 >= ahead else 0
 
-    def has_nothing_to_run(self) -> bool:
-        """Return whether a run is free, no item waits for one, and the queue has none either."""
+    def room_left(self, n: int) -> int:
+        """Return how many of ``n`` items a claim that has waited may still take: others may have been handed over."""
         with self._lock:
-            is_free = len(self.running) < self._consumer.concurrency and not self._waiting
+            return max(min(n, self._count_wanted()), 0)
+
+    def _count_wanted(self) -> int:
+        """Return how many items may be claimed to run, and ahead."""
+        free = max(self._consumer.concurrency - len(self.running), 0)
+        return free * self._size + self._sizer.target - len(self._waiting) - self.coming
+
+    def has_nothing_to_run(self) -> bool:
+        """Return whether a run is free, no item waits or comes for it, and the queue has none either."""
+        with self._lock:
+            is_free = len(self.running) + self.coming < self._consumer.concurrency and not self._waiting
             return self.is_dry and is_free and not (self.closed or self.is_limited)
 
     def _count_unsettled(self) -> int:

@@ -46,9 +46,11 @@ class Handover:
         """Return the fields that reserve an item, if the consumer has nothing to run; it may run beside others."""
         self._limiter.adopt()
         context = self._consumer.context
+        self._backlog.coming = len(self._handed)  # an attempt before this one may have failed
         is_paused = context.state.paused or self._coordinator.is_paused(self._consumer)
         if is_paused or not self._backlog.has_nothing_to_run():
             return None
+        self._backlog.coming += 1
         marks = make_marks(context, now, self._consumer.lease_length)
         return {**marks, "batch": marks["token"]}
 
@@ -57,6 +59,10 @@ class Handover:
         self._handed.append(handed)
 
     def take_all(self) -> Sequence[Handed]:
-        """Return the items that were handed over since the last time."""
+        """Return the items that were handed over since the last time; until ``end``, they are still to come."""
         handed, self._handed = self._handed, []
         return handed
+
+    def end(self) -> None:
+        """Record that a settlement has ended, and the backlog holds what it has handed over."""
+        self._backlog.coming = 0

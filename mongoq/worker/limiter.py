@@ -143,7 +143,7 @@ class Limiter:
         self.adopt()
         self.claiming = 0
         if not self.is_limited and self._permits is None:
-            return n
+            return self._backlog.room_left(n)
         try:
             has_slots = self._pace is not None and self._consumer.rate_key is None
             if has_slots and self._waits_for_slot():

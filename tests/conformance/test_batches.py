@@ -412,6 +412,19 @@ async def test_attempts_of_another_program_are_not_compared_where_there_is_no_li
     assert await queue.size("ready") == 2
 
 
+async def test_attempts_of_another_program_are_counted(shell: Shell) -> None:
+    if shell.kind == "mongomock":
+        pytest.skip("mongomock cannot compare a Decimal128")
+    queue = shell.queue(max_retries=1)
+    await queue.push_many(["a", "b"])
+    shell.raw.update_many({"payload": {"$in": ["a", "b"]}}, {"$set": {"attempts": Decimal128("0")}})
+    for attempts, dead in [(1, 0), (2, 2)]:
+        items = await queue.reserve_many(2)
+        assert [item.attempts for item in items] == [attempts] * 2
+        await queue.rollback_many(items)
+        assert len(await queue.dead.peek(5)) == dead
+
+
 async def test_remembered_ids_leave_stubs(shell: Shell) -> None:
     queue = shell.queue()
     ids = [ObjectId(), ObjectId()]

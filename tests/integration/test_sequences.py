@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+import bson
 import pytest
-from bson import ObjectId
+from bson import DatetimeMS, ObjectId
+from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
@@ -638,3 +640,74 @@ def test_an_unreadable_head_lets_the_next_item_follow(broker: mongoq.Broker, raw
     assert item is not None
     assert item.payload == 2
     check(raw)
+
+
+NO_DATES = [DatetimeMS(2**62), [datetime(2026, 1, 1, tzinfo=UTC)]]
+"""Values that a search for dates finds, and that are none that can be used."""
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        *(({}, value) for value in [*NO_DATES, "ABC"]),
+        *(({"max_in_sequence": 2}, value) for value in [*NO_DATES, "ABC"]),
+        *(({"on_dead": "hold"}, value) for value in NO_DATES),
+    ],
+)
+def test_an_item_with_a_date_that_cannot_be_used_is_passed_over(
+    broker: mongoq.Broker, raw: Any, options: dict[str, Any], value: Any
+) -> None:
+    queue, most = broker.queue("orders", **options), options.get("max_in_sequence", 1)
+    ids = queue.push_many(range(most + 2), sequence="a")
+    write_unreadable(raw, ids[most], {"ready_from": value})
+    items = queue.reserve_many(9)
+    assert [item.payload for item in items] == list(range(most))
+    queue.commit(items[0])
+    (last,) = queue.reserve_many(9)
+    assert last.payload == most + 1
+
+
+def test_many_sequences_pass_over_items_with_dates_that_cannot_be_used(broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders", max_in_sequence=2)
+    for name in ("a", "b"):
+        ids = queue.push_many([f"{name}{n}" for n in range(6)], sequence=name)
+        for id, value in zip(ids[2:], NO_DATES, strict=False):
+            raw.update_one({"_id": id}, {"$set": {"ready_from": value}})
+    assert queue.purge(state="ready") == 4
+    assert [item.payload for item in queue.reserve_many(9)] == ["a4", "a5", "b4", "b5"]
+
+
+def test_items_that_follow_many_heads_wait_for_their_own_dates(broker: mongoq.Broker) -> None:
+    queue, later = broker.queue("orders"), datetime(2100, 1, 1, tzinfo=UTC)
+    for name in ("a", "b"):
+        queue.push("first", sequence=name)
+        queue.push("last", sequence=name, when=later)
+    queue.commit_many(queue.reserve_many(9))
+    assert [item.due for item in queue.peek(9, state="scheduled")] == [later] * 2
+
+
+def test_an_item_with_an_unreadable_date_to_be_claimed_from_follows(broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders")
+    _, id = queue.push_many(range(2), sequence="a")
+    write_unreadable(raw, id, {"when": "ABC"})
+    item = queue.reserve()
+    assert item is not None
+    queue.commit(item)
+    assert [item.payload for item in queue.reserve_many(9)] == [1]
+
+
+def test_an_item_of_the_last_day_follows(broker: mongoq.Broker, raw: Any) -> None:
+    queue, latest = broker.queue("orders"), datetime.max.replace(microsecond=999_000, tzinfo=UTC)
+    queue.push("first", sequence="a")
+    id = queue.push("last", sequence="a", when=datetime.max.replace(tzinfo=UTC))
+    item = queue.reserve()
+    assert item is not None
+    queue.commit(item)
+    assert raw.find_one({"_id": id})["when"] == latest
+
+
+def write_unreadable(raw: Any, id: Any, fields: Any) -> None:
+    """Set fields of an item; of their text, ``ABC`` becomes bytes that are not UTF-8."""
+    envelope = bson.encode({**raw.find_one({"_id": id}), **fields}).replace(b"ABC", b"\xff\xfe\xfd")
+    update = {"q": {"_id": id}, "u": RawBSONDocument(envelope)}
+    raw.database.command({"update": raw.name, "updates": [update]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from pydantic import BaseModel
 from pymongo import MongoClient
 
 import mongoq
+from mongoq.worker.backlog import Backlog
 from tests.waiting import until
 from tests.worker.conftest import Desk, Running
 
@@ -221,7 +223,8 @@ def test_a_worker_that_stops_keeps_nothing(desk: Desk, queue: mongoq.Queue[Any],
     desk.start().join()
     assert (seen, stopping) == ([0, 1, 2], [2])
     last = raw.find_one({"sequence": "a", "place": 3})
-    assert (last["reserved"], last["attempts"], "token" in last) == (False, 0, False)
+    assert (last["reserved"], last["attempts"]) == (False, 0)
+    assert not last.keys() & {"token", "batch"}  # nor was it reserved meanwhile
 
 
 def test_an_item_that_was_handed_over_is_reserved_and_counted_as_such(broker: mongoq.Broker, raw: Any) -> None:
@@ -278,7 +281,8 @@ def run_typed(queue: mongoq.Queue[Order], broker: mongoq.Broker) -> list[tuple[i
         until(lambda: is_dry(worker), seconds=20)
         seen.append((order.n, job.items[0].attempts))
 
-    worker.run(drain=True, signals=False)
+    with worker_thread(worker):  # sooner than a lease ends: no item is reserved for nobody
+        until(lambda: queue.size() == 0, seconds=60)
     return seen
 
 
@@ -293,6 +297,7 @@ ALL, WITHOUT_IT = [(0, 1), (1, 1), (2, 1)], [(0, 1), (2, 1)]
         ({"by": "another:1:aa"}, ALL, 2),
         ({"attempts": 1}, [(0, 1), (1, 2), (2, 1)], 2),
         ({"attempts": 0.0}, ALL, 2),
+        ({"attempts": bson.Decimal128("0")}, ALL, 2),
         (OVERDUE, WITHOUT_IT, 3),
         ({"attempts": 99}, WITHOUT_IT, 2),
         ({"attempts": "many"}, WITHOUT_IT, 2),
@@ -370,3 +375,66 @@ def test_consumers_that_do_more_than_run_each_item_claim_all(
     worker.run(drain=True, signals=False)
     assert [each["n"] for each in (one[0] if isinstance(one, list) else one for one in seen)] == [0, 1, 2, 3]
     assert count_claims() == 4
+
+
+def test_an_item_that_was_handed_over_takes_the_place_of_one_to_be_claimed(
+    client: MongoClient[Any], broker: mongoq.Broker, raw: Any
+) -> None:
+    queue, worker, seen, ended = broker.queue("orders"), mongoq.Worker(broker), list[Any](), threading.Event()
+    queue.push_many(["first", "next"], sequence="a")
+
+    @worker.consumer(queue, concurrency=2, prefetch=0)
+    def handle(payload: Any) -> None:
+        seen.append(payload)
+        if payload == "first":
+            until(lambda: is_dry(worker))
+            hold_up(client, "commitTransaction", seconds=1)
+        else:
+            ended.wait(30)
+
+    with worker_thread(worker):
+        until(lambda: seen and not worker._engine.loops[0].backlog.running, 10)
+        queue.push("beside")
+        until(lambda: "next" in seen, 10)
+        assert seen == ["first", "beside", "next"]
+        ids = queue.push_many(["later", "last"])
+        time.sleep(0.3)
+        states = {document["reserved"] for document in raw.find({"_id": {"$in": ids}})}
+        ended.set()
+    assert states == {False}
+
+
+def test_no_more_items_are_handed_over_than_may_run(
+    broker: mongoq.Broker, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, worker, ended = broker.queue("orders"), mongoq.Worker(broker), threading.Event()
+    first, second, take_outcomes = list[str](), list[str](), Backlog.take_outcomes
+    for name in "abcdef":
+        queue.push_many([{"name": name, "n": n} for n in range(2)], sequence=name)
+
+    @worker.consumer(queue, concurrency=2, prefetch=0)
+    def handle(payload: Any) -> mongoq.Move:
+        (second if payload["n"] else first).append(payload["name"])
+        if payload["n"]:
+            ended.wait(30)
+        return mongoq.Move("out", patch={"$set": {"done": True}})  # each is settled by itself
+
+    def take_all_at_once(backlog: Backlog) -> Any:
+        return take_outcomes(backlog) if ended.is_set() or (len(first) == 6 and backlog.is_dry) else []
+
+    monkeypatch.setattr(Backlog, "take_outcomes", take_all_at_once)
+    with worker_thread(worker):
+        until(lambda: raw.count_documents({"q": "out"}) == 6, 10)
+        until(lambda: len(second) == 2, 10)
+        time.sleep(0.3)
+        reserved = raw.count_documents({"q": "orders", "reserved": True})
+        coming = worker._engine.loops[0].backlog.coming
+        ended.set()
+        until(lambda: raw.count_documents({"q": "out"}) == 12, 10)
+    assert (reserved, coming) == (2, 0)
+
+
+def hold_up(client: MongoClient[Any], command: str, *, seconds: float) -> None:
+    """Have the server answer the next such command late."""
+    data = {"failCommands": [command], "blockConnection": True, "blockTimeMS": int(seconds * 1000)}
+    client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)

@@ -15,13 +15,20 @@ from typing import Any
 
 from mongoq.model.indexes import SEQUENCE_ORDER
 from mongoq.model.item import Document, Item, has_place
-from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id, held_entries
+from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id, held_entries
 from mongoq.model.settings import DEFAULT_MAX_IN_SEQUENCE
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.sequence.control import update_alike
-from mongoq.protocol.sequence.promotion import FIRST_FIELDS, NEXT_FIELDS, Promoted, make_promoted, promote_first
+from mongoq.protocol.sequence.promotion import (
+    FIRST_FIELDS,
+    MAY_FOLLOW,
+    NEXT_FIELDS,
+    Promoted,
+    make_promoted,
+    promote_first,
+)
 from mongoq.protocol.state.context import BrokerContext
 from mongoq.protocol.state.taker import Taker
 
@@ -88,7 +95,7 @@ def leave(
         first, is_known = yield from promote_first(broker, queue, names[0], taker)
         if first is not None:
             return [first]
-        known = {names[0]: []} if is_known else None
+        known = {names[0]: [] if is_known else (yield from _find_following(broker, queue, names[0], 1))}
     for start in range(0, len(names), MAX_LOOKUPS):
         some = {name: numbers[name] for name in names[start : start + MAX_LOOKUPS]}
         for sequence, (control, following) in (
@@ -237,7 +244,7 @@ def _join_following(
 ) -> Flow[dict[str, list[Document]]]:
     """Find up to so many next items of each sequence, by their control documents (``aggregate`` with ``$lookup``)."""
     blocked: list[Mapping[str, Any]] = [
-        {"$match": blocked_filter(queue)},
+        {"$match": {**blocked_filter(queue), "ready_from": MAY_FOLLOW}},
         {"$sort": {"place": 1}},
         {"$limit": most},
         {"$project": NEXT_FIELDS},
@@ -255,5 +262,5 @@ def _join_following(
 
 
 def _find_following(broker: BrokerContext, queue: str, sequence: str, number: int) -> Flow[list[Document]]:
-    filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE, "ready_from": IS_BLOCKED}
+    filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE, "ready_from": MAY_FOLLOW}
     return (yield from find_few(broker, filter, [("place", 1)], number, projection=NEXT_FIELDS))

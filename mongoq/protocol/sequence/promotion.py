@@ -24,8 +24,10 @@ NEXT_FIELDS = {"ready_from": 1, "priority": 1, "place": 1}
 """Projection of an item that is next in its sequence."""
 FIRST_FIELDS = {**NEXT_FIELDS, "when": 1}
 """Projection of the item with the first place, which may be a head."""
-LATEST = datetime(9999, 12, 31, tzinfo=UTC)
+LATEST = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
 """Dates of other programs beyond it cannot be decoded."""
+MAY_FOLLOW = {"$gte": BEGINNING, "$lte": LATEST, "$not": {"$type": "array"}}
+"""Condition on ``ready_from`` of an item that may follow: a date that can be used, and no list of dates."""
 OBSTACLES = ("by", "start_by")
 """Fields that keep an item from being handed over: it was claimed before, or may have expired."""
 

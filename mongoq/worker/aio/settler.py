@@ -195,8 +195,10 @@ class AsyncSettler:
             failed: Mapping[Any, Exception] = await consumer.queue._run_flow(flow)
         finally:
             for member, _ in parts:
-                if member.handover is not None and (handed := member.handover.take_all()):
-                    await member.take_over(handed)
+                if member.handover is not None:
+                    if handed := member.handover.take_all():
+                        await member.take_over(handed)
+                    member.handover.end()
         return failed
 
     def _drop_settled(self, outcomes: list[ItemOutcome]) -> None:

@@ -196,8 +196,10 @@ class Settler:
             failed: Mapping[Any, Exception] = consumer.queue._run_flow(flow)
         finally:
             for member, _ in parts:
-                if member.handover is not None and (handed := member.handover.take_all()):
-                    member.take_over(handed)
+                if member.handover is not None:
+                    if handed := member.handover.take_all():
+                        member.take_over(handed)
+                    member.handover.end()
         return failed
 
     def _drop_settled(self, outcomes: list[ItemOutcome]) -> None:
