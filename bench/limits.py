@@ -29,6 +29,11 @@ WARM_UP_SECONDS = 3.0
 RATES = (("100/m", 1), ("5/s", 1), ("20/s", None), ("200/s", None))
 MAX_RUNNING = 8
 HANDLER_SECONDS = (0.1, 0.005)
+UNEVEN_MAX_RUNNING = 3
+"""It cannot be divided by the processes."""
+BOTH = {"rate": "5/s", "burst": 1, "max_running": UNEVEN_MAX_RUNNING}
+BOTH_HANDLER_SECONDS = 0.5
+"""With it, ``max_running`` allows a little more than the rate."""
 ROUNDS = 2
 """Measurements of each pair, a limited and an unlimited consumer in turns; the median counts."""
 
@@ -39,7 +44,7 @@ class Runs:
 
     Attributes:
         most_running: runs under way at a time, at most.
-        share: average number of runs under way, as a share of ``MAX_RUNNING``.
+        share: average number of runs under way, as a share of the limit.
         per_second: runs that began in a second.
     """
 
@@ -116,16 +121,20 @@ def _run_workers(
     return sorted(runs)
 
 
-def _measure_rate(address: Address, text: str, burst: int | None, seconds: float) -> dict[str, Any]:
-    rate = parse_rate(text)
+def _measure_rate(
+    address: Address, options: dict[str, Any], seconds: float, *, handler_seconds: float = 0.0
+) -> dict[str, Any]:
+    rate = parse_rate(options["rate"])
     per_second = 1000 / rate.interval
-    burst = burst or rate.default_burst
+    burst = options["burst"] or rate.default_burst
     items = int(per_second * (seconds + 2 * WARM_UP_SECONDS) * 2) + 100
-    options = {"rate": text, "burst": burst}
-    starts = [began for began, _ in _run_workers(address, options, seconds, items=items, handler_seconds=0.0)]
+    options = {**options, "burst": burst}
+    runs = _run_workers(address, options, seconds, items=items, handler_seconds=handler_seconds)
+    starts = [began for began, _ in runs]
     return {
         **options,
         "starts": len(starts),
+        "most_running": _count_most(runs),
         "share": share_of_rate(starts, per_second),
         "worst_window": worst_window(starts, per_second, burst),
     }
@@ -141,13 +150,23 @@ def _count_most(runs: Sequence[tuple[float, float]]) -> int:
     return most
 
 
-def _measure_running(address: Address, options: dict[str, Any], handler_seconds: float, seconds: float) -> Runs:
-    items = int(MAX_RUNNING / handler_seconds * (seconds + 2 * WARM_UP_SECONDS)) + 100
+def _measure_running(
+    address: Address, options: dict[str, Any], handler_seconds: float, seconds: float, limit: int = MAX_RUNNING
+) -> Runs:
+    items = int(limit / handler_seconds * (seconds + 2 * WARM_UP_SECONDS)) + 100
     runs = _run_workers(address, options, seconds, items=items, handler_seconds=handler_seconds)
     begin, end = runs[0][0] + WARM_UP_SECONDS, max(began for began, _ in runs)
     used = sum(max(0.0, min(ended, end) - max(began, begin)) for began, ended in runs)
     per_second = sum(began >= begin for began, _ in runs) / (end - begin)
-    return Runs(_count_most(runs), used / (end - begin) / MAX_RUNNING, per_second)
+    return Runs(_count_most(runs), used / (end - begin) / limit, per_second)
+
+
+def _measure_uneven(address: Address, seconds: float) -> dict[str, Any]:
+    """Measure a limit that the processes cannot share evenly."""
+    options = {"max_running": UNEVEN_MAX_RUNNING}
+    runs = _measure_running(address, options, HANDLER_SECONDS[0], seconds, UNEVEN_MAX_RUNNING)
+    measured = {"share": round(runs.share, 4), "per_second": round(runs.per_second, 1)}
+    return {**options, "handler_seconds": HANDLER_SECONDS[0], "most_running": runs.most_running, **measured}
 
 
 def _compare_running(address: Address, handler_seconds: float, seconds: float) -> dict[str, Any]:
@@ -170,18 +189,26 @@ def _compare_running(address: Address, handler_seconds: float, seconds: float) -
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="time of each measurement")
-    parser.add_argument("--only", choices=("rates", "max_running"), help="measure one kind of limit")
+    parser.add_argument("--only", choices=("rates", "max_running", "both"), help="measure one kind of limit")
 
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
     with place(options.uri, options.database, "limits") as here:
         address = Address(here.uri, here.database, here.collection)
         machine = report.machine(here.client, write_concern="majority", processes=PROCESSES)
-        chosen = RATES if options.only != "max_running" else ()
-        handlers = HANDLER_SECONDS if options.only != "rates" else ()
-        rates = [_measure_rate(address, text, burst, options.seconds) for text, burst in chosen]
-        running = [_compare_running(address, each, options.seconds) for each in handlers]
-    return {"machine": machine, "load_average": os.getloadavg()[0], "rates": rates, "max_running": running}
+        kinds = (options.only,) if options.only else ("rates", "max_running", "both")
+        measured: dict[str, list[dict[str, Any]]] = {"rates": [], "max_running": [], "both": []}
+        if "rates" in kinds:
+            for text, burst in RATES:
+                limits = {"rate": text, "burst": burst}
+                measured["rates"].append(_measure_rate(address, limits, options.seconds))
+        if "max_running" in kinds:
+            measured["max_running"] += [_compare_running(address, each, options.seconds) for each in HANDLER_SECONDS]
+            measured["max_running"].append(_measure_uneven(address, options.seconds))
+        if "both" in kinds:
+            runs = {"handler_seconds": BOTH_HANDLER_SECONDS}
+            measured["both"].append({**runs, **_measure_rate(address, BOTH, options.seconds, **runs)})
+    return {"machine": machine, "load_average": os.getloadavg()[0], **measured}
 
 
 BENCHMARK = Benchmark("two processes under a limit: the share that they use, and the worst window", _options, _run)
