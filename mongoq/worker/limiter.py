@@ -148,6 +148,8 @@ class Limiter:
             has_slots = self._pace is not None and self._consumer.rate_key is None
             if has_slots and self._waits_for_slot():
                 n = 0
+            elif self._pace is not None and not has_slots:
+                n = min(n, MAX_KEYED_CLAIM)
             most = self._context.settings.max_running
             if most is None:
                 yield from self._alone(self._leave)
@@ -155,8 +157,6 @@ class Limiter:
                 n = yield from self._alone(partial(self._take_for_claim, most, n))
             if n and has_slots:
                 n = yield from self._take_slots(n)
-            elif self._pace is not None:
-                n = min(n, MAX_KEYED_CLAIM)
         except LimitContended:
             n = 0
             self._rest(MIN_PAUSE_SECONDS * 10)
