@@ -563,6 +563,22 @@ def test_heads_of_several_sequences_leave_in_one_transaction_after_the_limit_was
     assert queue.counts().blocked == 2
 
 
+def test_heads_of_several_sequences_leave_in_one_transaction_before_items_without_a_date(
+    listened: tuple[Listener, mongoq.Broker], raw: Any
+) -> None:
+    listener, broker = listened
+    queue = broker.queue("orders")
+    for name in ("a", "b"):
+        _, id, _ = queue.push_many([1, 2, 3], sequence=name)
+        raw.update_one({"_id": id}, {"$unset": {"ready_from": ""}})
+    items = queue.reserve_many(9)
+    listener.commands.clear()
+    queue.commit_many(items)
+    names = [next(iter(command)) for command in listener.commands if "startTransaction" in command]
+    assert names == ["delete"]
+    assert [item.payload for item in queue.reserve_many(9)] == [3, 3]
+
+
 def explain_aggregate(listener: Listener, raw: Any) -> Any:
     """Return the plan of the only ``aggregate`` that was sent."""
     (aggregate,) = (command for command in listener.commands if "aggregate" in command)
