@@ -141,6 +141,12 @@ def test_a_claim_that_loses_a_message_settles_each_expired_item_once(
     assert queue.reserve() is None
     assert raw.count_documents({"place": {"$exists": True}}) == 0
     assert raw.count_documents({"_id": {"$regex": "^sequence:"}}) == 0
-    letters = sorted(letter.payload for letter in queue.dead.peek(20))
-    assert letters == (list(range(6)) if on_expired == "dead" else [])
+    letters = [letter.payload for letter in queue.dead.peek(20)]
+    if on_expired == "dead":
+        # The burial of what a pop has taken is a command of its own. Without it, the item stays in the history.
+        kept = [document["payload"] for document in raw.find({"q": "orders", "payload": {"$lt": 6}})]
+        assert len(kept) == int((claim, command, what) == ("pop", "update", "request"))
+        assert sorted(letters + kept) == list(range(6))
+    else:
+        assert letters == []
     broker.close()
