@@ -5,9 +5,9 @@ ROWS ?= 5000
 ENGINE ?= spark
 # Processes that the tests are spread over: most of the time they wait for the server.
 JOBS ?= 4
-# Mutants that `make prove` and `make sample` draw by chance; `make mutants` runs all of them.
+# Mutants that `make mutants`, `make prove` and `make sample` draw by chance.
 MUTANTS ?= 15
-# Minutes that `make sample` has for campaigns; `make prove` runs all of them.
+# Minutes that `make campaigns` has; `make prove` runs all of them.
 MINUTES ?= 5
 # The first PySpark that has all that the format uses.
 OLDEST_SPARK ?= 4.2.0
@@ -17,16 +17,16 @@ BIN := .venv/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 # Tests start hundreds of interpreters, each of which would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
-STAMP := .venv/.setup-complete
-
-# The stamp names the checkout it was written for: a copied or moved tree is set up again.
-ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
-REDO := redo
-endif
+# Levels of setup: what the demo needs, what tests need, everything. A stamp names the checkout that it was written
+# for: a copied or moved tree is set up again.
+DEMO := .venv/.setup-demo
+TEST := .venv/.setup-test
+DEV := .venv/.setup-dev
+is_foreign = $(filter-out $(CURDIR),$(shell cat $(1) 2>/dev/null || echo none))
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
-.PHONY: help setup demo dashboard test prove sample spark-oldest mutants bench lint types public-types docs build format unasync clean $(REDO)
+.PHONY: help setup demo dashboard test prove campaigns mutants sample spark-oldest bench lint types public-types docs build format unasync clean redo
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,70 +35,74 @@ help: ## Show this list
 	@echo "  ROWS=5000       the flights that the demo takes"
 	@echo "  ENGINE=spark    what runs the demo's stages: spark, threads or asyncio"
 	@echo "  JOBS=4          the processes that the tests are spread over"
-	@echo "  MINUTES=5       the time for campaigns in sample"
+	@echo "  MINUTES=5       the time for campaigns"
 	@echo "  LONG=1          the longest campaigns too, in prove; they double its time"
 
-setup: $(STAMP) ## Create .venv with everything in it; skipped while nothing has changed
+setup: $(DEV) ## Create .venv with everything in it; skipped while nothing has changed
 
-$(STAMP): pyproject.toml constraints.txt scripts/setup.sh $(REDO)
-	@PYTHON="$(PYTHON)" bash scripts/setup.sh
+.venv/.setup-%: pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" bash scripts/setup.sh $*
 
-demo: setup ## Run the flights demo on a private mongod, with a report by Spark and flights.png
+$(foreach stamp,$(DEMO) $(TEST) $(DEV),$(if $(call is_foreign,$(stamp)),$(eval $(stamp): redo)))
+
+demo: $(DEMO) ## Run the flights demo on a private mongod, with a report by Spark and flights.png
 	@$(BIN)/python -m examples.flights --rows $(ROWS) --engine $(ENGINE)
 
-dashboard: setup ## Run the flights demo without Spark, and show its data in a browser, read-only, until Ctrl-C
+dashboard: $(DEMO) ## Run the flights demo without Spark, and show its data in a browser, read-only, until Ctrl-C
 	@$(BIN)/python -m examples.flights --rows $(ROWS) --engine threads --no-spark --dashboard
 
-test: setup ## Run all tests but the campaigns
+test: $(TEST) ## Run all tests but the campaigns
 	@$(BIN)/python -m pytest -m "not prove" -n $(JOBS) --dist loadgroup --durations=10
 
-prove: setup ## Run the campaigns, and a sample of the mutants; with LONG=1 the longest campaigns as well
+prove: $(TEST) ## Run the campaigns, and a sample of the mutants; with LONG=1 the longest campaigns as well
 	@$(BIN)/python -m pytest -m prove tests/crash -n 2 # with nothing else: replica sets lose and find their primaries all the time
 	@$(BIN)/python -m pytest -m "prove$(if $(LONG),, and not long)" --ignore tests/crash -n $(JOBS) --dist loadgroup
 	@$(BIN)/python scripts/mutants.py --jobs $(JOBS) --sample $(MUTANTS)
 
-sample: setup ## Run campaigns drawn by chance, for some minutes, and a sample of the mutants
+campaigns: $(TEST) ## Run campaigns drawn by chance, for some minutes
 	@$(BIN)/python scripts/campaigns.py --jobs $(JOBS) --minutes $(MINUTES)
-	@$(BIN)/python scripts/mutants.py --jobs $(JOBS) --sample $(MUTANTS)
 
-spark-oldest: setup ## Run the tests of streams and writes with the oldest PySpark that will do
+sample: campaigns mutants ## Run campaigns and mutants drawn by chance, as every night
+
+spark-oldest: $(TEST) ## Run the tests of streams and writes with the oldest PySpark that will do
 	@test -d build/pyspark-$(OLDEST_SPARK) || $(BIN)/python -m pip install --quiet --target build/pyspark-$(OLDEST_SPARK) pyspark==$(OLDEST_SPARK)
 	@PYTHONPATH=$(CURDIR)/build/pyspark-$(OLDEST_SPARK) $(BIN)/python -m pytest -m "not long and not slow" \
 		tests/spark/test_call_order.py tests/spark/test_queue_stream.py tests/spark/test_write_stream.py tests/spark/test_replay.py
 
-mutants: setup ## Break the product line by line: the tests must notice each time
-	@$(BIN)/python scripts/mutants.py --jobs $(JOBS)
+mutants: $(TEST) ## Break the core in places drawn by chance, and list what no test notices
+	@$(BIN)/python scripts/mutants.py --jobs $(JOBS) --sample $(MUTANTS)
 
-bench: setup ## Measure the core beside the bare driver, as JSON
+bench: $(TEST) ## Measure the core beside the bare driver, as JSON
 	@$(BIN)/python -m bench core
 
-lint: setup ## Check style, layers, and that the sync shell is up to date
+lint: $(DEV) ## Check style, layers, and that the sync shell is up to date
 	@$(BIN)/python -m ruff check
 	@$(BIN)/python -m ruff format --check
 	@$(BIN)/python -m ruff format --check --isolated --line-length 76 README.md docs # so that no block needs a scroll bar
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python scripts/unasync.py --check
+	@$(BIN)/python scripts/check_log_fields.py
 
-types: setup ## Check types with mypy and pyright
+types: $(DEV) ## Check types with mypy and pyright
 	@$(BIN)/python -m mypy
 	@$(BIN)/python -m pyright
 
-public-types: setup ## List what a user's type checker would have to infer
+public-types: $(DEV) ## List what a user's type checker would have to infer
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pyright --verifytypes mongoq --ignoreexternal
 
-docs: setup ## Build the documentation into site/
+docs: $(DEV) ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-build: setup ## Build the wheel and the source distribution into dist/
+build: $(DEV) ## Build the wheel and the source distribution into dist/
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation
 
-format: setup ## Format the code and fix what can be fixed
+format: $(DEV) ## Format the code and fix what can be fixed
 	@$(BIN)/python -m ruff check --fix-only
 	@$(BIN)/python -m ruff format
 	@$(BIN)/python -m ruff format --isolated --line-length 76 README.md docs
 
-unasync: setup ## Generate mongoq/sync, mongoq/drivers/threads and mongoq/worker/threads
+unasync: $(DEV) ## Generate mongoq/sync, mongoq/drivers/threads and mongoq/worker/threads
 	@$(BIN)/python scripts/unasync.py
 
 clean: ## Remove what was built, and caches; .venv stays

@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
-# Sets up a checkout: system packages that are missing, .venv, mongoq with its extras and the
-# development tools. Safe to repeat; an interrupted run is repaired by the next one.
-# PYTHON names the interpreter (default: python3).
+# Sets up a checkout: system packages that are missing, .venv, and what one of three levels needs:
+#
+#     setup.sh demo    mongoq with Spark, a mongod, and what draws the report
+#     setup.sh test    all extras, the test tools and a browser
+#     setup.sh dev     linters, type checkers and documentation tools too (default)
+#
+# Safe to repeat; an interrupted run is repaired by the next one. PYTHON names the interpreter (default: python3).
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,15 +14,24 @@ exec </dev/null
 root="$(pwd -P)"
 python="${PYTHON:-python3}"
 venv=".venv"
-stamp="$venv/.setup-complete"
+level="${1:-dev}"
 unfinished="$venv/.setup-unfinished"
-readonly root python venv stamp unfinished
 
 # They would lead the new environment to packages outside it, or pip to install elsewhere.
 unset PYTHONHOME PYTHONPATH PIP_PREFIX PIP_TARGET PIP_USER
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# A level brings those before it.
+case "$level" in
+    demo) levels=(demo) packages=(--editable '.[embedded,spark,demo,cli,web]') ;;
+    test) levels=(demo test) packages=(--editable '.[all]' --group test) ;;
+    dev) levels=(demo test dev) packages=(--editable '.[all]' --group dev) ;;
+    *) fail "$level is no level; there are demo, test and dev" ;;
+esac
+stamp="$venv/.setup-$level"
+readonly root python venv level unfinished levels packages stamp
 
 # --- what the system provides ------------------------------------------------------------------
 
@@ -69,7 +82,7 @@ missing_packages() {
     has_libcurl || echo libcurl4
     # A JAVA_HOME that names an old Java wins over whatever apt installs.
     has_java || [[ -n "${JAVA_HOME:-}" ]] || echo default-jre-headless
-    has_browser || printf '%s\n' chromium chromium-driver
+    [[ "$level" == demo ]] || has_browser || printf '%s\n' chromium chromium-driver
 }
 
 # One by one: a package that is not to be had keeps no other from being installed.
@@ -109,7 +122,7 @@ check_system() {
         how_to_install "${missing[@]}" >&2
         exit 1
     fi
-    if ! has_browser; then
+    if [[ "$level" != demo ]] && ! has_browser; then
         say "the tests of the dashboard need a browser; the rest works without."
         how_to_install chromium chromium-driver
     fi
@@ -130,10 +143,25 @@ check_system() {
 # Whether .venv can be built upon: whole, in its place, and of the version asked for.
 is_usable() {
     [[ -x "$venv/bin/python" && ! -e "$unfinished" ]] || return 1
-    [[ ! -e "$stamp" || "$(cat "$stamp")" == "$root" ]] || return 1
-    local identity='import os, sys; print(os.path.realpath(sys.prefix), *sys.version_info[:2])'
+    local written identity='import os, sys; print(os.path.realpath(sys.prefix), *sys.version_info[:2])'
+    for written in "$venv"/.setup-{demo,test,dev}; do
+        [[ ! -e "$written" || "$(cat "$written")" == "$root" ]] || return 1
+    done
     [[ "$("$venv/bin/python" -c "import pip; $identity" 2>/dev/null)" == \
         "$root/$venv $("$python" -c 'import sys; print(*sys.version_info[:2])')" ]]
+}
+
+# uv downloads and unpacks side by side. It does not read pip's configuration, so pip is tried after it.
+install_packages() {
+    local -a pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
+    local -a wanted=(--constraint constraints.txt --build-constraint constraints.txt "${packages[@]}")
+    if "${pip[@]}" install -qq --constraint constraints.txt --only-binary uv uv &&
+        "$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python" "${wanted[@]}"; then
+        return 0
+    fi
+    say "uv cannot install them here; pip does, which takes longer"
+    "${pip[@]}" install -qq --constraint constraints.txt --upgrade pip
+    "${pip[@]}" install -qq "${wanted[@]}"
 }
 
 install() {
@@ -144,18 +172,22 @@ install() {
         rm -rf "$venv"
         "$python" -m venv "$venv"
     fi
-    rm -f "$stamp"
+    rm -f "$venv"/.setup-{demo,test,dev}
     touch "$unfinished"
 
-    local -a pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)
-    "${pip[@]}" install -qq --constraint constraints.txt --upgrade pip
-    say "installing mongoq, its extras and the development tools (some minutes the first time)"
-    "${pip[@]}" install -qq --constraint constraints.txt --build-constraint constraints.txt \
-        --editable '.[all]' --group dev
+    case "$level" in
+        demo) say "installing mongoq, PySpark, MongoDB and matplotlib: about a minute the first time" ;;
+        test) say "installing mongoq, all its extras and the test tools: one to two minutes the first time" ;;
+        dev) say "installing mongoq, all its extras and the development tools: two minutes the first time" ;;
+    esac
+    install_packages
+    [[ "$level" == demo ]] || unpack_nginx
 
-    printf '%s\n' "$root" >"$stamp.new"
     rm "$unfinished"
-    mv "$stamp.new" "$stamp"
+    local each
+    for each in "${levels[@]}"; do
+        printf '%s\n' "$root" >"$venv/.setup-$each"
+    done
 }
 
 # The proxy of one test. Unpacked and not installed, because the package would start a server.
@@ -198,5 +230,4 @@ check_python
 take_turn
 check_system
 install
-unpack_nginx
-say "done"
+say "done after $SECONDS s"

@@ -114,16 +114,20 @@ def module_database(client: MongoClient[Any]) -> Iterator[str]:
     drop(client, name)
 
 
-@pytest.fixture
-def emptied_database(client: MongoClient[Any], module_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a database without documents; to make indexes for each test takes a third of the server's time.
+@pytest.fixture(scope="module")
+def indexes(client: MongoClient[Any], module_database: str) -> set[str]:
+    """The names of the indexes in the module's database, which are there from the beginning, whatever test is first."""
+    return make_indexes(client, module_database)
 
-    The indexes are there from the beginning, so no test depends on those that ran before it in its process.
-    """
+
+@pytest.fixture
+def emptied_database(
+    client: MongoClient[Any], module_database: str, indexes: set[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The name of a database without documents; to make indexes for each test takes a third of the server's time."""
     monkeypatch.setattr(queue_settings, "_warned", set())  # else the process has warned of its queues already
-    make_indexes(client, module_database)
     yield module_database
-    empty(client, module_database)
+    empty(client, module_database, indexes)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 
 from pymongo import MongoClient
 
+import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.model.indexes import INDEXES
 
 __all__ = ["drop", "empty", "make_indexes", "spare_the_journal"]
 
@@ -26,10 +26,13 @@ def spare_the_journal(server: EmbeddedServer) -> None:
         client.admin.command("appendOplogNote", 1, data={"changed": "journal"})
 
 
-def make_indexes(client: MongoClient[Any], database: str, collection: str = "mongoq") -> None:
-    """Make the indexes of mongoq, and the collection, where they are missing (``createIndexes``)."""
-    indexes = [index.document() for index in INDEXES]
-    client[database].command({"createIndexes": collection, "indexes": indexes})
+def make_indexes(client: MongoClient[Any], database: str, collection: str = "mongoq") -> set[str]:
+    """Make the collection and the indexes of mongoq, and no document; return the indexes' names."""
+    raw = client[database][collection]
+    with mongoq.Broker(raw) as broker:
+        broker.ensure_indexes()
+    raw.delete_many({})
+    return set(raw.index_information())
 
 
 def drop(client: MongoClient[Any], name: str) -> None:
@@ -39,12 +42,15 @@ def drop(client: MongoClient[Any], name: str) -> None:
     client.drop_database(name)
 
 
-def empty(client: MongoClient[Any], name: str) -> None:
-    """Empty a database: of its collections remains that of mongoq, if its indexes are those that mongoq makes."""
-    made = {"_id_", *(index.name for index in INDEXES)}
+def empty(client: MongoClient[Any], name: str, indexes: set[str]) -> None:
+    """Empty a database: of its collections remains that of mongoq, made again if a test has changed its indexes."""
+    kept = False
     for collection in client[name].list_collections():
         own = client[name][collection["name"]]
-        if collection["name"] == "mongoq" and not collection["options"] and set(own.index_information()) == made:
+        if collection["name"] == "mongoq" and not collection["options"] and set(own.index_information()) == indexes:
             own.delete_many({})
+            kept = True
         else:
             own.drop()
+    if not kept:
+        make_indexes(client, name)

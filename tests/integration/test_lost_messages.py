@@ -129,29 +129,23 @@ SHELLS = {"sync": 2, "sync without retries": 1, "aio": 2}
 class Fault:
     """So many losses of a kind, and whether the call still has to return."""
 
-    shell: str
     case: Case
     kind: Kind
     times: int
     survived: bool
-
-    def __str__(self) -> str:
-        return f"{self.shell}-{self.case.name}-{self.kind}-{self.times}"
 
     def befall(self, proxy: Proxy) -> None:
         for command in self.case.commands.split():
             proxy.lose(self.kind, command, times=self.times)
 
 
-def faults(shell: str, case: Case, kind: Kind) -> Iterator[Fault]:
-    """As many losses as are survived, and one more."""
+def faults(shell: str, case: Case) -> Iterator[Fault]:
+    """As many losses of each kind as are survived, and one more."""
     sends = SHELLS[shell]
-    survived = (case.requests if kind == "request" else case.replies) * sends // 2
-    for times in range(1, min(max(survived + 1, 2), case.most * sends // 2) + 1):
-        yield Fault(shell, case, kind, times, times <= survived)
-
-
-FAULTS = [fault for shell in SHELLS for case in CASES for kind in KINDS for fault in faults(shell, case, kind)]
+    for kind in KINDS:
+        survived = (case.requests if kind == "request" else case.replies) * sends // 2
+        for times in range(1, min(max(survived + 1, 2), case.most * sends // 2) + 1):
+            yield Fault(case, kind, times, times <= survived)
 
 
 @dataclass
@@ -245,31 +239,36 @@ def address(proxy: Proxy, **options: str) -> str:
     return proxy.uri_with(serverMonitoringMode="poll", **options)
 
 
-@pytest.fixture(scope="module")
-def expected() -> dict[str, Run]:
-    """What each case does without a fault, once that was tried."""
-    return {}
+async def check_losses(shell: str, case: Case, collection: Any, proxy: Proxy, raw: Any) -> None:
+    good = await run(case, raw, raw)
+    for fault in faults(shell, case):
+        proxy.calm()
+        actual = await run(case, collection, raw, lambda fault=fault: fault.befall(proxy))  # type: ignore[misc]
+        assert proxy.lost, fault
+        assert (actual.before, good.error) == (good.before, None)
+        if actual.error is None:
+            assert (actual.after, actual.result) == (good.after, good.result), fault
+            continue
+        assert not fault.survived, (fault, repr(actual.error))
+        assert isinstance(actual.error, AutoReconnect | mongoq.ReservationLost), (fault, repr(actual.error))
+        assert not getattr(actual.error, "certain", False)
+        assert actual.after in (good.before, good.after), fault
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_a_call_whose_messages_are_lost_tells_what_it_did(
-    collections: dict[str, Any], proxy: Proxy, raw: Any, expected: dict[str, Run], fault: Fault
+    collections: dict[str, Any], proxy: Proxy, raw: Any, case: Case
 ) -> None:
-    case = fault.case
-    if case.name not in expected:
-        expected[case.name] = await run(case, raw, raw)
-    good = expected[case.name]
-    proxy.calm()
-    actual = await run(case, collections[fault.shell], raw, lambda: fault.befall(proxy))
-    assert proxy.lost
-    assert (actual.before, good.error) == (good.before, None)
-    if actual.error is None:
-        assert (actual.after, actual.result) == (good.after, good.result)
-        return
-    assert not fault.survived, repr(actual.error)
-    assert isinstance(actual.error, AutoReconnect | mongoq.ReservationLost), repr(actual.error)
-    assert not getattr(actual.error, "certain", False)
-    assert actual.after in (good.before, good.after)
+    await check_losses("sync", case, collections["sync"], proxy, raw)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("shell", ["sync without retries", "aio"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_and_so_without_the_driver_s_retries_and_on_asyncio(
+    collections: dict[str, Any], proxy: Proxy, raw: Any, case: Case, shell: str
+) -> None:
+    await check_losses(shell, case, collections[shell], proxy, raw)
 
 
 @pytest.mark.parametrize(("kind", "happened"), [("request", 0), ("reply", 1)])
