@@ -14,7 +14,7 @@ from mongoq.errors import ArgumentInvalid
 
 SCHEMES = ("mongodb://", "mongodb+srv://")
 REFUSAL_TEXT = "the driver cannot use this connection string"
-UNESCAPED = re.compile(r"[^@/?]*[@/?].*@", re.DOTALL)
+UNESCAPED = re.compile(r"\A[^@/?]*+[@/?].*@", re.DOTALL)
 """A rest of a connection string in which another separator stands before the last ``@``."""
 ADVICE_TEXT = "user and password must be percent-encoded where they hold '@', '/', '?' or ':' (urllib.parse.quote_plus)"
 HIDDEN_MARK = "…"
@@ -24,7 +24,7 @@ SHORT_SECRET_LENGTH = 4
 """Characters below which a secret is hidden only where it stands as a word of its own: ``me`` is part of ``name``."""
 PROPERTIES_OPTION = "authmechanismproperties"
 SECRET_OPTIONS = frozenset({"tlscertificatekeyfilepassword", "proxyusername", "proxypassword"})
-TIMEOUTS_PART = re.compile(r" \(configured timeouts: [^)]*\)")
+TIMEOUTS_PART = re.compile(r" \(configured timeouts: [^()]*+\)")
 _SEPARATORS = re.compile(r"[/:@?&=,;#\[\]]+")
 
 

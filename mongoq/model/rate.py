@@ -25,7 +25,7 @@ MAX_PERIOD_MS = 30 * UNITS["d"]
 """Longest period, in milliseconds."""
 BURST_MS = 250
 """Default burst: the starts of so many milliseconds, at least one."""
-_PATTERN = re.compile(r"\s*([^/\s]+)\s*/\s*([0-9]*)\s*([A-Za-z]+)\s*", re.ASCII)
+_PATTERN = re.compile(r"\A\s*+([^/\s]++)\s*+/\s*+([0-9]*+)\s*+([A-Za-z]++)\s*+\Z", re.ASCII)
 
 INTERVAL_MARGIN = 0.01
 """Share by which slots are further apart than the rate says: a handler begins a moment after its slot was used."""
@@ -72,7 +72,7 @@ class Rate:
 
 @lru_cache(maxsize=256)
 def _parse(text: str) -> Rate:
-    match = _PATTERN.fullmatch(text)
+    match = _PATTERN.match(text)
     if match is None:
         raise ArgumentInvalid("rate", f"{text!r:.60} is no rate; {EXAMPLE}")
     number_text, multiple_text, unit = match.groups()

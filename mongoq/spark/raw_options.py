@@ -24,7 +24,7 @@ SETUP = "setup"
 """Option with the function that Spark's Python processes call with their broker."""
 PATH = "path"
 """Name under which Spark passes the argument of ``load``, ``save`` and ``start``."""
-IMPORT_PATH = re.compile(r"[\w.]+:[\w.]+")
+IMPORT_PATH = re.compile(r"\A[\w.]++:[\w.]++\Z")
 TRUTHS = {"true": True, "false": False}
 DIGITS = 18
 LATEST_TIME = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
@@ -84,7 +84,7 @@ class RawOptions:
 
     def _setup(self) -> str | None:
         setup = self.text(SETUP)
-        if setup is not None and not IMPORT_PATH.fullmatch(setup):
+        if setup is not None and not IMPORT_PATH.match(setup):
             raise ArgumentInvalid(SETUP, f"an import path such as shop.telemetry:configure, not {setup[:60]!r}")
         return setup
 

@@ -134,7 +134,7 @@ def _check_record_errors(value: Any) -> LogErrors:
 def _setup_path(setup: Any) -> str:
     """Return the import path of a setup; a function must be found by it, since it is sent to executors by name."""
     path = setup if isinstance(setup, str) else import_path(setup)
-    if not IMPORT_PATH.fullmatch(path):
+    if not IMPORT_PATH.match(path):
         raise ArgumentInvalid("setup", f"a function of a module, or its import path, not {setup!r:.60}")
     if setup is not path and (path.startswith("__main__:") or _find(path) is not setup):
         raise ArgumentInvalid("setup", f"executors cannot import {path!r}; put the function into a module of its own")

@@ -24,12 +24,12 @@ from opentelemetry.trace import (
 )
 
 import mongoq
-from mongoq.model.encoding.error_text import print_exception, spoken, text_of, type_name
+from mongoq.model.encoding.error_text import hide_credentials, print_exception, spoken, text_of, type_name
 from mongoq.telemetry import conventions
 from mongoq.telemetry.conventions import Operation
 from mongoq.telemetry.propagation import Propagation
 from mongoq.worker.consumer import LogErrors
-from mongoq.worker.failure_log import CREDENTIALS, exc_info_of
+from mongoq.worker.failure_log import exc_info_of
 
 logger = logging.getLogger("mongoq.telemetry")
 
@@ -190,7 +190,7 @@ class Recording:
             self.fail_as(kind)
             return
         # Not record_exception: a user's exception may have no text, or one that no exporter can encode.
-        text = _hide_credentials(text_of(error, MAX_STATUS)) if self._recorder.record_errors == "message" else None
+        text = hide_credentials(text_of(error, MAX_STATUS)) if self._recorder.record_errors == "message" else None
         self.fail_as(kind, text)
         if traced:
             event = {conventions.EXCEPTION_TYPE: kind, conventions.EXCEPTION_STACKTRACE: _print_trace(error, text)}
@@ -216,10 +216,6 @@ class Recording:
 def _print_trace(error: BaseException, text: str | None) -> str:
     """Return an exception as Python prints it; without a text, only its type and the places in the code."""
     if text is not None:
-        return _hide_credentials(print_exception(error))
+        return hide_credentials(print_exception(error))
     exc_info = exc_info_of(error, "type")
     return "".join(traceback.format_exception(*exc_info)) if exc_info is not None else ""
-
-
-def _hide_credentials(text: str) -> str:
-    return CREDENTIALS.sub("***", text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
@@ -12,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mongoq.model.arguments import duration
-from mongoq.model.encoding.error_text import printable, text_of, trace_of, user_trace_of
+from mongoq.model.encoding.error_text import hide_credentials, printable, text_of, trace_of, user_trace_of
 from mongoq.model.envelope import error_document, shorten
 from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
@@ -29,8 +28,6 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 MAX_LINE_BYTES = 500
 MAX_CHAIN = 10
 """Errors of a chain (``raise ... from``) that are checked; of a longer chain only the last error is printed."""
-CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*(?=@)")
-"""User and password in a URI."""
 
 
 def log_failure(
@@ -157,7 +154,7 @@ def _type_and_text(error: BaseException) -> tuple[str, str]:
 
 
 def _line(text: str) -> str:
-    return shorten(CREDENTIALS.sub("***", " ".join(text.split())), MAX_LINE_BYTES)
+    return shorten(hide_credentials(" ".join(text.split())), MAX_LINE_BYTES)
 
 
 def _public_text(error: BaseException, text: str) -> str:
@@ -181,7 +178,7 @@ def _may_be_printed(error: BaseException) -> bool:
 
 def _is_public(error: BaseException) -> bool:
     text = text_of(error)
-    return _public_text(error, text) == text and not CREDENTIALS.search(text)
+    return hide_credentials(_public_text(error, text)) == text
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -24,10 +24,10 @@ from mongoq.cli.base.errors import OPERATION_FAILED, UNAVAILABLE, WRONG_USAGE, d
 from mongoq.cli.base.output import printable
 from mongoq.drivers.errors import is_refused_user
 from mongoq.errors import AuthenticationFailed, MongoqError, ServerUnavailable
+from mongoq.model.encoding.error_text import hide_credentials
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.sync import Broker
 from mongoq.worker.aio.worker import AsyncWorker
-from mongoq.worker.failure_log import CREDENTIALS
 from mongoq.worker.threads.worker import Worker
 
 KINDS = (Worker, AsyncWorker, Pipeline)
@@ -264,7 +264,7 @@ def describe_own_error(error: BaseException) -> str | None:
     An error of mongoq with an error of the user as its cause is another one too: its traceback shows the cause.
     """
     if isinstance(error, MongoqError) and isinstance(error.__cause__, PyMongoError | None):
-        return CREDENTIALS.sub("***", str(error))
+        return hide_credentials(str(error))
     if isinstance(error, OperationFailure) and is_refused_user(error):
         return describe_driver_error(error)
     return None
@@ -299,4 +299,4 @@ def format_user_traceback(error: BaseException) -> str:
         one.stack = traceback.StackSummary.from_list(users)
         following += [linked for linked in (one.__cause__, one.__context__) if linked is not None]
     text = "".join(shown.format())
-    return printable(CREDENTIALS.sub("***", text)).rstrip()
+    return printable(hide_credentials(text)).rstrip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,13 @@ MAX_TEXT_LENGTH = 64 * 1024
 # The descriptors of the classes themselves: a metaclass, or the exception's class, may have others of these names.
 _NAME, _QUALNAME, _MODULE = (type.__dict__[name] for name in ("__name__", "__qualname__", "__module__"))
 _TRACE = BaseException.__dict__["__traceback__"]
+# Patterns for texts of others: each of their characters is looked at a fixed number of times (possessive quantifiers).
+_AFTER_SCHEME = re.compile(r"""(?<=://)[^\s"'`<>]++""")
+_NAMED_SECRET = re.compile(
+    r"""((?:(?:passw(?:or)?d|passphrase|secret|api_?key|access_?key|_token)["']?[ ]{0,2}[:=]|token=)[ ]{0,2}["']?)"""
+    r"""[^\s"'&,;)]++""",
+    re.IGNORECASE,
+)
 
 
 def name_of(value: object) -> str:
@@ -47,6 +55,26 @@ def text_of(error: BaseException, limit: int = MAX_TEXT_LENGTH) -> str:
     except BaseException as failure:
         # ``__str__`` is the user's, and may raise anything.
         return f"(its text cannot be made: {type_name(failure)})"
+
+
+def hide_credentials(text: str) -> str:
+    """Return a text with ``***`` for user and password, or a token, of each URI in it, and for values named so.
+
+    Such names are ``password=``, ``secret:``, ``AWS_SESSION_TOKEN:`` and their like. Takes linear time.
+    """
+    return _NAMED_SECRET.sub(r"\1***", _AFTER_SCHEME.sub(_hide_users, text))
+
+
+def _hide_users(match: re.Match[str]) -> str:
+    return "://".join(map(_hide_user, match[0].split("://")))  # another URI may follow without a space
+
+
+def _hide_user(rest: str) -> str:
+    place = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+    authority, port = rest[:place], rest[:place].rpartition(":")[2]
+    # A password that is not escaped may hold a slash: then what seems to be a port is none.
+    end = authority.rfind("@") if "@" in authority or ":" not in authority or port.isdigit() else rest.rfind("@")
+    return rest if end < 0 else f"***{rest[end:]}"
 
 
 def spoken(error: BaseException) -> str:

@@ -40,7 +40,7 @@ EXTRA_FAILURES = 4
 """Failures beyond the halvings down to one item, after which some part has to have succeeded."""
 TRACE = "Traceback (most recent call last):"
 RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: ?(.*))?$", re.DOTALL)
-TRACE_END = re.compile(r"\n\s+at [\w.$]+\(|\n\n|\nCaused by:|\nDriver stacktrace")
+TRACE_END = re.compile(r"\n[ \t]++at [\w.$]++\(|\n\n|\nCaused by:|\nDriver stacktrace")
 MESSAGE_BYTES = 4096
 MAX_TEXT = 4 * 1024 * 1024
 """Characters of Spark's error text that are searched for the error of a task."""

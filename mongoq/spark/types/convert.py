@@ -103,7 +103,7 @@ values have no common type.
 Convert = Callable[[Any], Any]
 
 STRING = spark.StringType()
-NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"\A[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?\Z")
 FLOAT_MAX = 3.4028234663852886e38
 INTEGER_BITS: dict[type[spark.DataType], int] = {
     spark.ByteType: 8,
@@ -248,7 +248,7 @@ def _number(type: spark.DataType, value: Any) -> Decimal:
 
 def _parse_number(type: spark.DataType, value: str) -> Decimal:
     # Decimal itself accepts underscores, spaces and digits of other scripts.
-    if not NUMBER.fullmatch(value):
+    if not NUMBER.match(value):
         raise ConversionError(type, "a string that is no number")
     try:
         return Decimal(value)
