@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -131,7 +132,7 @@ def refuse_shown_password(uri: str | None) -> None:
     if uri and shown and _has_password(uri):
         raise click.UsageError(
             "--uri with a password would show it in the list of processes; put the connection string into the "
-            "variable MONGOQ_URI, or into [tool.mongoq] of pyproject.toml"
+            "variable MONGOQ_URI"
         )
 
 
@@ -143,7 +144,11 @@ def _has_password(uri: str) -> bool:
 
 
 def _read_project() -> dict[str, str]:
-    """Return the settings of ``[tool.mongoq]`` in the nearest pyproject.toml of this folder or of one above."""
+    """Return the settings of ``[tool.mongoq]`` in the nearest pyproject.toml of this folder or of one above.
+
+    Raises:
+        click.UsageError: the file cannot be read, or belongs neither to this user nor to root.
+    """
     try:
         folder = Path.cwd()
     except FileNotFoundError:  # the folder was deleted; options and variables still name a server
@@ -161,7 +166,16 @@ def _read_project() -> dict[str, str]:
         table = table.get(name, {})
         if not isinstance(table, dict):
             raise click.UsageError(f"{path}: {name} is to be a table, [tool.mongoq]")
+    if table and _is_foreign(path):
+        raise click.UsageError(
+            f"{path} belongs to another user, who would decide where this command works: run it in another folder, or "
+            "make the file yours"
+        )
     unknown = sorted(table.keys() - set(SETTINGS))
     if unknown:
         raise click.UsageError(f"[tool.mongoq] in {path} takes {', '.join(SETTINGS)}, and not {', '.join(unknown)}")
     return {name: str(value) for name, value in table.items()}
+
+
+def _is_foreign(path: Path) -> bool:
+    return hasattr(os, "geteuid") and path.stat().st_uid not in (0, os.geteuid())

@@ -130,7 +130,7 @@ def _open_output(path: Path | None) -> Iterator[IO[str]]:
         return
     part = path.with_name(f"{path.name[:PART_NAME_LENGTH]}.{token_hex(4)}{PART_SUFFIX}")
     try:
-        with part.open("x", encoding="ascii") as stream:
+        with open(part, "x", encoding="ascii", opener=_open_private) as stream:
             try:
                 yield stream
                 stream.flush()
@@ -144,6 +144,11 @@ def _open_output(path: Path | None) -> Iterator[IO[str]]:
         ) from None
     except OSError as error:
         raise MongoqError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Open a file that only this user can read: it holds payloads."""
+    return os.open(path, flags, 0o600)
 
 
 def _give_name(part: Path, path: Path) -> None:
