@@ -74,6 +74,7 @@ def test_a_shell_waits_two_seconds_at_most(monkeypatch: pytest.MonkeyPatch) -> N
     assert [1 < limit <= 2 for limit in limits] == [True]
 
 
+@pytest.mark.prove
 def test_bash_gets_the_names(broker: mongoq.Broker, environment: dict[str, str]) -> None:
     broker.queue("orders").push(1)
     shell = {"_MONGOQ_COMPLETE": "bash_complete", "COMP_WORDS": "mongoq peek ord", "COMP_CWORD": "2"}

@@ -35,6 +35,7 @@ def open_address(program: Program, path: str = "", **headers: str) -> tuple[int,
             return error.code, error.read().decode()
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_shows_queues_until_a_signal_comes(program: Start, broker: mongoq.Broker, number: signal.Signals) -> None:
     broker.queue("orders").push(1)
@@ -46,6 +47,7 @@ def test_it_shows_queues_until_a_signal_comes(program: Start, broker: mongoq.Bro
     assert command.end() == 0
 
 
+@pytest.mark.prove
 def test_users_may_look_from_elsewhere(program: Start, tmp_path: Path, broker: mongoq.Broker) -> None:
     broker.queue("orders").push(1)
     users = tmp_path / "users.txt"
@@ -82,6 +84,7 @@ def test_changes_need_the_link_that_it_prints(program: Start, broker: mongoq.Bro
     assert token not in "".join(command.log)
 
 
+@pytest.mark.prove
 def test_a_prefix_stands_before_all_addresses(program: Start, tmp_path: Path, broker: mongoq.Broker) -> None:
     broker.queue("orders").push(1)
     users = tmp_path / "users.txt"

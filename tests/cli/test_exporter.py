@@ -59,6 +59,7 @@ def scrape(program: Program, path: str = "/metrics") -> Values:
 # --- the exporter --------------------------------------------------------------------------------
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_exporter_serves_the_queues_until_a_signal(
     program: Start, broker: mongoq.Broker, number: signal.Signals
@@ -74,6 +75,7 @@ def test_the_exporter_serves_the_queues_until_a_signal(
     assert command.end() == 0, command.log
 
 
+@pytest.mark.prove
 def test_the_exporter_starts_without_a_server_and_says_that_nothing_is_up(program: Start) -> None:
     uri = "mongodb://user:secret@127.0.0.1:9/?serverSelectionTimeoutMS=100"
     command = program("exporter", "--http", ":0", MONGOQ_URI=uri)
@@ -120,6 +122,7 @@ def test_a_missing_package_is_named(
 # --- workers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("target", ["worker", "make_async", "make_pipeline"])
 def test_a_worker_serves_its_runs_and_the_queues(
     program: Start, broker: mongoq.Broker, gate: Path, target: str
@@ -166,6 +169,7 @@ def test_a_supervisor_serves_the_runs_of_all_its_processes_and_of_those_that_hav
     assert command.end() == 0
 
 
+@pytest.mark.prove
 def test_a_supervisor_without_a_uri_serves_the_runs_alone(
     program: Start, broker: mongoq.Broker, gate: Path, uri: str, database: str
 ) -> None:

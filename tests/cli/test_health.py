@@ -51,6 +51,7 @@ def test_a_time_limit_is_a_positive_number(seconds: str) -> None:
     assert run("--timeout", seconds, MONGOQ_URI=NOWHERE).exit_code == 2
 
 
+@pytest.mark.prove
 def test_the_command_imports_no_server_of_probes() -> None:
     code = "import sys, mongoq.cli.main, mongoq.cli.checks.health; print('mongoq.monitoring' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

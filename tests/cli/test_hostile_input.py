@@ -251,6 +251,7 @@ def test_closed_streams_are_the_null_device(monkeypatch: pytest.MonkeyPatch) -> 
         assert not stdout.isatty()
 
 
+@pytest.mark.prove
 def test_a_command_without_stdin_asks_nobody(environment: dict[str, str], broker: mongoq.Broker) -> None:
     broker.queue("orders").push(1)
     done = shell("mongoq purge orders <&-", environment)
@@ -266,6 +267,7 @@ def test_a_full_disk_is_said_in_one_line(environment: dict[str, str], broker: mo
     assert done.stderr == "mongoq: No space left on device\n"
 
 
+@pytest.mark.prove
 def test_a_reader_that_goes_away_ends_no_push(environment: dict[str, str], broker: mongoq.Broker) -> None:
     feed = f"""{sys.executable} -c 'for n in range(3): print("[" + "1," * 600000 + str(n) + "]")'"""
     done = shell(f"{feed} | mongoq push orders - | head -n 1", environment)

@@ -451,6 +451,7 @@ def test_a_table_for_another_program_has_a_line_for_each_item(
     assert json.loads(run("peek", "orders", "--json").stdout)["payload"]["text"] == "long " * 100
 
 
+@pytest.mark.prove
 def test_letters_that_the_terminal_lacks_end_no_command(orders: mongoq.Queue[Any], environment: dict[str, str]) -> None:
     id = orders.push({"name": "Zoë 漢"})
     env = {**os.environ, **environment, "PYTHONIOENCODING": "latin-1"}

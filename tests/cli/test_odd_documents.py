@@ -77,6 +77,7 @@ def test_odd_control_documents_hide_no_others(run: Run, broker: mongoq.Broker, r
     assert "orders" in printed
 
 
+@pytest.mark.prove
 def test_odd_bindings_hide_no_queues(run: Run, broker: mongoq.Broker, raw: Any) -> None:
     broker.queue("orders").push(1)
     for value in ODD:

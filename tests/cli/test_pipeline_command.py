@@ -115,6 +115,7 @@ def test_a_recipe_is_run_until_its_queues_are_empty(finish_here: Finish, broker:
     assert sorted(item.payload for item in broker.queue("doubles").peek(9)) == [0, 2, 4, 6, 8]
 
 
+@pytest.mark.prove
 def test_a_run_ends_in_good_order_on_sigterm(start: Start, broker: mongoq.Broker) -> None:
     process = start("run", "plain.json", "--grace", "5s")
     broker.queue("numbers").push(1)

@@ -86,6 +86,7 @@ def test_a_count_shows_how_many_items_it_has_examined(
     assert shown[:4] == ["counting …", "20 items examined", "40 items examined", "60 items examined"]
 
 
+@pytest.mark.prove
 def test_only_a_terminal_shows_progress(
     orders: mongoq.Queue[Any], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def test_bad_arguments_push_nothing(run: Run, broker: mongoq.Broker, arguments: 
     assert broker.queues() == []
 
 
+@pytest.mark.prove
 def test_lines_of_a_slow_writer_are_pushed_as_they_come(environment: dict[str, str], broker: mongoq.Broker) -> None:
     command = [sys.executable, "-m", "mongoq", "push", "orders", "-"]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)

@@ -58,6 +58,7 @@ def place(server: EmbeddedServer, user: str, password: str | None = None) -> dic
     return {"MONGOQ_URI": uri.replace(f":{user}@", f":{password or user}@"), "MONGOQ_DATABASE": "app"}
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("target", ["make_short", "make_async", "pipeline"])
 @pytest.mark.parametrize(
     ("user", "action"), [("viewer", ""), ("worker-without-update", "'update'"), ("worker-without-remove", "'remove'")]
@@ -71,6 +72,7 @@ def test_a_worker_whose_user_lacks_a_right_ends_and_names_it(
     assert action in ended.log[-1]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("more", [SHORT, CONNECTED], ids=["broker of the command", "broker of the module"])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_worker_with_a_wrong_password_ends_and_is_not_started_again(

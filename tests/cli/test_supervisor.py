@@ -223,6 +223,7 @@ worker = make(connect())
     assert command.end() == 0
 
 
+@pytest.mark.prove
 def test_an_error_that_a_restart_would_meet_again_ends_all(program: Start, broker: mongoq.Broker) -> None:
     more = """
 def refuse(payload):
@@ -296,6 +297,7 @@ def ready(command: Program) -> tuple[int, bytes]:
             return error.code, error.read()
 
 
+@pytest.mark.prove
 def test_it_is_ready_when_all_workers_are(program: Start, tmp_path: Path) -> None:
     more = """
 import fcntl
@@ -338,6 +340,7 @@ def test_it_is_not_ready_while_a_worker_is_frozen(program: Start) -> None:
 # --- reload ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.prove
 def test_a_change_restarts_when_handlers_have_ended_and_a_syntax_error_waits_for_the_next_one(
     program: Start, broker: mongoq.Broker, gate: Path, tmp_path: Path
 ) -> None:

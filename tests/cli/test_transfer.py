@@ -388,6 +388,7 @@ def test_an_interrupted_import_says_how_far_it_came(environment: dict[str, str],
     assert orders.counts().reserved == 0
 
 
+@pytest.mark.prove
 def test_an_interrupted_export_says_how_far_it_came(environment: dict[str, str], orders: Queue, tmp_path: Path) -> None:
     orders.push_many(["x" * 1_000] * 2_000)
     with start(environment, "export", "orders") as process:

@@ -313,6 +313,7 @@ def test_sigterm_while_the_module_loads_is_a_clean_stop(program: Start) -> None:
     assert command.logged("stops before it has started")
 
 
+@pytest.mark.prove
 def test_a_signal_ends_a_pipeline_that_waits_for_the_server(program: Start, uri: str) -> None:
     """It has no run yet that could be stopped, and holds nothing."""
     more = """
@@ -492,6 +493,7 @@ threading.Thread(target=lambda: os.path.exists("gate") or time.sleep(3600), name
 """
 
 
+@pytest.mark.prove
 def test_a_module_that_forks_or_has_a_pool_gets_one_worker_that_ends(program: Start, broker: mongoq.Broker) -> None:
     command = program("worker", "app:make", "--processes=2", more=IN_A_POOL + IN_A_CHILD)
     until(lambda: len(command.logged(" starts: ")) == 2 or command.process.poll() is not None)

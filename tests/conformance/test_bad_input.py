@@ -6,23 +6,22 @@ import math
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-import pandas as pd
 import pytest
-from bson import Binary, ObjectId
 
 import mongoq
 from mongoq.testing import VirtualBroker
 from tests.shells import Shell
 
-NAMES = ["", "x" * 121, "é" * 61, "a\0b", "$a", 5, None, b"a", "\ud800"]
+NAMES = ["", "é" * 61, "a\0b", "$a", 5, "\ud800"]
 
 
+@pytest.mark.every_shell("motor")
 @pytest.mark.parametrize("name", NAMES, ids=repr)
 async def test_a_queue_name_that_cannot_be_stored_is_refused(shell: Shell, name: Any) -> None:
     with pytest.raises(mongoq.QueueNameInvalid, match="queue:"):
         shell.queue(name)
     with pytest.raises(mongoq.QueueNameInvalid, match="dead:"):
-        shell.queue("fine", dead=name) if name is not None else shell.queue("fine", dead=5)
+        shell.queue("fine", dead=name)
     queue = shell.queue()
     await queue.push(1)
     item = await queue.reserve()
@@ -31,7 +30,7 @@ async def test_a_queue_name_that_cannot_be_stored_is_refused(shell: Shell, name:
     await queue.commit(item)
 
 
-@pytest.mark.parametrize("name", ["x" * 120, "a.b", "Ünicode 🦀", "schema:mongoq", "queue:orders", "a$b", " ", "{}"])
+@pytest.mark.parametrize("name", ["Ünicode 🦀.a$b", "queue:orders"])
 async def test_odd_names_that_can_be_stored_work(shell: Shell, name: str) -> None:
     queue = shell.queue(name)
     await queue.push(1)
@@ -43,7 +42,7 @@ async def test_odd_names_that_can_be_stored_work(shell: Shell, name: str) -> Non
     assert await queue.dead.size() == 1
 
 
-DURATIONS = [-1, -0.001, timedelta(seconds=-1), math.nan, -math.inf, "5", True, 1e300, timedelta.max]
+DURATIONS = [timedelta(seconds=-1), math.nan, "5", True, 1e300]
 
 
 @pytest.mark.parametrize("value", DURATIONS, ids=repr)
@@ -77,7 +76,7 @@ async def test_no_lease_at_all_is_refused(shell: Shell) -> None:
         await shell.queue().reserve(lease=0)
 
 
-@pytest.mark.parametrize("value", [datetime(2024, 1, 1), "2024-01-01", 5, pd.NaT], ids=repr)
+@pytest.mark.parametrize("value", [datetime(2024, 1, 1), "2024-01-01"], ids=repr)
 async def test_a_time_without_a_zone_is_named(shell: Shell, value: Any) -> None:
     queue = shell.queue()
     await queue.push(1)
@@ -92,34 +91,26 @@ async def test_a_time_without_a_zone_is_named(shell: Shell, value: Any) -> None:
     await queue.commit(item)
 
 
-async def test_delay_and_when_exclude_each_other(shell: Shell) -> None:
-    queue = shell.queue()
-    with pytest.raises(mongoq.ArgumentInvalid, match="not both"):
-        await queue.push(1, delay=1, when=shell.clock.now())
-
-
-@pytest.mark.parametrize("value", [-101, 101, 1.0, "1", True, None], ids=repr)
+@pytest.mark.parametrize("value", [-101, 101, 1.0, True], ids=repr)
 async def test_a_priority_out_of_range_is_named(shell: Shell, value: Any) -> None:
     queue = shell.queue()
     with pytest.raises(mongoq.ArgumentInvalid, match="^priority: an int from -100"):
         await queue.push(1, priority=value)
     await queue.push(1)
     item = await queue.reserve()
-    if value is not None:
-        with pytest.raises(mongoq.ArgumentInvalid, match="^priority: "):
-            await queue.move(item, "next", priority=value)
+    with pytest.raises(mongoq.ArgumentInvalid, match="^priority: "):
+        await queue.move(item, "next", priority=value)
     await queue.commit(item)
 
 
-@pytest.mark.parametrize("value", ["65e06e6e0000000000000001", 1, b"x" * 12], ids=repr)
-async def test_an_id_is_an_object_id(shell: Shell, value: Any) -> None:
-    queue = shell.queue()
+async def test_an_id_is_an_object_id(shell: Shell) -> None:
+    queue, value = shell.queue(), "65e06e6e0000000000000001"
     for attempt in (lambda: queue.push(1, id=value), lambda: queue.get(value), lambda: queue.remove(value)):
         with pytest.raises(mongoq.ArgumentInvalid, match="^id: a bson.ObjectId"):
             await attempt()
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, "1", True, 2**31], ids=repr)
+@pytest.mark.parametrize("value", [0, 1.5, True, 2**31], ids=repr)
 async def test_a_number_of_items_is_a_positive_int(shell: Shell, value: Any) -> None:
     queue = shell.queue()
     with pytest.raises(mongoq.ArgumentInvalid, match="^n: "):
@@ -137,13 +128,10 @@ async def test_an_unknown_state_names_the_known_ones(shell: Shell) -> None:
             await attempt()
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "3", True], ids=repr)
-async def test_retries_are_a_count(shell: Shell, value: Any) -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match="^max_retries: "):
-        shell.queue(max_retries=value)
-
-
-async def test_settings_that_contradict_each_other_are_refused(shell: Shell) -> None:
+async def test_settings_that_make_no_sense_are_refused(shell: Shell) -> None:
+    for retries in (-1, 1.5, "3", True):
+        with pytest.raises(mongoq.ArgumentInvalid, match="^max_retries: "):
+            shell.queue(max_retries=retries)
     with pytest.raises(mongoq.ArgumentInvalid, match="^max_retries: .* no dead queue"):
         shell.queue(dead=None, max_retries=3)
     with pytest.raises(mongoq.ArgumentInvalid, match="^dead: .* its own dead queue"):
@@ -152,7 +140,7 @@ async def test_settings_that_contradict_each_other_are_refused(shell: Shell) -> 
         shell.queue(model=5)
 
 
-@pytest.mark.parametrize("value", ["text", 5, [1]], ids=repr)
+@pytest.mark.parametrize("value", ["text", [1]], ids=repr)
 async def test_headers_are_a_document_of_limited_size(shell: Shell, value: Any) -> None:
     queue = shell.queue()
     with pytest.raises(mongoq.PayloadInvalid, match="^headers: a document"):
@@ -171,12 +159,6 @@ async def test_an_error_is_an_exception_or_a_text(shell: Shell) -> None:
     with pytest.raises(mongoq.ArgumentInvalid, match="^reason: "):
         await queue.bury(item, reason="x" * 513)
     await queue.commit(item)
-
-
-async def test_an_unknown_way_with_invalid_payloads_is_refused(shell: Shell) -> None:
-    for attempt in (lambda: shell.queue().reserve(on_invalid="drop"), lambda: shell.queue().pop(on_invalid="drop")):
-        with pytest.raises(mongoq.ArgumentInvalid, match="^on_invalid: 'bury' or 'raise'"):
-            await attempt()
 
 
 class Mute(Exception):
@@ -204,6 +186,7 @@ async def test_an_error_whose_text_cannot_be_stored_is_kept_as_well_as_it_can(
     assert len(details.message.encode()) <= 4096
 
 
+@pytest.mark.every_shell("motor")
 async def test_a_closed_broker_says_so(shell: Shell) -> None:
     broker = shell.another()
     queue = broker.queue("orders")
@@ -213,7 +196,7 @@ async def test_a_closed_broker_says_so(shell: Shell) -> None:
         await queue.push(1)
 
 
-@pytest.mark.parametrize("value", [0, "", [], False], ids=repr)
+@pytest.mark.parametrize("value", [0, []], ids=repr)
 async def test_headers_that_are_no_document_do_not_remove_headers(shell: Shell, value: Any) -> None:
     queue = shell.queue()
     await queue.push(1, headers={"h": 1})
@@ -236,39 +219,21 @@ FOREIGN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("take", ["reserve", "pop", "pop with history"])
-@pytest.mark.parametrize("fields", FOREIGN, ids=repr)
-async def test_a_document_of_another_program_does_not_block_the_queue(
-    shell: Shell, take: str, fields: dict[str, Any]
-) -> None:
+async def test_a_document_of_another_program_does_not_block_the_queue(shell: Shell, take: str) -> None:
     queue = shell.queue(history=60 if "history" in take else None)
+    envelope = {"q": "orders", "when": shell.clock.now(), "priority": 0, "reserved": False, "attempts": 0}
+    shell.raw.insert_many([{**envelope, "payload": f"odd {n}", **fields} for n, fields in enumerate(FOREIGN)])
     await queue.push("good", priority=1)
-    foreign = {"q": "orders", "payload": "odd", "when": shell.clock.now(), "priority": 0, "reserved": False}
-    shell.raw.insert_one({"_id": ObjectId(), "attempts": 0, **foreign, **fields})
-    got = [await (queue.reserve() if take == "reserve" else queue.pop()) for _ in range(2)]
-    payloads = [item.payload for item in got if item is not None]
-    assert "good" in payloads
-    dead = [item.payload for item in await queue.dead.peek(5)]
-    assert sorted(payloads + dead) == ["good", "odd"]
+    payloads = []
+    while (item := await (queue.reserve() if take == "reserve" else queue.pop())) is not None:
+        payloads.append(item.payload)
+    assert payloads[-1] == "good"
+    dead = [item.payload for item in await queue.dead.peek(99)]
+    assert sorted(payloads + dead) == ["good", *(f"odd {n}" for n in range(len(FOREIGN)))]
 
 
-@pytest.mark.parametrize("take", ["reserve", "pop with history"])
-async def test_a_document_that_cannot_be_read_is_buried(shell: Shell, take: str) -> None:
-    queue = shell.queue(history=60)
-    await queue.push("good", priority=1)
-    envelope = {"_id": ObjectId(), "q": "orders", "payload": {"u": Binary(b"short", 4)}, "when": shell.clock.now()}
-    shell.raw.insert_one({**envelope, "priority": 0, "attempts": 0, "reserved": False})
-    item = await (queue.reserve() if take == "reserve" else queue.pop())
-    assert item.payload == "good"
-    assert await queue.dead.size() == 1
-    assert await queue.dead.size("processed") == 0
-
-
-LATE = datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))
-EARLY = datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))
-
-
-@pytest.mark.parametrize("time", [LATE, EARLY], ids=["late", "early"])
-async def test_a_time_outside_of_the_years_of_utc_is_named_with_the_reason(shell: Shell, time: datetime) -> None:
+async def test_a_time_outside_of_the_years_of_utc_is_named_with_the_reason(shell: Shell) -> None:
+    time = datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))
     queue, reason = shell.queue(), "lies beyond the years 1 to 9999 in UTC"
     await queue.push("held")
     item = await queue.reserve()

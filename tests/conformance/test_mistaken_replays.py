@@ -21,9 +21,7 @@ async def _letter(queue: Any, payload: Any = 1) -> ObjectId:
     return id
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"limit": 3}, {"where": {"$eq": 1}}, {"dry_run": True}, {"to": "elsewhere"}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"where": {"$eq": 1}}, {"dry_run": True, "to": "elsewhere"}], ids=str)
 async def test_letters_are_not_the_history_of_their_queue(shell: Shell, options: Any) -> None:
     id = await _letter(shell.queue("mails"))
     for selection in ({}, {"ids": [id]} if not options.keys() & {"where"} else {}):
@@ -50,18 +48,6 @@ async def test_a_dead_queue_that_keeps_history_is_replayed_from_it(shell: Shell)
     assert (await graves.replay(to="again", where={"$eq": "another"})).found == 0
 
 
-async def test_letters_that_are_in_another_dead_queue_are_named(shell: Shell) -> None:
-    await _letter(shell.queue("mails", dead="graves"))
-    with pytest.raises(mongoq.ArgumentInvalid, match=r"broker\.dead_queue\('graves'\)\.replay\(\)"):
-        await shell.another().queue("mails").dead.replay()
-
-
-async def test_a_queue_is_not_its_own_dead_queue(shell: Shell) -> None:
-    await _letter(shell.queue("mails"))
-    with pytest.raises(mongoq.ArgumentInvalid, match=r"broker\.dead_queue\('mails\.dead'\)\.replay\(\)"):
-        await shell.broker.dead_queue("mails").replay()
-
-
 Replay = Callable[[Shell, str], Any]
 WAYS: dict[str, Replay] = {
     "the dead queue of a queue": lambda shell, name: shell.queue(name).dead.replay(),
@@ -72,17 +58,17 @@ WAYS: dict[str, Replay] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("slip", "right"), [("mial", "mail"), ("invoces", "invoices"), ("shop.oders", "shop.orders")])
 async def test_a_name_with_a_slip_in_it_is_reported_with_the_nearest_ones(
-    shell: Shell, way: str, slip: str, right: str
+    shell: Shell,
 ) -> None:
     for name in ("mail", "invoices", "shop.orders", "zebras"):
         await _letter(shell.queue(name))
-    with pytest.raises(mongoq.QueueUnknown) as caught:
-        await WAYS[way](shell, slip)
-    assert caught.value.nearest[0] == f"{right}.dead"
-    assert repr(f"{right}.dead") in str(caught.value)
+    for slip, right in (("mial", "mail"), ("invoces", "invoices"), ("shop.oders", "shop.orders")):
+        for replay in WAYS.values():
+            with pytest.raises(mongoq.QueueUnknown) as caught:
+                await replay(shell, slip)
+            assert caught.value.nearest[0] == f"{right}.dead"
+            assert repr(f"{right}.dead") in str(caught.value)
 
 
 async def test_a_history_is_looked_for_by_near_names_too(shell: Shell) -> None:
@@ -93,13 +79,14 @@ async def test_a_history_is_looked_for_by_near_names_too(shell: Shell) -> None:
         await shell.queue("invoises").replay(to="again")
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["reports", "tenant-8", "shop.errors", "x"])
-async def test_a_queue_that_is_not_used_yet_has_nothing_to_replay(shell: Shell, way: str, name: str) -> None:
-    assert (await WAYS[way](shell, name)).found == 0
+async def test_a_queue_that_is_not_used_yet_has_nothing_to_replay(shell: Shell) -> None:
+    for way, replay in WAYS.items():
+        assert (await replay(shell, "reports")).found == 0, way
     for used in ("mails", "tenant-7", "shop.orders"):
         await _letter(shell.queue(used))
-    assert (await WAYS[way](shell, name)).found == 0
+    for name in ("reports", "tenant-8", "shop.errors", "x"):
+        for way, replay in WAYS.items():
+            assert (await replay(shell, name)).found == 0, (way, name)
 
 
 @pytest.mark.parametrize("trace", ["items", "letters", "settings", "counters", "a topic", "its owner"])

@@ -9,7 +9,6 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.model.stream_claim import StreamClaim
 from tests.shells import Shell
 
 
@@ -20,7 +19,8 @@ async def reserve_for_stream(shell: Shell, number: int, **changes: Any) -> list[
     until = now + timedelta(seconds=30)
     mine = {"token": token, "reserved": True, "when": until, "attempts": 1}
     shell.raw.update_many({"q": "orders"}, {"$set": mine})
-    claim = StreamClaim(3, token, until, now, ids).document()
+    packed = b"".join(id.binary for id in ids)
+    claim = {"number": 3, "token": token, "until": until, "due": now, "ids": packed, "others": [], "once": False}
     run = {"queue": "orders", "number": 3, "token": ObjectId(), "until": until, "by": "host:1:ab"}
     shell.raw.insert_one({"_id": "stream:etl", **run, "claim": claim, **changes})
     return ids
@@ -48,9 +48,6 @@ async def test_what_was_settled_or_taken_meanwhile_is_left_alone(shell: Shell) -
 
 async def test_a_consumer_that_nobody_knows_holds_nothing(shell: Shell) -> None:
     assert await shell.broker.release_claims("nobody") == 0
-
-
-@pytest.mark.parametrize("name", ["", None, 5, "x" * 121])
-async def test_no_consumer_has_such_a_name(shell: Shell, name: Any) -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match="consumer"):
-        await shell.broker.release_claims(name)
+    for name in ("", 5, "x" * 121):
+        with pytest.raises(mongoq.ArgumentInvalid, match="consumer"):
+            await shell.broker.release_claims(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -33,6 +32,7 @@ async def _drained(shell: Shell, name: str) -> list[Any]:
     return payloads
 
 
+@pytest.mark.every_shell
 async def test_copies_come_in_the_order_of_their_originals(shell: Shell) -> None:
     queue = await _processed(shell, range(30))
     result = await queue.replay(to="next", page=7)
@@ -42,7 +42,7 @@ async def test_copies_come_in_the_order_of_their_originals(shell: Shell) -> None
     assert await queue.size("processed") == 30
 
 
-@pytest.mark.parametrize("page", [3, 500])
+@pytest.mark.parametrize("page", [3])
 async def test_the_order_is_kept_when_all_were_processed_in_one_moment(shell: Shell, page: int) -> None:
     """With ids of their own making there is nothing in them that sorts."""
     queue = shell.queue(history=3600)
@@ -55,6 +55,7 @@ async def test_the_order_is_kept_when_all_were_processed_in_one_moment(shell: Sh
     assert await _drained(shell, "next") == order
 
 
+@pytest.mark.every_shell
 async def test_a_copy_is_fresh_and_tells_where_it_comes_from(shell: Shell) -> None:
     queue = shell.queue(history=3600)
     await queue.push({"n": 1}, priority=7, headers={"source": "web"})
@@ -76,16 +77,14 @@ async def test_a_copy_is_fresh_and_tells_where_it_comes_from(shell: Shell) -> No
     assert copy.once == shell.clock.now() + timedelta(days=7)
 
 
-@pytest.mark.parametrize("payload", [None, 0, "", "$x", [], {"$set": 1}, {"a.b": {"$gt": 1}}], ids=str)
-async def test_a_payload_is_copied_as_it_is(shell: Shell, payload: Any) -> None:
-    if shell.kind == "mongomock" and payload in ({"$set": 1}, {"a.b": {"$gt": 1}}):
-        pytest.skip("mongomock refuses such keys")
-    queue = await _processed(shell, [payload])
-    assert (await queue.replay(to="next")).pushed == 1
-    assert await _drained(shell, "next") == [payload]
+async def test_a_payload_is_copied_as_it_is(shell: Shell) -> None:
+    payloads = [None, "", "$x", [], {"$set": 1}, {"a.b": {"$gt": 1}}]
+    queue = await _processed(shell, payloads)
+    assert (await queue.replay(to="next")).pushed == len(payloads)
+    assert await _drained(shell, "next") == payloads
 
 
-@pytest.mark.parametrize("page", [5, 100])
+@pytest.mark.parametrize("page", [5])
 async def test_items_of_many_kinds_are_copied_each_as_it_was(shell: Shell, page: int) -> None:
     queue = shell.queue(history=3600)
     payloads: list[Any] = [{"n": 1}, {}, {"text": "x" * 5_000, "of": {"many": [1, {"n": 2}]}}, 7, None, ["a"], {"n": 2}]
@@ -107,6 +106,7 @@ async def test_items_of_many_kinds_are_copied_each_as_it_was(shell: Shell, page:
     assert not originals
 
 
+@pytest.mark.every_shell
 async def test_the_same_replay_sent_twice_pushes_each_once(shell: Shell) -> None:
     queue = await _processed(shell, range(10))
     await queue.replay(to="next")
@@ -124,12 +124,6 @@ async def test_another_label_and_another_target_are_another_replay(shell: Shell)
     for options in ({"to": "a"}, {"to": "b"}, {"to": "a", "label": "second"}, {"label": ""}):
         assert (await queue.replay(**options)).pushed == 3
     assert await shell.queue("a").size() == 6
-
-
-async def test_copies_are_remembered_for_as_long_as_asked(shell: Shell) -> None:
-    queue = await _processed(shell, [1])
-    await queue.replay(to="next", once=60)
-    assert shell.raw.find_one({"q": "next"})["once"] == shell.clock.now() + timedelta(seconds=60)
 
 
 async def test_a_replay_into_the_same_queue_never_meets_its_copies(shell: Shell) -> None:
@@ -151,16 +145,6 @@ async def test_a_replay_into_the_same_queue_never_meets_its_copies(shell: Shell)
     assert (await queue.replay(ids=[copy.id])).pushed == 1
 
 
-async def test_copies_of_another_queue_can_be_replayed_on(shell: Shell) -> None:
-    queue = await _processed(shell, range(3))
-    await queue.replay(to="next")
-    following = shell.queue("next", history=3600)
-    for _ in range(3):
-        await following.commit(await following.reserve())
-    assert (await following.replay(to="last")).pushed == 3
-    assert await _drained(shell, "last") == [0, 1, 2]
-
-
 async def test_a_range_a_filter_and_a_limit_select(shell: Shell) -> None:
     start = shell.clock.now()
     queue = await _processed(shell, [{"n": n} for n in range(10)])
@@ -180,7 +164,7 @@ async def test_a_range_a_filter_and_a_limit_select(shell: Shell) -> None:
         assert [payload["n"] for payload in await _drained(shell, f"next{place}")] == expected
 
 
-@pytest.mark.parametrize("limit", [1, 3, 7])
+@pytest.mark.parametrize("limit", [3])
 async def test_replays_that_are_limited_go_on_one_behind_the_other(shell: Shell, limit: int) -> None:
     """Though many items were processed at the same moment, and some after it."""
     queue = shell.queue(history=3600)
@@ -198,15 +182,6 @@ async def test_replays_that_are_limited_go_on_one_behind_the_other(shell: Shell,
     assert await _drained(shell, "next") == list(range(10))
 
 
-async def test_what_lies_behind_a_position_can_be_narrowed(shell: Shell) -> None:
-    queue = await _processed(shell, range(6))
-    position = (await queue.replay(to="first", limit=2)).position
-    until = (await queue.peek(5, state="processed"))[-1].processed
-    result = await queue.replay(to="next", after=list(position), until=until, where={"$ne": 3}, page=1)
-    assert result.found == 1
-    assert await _drained(shell, "next") == [2]
-
-
 async def test_items_are_chosen_by_id(shell: Shell) -> None:
     queue = await _processed(shell, range(10))
     await _processed(shell, ["other"], name="other")
@@ -220,13 +195,6 @@ async def test_items_are_chosen_by_id(shell: Shell) -> None:
     assert (result.found, result.pushed, set(result.missing)) == (3, 3, {live, unknown, foreign, stub})
     assert await _drained(shell, "next") == [2, 5, 7]
     assert await queue.replay(to="next", ids=[]) == mongoq.Replayed()
-
-
-async def test_a_limit_holds_for_ids(shell: Shell) -> None:
-    queue = await _processed(shell, range(5))
-    ids = [item.id async for item in queue.history()]
-    assert (await queue.replay(to="next", ids=ids[::-1], limit=2)).found == 2
-    assert await _drained(shell, "next") == [0, 1]
 
 
 async def test_a_transform_makes_the_payload_of_the_copy(shell: Shell) -> None:
@@ -277,16 +245,6 @@ async def test_what_callbacks_raise_ends_the_replay_and_sent_again_it_completes(
     assert await _drained(shell, "next") == [6, 7, 8, 9]
 
 
-async def test_progress_is_reported_chunk_by_chunk(shell: Shell) -> None:
-    queue = await _processed(shell, range(5))
-    reports: list[mongoq.Replayed] = []
-    result = await queue.replay(to="next", page=2, progress=reports.append)
-    assert [step.pushed for step in reports] == [2, 4, 5]
-    assert reports[-1] == result
-    newest = [item async for item in queue.history()][-1]
-    assert result.position == (newest.processed, newest.id)
-
-
 async def test_a_dry_run_counts_and_writes_nothing(shell: Shell) -> None:
     queue = await _processed(shell, range(6))
     await queue.replay(to="next", limit=2)
@@ -324,28 +282,12 @@ async def test_a_transform_gets_and_gives_typed_payloads(shell: Shell) -> None:
     assert await _drained(shell, "next") == [{"n": 2}]
 
 
-async def test_refusals_are_listed_up_to_a_bound(shell: Shell) -> None:
-    queue = shell.queue(history=3600)
-    envelope = {"q": "orders", "payload": "x", "priority": 0, "processed": shell.clock.now(), "reserved": False}
-    shell.raw.insert_many([{"_id": ObjectId(), **envelope} for _ in range(150)])
-    result = await queue.replay(to=shell.queue("next", model=int), page=40)
-    assert (result.refused, len(result.refusals)) == (150, 100)
-
-
 async def test_copies_can_be_put_off_and_ranked(shell: Shell) -> None:
     queue = await _processed(shell, range(3), priority=5)
     await queue.replay(to="next", delay=60, priority=-3)
     items = await shell.queue("next").peek(5, state="scheduled")
     assert [(item.payload, item.priority) for item in items] == [(0, -3), (1, -3), (2, -3)]
     assert {item.due for item in items} == {shell.clock.now() + timedelta(seconds=60)}
-
-
-async def test_a_handle_stores_the_settings_of_its_queue(shell: Shell) -> None:
-    queue = await _processed(shell, [1])
-    await queue.replay(to=shell.queue("next", history=60))
-    following = shell.queue("next")
-    await following.pop()
-    assert await following.size("processed") == 1
 
 
 AWARE = datetime(2024, 1, 1, tzinfo=UTC)
@@ -357,10 +299,8 @@ async def _awaited(result: mongoq.Replayed) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"to": 5}, "to"),
-    ({"to": ""}, "to"),
     ({"to": "$x"}, "to"),
     ({"ids": "65920080aaaaaaaaaaaaaaaa"}, "ids"),
-    ({"ids": 5}, "ids"),
     ({"ids": [ObjectId(), "x"]}, "ids[1]"),
     ({"ids": [ObjectId()], "since": AWARE}, "since"),
     ({"ids": [ObjectId()], "until": AWARE}, "until"),
@@ -370,20 +310,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"since": AWARE, "until": AWARE - timedelta(seconds=1)}, "until"),
     ({"where": {"a": {"$function": {}}}}, "where.a"),
     ({"where": {}}, "where"),
-    ({"after": AWARE}, "after"),
     ({"after": (AWARE,)}, "after"),
-    ({"after": (AWARE, ObjectId(), 1)}, "after"),
     ({"after": "ab"}, "after"),
     ({"after": ("a", "b")}, "after[0]"),
     ({"after": (datetime(2024, 1, 1), ObjectId())}, "after[0]"),
     ({"after": (AWARE, 2**70)}, "after[1]"),
     ({"after": (AWARE, object())}, "after[1]"),
-    ({"after": (AWARE, re.compile("x"))}, "after[1]"),
     ({"after": (AWARE, [1])}, "after[1]"),
     ({"after": (AWARE, ObjectId()), "since": AWARE}, "after"),
     ({"after": (AWARE, ObjectId()), "ids": [ObjectId()]}, "after"),
     ({"limit": 0}, "limit"),
-    ({"limit": -1}, "limit"),
     ({"limit": 1.5}, "limit"),
     ({"label": None}, "label"),
     ({"label": "x" * 101}, "label"),
@@ -395,10 +331,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"priority": 101}, "priority"),
     ({"once": 0}, "once"),
     ({"rate": 0}, "rate"),
-    ({"rate": -1}, "rate"),
     ({"rate": float("nan")}, "rate"),
-    ({"rate": float("inf")}, "rate"),
-    ({"rate": True}, "rate"),
     ({"rate": "fast"}, "rate"),
     ({"dry_run": 1}, "dry_run"),
     ({"page": 0}, "page"),
@@ -415,6 +348,7 @@ async def test_bad_input_is_refused_by_name_and_nothing_is_written(shell: Shell)
     assert list(shell.raw.find()) == before
 
 
+@pytest.mark.every_shell("motor")
 async def test_what_no_server_takes_is_refused_and_the_rest_goes_on(shell: Shell) -> None:
     queue = await _processed(shell, ["first", "last"])
     then, uuid = shell.clock.now() - timedelta(seconds=1), uuid4()

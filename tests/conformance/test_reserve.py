@@ -12,6 +12,7 @@ import mongoq
 from tests.shells import Shell
 
 
+@pytest.mark.every_shell
 async def test_a_reserved_item_is_nobody_elses(shell: Shell) -> None:
     queue = shell.queue(lease=30)
     await queue.push("a")
@@ -24,13 +25,7 @@ async def test_a_reserved_item_is_nobody_elses(shell: Shell) -> None:
     assert await queue.pop() is None
 
 
-async def test_commit_deletes(shell: Shell) -> None:
-    queue = shell.queue()
-    id = await queue.push("a")
-    await queue.commit(await queue.reserve())
-    assert shell.raw.find_one({"_id": id}) is None
-
-
+@pytest.mark.every_shell
 async def test_commit_with_history_keeps_the_item_and_drops_its_token(shell: Shell) -> None:
     queue = shell.queue(history=timedelta(days=7))
     id = await queue.push("a", headers={"h": 1})
@@ -46,18 +41,15 @@ async def test_commit_with_history_keeps_the_item_and_drops_its_token(shell: She
 async def test_commit_may_replace_the_payload(shell: Shell) -> None:
     queue = shell.queue(history=60)
     id = await queue.push({"n": 1})
-    await queue.commit(await queue.reserve(), payload={"n": 1, "result": [1, 2]})
-    assert (await queue.get(id)).payload == {"n": 1, "result": [1, 2]}
-
-
-async def test_commit_may_replace_the_payload_by_none(shell: Shell) -> None:
-    queue = shell.queue(history=60)
-    id = await queue.push({"n": 1})
+    other = await queue.push({"n": 2})
     await queue.commit(await queue.reserve(), payload=None)
     assert (await queue.get(id)).payload is None
-    assert len([item async for item in queue.history()]) == 1
+    await queue.commit(await queue.reserve(), payload={"n": 2, "result": [1, 2]})
+    assert (await queue.get(other)).payload == {"n": 2, "result": [1, 2]}
+    assert len([item async for item in queue.history()]) == 2
 
 
+@pytest.mark.every_shell
 async def test_rollback_hands_the_item_back_with_its_error(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push("a")
@@ -67,6 +59,7 @@ async def test_rollback_hands_the_item_back_with_its_error(shell: Shell) -> None
     assert (again.error.type, again.error.message, again.error.at) == ("ValueError", "broken", shell.clock.now())
 
 
+@pytest.mark.every_shell
 async def test_rollback_with_a_delay_waits(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push("a")
@@ -87,6 +80,7 @@ async def test_what_was_rolled_back_goes_behind_what_is_ready(shell: Shell) -> N
     assert (await queue.reserve()).payload == "first"
 
 
+@pytest.mark.every_shell
 async def test_release_hands_back_unused_at_the_old_place(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push("first")
@@ -99,6 +93,7 @@ async def test_release_hands_back_unused_at_the_old_place(shell: Shell) -> None:
     assert (again.payload, again.attempts, again.due) == ("first", 1, item.due)
 
 
+@pytest.mark.every_shell
 async def test_a_lease_that_ran_out_makes_the_item_eligible_and_counts(shell: Shell) -> None:
     queue = shell.queue(lease=5)
     await queue.push("a")
@@ -110,8 +105,11 @@ async def test_a_lease_that_ran_out_makes_the_item_eligible_and_counts(shell: Sh
     assert second.token != first.token
 
 
-@pytest.mark.parametrize("history", [None, 60])
-@pytest.mark.parametrize("operation", ["commit", "rollback", "release", "extend", "move", "bury"])
+SETTLE = ["commit", "rollback", "release", "extend", "move", "bury"]
+
+
+@pytest.mark.every_shell
+@pytest.mark.parametrize(("operation", "history"), [("commit", 60), *((operation, None) for operation in SETTLE)])
 async def test_whoever_lost_the_reservation_changes_nothing(
     shell: Shell, operation: str, history: float | None
 ) -> None:
@@ -129,18 +127,19 @@ async def test_whoever_lost_the_reservation_changes_nothing(
     assert shell.raw.find_one({"_id": stale.id}) == before
 
 
-@pytest.mark.parametrize("history", [None, 60])
-@pytest.mark.parametrize("first", ["commit", "rollback", "release", "move", "bury"])
-@pytest.mark.parametrize("second", ["commit", "rollback", "release", "extend", "move", "bury"])
-async def test_an_item_is_settled_once(shell: Shell, first: str, second: str, history: float | None) -> None:
+@pytest.mark.parametrize(
+    ("first", "history"), [("commit", 60), *((operation, None) for operation in SETTLE if operation != "extend")]
+)
+async def test_an_item_is_settled_once(shell: Shell, first: str, history: float | None) -> None:
     queue = shell.queue(history=history)
     await queue.push("a")
     item = await queue.reserve()
     await _settle(queue, first, item)
     before = shell.raw.find_one({"_id": item.id})
-    with pytest.raises(mongoq.ReservationLost):
-        await _settle(queue, second, item)
-    assert shell.raw.find_one({"_id": item.id}) == before
+    for second in SETTLE:
+        with pytest.raises(mongoq.ReservationLost):
+            await _settle(queue, second, item)
+        assert shell.raw.find_one({"_id": item.id}) == before, second
 
 
 async def _settle(queue: Any, operation: str, item: Any) -> None:
@@ -150,15 +149,18 @@ async def _settle(queue: Any, operation: str, item: Any) -> None:
         await getattr(queue, operation)(item)
 
 
-@pytest.mark.parametrize("operation", ["commit", "rollback", "release", "extend", "move", "bury"])
-async def test_a_lease_that_ran_out_but_was_taken_by_nobody_still_settles(shell: Shell, operation: str) -> None:
+async def test_a_lease_that_ran_out_but_was_taken_by_nobody_still_settles(shell: Shell) -> None:
     queue = shell.queue(lease=5)
-    await queue.push("a")
-    item = await queue.reserve()
-    shell.clock.advance(60)
-    await _settle(queue, operation, item)
+    for operation in SETTLE:
+        await queue.push("a")
+        item = await queue.reserve()
+        shell.clock.advance(60)
+        await _settle(queue, operation, item)
+        await queue.purge(state="reserved")
+        await queue.purge()
 
 
+@pytest.mark.every_shell
 async def test_extend_moves_the_end_of_the_lease(shell: Shell) -> None:
     queue = shell.queue(lease=10)
     await queue.push("a")
@@ -169,16 +171,13 @@ async def test_extend_moves_the_end_of_the_lease(shell: Shell) -> None:
     assert (extended.token, extended.id) == (item.token, item.id)
     shell.clock.advance(19)
     assert await queue.reserve() is None
-    await queue.commit(item)
-
-
-async def test_extend_goes_by_the_queues_lease_by_default(shell: Shell) -> None:
-    queue = shell.queue(lease=10)
-    await queue.push("a")
-    item = await queue.extend(await queue.reserve(lease=1))
+    item = await queue.extend(item)
     assert item.lease_until == shell.clock.now() + timedelta(seconds=10)
+    await queue.commit(item)
+    assert shell.raw.find_one({"_id": item.id}) is None
 
 
+@pytest.mark.every_shell
 async def test_an_item_settles_in_another_process(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push({"n": 1})
@@ -191,7 +190,7 @@ async def test_an_item_of_another_queue_is_refused(shell: Shell) -> None:
     queue, mails = shell.queue("one"), shell.queue("other")
     await queue.push("a")
     item = await queue.reserve()
-    for operation in ("commit", "rollback", "release", "extend", "move", "bury"):
+    for operation in SETTLE:
         with pytest.raises(mongoq.ItemForeign) as caught:
             await _settle(mails, operation, item)
         assert caught.value.item_id == item.id
@@ -209,6 +208,7 @@ async def test_an_item_that_nobody_reserved_cannot_be_settled(shell: Shell) -> N
     assert await queue.size() == 1
 
 
+@pytest.mark.every_shell
 async def test_a_block_commits(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push("a")
@@ -217,11 +217,7 @@ async def test_a_block_commits(shell: Shell) -> None:
     assert await queue.size() == 0
 
 
-async def test_a_block_without_an_item_gets_none(shell: Shell) -> None:
-    async with shell.queue().reserved() as item:
-        assert item is None
-
-
+@pytest.mark.every_shell
 async def test_a_block_that_raises_rolls_back_with_the_error(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push("a")
@@ -262,14 +258,6 @@ async def test_a_block_may_settle_the_item_itself(shell: Shell) -> None:
     assert await shell.queue("next").size() == 1
 
 
-async def test_a_block_that_only_extends_is_committed(shell: Shell) -> None:
-    queue = shell.queue()
-    await queue.push("a")
-    async with queue.reserved() as item:
-        await queue.extend(item, lease=60)
-    assert await queue.size() == 0
-
-
 async def test_a_block_that_lost_its_item_says_so(shell: Shell) -> None:
     queue = shell.queue(lease=5)
     await queue.push("a")
@@ -296,6 +284,7 @@ async def test_waiting_ends_when_the_time_is_up(shell: Shell) -> None:
     assert await shell.queue().reserve(wait=0.05) is None
 
 
+@pytest.mark.every_shell
 async def test_pause_hands_out_nothing_and_takes_pushes(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push("a")
@@ -303,18 +292,10 @@ async def test_pause_hands_out_nothing_and_takes_pushes(shell: Shell) -> None:
     assert await queue.is_paused()
     assert await shell.another().queue("orders").is_paused()
     assert await queue.reserve() is None
+    assert await queue.reserve_many(2) == await queue.reserve_many(2, wait=0.02) == []
     assert await shell.another().queue("orders").pop() is None
     await queue.push("b")
     await queue.resume()
     assert not await queue.is_paused()
     assert (await queue.reserve()).payload == "a"
     assert not await shell.queue("other").is_paused()
-
-
-async def test_a_block_can_be_entered_again(shell: Shell) -> None:
-    queue = shell.queue()
-    block = queue.reserved()
-    for n in range(2):
-        await queue.push(n)
-        async with block as item:
-            assert item.payload == n

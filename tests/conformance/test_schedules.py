@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from bson import ObjectId
 from pydantic import BaseModel
-from pymongo.errors import AutoReconnect
 
 import mongoq
-from mongoq.model.schedule.definition import tick_id
-from mongoq.protocol.coordination import schedules, ticks
-from mongoq.protocol.coordination.schedules import LocalSchedule
 from tests.shells import Shell
 
 HOUR = timedelta(hours=1)
@@ -46,6 +41,7 @@ def control(shell: Shell, name: str = "hourly") -> Any:
     return shell.raw.find_one({"_id": f"schedule:{name}"})
 
 
+@pytest.mark.every_shell
 async def test_a_tick_is_one_item_at_its_time(shell: Shell) -> None:
     hour = at_hour(shell)
     payload = {"$set": {"a.b": "$$NOW"}, "list": [1, {"$inc": 1}]}
@@ -62,15 +58,6 @@ async def test_a_tick_is_one_item_at_its_time(shell: Shell) -> None:
     record = await one(shell)
     assert (record.name, record.next, record.last, record.paused) == ("hourly", hour + HOUR, hour, False)
     assert (record.what, record.queue, record.late, record.trouble) == ("every 3600 s", "reports", timedelta(0), None)
-
-
-async def test_without_a_payload_the_item_is_the_tick(shell: Shell) -> None:
-    hour = at_hour(shell)
-    await shell.broker.schedule("hourly", queue="reports", cron="0 * * * *", timezone="Asia/Tokyo")
-    shell.clock.advance(60)
-    await shell.broker.tick()
-    expected = {"name": "hourly", "at": hour, "timezone": "Asia/Tokyo", "extra": False}
-    assert (await shell.queue("reports").peek())[0].payload == expected
 
 
 async def test_an_item_that_was_settled_before_the_advance_does_not_come_again(shell: Shell) -> None:
@@ -100,18 +87,25 @@ async def test_the_id_is_remembered_for_longer_than_ticks_can_be_late(shell: She
 
 
 async def test_processes_that_read_the_same_tick_make_one_item(shell: Shell) -> None:
-    at_hour(shell)
-    brokers = [shell.broker, shell.another(), shell.another()]
-    await brokers[0].schedule("hourly", queue="reports", every=HOUR)
+    """One that was slow between its read and its push comes after another has made the tick, and gone on."""
+    hour = at_hour(shell)
+    brokers = [mongoq.Broker(shell.raw, clock=shell.clock) for _ in range(2)]
+    made: list[int] = []
+
+    def make(tick: mongoq.Tick) -> str:
+        if brokers:
+            other = brokers.pop()
+            other.schedule("hourly", queue="reports", every=HOUR, make=make)
+            made.append(other.tick())
+            other.close()
+        return "made"
+
+    await shell.broker.schedule("hourly", queue="reports", every=HOUR, make=make)
     shell.clock.advance(60)
-    due = [await broker._run(ticks.find_due, timedelta(0)) for broker in brokers]
-    made = [
-        await broker._run(ticks.make_ticks, read.documents[0], read.read_at)
-        for broker, read in zip(brokers, due, strict=True)
-    ]
-    assert [each.made for each in made] == [1, 0, 0]
-    assert await shell.queue("reports").size() == 1
-    assert (await one(shell)).next == shell.clock.now() + HOUR
+    made.append(await shell.broker.tick())
+    assert sum(made) == 1
+    assert await times(shell) == [text(hour)]
+    assert (await one(shell)).next == hour + HOUR
 
 
 async def test_a_schedule_made_anew_has_ticks_of_its_own(shell: Shell) -> None:
@@ -133,10 +127,8 @@ async def test_a_schedule_made_anew_has_ticks_of_its_own(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("missed", "horizon", "expected"),
     [
-        ("last", None, [50]),
         ("last", timedelta(minutes=20), []),
-        ("last", timedelta(minutes=40), [50]),
-        ("all", None, list(range(27, 51))),
+        ("last", None, [50]),
         ("all", timedelta(hours=2), [49, 50]),
         ("skip", None, []),
     ],
@@ -150,22 +142,12 @@ async def test_missed_ticks_go_by_their_rule(shell: Shell, missed: Any, horizon:
     assert (await one(shell)).next == hour + 51 * HOUR
 
 
-async def test_a_tick_in_time_is_not_skipped(shell: Shell) -> None:
-    hour = at_hour(shell)
-    await shell.broker.schedule("hourly", queue="reports", every=HOUR, missed="skip")
-    shell.clock.advance(60 + 59)
-    assert await shell.broker.tick() == 1
-    assert await times(shell) == [text(hour)]
-
-
 async def test_many_missed_ticks_are_made_in_parts(shell: Shell) -> None:
     hour = at_hour(shell)
     await shell.broker.schedule("often", queue="reports", every=60, missed="all")
-    shell.clock.advance(250 * 60)
-    made, following = await shell.broker._make_due_ticks(timedelta(0))
-    assert (made, following) == (100, hour + timedelta(minutes=100))
-    assert await shell.broker.tick() == 150
-    assert len(set(await times(shell))) == 250
+    shell.clock.advance(250 * 60)  # the first one is a minute ahead
+    assert await shell.broker.tick() == 250
+    assert await times(shell) == sorted(text(hour + timedelta(minutes=n)) for n in range(250))
 
 
 # --- pause, run now --------------------------------------------------------------------------------------
@@ -202,11 +184,11 @@ async def test_run_now_makes_an_extra_item_each_time(shell: Shell) -> None:
     assert (await one(shell)).last == hour
 
 
-@pytest.mark.parametrize("method", ["pause_schedule", "resume_schedule", "run_schedule_now"])
-async def test_an_unknown_name_says_what_is_near(shell: Shell, method: str) -> None:
+async def test_an_unknown_name_says_what_is_near(shell: Shell) -> None:
     await shell.broker.schedule("hourly", queue="reports", every=HOUR)
-    with pytest.raises(mongoq.ScheduleUnknown, match=r"no schedule 'hourl' .*'hourly'"):
-        await getattr(shell.broker, method)("hourl")
+    for method in ("pause_schedule", "resume_schedule", "run_schedule_now"):
+        with pytest.raises(mongoq.ScheduleUnknown, match=r"no schedule 'hourl' .*'hourly'"):
+            await getattr(shell.broker, method)("hourl")
 
 
 # --- definitions -----------------------------------------------------------------------------------------
@@ -240,16 +222,20 @@ async def test_a_change_keeps_pause_and_identity(shell: Shell, caplog: pytest.Lo
 
 
 async def test_a_change_swallows_no_tick_and_doubles_none(shell: Shell) -> None:
+    """Though it comes between the read of a process and its push."""
     hour = at_hour(shell)
-    await shell.broker.schedule("hourly", queue="reports", every=HOUR)
-    read = None
-    shell.clock.advance(61)
-    read = await shell.another()._run(ticks.find_due, timedelta(0))
     half = hour + timedelta(minutes=30)
-    assert await shell.broker.schedule("hourly", queue="reports", every=HOUR, start=half) == hour  # due already
-    other = shell.another()
-    assert (await other._run(ticks.make_ticks, read.documents[0], read.read_at)).made == 0  # by the old definition
-    assert await shell.broker.tick() == 1
+
+    def make(tick: mongoq.Tick) -> str:
+        with mongoq.Broker(shell.raw, clock=shell.clock) as other:
+            following = other.schedule("hourly", queue="reports", every=HOUR, start=half)
+            assert following == hour  # due already
+        return "made"
+
+    await shell.broker.schedule("hourly", queue="reports", every=HOUR, make=make)
+    shell.clock.advance(61)
+    made = await shell.broker.tick()
+    assert made + await shell.another().tick() == 1
     assert await times(shell) == [text(hour)]
     assert (await one(shell)).next == half
 
@@ -258,8 +244,9 @@ async def test_a_tick_that_went_to_the_former_queue_is_not_made_again(shell: She
     hour = at_hour(shell)
     await shell.broker.schedule("hourly", queue="reports", every=HOUR)
     shell.clock.advance(60)
-    id = tick_id(control(shell)["identity"], hour)
-    await shell.queue("reports").push({}, id=id)  # then the process was killed
+    due = control(shell)
+    assert await shell.broker.tick() == 1
+    shell.raw.replace_one({"_id": due["_id"]}, due)  # the process was killed before the advance
     await shell.broker.schedule("hourly", queue="others", every=HOUR)
     await shell.broker.tick()
     assert [await shell.queue(name).size() for name in ("reports", "others")] == [1, 0]
@@ -276,14 +263,6 @@ async def test_the_higher_version_wins(shell: Shell, caplog: pytest.LogCaptureFi
     assert (await one(shell)).queue == "new"
     await old.schedule("hourly", queue="newest", every=HOUR, version=3)
     assert ((await one(shell)).queue, (await one(shell)).version) == ("newest", 3)
-
-
-async def test_of_equal_versions_the_last_wins(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
-    at_hour(shell)
-    await shell.broker.schedule("hourly", queue="first", every=HOUR, version=2)
-    await shell.another().schedule("hourly", queue="second", every=HOUR, version=2)
-    assert (await one(shell)).queue == "second"
-    assert "version 2" in caplog.text
 
 
 async def test_a_date_comes_once(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
@@ -358,18 +337,6 @@ async def test_a_function_that_fails_stops_no_other_schedule(shell: Shell, caplo
     assert await shell.broker.tick() == 1
 
 
-async def test_a_function_that_meets_an_outage_of_its_own_stops_no_other_schedule(shell: Shell) -> None:
-    at_hour(shell)
-
-    def make(tick: mongoq.Tick) -> Any:
-        raise AutoReconnect("another server")
-
-    await shell.broker.schedule("a", queue="reports", every=HOUR, make=make)
-    await shell.broker.schedule("b", queue="reports", every=HOUR)
-    shell.clock.advance(60)
-    assert await shell.broker.tick() == 1
-
-
 async def test_a_model_checks_the_payload(shell: Shell) -> None:
     class Report(BaseModel):
         day: int
@@ -410,11 +377,10 @@ async def test_odd_documents_stop_no_other_schedule(shell: Shell, caplog: pytest
     odd = [{**pattern, "_id": f"schedule:a{n}", **ODD[n % len(ODD)]} for n in range(120)]
     shell.raw.insert_many([*odd, {"_id": "schedule:", "next": hour}, {"_id": "schedule:empty"}])
     shell.clock.advance(60)
-    made, following = await shell.broker._make_due_ticks(timedelta(seconds=5))
-    assert (made, following) == (1, hour + HOUR)  # what cannot tick is no reason to look again at once
+    assert await shell.broker.tick() == 1
     number = len(caplog.records)
     assert number == 121
-    await shell.broker._make_due_ticks(timedelta(seconds=5))
+    assert await shell.broker.tick() == 0
     assert len(caplog.records) == number
     records = {record.name: record for record in await shell.broker.schedules()}
     assert len(records) == 123
@@ -422,8 +388,7 @@ async def test_odd_documents_stop_no_other_schedule(shell: Shell, caplog: pytest
     assert records["a0"].trouble is not None
     assert "no identity" in records["a0"].trouble
     # Defining it mends it.
-    following = await shell.broker.schedule("a0", queue="reports", every=HOUR)
-    assert records["a0"].trouble
+    await shell.broker.schedule("a0", queue="reports", every=HOUR)
     assert await shell.broker.tick() == 1
 
 
@@ -453,90 +418,28 @@ async def test_schedules_of_functions_can_be_pruned_when_no_code_has_them(shell:
     assert [record.name for record in await shell.broker.schedules()] == ["value"]
 
 
-async def test_only_a_schedule_of_code_that_others_removed_is_reported(
-    shell: Shell, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context, run = shell.broker._context, shell.broker._run
-    await shell.broker.schedule("kept", queue="reports", every=HOUR)
-    await shell.broker.schedule("own", queue="reports", every=HOUR)
-    await shell.broker.schedule("changed", queue="reports", every=HOUR)
-    await shell.broker.schedule("changed", queue="reports", every=2 * HOUR)
-    await shell.broker.schedule("gone", queue="reports", every=HOUR)
-    context.schedules["soon"] = LocalSchedule(
-        replace(context.schedules["own"].definition, name="soon"), context.schedules["own"].context
-    )
-    own = list(context.schedules.values())
-    await shell.broker.remove_schedule("own")
-    caplog.clear()
-    schedules._report_lost(context, [local for local in own if local.definition.name == "own"], [])
-    await shell.another().remove_schedule("gone")
-    with monkeypatch.context() as patch:
-        patch.setattr(schedules, "MAX_SCHEDULES", 2)  # the read ends before the last one
-        await run(schedules.refresh_seen)
-    assert caplog.messages == []
-    await run(schedules.refresh_seen)
-    await run(schedules.refresh_seen)
-    removed = (
-        "schedule 'gone' was removed; this process has it in its code, and makes it anew only when it starts again"
-    )
-    assert caplog.messages == [removed]
-    await shell.another().schedule("gone", queue="reports", every=HOUR)
-    await run(schedules.refresh_seen)
-    await shell.another().remove_schedule("gone")
-    await run(schedules.refresh_seen)
-    assert caplog.messages == [removed, removed]
-
-
-async def test_a_schedule_of_code_that_others_replaced_is_reported_once(
-    shell: Shell, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = shell.broker._run
-    await shell.broker.schedule("hourly", queue="reports", every=HOUR)
-    for version in (0, 1):
-        await shell.another().schedule("hourly", queue="elsewhere", every=2 * HOUR, version=version)
-        shell.raw.update_one({"_id": "schedule:hourly"}, {"$set": {"by": "elsewhere-17"}})
-        caplog.clear()
-        await run(schedules.refresh_seen)
-        await run(schedules.refresh_seen)
-        (line,) = caplog.messages
-        if version:
-            assert line == "schedule 'hourly' goes by version 1 of its definition; this process has version 0"
-        else:
-            words = "schedule 'hourly' has another definition than the code of this process: every 7200 s into queue "
-            assert line == words + "'elsewhere', defined by elsewhere-17; here it is every 3600 s"
-
-
 # --- bad input -------------------------------------------------------------------------------------------
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "cron: give one of"),
     ({"every": 60, "at": datetime.now(UTC)}, "at: give one of"),
     ({"cron": "61 * * * *", "timezone": "UTC"}, "cron: the field minute .*'61'.*such as"),
-    ({"cron": "0 24 * * *", "timezone": "UTC"}, "cron: the field hour .*'24'"),
-    ({"cron": "0 0 0 * *", "timezone": "UTC"}, "cron: the field day-of-month"),
-    ({"cron": "0 0 * FOO *", "timezone": "UTC"}, "cron: the field month .*'FOO'"),
     ({"cron": "0 0 * * 1-", "timezone": "UTC"}, "cron: the field day-of-week"),
     ({"cron": "0 0 31 2 *", "timezone": "UTC"}, "cron: .*never fires"),
     ({"cron": "0 0 * *", "timezone": "UTC"}, "cron: .*4 fields, and five"),
-    ({"cron": "0 0 0 * * *", "timezone": "UTC"}, "cron: .*6 fields, and five"),
     ({"cron": 5, "timezone": "UTC"}, "cron: a text of five fields"),
     ({"cron": "0 0 * * *"}, "timezone: cron= needs a zone.*'Europe/Berlin'"),
     ({"cron": "0 0 * * *", "timezone": "Europe/Berln"}, "timezone: .*nearest are 'Europe/Berlin'"),
     ({"cron": "0 0 * * *", "timezone": "../etc/passwd"}, "timezone: there is no zone"),
-    ({"cron": "0 0 * * *", "timezone": "localtime"}, "timezone: there is no zone 'localtime'"),
-    ({"cron": "0 0 * * *", "timezone": 2}, "timezone: the name of a zone"),
     ({"every": 60, "timezone": "UTC"}, "timezone: belongs to cron="),
     ({"every": 0}, "every: must be a second .*such as 60"),
-    ({"every": -1}, "every: cannot be negative.*such as 60"),
     ({"every": "1h"}, "every: a timedelta .*such as 60"),
     ({"at": datetime(2030, 1, 1)}, "at: a naive datetime"),
     ({"at": datetime.now(UTC), "start": datetime.now(UTC)}, "start: is the origin of every="),
     ({"every": 60, "missed": "none"}, "missed: 'last', 'all' or 'skip'"),
     ({"every": 60, "missed": "skip", "horizon": 5}, "horizon: .*skip"),
-    ({"every": 60, "horizon": -5}, "horizon: cannot be negative"),
     ({"every": 60, "jitter": -5}, "jitter: cannot be negative"),
     ({"every": 60, "expires": 0}, "expires: must be a millisecond"),
-    ({"every": 60, "expires": "5m"}, "expires: a timedelta or a number of seconds"),
     ({"every": 60, "expires": datetime.now(UTC)}, "expires: a time from each tick on, such as 600"),
     ({"every": 60, "expires": 30, "jitter": 30}, "expires: must be longer than the jitter"),
     ({"every": 60, "version": -5}, "version: a whole number"),
@@ -552,19 +455,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD, ids=lambda value: str(value)[:40])
-async def test_bad_input_is_refused_before_anything_is_written(
-    shell: Shell, options: dict[str, Any], message: str
-) -> None:
-    arguments = {"name": "hourly", "queue": "reports", **options}
-    with pytest.raises(mongoq.ArgumentInvalid, match=f"^{message}"):
-        await shell.broker.schedule(arguments.pop("name"), **arguments)
+async def test_bad_input_is_refused_before_anything_is_written(shell: Shell) -> None:
+    for options, message in BAD:
+        arguments = {"name": "hourly", "queue": "reports", **options}
+        with pytest.raises(mongoq.ArgumentInvalid, match=f"^{message}"):
+            await shell.broker.schedule(arguments.pop("name"), **arguments)
     assert shell.raw.find_one({}) is None
-
-
-def test_the_id_of_a_tick_depends_on_schedule_and_tick() -> None:
-    identity, at = ObjectId(), datetime(2024, 1, 1, tzinfo=UTC)
-    ids = {tick_id(identity, at), tick_id(ObjectId(), at), tick_id(identity, at + timedelta(milliseconds=1))}
-    assert len(ids) == 3
-    assert tick_id(identity, at).generation_time == at
-    assert isinstance(tick_id(identity, datetime(1950, 1, 1, tzinfo=UTC)), ObjectId)

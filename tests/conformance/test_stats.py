@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -13,15 +13,8 @@ from bson import ObjectId
 from pymongo.errors import PyMongoError
 
 import mongoq
-from mongoq.drivers import counter_flush
-from mongoq.protocol.history import stats
 from tests.shells import Shell
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers are never given a second time."""
-    monkeypatch.setattr(stats, "STATS_CACHE_SECONDS", 0.0)
+from tests.waiting import PATIENCE
 
 
 async def _stats(shell: Shell, name: str = "orders") -> Any:
@@ -32,6 +25,7 @@ async def test_a_broker_without_queues_has_no_stats(shell: Shell) -> None:
     assert await shell.broker.stats() == {}
 
 
+@pytest.mark.every_shell
 async def test_every_operation_is_counted(shell: Shell) -> None:
     queue = shell.queue(max_retries=1)
     for n in range(8):
@@ -113,57 +107,22 @@ async def test_counters_add_up_over_brokers_and_are_written_on_close(shell: Shel
     assert await _stats(shell) == mongoq.QueueStats(put=3, get=1, counts=mongoq.Counts(ready=2))
 
 
-async def test_an_answer_is_a_second_old_at_most(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    await shell.queue().push(1)
-    first = await shell.broker.stats()
-    monkeypatch.setattr(stats, "STATS_CACHE_SECONDS", 60.0)
-    await shell.queue().push(2)
-    assert await shell.broker.stats() == first
-    monkeypatch.setattr(stats, "STATS_CACHE_SECONDS", 0.0)
-    assert (await _stats(shell)).put == 2
-
-
-async def test_counters_are_written_by_and_by(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counter_flush, "FLUSH_INTERVAL_SECONDS", 0.05)
-    for n in range(2):
-        await shell.queue().push(n)
-        await _written(shell, "put", n + 1)
-
-
-async def test_counters_are_written_although_the_deadline_of_the_first_caller_is_over(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counter_flush, "FLUSH_INTERVAL_SECONDS", 0.3)
-    with suppress(PyMongoError), pymongo.timeout(0.001):
-        await shell.queue().size()
-    await shell.queue().push(1)
-    await _written(shell, "put", 1)
-
-
-async def _written(shell: Shell, event: str, number: int) -> None:
-    for _ in range(400):
-        await asyncio.sleep(0.01)
-        counters = shell.raw.find_one({"_id": "stats:orders"})
-        if counters is not None and counters.get(event) == number:
-            break
-    else:
-        pytest.fail(f"not written in 4 s: {counters}")
-
-
-async def test_what_a_long_operation_counts_at_its_end_is_written(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counter_flush, "FLUSH_INTERVAL_SECONDS", 0.05)
-    await shell.queue().size()
-    envelope = {"q": "orders", "payload": 1, "when": shell.clock.now(), "priority": 0, "attempts": 0, "reserved": False}
-    threading.Timer(0.3, shell.raw.insert_one, [envelope]).start()  # there was nothing to write until then
-    assert (await shell.queue().reserve(wait=20)).payload == 1
-    await _written(shell, "reserve", 1)
-
-
 async def test_a_queue_may_have_any_name(shell: Shell) -> None:
     for name in ("a.b", "ключ", "stats:", "~", " "):
         await shell.queue(name).push(1)
     assert {name: each.put for name, each in (await shell.broker.stats()).items()} == dict.fromkeys(
         ("a.b", "ключ", "stats:", "~", " "), 1
     )
+
+
+@pytest.mark.prove
+async def test_counters_are_written_by_and_by(shell: Shell) -> None:
+    """Although the deadline of the first caller is over, and nothing was to be written at first."""
+    with suppress(PyMongoError), pymongo.timeout(0.001):
+        await shell.queue().size()
+    for number in (1, 2):
+        await shell.queue().push(number)
+        deadline = time.monotonic() + PATIENCE
+        while (shell.raw.find_one({"_id": "stats:orders"}) or {}).get("put") != number:
+            assert time.monotonic() < deadline, "not written"
+            await asyncio.sleep(0.05)

@@ -2,71 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from bson import ObjectId
 
 import mongoq
+from tests.conformance.transactions import Failed, note, noted, own_session, run_transaction, settled, transaction
 from tests.shells import Shell
-
-transactional = pytest.mark.parametrize("shell", ["aio", "sync", "motor"], indirect=True)
-without = pytest.mark.parametrize("shell", ["mongomock"], indirect=True)
-
-
-class Failed(Exception):
-    """What the caller's own code raises."""
-
-
-@asynccontextmanager
-async def transaction(shell: Shell) -> AsyncIterator[Any]:
-    """A transaction of any shell."""
-    block = shell.broker.transaction()
-    if inspect.isawaitable(block):
-        with await block as tx:
-            yield tx
-    else:
-        async with block as tx:
-            yield tx
-
-
-async def run_transaction(shell: Shell, function: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-    if shell.kind in ("aio", "motor"):
-        return await shell.broker.run_transaction(function)
-    return await shell.broker.run_transaction(lambda tx: finished(function(tx)))
-
-
-def finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What a coroutine returns that waits for nothing, as those of the synchronous shell."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value
-    raise AssertionError("it waits")
-
-
-async def settled(reply: Any) -> Any:
-    return await reply if isinstance(reply, Awaitable) else reply
-
-
-def client_of(shell: Shell) -> Any:
-    return shell.broker._driver._backend.client
-
-
-def orders_of(shell: Shell) -> Any:
-    """The caller's own collection, by the client of the broker."""
-    return client_of(shell)[shell.raw.database.name]["own"]
-
-
-async def note(shell: Shell, tx: Any, **document: Any) -> None:
-    await settled(orders_of(shell).insert_one(document, session=tx.session))
-
-
-def noted(shell: Shell) -> int:
-    return int(shell.raw.database["own"].count_documents({}))
 
 
 async def reserved(shell: Shell, payload: Any = 1, **options: Any) -> Any:
@@ -74,19 +18,7 @@ async def reserved(shell: Shell, payload: Any = 1, **options: Any) -> Any:
     return await shell.queue().reserve()
 
 
-@asynccontextmanager
-async def own_session(shell: Shell) -> AsyncIterator[Any]:
-    """A session that the caller has started, with a transaction in it."""
-    session = await settled(client_of(shell).start_session())
-    await settled(session.start_transaction())
-    try:
-        yield session
-        await settled(session.commit_transaction())
-    finally:
-        await settled(session.end_session())
-
-
-@transactional
+@pytest.mark.every_shell("motor")
 async def test_a_push_happens_with_the_callers_own_write(shell: Shell) -> None:
     queue = shell.queue()
     async with transaction(shell) as tx:
@@ -98,7 +30,7 @@ async def test_a_push_happens_with_the_callers_own_write(shell: Shell) -> None:
     assert (item.id, item.payload) == (id, {"order": 1})
 
 
-@transactional
+@pytest.mark.every_shell("motor")
 @pytest.mark.parametrize("error", [Failed(), KeyboardInterrupt()], ids=repr)
 async def test_an_exception_aborts_and_goes_on_unchanged(shell: Shell, error: BaseException) -> None:
     item = await reserved(shell)
@@ -117,7 +49,7 @@ async def test_an_exception_aborts_and_goes_on_unchanged(shell: Shell, error: Ba
     await shell.queue().move(other, "next")
 
 
-@transactional
+@pytest.mark.every_shell("motor")
 @pytest.mark.parametrize("options", [{}, {"history": 60}], ids=["deleted", "kept"])
 async def test_a_commit_and_a_move_happen_with_the_callers_own_write(shell: Shell, options: dict[str, Any]) -> None:
     queue = shell.queue(**options)
@@ -133,16 +65,13 @@ async def test_a_commit_and_a_move_happen_with_the_callers_own_write(shell: Shel
     assert (await shell.queue("next").pop()).payload == {"n": 2, "a": {"b": 2}}
 
 
-@transactional
-@pytest.mark.parametrize("how", ["live", "a stub", "keyed", "moved"])
+@pytest.mark.parametrize("how", ["live", "a stub", "keyed"])
 async def test_an_id_that_is_there_already_adds_nothing_and_spoils_nothing(shell: Shell, how: str) -> None:
     queue, id = shell.queue(), ObjectId()
     again = {"key": "k"} if how == "keyed" else {}
     await queue.push("old", id=id)
     if how == "a stub":
         await queue.commit(await queue.reserve())
-    if how == "moved":
-        await queue.move(await queue.reserve(), "next")
     before = shell.raw.find_one({"_id": id})
     async with transaction(shell) as tx:
         assert await queue.push("new", id=id, session=tx.session, **again) == id
@@ -151,21 +80,6 @@ async def test_an_id_that_is_there_already_adds_nothing_and_spoils_nothing(shell
     assert noted(shell) == 1
 
 
-@transactional
-async def test_an_id_is_remembered_from_within_a_transaction_too(shell: Shell) -> None:
-    queue, id = shell.queue(), ObjectId()
-    payload = {"$set": {"a.b": "$$NOW"}, "c.d": [{"$inc": 1}]}
-    async with transaction(shell) as tx:
-        await queue.push(payload, id=id, headers={"$h": 1}, priority=3, session=tx.session)
-        await queue.push("again", id=id, session=tx.session)
-    item = await queue.reserve()
-    assert (item.payload, item.headers, item.priority, item.attempts) == (payload, {"$h": 1}, 3, 1)
-    await queue.commit(item)
-    await queue.push("again", id=id)
-    assert await queue.size() == 0
-
-
-@transactional
 async def test_a_key_holds_within_a_transaction(shell: Shell) -> None:
     queue = shell.queue()
     live = await queue.push("old", key="a")
@@ -181,19 +95,7 @@ async def test_a_key_holds_within_a_transaction(shell: Shell) -> None:
     assert (caught.value.item_id, noted(shell)) == (live, 0)
 
 
-@transactional
-async def test_a_move_to_a_key_that_is_taken_says_so_and_aborts(shell: Shell) -> None:
-    item = await reserved(shell)
-    live = await shell.queue("next").push(1, key="k")
-    with pytest.raises(mongoq.DuplicateItem) as caught:
-        async with transaction(shell) as tx:
-            await note(shell, tx, n=1)
-            await shell.queue().move(item, "next", key="k", session=tx.session)
-    assert (caught.value.item_id, noted(shell)) == (live, 0)
-    await shell.queue().commit(item)
-
-
-@transactional
+@pytest.mark.every_shell("motor")
 @pytest.mark.parametrize("how", ["commit", "move"])
 async def test_who_lost_the_reservation_commits_nothing_of_his_transaction(shell: Shell, how: str) -> None:
     queue = shell.queue()
@@ -212,7 +114,6 @@ async def test_who_lost_the_reservation_commits_nothing_of_his_transaction(shell
     await queue.commit(holder)
 
 
-@transactional
 async def test_a_patch_that_does_not_fit_aborts_and_says_so(shell: Shell) -> None:
     item = await reserved(shell, "no document")
     with pytest.raises(mongoq.PatchInvalid):
@@ -226,7 +127,6 @@ async def test_a_patch_that_does_not_fit_aborts_and_says_so(shell: Shell) -> Non
 # --- reserved() ----------------------------------------------------------------------------------------
 
 
-@transactional
 @pytest.mark.parametrize("how", ["commit", "move"])
 async def test_a_block_that_settles_its_item_in_a_transaction_is_left_alone(shell: Shell, how: str) -> None:
     queue = shell.queue()
@@ -242,8 +142,7 @@ async def test_a_block_that_settles_its_item_in_a_transaction_is_left_alone(shel
     assert await shell.queue("next").size() == (how == "move")
 
 
-@transactional
-@pytest.mark.parametrize("how", ["commit", "move"])
+@pytest.mark.parametrize("how", ["commit"])
 async def test_a_block_whose_transaction_fails_rolls_its_item_back(shell: Shell, how: str) -> None:
     queue = shell.queue()
     await queue.push(1)
@@ -260,45 +159,6 @@ async def test_a_block_whose_transaction_fails_rolls_its_item_back(shell: Shell,
     assert (again.error.message, again.attempts) == ("no stock", 2)
 
 
-@transactional
-async def test_a_block_that_fails_after_its_transaction_has_settled_its_item(shell: Shell) -> None:
-    queue = shell.queue()
-    await queue.push(1)
-    with pytest.raises(Failed):
-        async with queue.reserved() as item:
-            async with transaction(shell) as tx:
-                await queue.commit(item, session=tx.session)
-            raise Failed
-    assert await queue.size() == 0
-
-
-@transactional
-async def test_a_block_that_swallows_the_failure_of_its_transaction_commits_its_item(shell: Shell) -> None:
-    queue = shell.queue()
-    await queue.push(1)
-    async with queue.reserved() as item:
-        with pytest.raises(Failed):
-            async with transaction(shell) as tx:
-                await queue.move(item, "next", session=tx.session)
-                raise Failed
-    assert await queue.size() == await shell.queue("next").size() == 0
-
-
-@transactional
-async def test_a_block_whose_item_is_lost_after_an_abort_says_so(shell: Shell) -> None:
-    queue = shell.queue()
-    await queue.push(1)
-    with pytest.raises(mongoq.ReservationLost):
-        async with queue.reserved() as item:
-            with pytest.raises(Failed):
-                async with transaction(shell) as tx:
-                    await queue.commit(item, session=tx.session)
-                    raise Failed
-            shell.clock.advance(31)
-            assert await queue.reserve() is not None
-
-
-@transactional
 @pytest.mark.parametrize("commits", [True, False])
 async def test_a_block_within_a_transaction_leaves_its_item_to_it(shell: Shell, commits: bool) -> None:
     queue = shell.queue()
@@ -318,7 +178,6 @@ async def test_a_block_within_a_transaction_leaves_its_item_to_it(shell: Shell, 
         assert await queue.size() == 0
 
 
-@transactional
 @pytest.mark.parametrize("commits", [True, False])
 async def test_a_block_goes_by_the_callers_own_transaction(shell: Shell, commits: bool) -> None:
     queue = shell.queue()
@@ -337,7 +196,7 @@ async def test_a_block_goes_by_the_callers_own_transaction(shell: Shell, commits
 # --- run_transaction -----------------------------------------------------------------------------------
 
 
-@transactional
+@pytest.mark.every_shell("motor")
 async def test_run_transaction_commits_and_returns_what_the_function_returned(shell: Shell) -> None:
     async def work(tx: Any) -> Any:
         await note(shell, tx, n=1)
@@ -348,7 +207,6 @@ async def test_run_transaction_commits_and_returns_what_the_function_returned(sh
     assert (await shell.queue().reserve()).id == id
 
 
-@transactional
 async def test_an_exception_of_the_function_is_not_tried_again(shell: Shell) -> None:
     calls, error = [], Failed()
 
@@ -364,7 +222,7 @@ async def test_an_exception_of_the_function_is_not_tried_again(shell: Shell) -> 
     assert await shell.queue().size() == 0
 
 
-@transactional
+@pytest.mark.every_shell("motor")
 async def test_a_function_of_the_other_kind_is_refused(shell: Shell) -> None:
     async def pushes(tx: Any) -> None:
         await shell.queue().push(1, session=tx.session)
@@ -380,7 +238,7 @@ async def test_a_function_of_the_other_kind_is_refused(shell: Shell) -> None:
 # --- many at once ------------------------------------------------------------------------------------
 
 
-@transactional
+@pytest.mark.every_shell("motor")
 @pytest.mark.parametrize("identified", [False, True])
 async def test_many_items_are_pushed_with_the_transaction_or_not_at_all(shell: Shell, identified: bool) -> None:
     queue = shell.queue()
@@ -401,7 +259,6 @@ async def test_many_items_are_pushed_with_the_transaction_or_not_at_all(shell: S
     assert all((item.once is not None) is identified for item in items)
 
 
-@transactional
 async def test_ids_that_are_there_already_spoil_no_push_of_many(shell: Shell) -> None:
     queue = shell.queue()
     ids = [ObjectId() for _ in range(4)]
@@ -412,21 +269,6 @@ async def test_ids_that_are_there_already_spoil_no_push_of_many(shell: Shell) ->
     assert (await shell.broker.stats())["orders"].put == 4
 
 
-@transactional
-async def test_a_topic_takes_many_in_the_transaction_of_the_caller(shell: Shell) -> None:
-    await shell.broker.bind("news", "orders", "bills")
-    with pytest.raises(Failed):
-        async with transaction(shell) as tx:
-            await shell.queue("news").push_many([1, 2], session=tx.session)
-            raise Failed
-    async with own_session(shell) as session:
-        await shell.queue("news").push_many([1, 2], session=session)
-        assert await shell.queue().size() == 0
-    for name in ("orders", "bills"):
-        assert [item.payload for item in await shell.queue(name).peek(9)] == [1, 2]
-
-
-@transactional
 async def test_a_transaction_refuses_more_than_it_carries(shell: Shell) -> None:
     queue = shell.queue()
     async with transaction(shell) as tx:
@@ -441,29 +283,19 @@ async def test_a_transaction_refuses_more_than_it_carries(shell: Shell) -> None:
     assert [item.payload for item in await queue.peek(9)] == ["small"]
 
 
-@transactional
 async def test_many_in_a_session_without_a_transaction_are_refused(shell: Shell) -> None:
-    session = await settled(client_of(shell).start_session())
-    try:
+    async with own_session(shell, begun=False) as session:
         with pytest.raises(mongoq.ArgumentInvalid, match="session: is in no transaction"):
             await shell.queue().push_many([1], session=session)
         with pytest.raises(mongoq.ArgumentInvalid, match="session: a session of the client"):
             await shell.queue().push_many([1], session=5)
-    finally:
-        await settled(session.end_session())
     assert await shell.queue().size() == 0
-
-
-@without
-async def test_many_in_a_session_need_a_server(shell: Shell) -> None:
-    with pytest.raises(mongoq.TransactionsUnavailable, match="fixture mongoq_broker"):
-        await shell.queue().push_many([1], session=object())
 
 
 # --- sessions ------------------------------------------------------------------------------------------
 
 
-@transactional
+@pytest.mark.every_shell("motor")
 async def test_a_session_of_the_callers_own_will_do(shell: Shell) -> None:
     item = await reserved(shell)
     async with own_session(shell) as session:
@@ -473,22 +305,21 @@ async def test_a_session_of_the_callers_own_will_do(shell: Shell) -> None:
     assert await shell.queue("next").size() == await shell.queue().size() == 1
 
 
-@transactional
+@pytest.mark.every_shell("motor")
 async def test_a_session_that_cannot_be_joined_is_refused_and_nothing_happens(shell: Shell) -> None:
     queue = shell.queue()
-    session = await settled(client_of(shell).start_session())
     async with transaction(shell) as tx:
         ended = tx.session
-    refused = {"in no transaction": [session, ended], "not str": ["tx"], f"not {type(tx).__name__}": [tx]}
-    for problem, sessions in refused.items():
-        for unusable in sessions:
-            with pytest.raises(mongoq.ArgumentInvalid, match=problem):
-                await queue.push(1, session=unusable)
-    await settled(session.end_session())
+    async with own_session(shell, begun=False) as session:
+        refused = {"in no transaction": [session, ended], "not str": ["tx"], f"not {type(tx).__name__}": [tx]}
+        for problem, sessions in refused.items():
+            for unusable in sessions:
+                with pytest.raises(mongoq.ArgumentInvalid, match=problem):
+                    await queue.push(1, session=unusable)
     assert shell.raw.count_documents({}) <= 1, "the schema document"
 
 
-@transactional
+@pytest.mark.every_shell("motor")
 async def test_a_transaction_in_a_transaction_is_refused(shell: Shell) -> None:
     async with transaction(shell) as tx:
         await shell.queue().push(1, session=tx.session)
@@ -500,37 +331,31 @@ async def test_a_transaction_in_a_transaction_is_refused(shell: Shell) -> None:
         pass
 
 
-@transactional
+@pytest.mark.every_shell("motor")
 async def test_a_session_is_asked_for_within_the_block_only(shell: Shell) -> None:
     block = await settled(shell.broker.transaction())
     with pytest.raises(mongoq.ArgumentInvalid, match="has not begun"):
         _ = block.session
 
 
-@transactional
-async def test_what_the_caller_has_ended_by_hand_stays_so(shell: Shell) -> None:
-    async with transaction(shell) as tx:
-        await shell.queue().push(1, session=tx.session)
-        await settled(tx.session.abort_transaction())
-    assert await shell.queue().size() == 0
-    async with transaction(shell) as tx:
-        await shell.queue().push(1, session=tx.session)
-        await settled(tx.session.commit_transaction())
-    assert await shell.queue().size() == 1
+# --- without a server ----------------------------------------------------------------------------------
 
 
-@without
-async def test_without_transactions_it_says_what_to_do_and_writes_nothing(shell: Shell) -> None:
-    item = await reserved(shell)
+def test_without_transactions_it_says_what_to_do_and_writes_nothing() -> None:
+    broker = mongoq.Broker(pytest.importorskip("mongomock").MongoClient(tz_aware=True)["test"]["mongoq"])
+    queue = broker.queue("orders")
+    queue.push(1)
+    item = queue.reserve()
     attempts: list[Callable[[], Any]] = [
-        lambda: shell.queue().push(1, session=object()),
-        lambda: shell.queue().commit(item, session=object()),
-        lambda: shell.queue().move(item, "next", session=object()),
-        lambda: run_transaction(shell, lambda tx: shell.queue().push(1, session=tx.session)),
-        lambda: transaction(shell).__aenter__(),
+        lambda: queue.push(1, session=object()),
+        lambda: queue.push_many([1], session=object()),
+        lambda: queue.commit(item, session=object()),
+        lambda: queue.move(item, "next", session=object()),
+        lambda: broker.run_transaction(lambda tx: queue.push(1, session=tx.session)),
+        lambda: broker.transaction().__enter__(),
     ]
-    hint = "fixture mongoq_broker.*EmbeddedServer" if shell.kind == "mongomock" else "replSet.*EmbeddedServer"
     for attempt in attempts:
-        with pytest.raises(mongoq.TransactionsUnavailable, match=hint):
-            await attempt()
-    assert await shell.queue().counts() == mongoq.Counts(reserved=1)
+        with pytest.raises(mongoq.TransactionsUnavailable, match="fixture mongoq_broker.*EmbeddedServer"):
+            attempt()
+    assert queue.counts() == mongoq.Counts(reserved=1)
+    broker.close()

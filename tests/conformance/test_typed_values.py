@@ -7,8 +7,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Annotated, Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from bson import Binary, DatetimeMS, Decimal128, Int64, ObjectId, Regex, Timestamp
 from pydantic import (
@@ -75,8 +73,6 @@ def whole_ticks(value: datetime) -> datetime:
 
 BURIED: list[tuple[Any, Any, str]] = [
     (Span, Span(start=MOMENT, end=MOMENT + timedelta(microseconds=300)), "payload: .*ends before it starts"),
-    (list[Span], [Span(start=MOMENT, end=MOMENT + timedelta(microseconds=1))], "payload: .*0: .*ends before"),
-    (Visit, Visit(at=MOMENT.astimezone(WEST)), "payload: .*at: .*zone of the branch"),
     (Visits, {"visits": [{"at": MOMENT.astimezone(WEST)}]}, r"payload: .*visits\.0\.at: .*zone of the branch"),
     (Local, Local(at=MOMENT.astimezone(WEST)), "payload.hour: would come back as something else"),
     (Annotated[datetime, AfterValidator(whole_ticks)], MOMENT, "payload: .*RuntimeError: a time as precise as that"),
@@ -99,9 +95,8 @@ async def test_what_reserve_would_bury_is_refused_before_it_is_sent(
     ):
         with pytest.raises(mongoq.PayloadInvalid, match=message):
             await attempt()
-    if shell.kind != "mongomock":
-        with pytest.raises(mongoq.PayloadInvalid, match=message.replace("payload", r"payloads\[0\]", 1)):
-            await queue.push_many([payload])
+    with pytest.raises(mongoq.PayloadInvalid, match=message.replace("payload", r"payloads\[0\]", 1)):
+        await queue.push_many([payload])
     assert [document for document in shell.raw.find() if "q" in document] == [
         document for document in before if "q" in document
     ]
@@ -148,6 +143,7 @@ STORED = Stored(
 )
 
 
+@pytest.mark.every_shell("motor")
 async def test_fields_of_the_types_of_bson_come_back_equal(shell: Shell) -> None:
     queue = shell.queue(model=Stored, history=60)
     id = await queue.push(STORED)
@@ -169,16 +165,6 @@ def a_decimal128(value: Any) -> Decimal128:
 
 
 Precise = Annotated[Decimal128, PlainValidator(a_decimal128)]
-Array = Annotated[
-    np.ndarray[Any, Any],
-    BeforeValidator(np.asarray),
-    PlainSerializer(lambda array: array.tolist()),
-]
-Frame = Annotated[
-    pd.DataFrame,
-    BeforeValidator(pd.DataFrame),
-    PlainSerializer(lambda frame: frame.to_dict("list")),
-]
 
 
 class Touchy:
@@ -205,70 +191,50 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind, config=LOOSE)
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "shape"),
-    [
+async def test_what_cannot_be_compared_comes_back_as_it_was(shell: Shell) -> None:
+    np, pd = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    array = Annotated[np.ndarray, BeforeValidator(np.asarray), PlainSerializer(lambda array: array.tolist())]
+    frame = Annotated[pd.DataFrame, BeforeValidator(pd.DataFrame), PlainSerializer(lambda frame: frame.to_dict("list"))]
+    cases: list[tuple[Any, Any, Any]] = [
         (Precise, Decimal128("1.50"), str),
         (dict[str, Precise], {"a": Decimal128("1.50")}, str),
-        (Array, np.array([1.5, float("nan")]), lambda array: array.tolist()[0]),
-        (dict[str, Array], {"a": np.zeros((2, 2)), "b": np.array([])}, lambda values: values["a"].tolist()),
-        (Frame, pd.DataFrame({"a": [1, 2]}), lambda frame: frame.to_dict("list")),
+        (array, np.array([1.5, float("nan")]), lambda array: array.tolist()[0]),
+        (dict[str, array], {"a": np.zeros((2, 2)), "b": np.array([])}, lambda values: values["a"].tolist()),
+        (frame, pd.DataFrame({"a": [1, 2]}), lambda frame: frame.to_dict("list")),
         (list[Shy], [Touchy(1), Touchy(2)], lambda values: [shy.n for shy in values]),
         (Annotated[Decimal, Field(allow_inf_nan=True)], Decimal("NaN"), str),
-    ],
-    ids=["plain validator", "in a dict", "array", "arrays", "frame", "raises", "nan"],
-)
-async def test_what_cannot_be_compared_comes_back_as_it_was(shell: Shell, kind: Any, value: Any, shape: Any) -> None:
-    queue = shell.queue(model=adapter(kind))
-    await queue.push(value)
-    back = (await queue.reserve()).payload
-    assert (type(back), shape(back)) == (type(value), shape(value))
+    ]
+    for kind, value, shape in cases:
+        queue = shell.queue(model=adapter(kind))
+        await queue.push(value)
+        back = (await queue.pop()).payload
+        assert (type(back), shape(back)) == (type(value), shape(value))
 
 
-Halved = Annotated[
-    np.ndarray[Any, Any],
-    BeforeValidator(np.asarray),
-    PlainSerializer(lambda array: (array / 2).tolist()),
-]
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        (np.ndarray, np.array([1])),
+async def test_what_cannot_be_compared_comes_back_or_is_refused(shell: Shell) -> None:
+    np, pd = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    array = Annotated[np.ndarray, BeforeValidator(np.asarray), PlainSerializer(lambda array: array.tolist())]
+    halved = Annotated[np.ndarray, BeforeValidator(np.asarray), PlainSerializer(lambda array: (array / 2).tolist())]
+    frame = Annotated[pd.DataFrame, BeforeValidator(pd.DataFrame), PlainSerializer(lambda frame: frame.to_dict("list"))]
+    cases: list[tuple[Any, Any]] = [
         (pd.DataFrame, pd.DataFrame({"a": [1]})),
         (Any, np.array([1, 2])),
-        (Array, np.array([1, 2], dtype="int8")),
-        (Frame, pd.DataFrame({"a": [1, 2]}, index=[5, 6])),
-        (Halved, np.array([1.0, 2.0])),
-        (dict[str, Halved], {"a": np.array([1.0, 2.0])}),
+        (array, np.array([1, 2], dtype="int8")),
+        (frame, pd.DataFrame({"a": [1, 2]}, index=[5, 6])),
+        (halved, np.array([1.0, 2.0])),
+        (dict[str, halved], {"a": np.array([1.0, 2.0])}),
         (Touchy, Touchy(1)),
         (Annotated[Decimal, Field(allow_inf_nan=True)], Decimal("sNaN")),
         (Decimal, Decimal("sNaN")),
-        (Any, [Decimal("sNaN")]),
-    ],
-    ids=[
-        "array",
-        "frame",
-        "any array",
-        "small array",
-        "indexed frame",
-        "halved",
-        "halved in a dict",
-        "raises",
-        "signalling",
-        "decimal",
-        "any decimal",
-    ],
-)
-async def test_what_cannot_be_compared_comes_back_or_is_refused(shell: Shell, kind: Any, value: Any) -> None:
-    queue = shell.queue(model=adapter(kind))
-    try:
-        await queue.push(value)
-    except mongoq.PayloadInvalid:
-        assert await queue.size() == 0
-        return
-    assert repr((await queue.reserve()).payload) == repr(value)
+    ]
+    for kind, value in cases:
+        queue = shell.queue(model=adapter(kind))
+        try:
+            await queue.push(value)
+        except mongoq.PayloadInvalid:
+            assert await queue.size() == 0
+        else:
+            assert repr((await queue.pop()).payload) == repr(value)
 
 
 @dataclass(frozen=True)
@@ -277,28 +243,25 @@ class Reading:
     value: float
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
+async def test_times_are_cut_wherever_they_are(shell: Shell) -> None:
+    cases: list[tuple[Any, Any]] = [
         (Reading, Reading(MOMENT, float("nan"))),
         (set[datetime], {MOMENT, MOMENT + timedelta(seconds=1)}),
         (tuple[datetime, str], (MOMENT.astimezone(WEST), "x")),
         (Any, {"at": MOMENT, "ms": DatetimeMS(5), "blob": Binary(b"x")}),
         (bytes, Binary(b"x")),
-    ],
-    ids=["dataclass", "set", "tuple", "any", "bytes"],
-)
-async def test_times_are_cut_wherever_they_are(shell: Shell, kind: Any, value: Any) -> None:
-    queue = shell.queue(model=kind)
-    await queue.push(value)
-    back = (await queue.reserve()).payload
-    assert type(back) is (bytes if kind is bytes else type(value))
-    await queue.push(back)
-    assert repr((await queue.reserve()).payload) == repr(back)
+    ]
+    for kind, value in cases:
+        queue = shell.queue(model=kind)
+        await queue.push(value)
+        back = (await queue.pop()).payload
+        assert type(back) is (bytes if kind is bytes else type(value))
+        await queue.push(back)
+        assert repr((await queue.pop()).payload) == repr(back)
 
 
-@pytest.mark.parametrize("odd", [np.array([1, 2]), Decimal("sNaN"), pd.DataFrame({"a": [1, 2]})], ids=["a", "n", "f"])
-async def test_a_value_that_cannot_be_compared_is_refused_wherever_it_is_given(shell: Shell, odd: Any) -> None:
+async def test_a_value_that_cannot_be_compared_is_refused_wherever_it_is_given(shell: Shell) -> None:
+    odd = pytest.importorskip("numpy").array([1, 2])
     queue = shell.queue(history=60)
     await queue.push({"l": [1]})
     item = await queue.reserve()

@@ -18,8 +18,7 @@ from tests.shells import Shell
 
 PAYLOADS: dict[str, tuple[Any, bytes, bytes]] = {
     "text": ("ABC", b"ABC", b"\xff\xfe\xfd"),
-    "text within": ({"a": [{"n": 1, "b": "ABC"}]}, b"ABC", b"\xff\xfe\xfd"),
-    "a name": ({"a": {"ABC": 1}}, b"ABC", b"\xff\xfe\xfd"),
+    "within": ({"a": [{"n": 1, "b": "ABC"}]}, b"ABC", b"\xff\xfe\xfd"),
     "a uuid": ({"n": 2, "u": Binary(b"short", 4)}, b"", b""),
 }
 
@@ -45,6 +44,7 @@ def put(shell: Shell, name: str, queue: str, **fields: Any) -> tuple[ObjectId, b
     return envelope["_id"], raw
 
 
+@pytest.mark.every_shell("motor")
 @pytest.mark.parametrize("name", PAYLOADS)
 async def test_unreadable_letters_leave_the_others_to_be_looked_at(
     shell: Shell, name: str, caplog: pytest.LogCaptureFixture
@@ -63,7 +63,7 @@ async def test_unreadable_letters_leave_the_others_to_be_looked_at(
     assert await dead.size() == 5
 
 
-@pytest.mark.parametrize("name", PAYLOADS)
+@pytest.mark.parametrize("name", ["text"])
 async def test_unreadable_letters_are_named_by_a_replay_that_sends_back_the_others(shell: Shell, name: str) -> None:
     queue = shell.queue()
     ids = await queue.push_many([{"n": n} for n in range(3)])
@@ -81,7 +81,7 @@ async def test_unreadable_letters_are_named_by_a_replay_that_sends_back_the_othe
 
 
 @pytest.mark.parametrize("batch", [False, True])
-@pytest.mark.parametrize("name", PAYLOADS)
+@pytest.mark.parametrize("name", ["text"])
 async def test_unreadable_letters_are_put_off_by_claims_that_take_the_others(
     shell: Shell, name: str, batch: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,15 +103,14 @@ async def test_unreadable_letters_are_put_off_by_claims_that_take_the_others(
 
 async def test_unreadable_letters_are_passed_by_however_many_there_are(shell: Shell) -> None:
     dead = shell.queue().dead
-    for _ in range(300):
+    for _ in range(30):
         put(shell, "text", "orders.dead")
     good = await dead.push("good")
     assert (await dead.reserve()).id == good
     assert [item.id for item in await dead.peek(3, state=None)] == [good]
 
 
-@pytest.mark.parametrize("name", PAYLOADS)
-@pytest.mark.parametrize("state", ["ready", "processed"])
+@pytest.mark.parametrize(("state", "name"), [("ready", "text"), ("processed", "a uuid")])
 async def test_unreadable_items_are_had_as_their_bytes_and_removed(shell: Shell, state: str, name: str) -> None:
     queue = shell.queue(history=60)
     fields = {"processed": shell.clock.now()} if state == "processed" else {}
@@ -127,7 +126,7 @@ async def test_unreadable_items_are_had_as_their_bytes_and_removed(shell: Shell,
 
 
 @pytest.mark.parametrize("transform", [None, lambda payload, item: payload])
-@pytest.mark.parametrize("name", PAYLOADS)
+@pytest.mark.parametrize("name", ["text"])
 async def test_unreadable_history_leaves_the_others_to_be_read_and_replayed(
     shell: Shell, name: str, transform: Any
 ) -> None:
@@ -151,18 +150,9 @@ async def test_unreadable_history_leaves_the_others_to_be_read_and_replayed(
     assert [id for id, _ in result.refusals] == [bad]
 
 
-async def test_unreadable_items_that_fill_several_replies_hold_up_no_others(shell: Shell) -> None:
-    dead = shell.queue().dead
-    for _ in range(3):
-        put(shell, "text", "orders.dead", headers={"h": b"x" * 7_000_000})
-    good = [await dead.push({"b": b"x" * 7_000_000}) for _ in range(3)]
-    assert [item.id for item in await dead.peek(4)] == good
-    assert [item.id async for item in dead.history(state="ready")] == good
-
-
-@pytest.mark.parametrize("remembers", [False, True])
-@pytest.mark.parametrize("history", [None, 60])
-@pytest.mark.parametrize("name", PAYLOADS)
+@pytest.mark.parametrize(
+    ("name", "history", "remembers"), [("text", None, False), ("a uuid", None, True), ("within", 60, False)]
+)
 async def test_unreadable_items_that_a_pop_meets_are_buried_as_they_are(
     shell: Shell, name: str, history: Any, remembers: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -200,11 +190,10 @@ async def test_unreadable_letters_that_a_pop_meets_are_put_off(shell: Shell, his
     assert await dead.remove(bad)
 
 
-@pytest.mark.parametrize("history", [None, 60])
-async def test_pops_pass_by_however_many_unreadable_items_there_are(shell: Shell, history: Any) -> None:
-    queue = shell.queue(history=history)
-    for _ in range(300):
+async def test_pops_pass_by_however_many_unreadable_items_there_are(shell: Shell) -> None:
+    queue = shell.queue(history=60)
+    for _ in range(30):
         put(shell, "text", "orders")
     good = await queue.push("good")
     assert (await queue.pop()).id == good
-    assert await queue.dead.size() == 300
+    assert await queue.dead.size() == 30

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -12,16 +11,16 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import bson
-import pandas as pd
 import pytest
 from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, ObjectId, Regex, Timestamp
 from bson.raw_bson import RawBSONDocument
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, TypeAdapter, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer
 
 import mongoq
-from mongoq.model.encoding.codec import SIZE_LIMIT
 from tests.shells import Shell
 
+SIZE_LIMIT = 16 * 1024 * 1024 - 64 * 1024
+"""Bytes that a payload may take."""
 HOSTILE: dict[str, Any] = {
     "$set": {"$inc": {"payload": 1}},
     "a.b": "$$NOW",
@@ -62,16 +61,18 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
-async def test_a_value_comes_back_equal(shell: Shell, value: Any) -> None:
+@pytest.mark.every_shell("motor")
+async def test_a_value_comes_back_equal(shell: Shell) -> None:
     queue = shell.queue()
-    await queue.push(value)
-    item = await queue.pop()
-    assert item.payload == value
-    if not isinstance(value, datetime):
-        assert isinstance(item.payload, type(value))
+    for value in [*VALUES, Code("x"), MaxKey()]:
+        await queue.push(value)
+        item = await queue.pop()
+        assert item.payload == value
+        if not isinstance(value, datetime):
+            assert isinstance(item.payload, type(value))
 
 
+@pytest.mark.every_shell
 async def test_tuples_come_back_as_lists_and_dates_in_utc(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push({"t": (1, 2), "at": datetime(2024, 1, 1, 0, 0, 0, 123456, tzinfo=timezone(timedelta(hours=2)))})
@@ -80,6 +81,7 @@ async def test_tuples_come_back_as_lists_and_dates_in_utc(shell: Shell) -> None:
     assert payload["at"].utcoffset() == timedelta(0)
 
 
+@pytest.mark.every_shell
 async def test_hostile_keys_survive_every_operation(shell: Shell) -> None:
     queue = shell.queue(history=60)
     id = await queue.push(HOSTILE, headers={"h": HOSTILE})
@@ -114,58 +116,44 @@ class Unreadable(Mapping[str, Any]):
 
 REFUSED: list[tuple[Any, str]] = [
     (datetime(2024, 1, 1), "payload: a naive datetime"),
-    ([{"at": datetime(2024, 1, 1)}], r"payload\[0\]\.at: a naive datetime"),
     ({"$ref": "c", "$id": 1}, "payload: .*DBRef"),
     ({"a": [{"$ref": "c", "$id": 1, "$db": "d"}]}, r"payload\.a\[0\]: .*DBRef"),
     ({"n": 2**63}, r"payload\.n: an integer beyond 64 bits"),
-    (-(2**63) - 1, "payload: an integer beyond 64 bits"),
     ("\ud800", "payload: a string with lone surrogates"),
     ({"\udfff": 1}, "payload: .*surrogates|payload: a document that BSON cannot hold"),
     ({"a\0b": 1}, "payload: a document that BSON cannot hold"),
     ({1: 2}, "payload: keys are strings, not int"),
-    ({None: 2}, "payload: keys are strings"),
     (object(), "payload: BSON cannot hold a builtins.object"),
     ({"s": {1, 2}}, r"payload\.s: BSON cannot hold a builtins.set"),
-    (date(2024, 1, 1), "payload: BSON cannot hold a datetime.date"),
     (Decimal("1.1"), "payload: BSON cannot hold a decimal.Decimal"),
     (re.compile("a"), "payload: a compiled pattern"),
-    (lambda: None, "payload: BSON cannot hold a builtins.function"),
     (datetime.max.replace(tzinfo=timezone(timedelta(hours=-12))), "payload: "),
     (Binary(b"short", 4), "payload: a Binary of the UUID subtype"),
-    ({"a": Binary(b"x" * 16, 4)}, r"payload\.a: a Binary of the UUID subtype"),
     (Code("f", {"x": Binary(b"a", 4)}), r"payload\.scope\.x: a Binary of the UUID subtype"),
     (DBRef("c", 1, at=datetime(2024, 1, 1)), r"payload\.at: a naive datetime"),
-    (pd.NaT, "payload: NaT is no time"),
-    ({"a": [1, pd.NaT]}, r"payload\.a\[1\]: NaT is no time"),
     ({"a": Unreadable()}, r"payload\.a: a .*Unreadable that cannot be read: LookupError: nobody is there"),
     (RawBSONDocument(bson.encode({"s": "ok"}).replace(b"ok", b"\xff\xff")), "payload: raw BSON that cannot be read"),
 ]
 
 
-def _name(value: Any) -> str:
-    """Return a name that is the same in every process."""
-    return re.sub(" at 0x[0-9a-f]+", "", repr(value))[:60]
-
-
-@pytest.mark.parametrize(("value", "message"), REFUSED, ids=[_name(value) for value, _ in REFUSED])
-async def test_a_value_that_would_not_come_back_equal_is_refused_everywhere(
-    shell: Shell, value: Any, message: str
-) -> None:
+async def test_a_value_that_would_not_come_back_equal_is_refused_everywhere(shell: Shell) -> None:
+    nat = pytest.importorskip("pandas").NaT
     queue = shell.queue(history=60)
     await queue.push("good")
     item = await queue.reserve()
     before = shell.raw.find_one({"_id": item.id})
-    for attempt in (
-        lambda: queue.push(value),
-        lambda: queue.commit(item, payload=value),
-        lambda: queue.move(item, "next", payload=value),
-    ):
-        with pytest.raises(mongoq.PayloadInvalid, match=message):
-            await attempt()
-    with pytest.raises(mongoq.PayloadInvalid, match=r"^headers"):
-        await queue.push(1, headers={"h": value})
-    with pytest.raises(mongoq.PayloadInvalid, match=r"^patch\.\$set\.x"):
-        await queue.move(item, "next", patch={"$set": {"x": value}})
+    for value, message in [*REFUSED, (nat, "payload: NaT is no time"), ([nat], r"payload\[0\]: NaT is no time")]:
+        for attempt in (
+            lambda value=value: queue.push(value),
+            lambda value=value: queue.commit(item, payload=value),
+            lambda value=value: queue.move(item, "next", payload=value),
+        ):
+            with pytest.raises(mongoq.PayloadInvalid, match=message):
+                await attempt()
+        with pytest.raises(mongoq.PayloadInvalid, match=r"^headers"):
+            await queue.push(1, headers={"h": value})
+        with pytest.raises(mongoq.PayloadInvalid, match=r"^patch\.\$set\.x"):
+            await queue.move(item, "next", patch={"$set": {"x": value}})
     assert shell.raw.find_one({"_id": item.id}) == before
     assert await queue.size() == 1
 
@@ -185,15 +173,6 @@ async def test_nesting_has_a_limit_and_a_loop_is_found(shell: Shell) -> None:
     loop.append(loop)
     with pytest.raises(mongoq.PayloadInvalid, match="nested deeper"):
         await queue.push(loop)
-
-
-async def test_what_was_pushed_does_not_change_with_the_callers_object(shell: Shell) -> None:
-    queue = shell.queue()
-    payload: dict[str, Any] = {"l": [1], "d": {"x": 1}}
-    await queue.push(payload)
-    payload["l"].append(2)
-    payload["d"]["x"] = 2
-    assert (await queue.pop()).payload == {"l": [1], "d": {"x": 1}}
 
 
 async def test_an_item_at_the_limit_goes_through_every_operation(shell: Shell) -> None:
@@ -277,6 +256,7 @@ ORDER = Order(
 )
 
 
+@pytest.mark.every_shell("motor")
 async def test_a_typed_payload_is_stored_as_the_table_says_and_comes_back_equal(shell: Shell) -> None:
     queue = shell.queue(model=Order)
     id = await queue.push(ORDER)
@@ -301,34 +281,10 @@ async def test_a_typed_payload_is_stored_as_the_table_says_and_comes_back_equal(
     await queue.commit(item)
 
 
-async def test_a_typed_queue_takes_plain_data_and_adapters(shell: Shell) -> None:
-    queue = shell.queue(model=TypeAdapter(list[Part]))
-    await queue.push([{"name": "bolt", "price": "1.5"}])
-    assert (await queue.pop()).payload == [Part(name="bolt", price=Decimal("1.5"))]
-
-
 async def test_a_model_goes_into_an_untyped_queue_as_a_document(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push(Part(name="bolt", price=Decimal("1.5")))
     assert (await queue.pop()).payload == {"name": "bolt", "price": Decimal128("1.5")}
-
-
-class Tag(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-
-
-class Tagged(BaseModel):
-    tags: set[Tag]
-    prices: deque[Decimal]
-
-
-async def test_sets_of_models_and_deques_come_back_equal(shell: Shell) -> None:
-    queue = shell.queue(model=Tagged)
-    tagged = Tagged(tags={Tag(name="a"), Tag(name="b")}, prices=deque([Decimal("1.10")]))
-    await queue.push(tagged)
-    assert (await queue.pop()).payload == tagged
 
 
 class Hidden(BaseModel):
@@ -359,11 +315,6 @@ class Derived(Base):
     more: int
 
 
-class Private(BaseModel):
-    n: float
-    _cache: object = PrivateAttr(default_factory=object)
-
-
 @pytest.mark.parametrize(
     ("model", "payload", "message"),
     [
@@ -386,12 +337,6 @@ async def test_a_payload_that_its_model_would_change_is_refused(
     with pytest.raises(mongoq.PayloadInvalid, match="^" + re.escape(message)):
         await queue.push(payload)
     assert await queue.size() == 0
-
-
-async def test_private_attributes_and_nan_do_not_count(shell: Shell) -> None:
-    queue = shell.queue(model=Private)
-    await queue.push(Private(n=float("nan")))
-    assert (await queue.pop()).payload.n != 0
 
 
 class Unfinished(BaseModel):
@@ -423,7 +368,6 @@ class Moody(BaseModel):
         (Part, {"name": "x", "price": Decimal("1." + "1" * 40)}, r"^payload\.price: a Decimal .*34 digits"),
         (list[Part], [{"name": "x", "price": Decimal("9E9999")}], r"^payload\[0\]\.price: a Decimal"),
         (Secret, Secret(password=SecretStr("hunter2")), r"^payload\.password: .*asterisks"),
-        (tuple[int, Any], (1, pd.NaT), r"^payload\[1\]: NaT is no time"),
         (Moody, {"n": 13}, "RuntimeError: thirteen"),
     ],
 )
@@ -437,7 +381,8 @@ async def test_a_payload_that_the_model_refuses_is_not_pushed(
     assert await queue.size() == 0
 
 
-@pytest.mark.parametrize("bad", [{"name": 5}, None, "text", {"n": 13}], ids=str)
+@pytest.mark.every_shell
+@pytest.mark.parametrize("bad", [{"name": 5}, {"n": 13}], ids=str)
 async def test_an_undecodable_payload_is_buried_and_the_next_one_comes(shell: Shell, bad: Any) -> None:
     model = Moody if bad == {"n": 13} else Part
     good: Mapping[str, Any] = {"n": 1} if model is Moody else {"name": "bolt", "price": "1"}
@@ -473,19 +418,6 @@ async def test_an_undecodable_payload_is_raised_with_the_raw_item_when_asked(she
     assert (await queue.reserve()).payload.name == "mended"
 
 
-async def test_pop_raises_with_the_raw_item_when_asked(shell: Shell) -> None:
-    await shell.queue().push("bad")
-    with pytest.raises(mongoq.PayloadInvalid) as caught:
-        await shell.queue(model=Part).pop(on_invalid="raise")
-    assert caught.value.item.payload == "bad"
-
-
-async def test_a_typed_dead_queue_raises_since_it_has_nowhere_to_bury(shell: Shell) -> None:
-    await shell.queue("x.dead").push("bad")
-    with pytest.raises(mongoq.PayloadInvalid):
-        await shell.queue("x.dead", model=Part).reserve()
-
-
 async def test_looking_at_an_undecodable_payload_raises_with_the_raw_item(shell: Shell) -> None:
     id = await shell.queue().push("bad")
     queue = shell.queue(model=Part)
@@ -494,12 +426,3 @@ async def test_looking_at_an_undecodable_payload_raises_with_the_raw_item(shell:
             await look()
         assert caught.value.item.payload == "bad"
     assert (await shell.queue().get(id)).payload == "bad"
-
-
-def test_code_and_keys_are_kept(broker: mongoq.Broker) -> None:
-    queue = broker.queue("orders")
-    for value in (Code("x"), MaxKey()):
-        queue.push(value)
-        item = queue.pop()
-        assert item is not None
-        assert item.payload == value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -36,15 +35,6 @@ def ends(process: psutil.Process) -> bool:
     return True
 
 
-def test_a_killed_process_is_gone_at_once(tmp_path: Path) -> None:
-    with ForkServer(tmp_path / "log") as fork_server:
-        pid = fork_server.start("work", **NOWHERE)
-        assert psutil.pid_exists(pid)
-        fork_server.signal(pid, signal.SIGSTOP)
-        fork_server.kill(pid)
-        assert not psutil.pid_exists(pid)
-
-
 def test_a_process_that_ends_by_itself_is_reported_with_its_error(tmp_path: Path) -> None:
     with ForkServer(tmp_path / "log") as fork_server:
         pid = fork_server.start("work", **{**NOWHERE, "uri": "mongodb://"})
@@ -53,13 +43,7 @@ def test_a_process_that_ends_by_itself_is_reported_with_its_error(tmp_path: Path
             fork_server.kill(pid)
 
 
-def test_closing_the_server_leaves_no_process(tmp_path: Path) -> None:
-    with ForkServer(tmp_path / "log") as fork_server:
-        pid = fork_server.start("work", **NOWHERE)
-        fork_server.signal(pid, signal.SIGSTOP)
-    assert not psutil.pid_exists(pid)
-
-
+@pytest.mark.prove
 @pytest.mark.parametrize("victim", ["owner", "fork_server"])
 def test_a_process_does_not_outlive_its_owner_or_the_fork_server(victim: str, tmp_path: Path) -> None:
     with subprocess.Popen(

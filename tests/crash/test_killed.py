@@ -55,6 +55,7 @@ def test_a_killed_primary_loses_nothing_and_doubles_nothing(campaign: Campaign, 
     prove(campaign, memory, tmp_path)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("campaign", [ONE_NODE_THREADS])
 def test_killed_processes_and_servers_lose_nothing_and_double_nothing(
     campaign: Campaign, memory: Path, tmp_path: Path

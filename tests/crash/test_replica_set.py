@@ -12,6 +12,8 @@ from pymongo import MongoClient, WriteConcern
 from tests.crash import replica_set
 from tests.crash.replica_set import ReplicaSet
 
+pytestmark = pytest.mark.prove
+
 
 @pytest.fixture(scope="module")
 def three(memory: Path) -> Iterator[ReplicaSet]:
@@ -27,15 +29,6 @@ def items(three: ReplicaSet) -> Iterator[Any]:
         items = client.test.items.with_options(write_concern=WriteConcern("majority"))
         items.delete_many({})
         yield items
-
-
-def test_a_killed_server_is_back_on_its_port_with_its_data(memory: Path) -> None:
-    with ReplicaSet(memory, members=1) as servers, MongoClient[Any](servers.uri) as client:
-        id = client.test.items.insert_one({}).inserted_id
-        servers.kill_primary()
-        assert servers.primary() is None
-        servers.restore()
-        assert client.test.items.find_one() == {"_id": id}
 
 
 def test_what_a_primary_that_was_alone_has_acknowledged_for_itself_dies_with_it(three: ReplicaSet, items: Any) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-import pytest
 from pymongo import MongoClient
 
 import mongoq
@@ -28,53 +27,44 @@ def payload(trouble: str) -> dict[str, Any]:
     return {"serial": trouble, "trouble": trouble, "where": "in", "hops": 0, "mover": None}
 
 
-@pytest.fixture(scope="module")
-def evidence(client: MongoClient[Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evidence]:
-    """What a worker leaves that nobody has killed, of an item of each trouble."""
-    database, path = client["test_trail"], tmp_path_factory.mktemp("trail") / "ledger"
-    with mongoq.Broker(database["mongoq"]) as broker:
-        stations.prepare(broker)
-        start, ledger = trail.begin(database["mongoq"]), Ledger(path)
-        ledger.write(broker.queue("in").push(payload(trouble)) for trouble in ("none", "flaky", "poison", "hopeless"))
-        ledger.close()
-        worker, handler = mongoq.Worker(broker), Handler(database, LoadedDice())
-        for queue in (stations.FIRST, stations.SECOND):
-            worker.consumer(queue, lease=30, retry=mongoq.Fixed(0))(handler)
-        worker.run(drain=True)
-    yield Evidence.gather(database, path, start)
-    client.drop_database(database)
+KINDS = {
+    "none": ["pushed", "moved", "committed"],
+    "flaky": ["pushed", "handed back", "handed back", "moved", "committed"],
+    "poison": ["pushed", *["handed back"] * stations.MAX_RETRIES, "buried"],
+    "hopeless": ["pushed", "buried"],
+}
+"""The turns of an item of each trouble, beside its reservations."""
 
 
-@pytest.mark.parametrize(
-    ("trouble", "kinds"),
-    [
-        ("none", ["pushed", "moved", "committed"]),
-        ("flaky", ["pushed", "handed back", "handed back", "moved", "committed"]),
-        ("poison", ["pushed", *["handed back"] * stations.MAX_RETRIES, "buried"]),
-        ("hopeless", ["pushed", "buried"]),
-    ],
-)
-def test_every_turn_of_an_item_is_on_the_trail(evidence: Evidence, trouble: str, kinds: list[str]) -> None:
-    id = next(item["_id"] for item in evidence.items if item["payload"]["serial"] == trouble)
-    assert [turn.kind for turn in evidence.turns if turn.item == id and turn.kind != "reserved"] == kinds
+def test_every_turn_of_an_item_is_on_the_trail_under_its_reservation(
+    client: MongoClient[Any], database: str, broker: mongoq.Broker, raw: Any, tmp_path: Path
+) -> None:
+    """What a worker leaves that nobody has killed."""
+    stations.prepare(broker)
+    start, ledger = trail.begin(raw), Ledger(tmp_path / "ledger")
+    ledger.write(broker.queue("in").push(payload(trouble)) for trouble in KINDS)
+    ledger.close()
+    worker, handler = mongoq.Worker(broker), Handler(client[database], LoadedDice())
+    for queue in (stations.FIRST, stations.SECOND):
+        worker.consumer(queue, lease=30, retry=mongoq.Fixed(0))(handler)
+    worker.run(drain=True)
+    evidence = Evidence.gather(client[database], tmp_path / "ledger", start)
 
-
-def test_each_turn_names_the_reservation_that_it_was_taken_under(evidence: Evidence) -> None:
+    troubles = {item["_id"]: item["payload"]["serial"] for item in evidence.items}
+    kinds: dict[str, list[str]] = {trouble: [] for trouble in KINDS}
     tokens: dict[Any, Any] = {}
     for turn in evidence.turns:
         if turn.kind == "reserved":
             tokens[turn.item] = turn.token
+        else:
+            kinds[troubles[turn.item]].append(turn.kind)
         assert turn.token == (None if turn.kind == "pushed" else tokens[turn.item])
+    assert kinds == KINDS
 
-
-def test_each_run_has_left_its_mark_under_its_reservation(evidence: Evidence) -> None:
     reserved = {(turn.item, turn.token) for turn in evidence.turns if turn.kind == "reserved"}
     assert {(mark["_id"]["item"], mark["_id"]["token"]) for mark in evidence.runs} == reserved
     assert all("ended" in mark for mark in evidence.runs)
-
-
-def test_what_was_acknowledged_is_what_was_pushed(evidence: Evidence) -> None:
-    assert set(evidence.acknowledged) == {item["_id"] for item in evidence.items}
+    assert set(evidence.acknowledged) == troubles.keys()
     assert broken(evidence) == []
 
 

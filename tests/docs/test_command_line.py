@@ -38,6 +38,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**own, "PYTHONPATH": str(transcript.ROOT), "PYTHONUNBUFFERED": "1"}
 
 
+@pytest.mark.prove
 def test_the_transcript_is_what_the_terminals_show(
     tmp_path: Path, environment: dict[str, str], uri: str, database: str, broker: mongoq.Broker
 ) -> None:

@@ -27,6 +27,7 @@ def test_only_the_right_password_gets_in(replica_set):
             liar.test.items.find_one()
 
 
+@pytest.mark.prove
 @MODES
 def test_a_path_keeps_the_user(tmp_path, replica_set):
     for count in (0, 1):
@@ -38,6 +39,7 @@ def test_a_path_keeps_the_user(tmp_path, replica_set):
             client.test.items.insert_one({})
 
 
+@pytest.mark.prove
 def test_another_password_for_the_user_of_a_path_is_refused(tmp_path):
     with EmbeddedServer(tmp_path, auth=(USER, PASSWORD)):
         pass
@@ -48,6 +50,7 @@ def test_another_password_for_the_user_of_a_path_is_refused(tmp_path):
     assert server.pid is None
 
 
+@pytest.mark.prove
 def test_a_crash_before_the_user_was_made_is_repaired_by_the_next_start(tmp_path, monkeypatch):
     def crash(*_):
         raise KeyboardInterrupt

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 from pymongo import MongoClient
 
 from mongoq.embedded import EmbeddedServer
@@ -19,6 +20,7 @@ def test_a_killed_owner_takes_its_server_along(owner, nothing_left):
     nothing_left(process.facts)
 
 
+@pytest.mark.prove
 def test_a_killed_owner_with_a_path_leaves_its_data_to_the_next_at_once(owner, nothing_left, tmp_path):
     process = owner(f"""
         server = EmbeddedServer({str(tmp_path)!r}).start()
@@ -33,6 +35,7 @@ def test_a_killed_owner_with_a_path_leaves_its_data_to_the_next_at_once(owner, n
         nothing_left(process.facts, temporary=False)
 
 
+@pytest.mark.prove
 def test_an_owner_and_a_server_that_are_both_killed_leave_their_data(owner, nothing_left, tmp_path):
     process = owner(f"""
         server = EmbeddedServer({str(tmp_path)!r}).start()
@@ -48,6 +51,7 @@ def test_an_owner_and_a_server_that_are_both_killed_leave_their_data(owner, noth
     nothing_left(process.facts, temporary=False)
 
 
+@pytest.mark.prove
 def test_a_forked_child_does_not_keep_the_server_of_a_killed_owner(owner, nothing_left, is_alive):
     process = owner("""
         import multiprocessing
@@ -62,6 +66,7 @@ def test_a_forked_child_does_not_keep_the_server_of_a_killed_owner(owner, nothin
     assert is_alive(process.facts["child"])
 
 
+@pytest.mark.prove
 def test_stopping_does_not_wait_for_a_forked_child(owner, nothing_left, is_alive):
     process = owner("""
         import multiprocessing
@@ -79,6 +84,7 @@ def test_stopping_does_not_wait_for_a_forked_child(owner, nothing_left, is_alive
     assert is_alive(process.facts["child"])
 
 
+@pytest.mark.prove
 def test_a_forked_child_can_neither_stop_nor_start_the_server_of_its_parent(owner):
     process = owner("""
         server = EmbeddedServer().start()
@@ -126,12 +132,14 @@ def test_an_owner_that_ends_without_stopping_leaves_nothing(owner, is_alive):
     assert not Path(process.facts["path"]).exists()
 
 
+@pytest.mark.prove
 def test_an_owner_that_fails_leaves_nothing(owner, nothing_left):
     process = owner("server = EmbeddedServer().start(); tell(server); sys.stderr.close(); 1 / 0")
     assert process.process.wait() == 1
     nothing_left(process.facts)
 
 
+@pytest.mark.prove
 def test_an_owner_that_ends_without_its_watchdog_leaves_nothing(owner, is_alive):
     process = owner("""
         server = EmbeddedServer().start()
@@ -143,6 +151,7 @@ def test_an_owner_that_ends_without_its_watchdog_leaves_nothing(owner, is_alive)
     assert not Path(process.facts["path"]).exists()
 
 
+@pytest.mark.prove
 def test_an_owner_that_becomes_another_program_leaves_nothing(owner, nothing_left, is_alive):
     process = owner("""
         server = EmbeddedServer().start()
@@ -153,6 +162,7 @@ def test_an_owner_that_becomes_another_program_leaves_nothing(owner, nothing_lef
     assert is_alive(process.process.pid)
 
 
+@pytest.mark.prove
 def test_an_owner_killed_in_the_middle_of_a_start_leaves_nothing(owner, eventually):
     process = owner("tell(ready=True); server = EmbeddedServer().start(); sys.stdin.read()")
     family = []
@@ -185,6 +195,7 @@ def test_ctrl_c_reaches_the_owner_and_not_the_server(owner, nothing_left):
     nothing_left(process.facts)
 
 
+@pytest.mark.prove
 def test_the_watchdog_is_light_and_in_a_session_of_its_own(owner):
     process = owner(WAITING)
     watchdog = psutil.Process(process.facts["watchdog"])

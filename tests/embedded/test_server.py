@@ -136,6 +136,7 @@ def test_a_connection_that_mongod_drops_during_the_start_does_not_fail_it(monkey
     assert len(calls) == 2
 
 
+@pytest.mark.prove
 def test_data_of_a_standalone_server_becomes_a_replica_set_and_back(tmp_path):
     for replica_set in (None, "mongoq", None):
         with EmbeddedServer(tmp_path, replica_set=replica_set) as server:
@@ -143,6 +144,7 @@ def test_data_of_a_standalone_server_becomes_a_replica_set_and_back(tmp_path):
     assert count == 3
 
 
+@pytest.mark.prove
 def test_data_made_under_another_set_name_is_refused_by_name(tmp_path):
     with EmbeddedServer(tmp_path, replica_set="first"):
         pass
@@ -232,6 +234,7 @@ def test_three_at_once():
         assert [write_and_count(server) for server in (a, c)] == [2, 2]
 
 
+@pytest.mark.prove
 def test_several_processes_at_once(owner):
     body = "server = EmbeddedServer().start(); tell(server); sys.stdin.read()"
     facts = [owner(body).facts for _ in range(2)]
@@ -241,6 +244,7 @@ def test_several_processes_at_once(owner):
             assert client.test.items.count_documents({}) == 0
 
 
+@pytest.mark.prove
 def test_a_second_server_on_the_same_path_is_refused(tmp_path, owner):
     (tmp_path / "link").symlink_to(tmp_path / "data")
     with EmbeddedServer(tmp_path / "data") as server:
@@ -259,6 +263,7 @@ def test_a_second_server_on_the_same_path_is_refused(tmp_path, owner):
         assert write_and_count(server) == 2
 
 
+@pytest.mark.prove
 def test_a_mongod_of_somebody_else_on_the_path_is_named_as_the_reason(tmp_path, owner):
     with EmbeddedServer(tmp_path):
         (tmp_path / "mongoq.lock").unlink()
@@ -304,6 +309,7 @@ def test_its_repr_tells_the_state(tmp_path, eventually):
     assert repr(EmbeddedServer()) == "<EmbeddedServer stopped temporary>"
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("stops", [True, False], ids=["stopped", "not stopped"])
 def test_a_crashed_server_starts_again_on_its_path(tmp_path, eventually, stops):
     server = EmbeddedServer(tmp_path).start()
@@ -336,6 +342,7 @@ def test_a_crashed_temporary_server_leaves_nothing_and_starts_empty(eventually):
         server.stop()
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("has_path", [True, False], ids=["path", "temporary"])
 def test_without_its_watchdog_it_runs_on_and_still_stops(tmp_path, is_alive, has_path):
     server = EmbeddedServer(tmp_path if has_path else None).start()
@@ -356,6 +363,7 @@ def test_a_watchdog_that_is_asked_to_end_takes_the_server_along(eventually):
         eventually(lambda: not server.path.exists())
 
 
+@pytest.mark.prove
 def test_the_thread_that_started_it_may_end(eventually):
     server = EmbeddedServer()
     thread = threading.Thread(target=server.start)

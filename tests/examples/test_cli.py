@@ -159,6 +159,7 @@ def test_an_interrupted_run_puts_everything_down(
     assert collection.count_documents({"reserved": True}) == 0
 
 
+@pytest.mark.prove
 def test_the_dashboard_shows_the_data_until_a_signal_comes(start: Start) -> None:
     process = start("--rows", 40, "--engine", "threads", "--no-spark", "--dashboard")
     assert process.stdout is not None
@@ -175,6 +176,7 @@ def test_the_dashboard_shows_the_data_until_a_signal_comes(start: Start) -> None
     assert process.wait(PATIENCE) == 0
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_a_private_server_goes_with_the_demo(start: Start, signum: signal.Signals) -> None:
     process = start("--rows", 100_000)

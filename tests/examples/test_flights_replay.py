@@ -132,6 +132,7 @@ def test_what_is_there_of_another_run_is_not_mixed_up_with_this_one(launch: Laun
         pass
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     "arguments, message",
     [

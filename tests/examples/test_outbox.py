@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+
 from mongoq.embedded import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +31,7 @@ def test_it_tells_what_happens_in_one_commit_and_what_does_not() -> None:
     assert (completed.stdout, completed.stderr, completed.returncode) == (OUTPUT, "", 0)
 
 
+@pytest.mark.prove
 def test_it_works_on_a_server_of_the_users_own(uri: str, client: Any, database: str) -> None:
     completed = run("--uri", urlsplit(uri)._replace(path=f"/{database}").geturl())
     assert (completed.stdout, completed.returncode) == (OUTPUT, 0)
@@ -36,6 +39,7 @@ def test_it_works_on_a_server_of_the_users_own(uri: str, client: Any, database: 
     assert client[database]["outbox"].count_documents({"q": "to-ship"}) == 0
 
 
+@pytest.mark.prove
 def test_it_says_what_a_standalone_server_lacks() -> None:
     with EmbeddedServer(replica_set=None) as standalone:
         completed = run("--uri", standalone.uri)

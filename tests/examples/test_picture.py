@@ -87,6 +87,7 @@ def test_without_matplotlib_a_line_says_what_to_install(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("asked, expected", [(False, True), (True, False)])
 def test_what_cannot_be_written_is_reported_and_fails_only_where_it_was_asked_for(
     console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool, expected: bool

@@ -130,6 +130,7 @@ def test_rows_that_are_equal_are_distinguished(rows: list[RawRow]) -> None:
     assert {move.payload.number for move in second.moves} == {2}
 
 
+@pytest.mark.prove
 def test_a_file_that_breaks_off_ends_the_run_and_is_read_on_by_the_next(
     site: Site, raw: Any, facts: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +200,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.prove
 def test_the_proof_holds_for_what_a_run_leaves(filled: list[dict[str, Any]], raw: Any, facts: Facts) -> None:
     assert proof_of(raw, filled, facts).holds
 
@@ -225,6 +227,7 @@ def start(launch: Launch) -> Start:
     return partial(launch, "examples.punctuality")
 
 
+@pytest.mark.prove
 def test_the_program_ends_as_the_proof_does(start: Start, client: Any, database: str, own_uri: str) -> None:
     arguments = "--rows", 60, "--uri", own_uri
     output = output_of(start(*arguments))
@@ -267,6 +270,7 @@ def test_a_killed_run_is_finished_by_the_next(start: Start, raw: Any, own_uri: s
     assert "proven: 400 rows = " in output_of(start(*arguments))
 
 
+@pytest.mark.prove
 def test_an_interrupted_run_puts_everything_down(start: Start, client: Any, database: str, own_uri: str) -> None:
     collection = client[database]["punctuality_100000"]
     process = start("--rows", 100_000, "--uri", own_uri)

@@ -105,6 +105,7 @@ def test_every_flight_is_done_or_dead(each_site: Site, raw: Any, rows: list[RawR
     assert flight.payload.airline == tables.airlines[flight.payload.carrier]
 
 
+@pytest.mark.prove
 def test_what_the_first_version_fails_at_is_replayed_through_the_mended_one(
     each_site: Site, raw: Any, rows: list[RawRow], tables: Reference
 ) -> None:
@@ -195,6 +196,7 @@ def test_rows_loaded_twice_are_loaded_once(site: Site, rows: list[RawRow]) -> No
     assert site.broker.queue(RAW).counts().total == 50
 
 
+@pytest.mark.prove
 def test_a_handler_that_fails_now_and_then_loses_nothing(
     site: Site, raw: Any, rows: list[RawRow], tables: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +233,7 @@ def test_a_flight_that_always_fails_ends_in_the_error_queue_with_its_error(
     assert proof_of(raw, rows[:60]).holds
 
 
+@pytest.mark.prove
 def test_flights_of_a_worker_that_died_are_taken_up_by_others(
     each_site: Site, raw: Any, rows: list[RawRow], tables: Reference
 ) -> None:
@@ -242,6 +245,7 @@ def test_flights_of_a_worker_that_died_are_taken_up_by_others(
     assert result.stages["validate"].settled == 300
 
 
+@pytest.mark.prove
 def test_a_handler_slower_than_its_lease_keeps_its_item(
     site: Site, raw: Any, rows: list[RawRow], tables: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +294,7 @@ def test_a_worker_that_has_lost_its_items_changes_nothing(
         assert [(hop.stage, hop.attempts) for hop in hops if hop.stage == "validate"] == [("validate", 3)]
 
 
+@pytest.mark.prove
 def test_a_loader_slower_than_the_stages_is_waited_for(
     each_site: Site, raw: Any, rows: list[RawRow], tables: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:

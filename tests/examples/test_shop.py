@@ -67,6 +67,7 @@ def test_a_worker_in_its_own_process_ships_the_order(start: Start, client: Any, 
     assert {process.end() for process in (app, worker) if process.terminate() is None} == {0}
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("command", [APP, UVICORN], ids=["program", "uvicorn"])
 def test_a_worker_in_the_lifespan_ships_the_order(start: Start, carrier: GateCarrier, command: list[str]) -> None:
     app = start(command, **IN_APP)
@@ -75,6 +76,7 @@ def test_a_worker_in_the_lifespan_ships_the_order(start: Start, carrier: GateCar
     assert [order for order, _ in carrier.calls] == [id]
 
 
+@pytest.mark.prove
 def test_an_app_without_worker_leaves_the_job_in_the_queue(start: Start, broker: mongoq.Broker) -> None:
     app = start(APP)
     [id] = app.place()
@@ -83,6 +85,7 @@ def test_an_app_without_worker_leaves_the_job_in_the_queue(start: Start, broker:
     assert app.end() == 0
 
 
+@pytest.mark.prove
 def test_an_order_that_the_server_refuses_leaves_no_job(
     start: Start, client: Any, database: str, broker: mongoq.Broker
 ) -> None:
@@ -97,6 +100,7 @@ def test_an_order_that_the_server_refuses_leaves_no_job(
 # --- the end -------------------------------------------------------------------------------------
 
 
+@pytest.mark.prove
 def test_the_program_ends_on_the_first_sigterm_with_its_worker_drained(
     start: Start, carrier: GateCarrier, broker: mongoq.Broker, client: Any, database: str
 ) -> None:
@@ -114,6 +118,7 @@ def test_the_program_ends_on_the_first_sigterm_with_its_worker_drained(
     assert not [line for line in app.log if "Traceback" in line or "ERROR" in line], app.log
 
 
+@pytest.mark.prove
 def test_uvicorn_ends_on_the_first_sigterm_with_its_worker_drained(
     start: Start, carrier: GateCarrier, broker: mongoq.Broker, client: Any, database: str
 ) -> None:
@@ -129,6 +134,7 @@ def test_uvicorn_ends_on_the_first_sigterm_with_its_worker_drained(
     check_drained(broker, states(client, database), done=4, waiting=3)
 
 
+@pytest.mark.prove
 def test_the_worker_process_ends_on_the_first_sigterm_and_is_not_ready_meanwhile(
     start: Start, carrier: GateCarrier, broker: mongoq.Broker, client: Any, database: str
 ) -> None:
@@ -144,6 +150,7 @@ def test_the_worker_process_ends_on_the_first_sigterm_and_is_not_ready_meanwhile
     check_drained(broker, states(client, database), done=4, waiting=3)
 
 
+@pytest.mark.prove
 def test_the_second_sigterm_gives_back_the_running_items(
     start: Start, carrier: GateCarrier, broker: mongoq.Broker, client: Any, database: str
 ) -> None:
@@ -156,6 +163,7 @@ def test_the_second_sigterm_gives_back_the_running_items(
     check_drained(broker, states(client, database), done=0, waiting=5)
 
 
+@pytest.mark.prove
 def test_handlers_that_outlast_the_grace_are_given_back(
     start: Start, carrier: GateCarrier, broker: mongoq.Broker, client: Any, database: str
 ) -> None:
@@ -193,6 +201,7 @@ async def test_a_worker_that_has_ended_by_an_error_needs_a_restart(
             assert "the worker does not run" in (await service.check_readiness()).reasons
 
 
+@pytest.mark.prove
 async def test_the_app_starts_and_is_not_ready_while_no_server_answers() -> None:
     app = create_app(Settings(uri="mongodb://127.0.0.1:1/shop?serverSelectionTimeoutMS=100", worker_in_app=True))
     async with app.router.lifespan_context(app):
@@ -200,6 +209,7 @@ async def test_the_app_starts_and_is_not_ready_while_no_server_answers() -> None
         assert not (await app.state.service.check_readiness()).healthy
 
 
+@pytest.mark.prove
 def test_the_metrics_have_the_queue_and_the_runs_of_the_worker(start: Start, carrier: GateCarrier) -> None:
     app = start(APP, **IN_APP)
     [id] = app.place()

@@ -239,6 +239,7 @@ def paths_of(name: str) -> set[str]:
     return {probe["path"] for probe in probes.values()} | {annotations["prometheus.io/path"]}
 
 
+@pytest.mark.prove
 def test_the_command_of_the_image_serves_what_is_probed(start: Any) -> None:
     environment = image_environment()
     assert str(container_of(read_workloads()["shop-app"])["ports"][0]["containerPort"]) == environment["SHOP_PORT"]
@@ -250,6 +251,7 @@ def test_the_command_of_the_image_serves_what_is_probed(start: Any) -> None:
     assert app.end() == 0
 
 
+@pytest.mark.prove
 def test_the_command_of_the_worker_serves_what_is_probed(start: Any) -> None:
     command = container_of(read_workloads()["shop-worker"])["command"]
     address = command[command.index("--http") + 1]

@@ -44,6 +44,7 @@ def start(auth_server: EmbeddedServer) -> Iterator[Any]:
         process.close()
 
 
+@pytest.mark.prove
 def test_a_producer_is_refused_until_a_worker_has_made_the_indexes_and_then_works(start: Any) -> None:
     app = start(APP, "producer")
     with pytest.raises(AssertionError, match="the database cannot be used"):

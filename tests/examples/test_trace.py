@@ -132,6 +132,7 @@ def test_the_picture_of_the_docs_is_one_of_a_run() -> None:
     check_flight(PICTURE.read_text(encoding="utf-8"))
 
 
+@pytest.mark.prove
 @needs_spark
 def test_a_run_draws_its_trace(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="mongoq-driver[spark] is not installed")

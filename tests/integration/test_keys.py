@@ -7,33 +7,29 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
-from pymongo import MongoClient
-
 import mongoq
-from tests.integration.test_plans import IGNORED, Plan, Recorder
+from tests.integration.commands import explain, listened_to
 
 PAGE = Path(__file__).parents[2] / "docs" / "envelope.md"
 KEPT = {"by", "hops", "missed", "once", "into", "parked"}
 """Fields that a replacing push does not touch: who had it, its rounds in a pipeline, and what is remembered."""
 
 
-@pytest.mark.parametrize("on_duplicate", ["keep", "replace", "raise"])
-def test_of_many_that_push_one_key_at_once_one_item_comes(broker: mongoq.Broker, raw: Any, on_duplicate: Any) -> None:
-    queue = broker.queue("orders")
+def test_of_many_that_push_one_key_at_once_one_item_comes(broker: mongoq.Broker, raw: Any) -> None:
+    queue, ways = broker.queue("orders"), ("keep", "replace", "raise")
     queue.push("warm up")
 
     def push(n: int) -> Any:
         try:
-            return queue.push(n, key=f"k{n % 25}", on_duplicate=on_duplicate)
+            return queue.push(n, key=f"k{n % 10}", on_duplicate=ways[n % 3])  # type: ignore[arg-type]
         except mongoq.DuplicateItem as error:
             return error.item_id
 
     with ThreadPoolExecutor(8) as pool:
-        ids = list(pool.map(push, range(200)))
+        ids = list(pool.map(push, range(120)))
     live = {item["key"]: item["_id"] for item in raw.find({"q": "orders", "key": {"$exists": True}})}
-    assert len(live) == raw.count_documents({"key": {"$exists": True}}) == 25
-    assert ids == [live[f"k{n % 25}"] for n in range(200)]
+    assert len(live) == raw.count_documents({"key": {"$exists": True}}) == 10
+    assert ids == [live[f"k{n % 10}"] for n in range(120)]
 
 
 def test_a_key_is_pushed_and_consumed_at_once_and_no_push_is_lost(broker: mongoq.Broker) -> None:
@@ -47,8 +43,8 @@ def test_a_key_is_pushed_and_consumed_at_once_and_no_push_is_lost(broker: mongoq
         return item and queue.commit(item)
 
     with ThreadPoolExecutor(6) as pool:
-        pushes = [pool.submit(push, n) for n in range(150)]
-        for settled in [pool.submit(consume, n) for n in range(150)]:
+        pushes = [pool.submit(push, n) for n in range(60)]
+        for settled in [pool.submit(consume, n) for n in range(60)]:
             settled.result()
         returned = {pushed.result() for pushed in pushes}
     there = {item.id for item in queue.history()} | {item.id for item in queue.peek(5, state=None)}
@@ -56,17 +52,15 @@ def test_a_key_is_pushed_and_consumed_at_once_and_no_push_is_lost(broker: mongoq
 
 
 def test_the_live_item_of_a_key_is_one_look_into_its_index(uri: str, database: str, raw: Any) -> None:
-    recorder = Recorder()
-    with MongoClient(uri, event_listeners=[recorder], tz_aware=True) as client:
-        queue = mongoq.Broker(client[database]["mongoq"]).queue("orders", history=3600)
-        for n in range(30):
+    with listened_to(uri, database) as (broker, commands):
+        queue = broker.queue("orders", history=3600)
+        for n in range(10):
             queue.push(n, key="k")
             queue.pop()
             queue.push(n)
         queue.push("live", key="k")
         queue.push("kept", key="k")
-    command = {key: value for key, value in recorder.commands["findAndModify"].items() if key not in IGNORED}
-    plan = Plan(raw.database.command("explain", command, verbosity="executionStats"))
+    plan = explain(raw, commands.last("findAndModify"))
     assert "IXSCAN" in plan.stages
     assert (plan.keys, plan.documents) == (1, 1)
 

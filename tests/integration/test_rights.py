@@ -15,11 +15,9 @@ from pymongo import MongoClient
 from pymongo.errors import NotPrimaryError, OperationFailure
 
 import mongoq
-from mongoq.drivers.errors import describe_missing_right
 from mongoq.embedded import EmbeddedServer
 from tests.servers import spare_the_journal
 from tests.shells import Awaited
-from tests.worker.conftest import Desk
 
 READER, WRITER, NOBODY, WATCHER = "reader", "writer", "nobody", "watcher"
 KINDS = pytest.mark.parametrize("kind", ["sync", "aio"])
@@ -103,66 +101,45 @@ async def test_who_may_only_read_reads_everything(kind: str, guarded: EmbeddedSe
 
 
 @KINDS
-async def test_who_may_only_read_reads_counters_though_its_own_counts_cannot_be_written(
-    kind: str, guarded: EmbeddedServer, store: Any
-) -> None:
+async def test_a_write_without_the_right_says_what_it_needs(kind: str, guarded: EmbeddedServer, store: Any) -> None:
+    refused = pytest.raises(OperationFailure, match="not authorized on .* to execute command")
     async with opened(kind, uri_of(guarded, READER, store), store) as broker:
-        before = (await broker.stats())["orders"]
-        broker._context.stats = None  # an answer holds for a second
-        broker._context.counters.add("orders", "put", 2)
-        broker._context.counters.add("new", "put")
-        stats = await broker.stats()
-        assert stats["orders"].put == before.put + 2
-        assert stats["orders"].counts == before.counts
-        assert stats["new"] == mongoq.QueueStats(put=1)
-
-
-@KINDS
-async def test_a_push_without_the_right_says_what_it_needs(kind: str, guarded: EmbeddedServer, store: Any) -> None:
-    async with opened(kind, uri_of(guarded, READER, store), store) as broker:
-        with pytest.raises(OperationFailure, match="not authorized on .* to execute command") as caught:
+        with refused as caught:
             await broker.queue("orders").push(1)
-    place = store.full_name
-    note = f"may not run 'insert' on {place}: grant the action 'insert' on {place}, or the role 'readWrite'"
-    assert note in str(caught.value)
-    assert str(caught.value).endswith("; 'mongoq role producer|worker|viewer' prints roles with no more than they need")
+        place = store.full_name
+        note = f"may not run 'insert' on {place}: grant the action 'insert' on {place}, or the role 'readWrite'"
+        assert note in str(caught.value)
+        advice = "; 'mongoq role producer|worker|viewer' prints roles with no more than they need"
+        assert str(caught.value).endswith(advice)
+        for history in (None, 60):
+            with refused as caught:
+                await broker.queue("orders", history=history).pop()
+            assert "RawBSONDocument" not in str(caught.value)
+            assert caught.value.details is not None
+            assert caught.value.details["codeName"] == "Unauthorized"
 
 
-@KINDS
-@pytest.mark.parametrize("history", [None, 60])
-async def test_a_pop_without_the_right_says_so_in_words(
-    kind: str, history: Any, guarded: EmbeddedServer, store: Any
-) -> None:
-    async with opened(kind, uri_of(guarded, READER, store), store) as broker:
-        with pytest.raises(OperationFailure, match="not authorized on .* to execute command") as caught:
-            await broker.queue("orders", history=history).pop()
-    assert "RawBSONDocument" not in str(caught.value)
-    assert caught.value.details is not None
-    assert caught.value.details["codeName"] == "Unauthorized"
-
-
-@pytest.mark.parametrize("kind", ["threads", "tasks"])
 def test_a_worker_that_may_only_read_ends_with_the_right_that_it_lacks(
-    kind: str, guarded: EmbeddedServer, store: Any, caplog: pytest.LogCaptureFixture
+    guarded: EmbeddedServer, store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def handle(_: Any) -> None: ...
-
     store.update_one({"payload": 2}, {"$set": {"payload": "hunter2"}})
-    desk = Desk(kind, uri_of(guarded, READER, store), store.database.name, mongoq.Broker(store))
-    desk.consume("orders", handle)
     place = re.escape(store.full_name)
     grant = f"grant the action '(update|insert)' on {place}, or the role 'readWrite' on the database"
-    with (
-        caplog.at_level(logging.INFO, "mongoq.worker"),
-        pytest.raises(OperationFailure, match=rf"the server knows the user, who may not run '\w+' on {place}: {grant}"),
-    ):
-        desk.start().join()
+    with mongoq.connect(uri_of(guarded, READER, store), database=store.database.name) as broker:
+        worker = mongoq.Worker(broker)
+        worker.consumer("orders")(lambda _: None)
+        with (
+            caplog.at_level(logging.INFO, "mongoq.worker"),
+            pytest.raises(
+                OperationFailure, match=rf"the server knows the user, who may not run '\w+' on {place}: {grant}"
+            ),
+        ):
+            worker.run()
     assert "OperationFailure: code 13" in caplog.text
     assert not re.search(r"hunter2|\{|lsid|clusterTime|not authorized", caplog.text)
 
 
-@KINDS
-@pytest.mark.parametrize("user", [WRITER, WATCHER])
+@pytest.mark.parametrize(("kind", "user"), [("sync", WRITER), ("aio", WATCHER)])
 async def test_who_may_not_create_indexes_works_where_they_are(
     kind: str, user: str, guarded: EmbeddedServer, store: Any
 ) -> None:
@@ -212,82 +189,33 @@ async def test_where_there_are_no_indexes_the_right_to_make_them_is_named(guarde
 
 
 @KINDS
-async def test_a_missing_right_is_named_and_not_the_password(kind: str, guarded: EmbeddedServer, store: Any) -> None:
-    with pytest.raises(mongoq.AuthenticationFailed) as caught:
-        async with opened(kind, uri_of(guarded, NOBODY, store), store):
-            pass
-    message = str(caught.value)
-    place = store.full_name
-    assert f"who may not run 'find' on {place}: grant the action 'find' on {place}, or the role 'read'" in message
-    assert "password" not in message
+async def test_who_is_not_let_in_reads_why_and_not_the_password(kind: str, guarded: EmbeddedServer, store: Any) -> None:
+    place, address = store.full_name, guarded.uri.rpartition("@")[2].partition("&")[0]
+    missing = f"who may not run 'find' on {place}: grant the action 'find' on {place}, or the role 'read'"
+    wrong = uri_of(guarded, READER, store).replace("reader:reader@", "reader:swordfish@")
+    for uri, reason in (
+        (uri_of(guarded, NOBODY, store), missing),
+        (f"mongodb://{address}", "demands that its clients log in: give user and password"),
+        (wrong, "refused the user: check user, password"),
+    ):
+        with pytest.raises(mongoq.AuthenticationFailed) as caught:
+            async with opened(kind, uri, store):
+                pass
+        assert reason in str(caught.value)
+        assert "swordfish" not in str(caught.value)
 
 
-@KINDS
-async def test_a_client_that_has_not_logged_in_is_asked_to(kind: str, guarded: EmbeddedServer, store: Any) -> None:
-    address = guarded.uri.rpartition("@")[2].partition("&")[0]
-    with pytest.raises(mongoq.AuthenticationFailed, match="demands that its clients log in: give user and password"):
-        async with opened(kind, f"mongodb://{address}", store):
-            pass
-
-
-@KINDS
-async def test_a_wrong_password_is_still_reported(kind: str, guarded: EmbeddedServer, store: Any) -> None:
-    uri = uri_of(guarded, READER, store).replace("reader:reader@", "reader:swordfish@")
-    with pytest.raises(mongoq.AuthenticationFailed, match="refused the user: check user, password") as caught:
-        async with opened(kind, uri, store):
-            pass
-    assert "swordfish" not in str(caught.value)
-
-
-@KINDS
-async def test_a_server_that_is_no_primary_is_read_and_says_what_to_do_for_a_write(kind: str) -> None:
+def test_a_server_that_is_no_primary_is_read_and_says_what_to_do_for_a_write() -> None:
     """A set of one node whose primary has stepped down; a client that asks for this server alone gets it as it is."""
     with EmbeddedServer() as server:
         uri = f"mongodb://127.0.0.1:{server.port}/?directConnection=true"
         with MongoClient[Any](uri) as client:
             mongoq.Broker(client["app"]["mongoq"]).queue("orders").push(1)
             client.admin.command("replSetStepDown", 600, secondaryCatchUpPeriodSecs=0, force=True)
-            async with opened(kind, uri, client["app"]["mongoq"]) as broker:
+            with mongoq.connect(uri, database="app") as broker:
                 queue = broker.queue("orders")
-                assert [item.payload for item in await queue.peek()] == [1]
-                assert (await broker.stats())["orders"].counts.ready == 1
+                assert [item.payload for item in queue.peek()] == [1]
+                assert broker.stats()["orders"].counts.ready == 1
                 for write in (queue.pop, lambda: queue.push(2), queue.purge):
                     with pytest.raises(NotPrimaryError, match=r"leave directConnection=true out.*replicaSet=mongoq"):
-                        await write()
-
-
-@pytest.mark.parametrize(
-    ("command", "advice"),
-    [
-        ({"serverStatus": 1}, "grant the action 'serverStatus' on the cluster, or the role 'clusterMonitor'"),
-        ({"replSetGetConfig": 1}, "grant the action 'replSetGetConfig' on the cluster, or the role 'clusterMonitor'"),
-        (
-            {"getParameter": 1, "quiet": 1},
-            "grant the action 'getParameter' on the cluster, or the role 'clusterMonitor'",
-        ),
-        ({"collStats": "mongoq"}, "grant the action 'collStats' on PLACE.mongoq, or the role 'read' on"),
-        ({"explain": {"find": "mongoq"}}, "grant the action 'find' on PLACE"),
-        ({"aggregate": "mongoq", "pipeline": [{"$changeStream": {}}], "cursor": {}}, "'changeStream' and 'find' on"),
-        ({"findAndModify": "mongoq", "query": {}, "remove": True}, "grant the action 'remove' on PLACE.mongoq, or"),
-        (
-            {"findAndModify": "mongoq", "query": {}, "update": {"$set": {"remove": True}}, "upsert": True},
-            "grant the actions 'update' and 'insert' on PLACE.mongoq, or the role 'readWrite'",
-        ),
-        (
-            {"update": "mongoq", "updates": [{"q": {}, "u": {"$set": {"n": 1}}, "upsert": True}]},
-            "grant the action 'update' on PLACE.mongoq, or the role 'readWrite' on the database 'PLACE'; an update "
-            "that may add a document needs 'insert' too",
-        ),
-        ({"find": "mongoq"}, "on the database 'PLACE'; 'mongoq role producer|worker|viewer' prints roles"),
-        ({"drop": "mongoq"}, "grant the action 'dropCollection' on PLACE.mongoq"),
-        ({"dropRole": "viewer"}, "grant the action 'dropRole' on PLACE"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_the_advice_names_a_role_that_has_the_right(
-    guarded: EmbeddedServer, store: Any, command: dict[str, Any], advice: str
-) -> None:
-    name = store.database.name
-    with MongoClient[Any](uri_of(guarded, NOBODY, store)) as client, pytest.raises(OperationFailure) as refused:
-        client["admin" if "clusterMonitor" in advice and "serverStatus" not in command else name].command(command)
-    assert advice.replace("PLACE", name) in describe_missing_right(refused.value)
+                        write()

@@ -14,11 +14,12 @@ import pytest
 from bson import DatetimeMS, ObjectId
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
-from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
+from tests.integration.commands import Commands, explain, listened_to
 from tests.proxy import Proxy
+from tests.waiting import PATIENCE, until
 
 
 def check(raw: Any, queue: str = "orders", most: int = 1) -> None:
@@ -62,7 +63,7 @@ class Observer:
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_producers_and_consumers_never_overlap_or_overtake(uri: str, raw: Any, database: str, most: int) -> None:
-    producers, consumers, number, names = 4, 4, 40, ["a", "b"]
+    producers, consumers, number, names = 4, 4, 16, ["a", "b"]
     observer = Observer(producers * number)
     mongoq.Broker(raw).queue("orders").configure(max_in_sequence=most)
 
@@ -75,7 +76,7 @@ def test_producers_and_consumers_never_overlap_or_overtake(uri: str, raw: Any, d
         with mongoq.connect(uri, database=database) as broker:
             queue = broker.queue("orders", lease=60)
             while not observer.done.is_set():
-                if (item := queue.reserve(wait=0.2)) is not None:
+                if (item := queue.reserve()) is not None:
                     observer.begin(item)
                     observer.end(item)
                     queue.commit(item)
@@ -98,13 +99,13 @@ def test_producers_and_consumers_never_overlap_or_overtake(uri: str, raw: Any, d
 
 def test_letters_are_replayed_and_removed_at_the_same_moment(uri: str, raw: Any, database: str) -> None:
     """Two processes decide about the same letters, while a third one pushes behind them, and a fourth one repairs."""
-    names = [f"s{number}" for number in range(12)]
+    names = [f"s{number}" for number in range(4)]
     orders = mongoq.Broker(raw).queue("orders", on_dead="hold", max_in_sequence=2)
     orders.push_many([(name, number) for number in range(4) for name in names], sequences=names * 4)
-    for item in orders.reserve_many(24):
+    for item in orders.reserve_many(8):
         orders.bury(item)
     assert orders.reserve() is None
-    letters = [letter.id for letter in orders.dead.peek(24)]
+    letters = [letter.id for letter in orders.dead.peek(8)]
 
     def replay() -> int:
         with mongoq.connect(uri, database=database) as broker:
@@ -118,17 +119,17 @@ def test_letters_are_replayed_and_removed_at_the_same_moment(uri: str, raw: Any,
         with mongoq.connect(uri, database=database) as broker:
             for name in names * 2:
                 broker.queue("orders").push((name, 4), sequence=name)
-        return 24
+        return 8
 
     def repair() -> int:
         with mongoq.connect(uri, database=database) as broker:
-            for _ in range(10):
+            for _ in range(5):
                 broker.queue("orders").repair_sequences()
         return 0
 
     with ThreadPoolExecutor(4) as pool:
         replayed, removed, pushed, _ = [each.result() for each in map(pool.submit, (replay, remove, push, repair))]
-    assert replayed + removed == 24
+    assert replayed + removed == 8
     check(raw, most=2)
     seen: dict[str, list[int]] = {}
     while items := orders.reserve_many(100):
@@ -136,14 +137,14 @@ def test_letters_are_replayed_and_removed_at_the_same_moment(uri: str, raw: Any,
         for name, number in (item.payload for item in items):
             seen.setdefault(name, []).append(number)
         orders.commit_many(items)
-    assert sum(map(len, seen.values())) == 24 + replayed + pushed
+    assert sum(map(len, seen.values())) == 8 + replayed + pushed
     assert all(numbers[len(numbers) - 4 :] == [2, 3, 4, 4] for numbers in seen.values())
     assert raw.count_documents({"_id": {"$regex": "^sequence:"}}) == 0
 
 
 def test_the_last_item_leaves_while_others_are_pushed(uri: str, raw: Any, database: str) -> None:
     """The write skew: a push that saw an item in front, and a commit that saw none behind."""
-    rounds = 60
+    rounds = 30
 
     def push_all() -> None:
         with mongoq.connect(uri, database=database) as broker:
@@ -155,7 +156,7 @@ def test_the_last_item_leaves_while_others_are_pushed(uri: str, raw: Any, databa
         with mongoq.connect(uri, database=database) as broker:
             queue = broker.queue("orders")
             while len(seen) < rounds:
-                item = queue.reserve(wait=30)
+                item = queue.reserve(wait=PATIENCE)
                 assert item is not None, f"the sequence is stuck after {seen}"
                 seen.append(item.payload)
                 queue.commit(item)
@@ -166,62 +167,6 @@ def test_the_last_item_leaves_while_others_are_pushed(uri: str, raw: Any, databa
         pushing.result()
         assert settling.result() == list(range(rounds))
     check(raw)
-
-
-def test_batches_of_two_processes_share_no_item(uri: str, raw: Any, database: str) -> None:
-    names = [f"s{number}" for number in range(20)]
-    with mongoq.connect(uri, database=database) as broker:
-        for round_number in range(5):
-            broker.queue("orders").push_many([round_number] * len(names), sequences=names)
-    lock = threading.Lock()
-    seen: dict[str, list[int]] = {name: [] for name in names}
-
-    def consume() -> None:
-        with mongoq.connect(uri, database=database) as broker:
-            queue = broker.queue("orders")
-            while sum(map(len, seen.values())) < 5 * len(names):
-                items = queue.reserve_many(7)
-                with lock:
-                    for item in items:
-                        seen[str(item.sequence)].append(item.payload)
-                queue.commit_many(items)
-
-    with ThreadPoolExecutor(2) as pool:
-        for thread in [pool.submit(consume) for _ in range(2)]:
-            thread.result()
-    assert seen == {name: [0, 1, 2, 3, 4] for name in names}
-    check(raw)
-
-
-def test_many_processes_begin_a_sequence_at_once(uri: str, raw: Any, database: str) -> None:
-    number, processes = 30, 6
-    barrier = threading.Barrier(processes)
-
-    def push_all() -> None:
-        with mongoq.connect(uri, database=database) as broker:
-            for name in range(number):
-                barrier.wait()
-                broker.queue("orders").push(name, sequence=str(name))
-
-    with ThreadPoolExecutor(processes) as pool:
-        for thread in [pool.submit(push_all) for _ in range(processes)]:
-            thread.result()
-    check(raw)
-    assert raw.count_documents({"q": "orders"}) == number * processes
-
-
-def test_concurrent_callers_go_around_the_group_commit(uri: str, raw: Any, database: str) -> None:
-    names = [f"s{number}" for number in range(32)]
-    with mongoq.connect(uri, database=database, group_commit=True) as broker, ThreadPoolExecutor(32) as pool:
-        queue = broker.queue("orders")
-        queue.push_many([1] * len(names), sequences=names)
-        queue.push_many([2] * len(names), sequences=names)
-        for payload in (1, 2):
-            items = queue.reserve_many(100)
-            assert [item.payload for item in items] == [payload] * len(names)
-            list(pool.map(queue.commit, items))
-            check(raw)
-    assert raw.count_documents({"q": "orders"}) == 0
 
 
 @pytest.mark.parametrize("how", ["remove", "purge", "filtered", "limited"])
@@ -266,7 +211,7 @@ def test_purges_beside_producers_and_consumers_leave_no_sequence_without_a_head(
 
     with ThreadPoolExecutor(3) as pool, mongoq.connect(uri, database=database) as broker:
         others = [pool.submit(consume), pool.submit(consume), pool.submit(purge)]
-        for number in range(20):
+        for number in range(8):
             broker.queue("orders").push_many([number] * 20, sequences=[f"s{place % 4}" for place in range(20)])
         over.set()
         for other in others:
@@ -275,36 +220,6 @@ def test_purges_beside_producers_and_consumers_leave_no_sequence_without_a_head(
 
 
 # --- names, histories and letters ----------------------------------------------------------------
-
-
-def test_names_like_those_of_control_documents_and_operators_are_only_text(broker: mongoq.Broker, raw: Any) -> None:
-    names = ["\x00", "a\x00b", "sequence:orders:", "queue:orders", "$where", "$$ROOT", "😀" * 256, " ", "."]
-    queue = broker.queue("orders")
-    for name in names:
-        queue.push_many([1, 2], sequence=name)
-    check(raw)
-    seen = []
-    while items := queue.reserve_many(100):
-        queue.commit_many(items)
-        seen += [item.sequence for item in items]
-        check(raw)
-    assert sorted(map(str, seen)) == sorted(names * 2)
-
-
-def test_letters_replayed_into_another_queue_go_behind_its_items(broker: mongoq.Broker, raw: Any) -> None:
-    queue, other = broker.queue("orders"), broker.queue("others")
-    queue.push_many([1, 2], sequence="a")
-    queue.push_many([5, 6], sequence="b")
-    while (item := queue.reserve()) is not None:
-        queue.bury(item)
-    other.push(0, sequence="a")
-    assert queue.dead.replay(to="others").pushed == 4
-    check(raw, "others")
-    seen: dict[str, list[int]] = {}
-    while (item := other.reserve()) is not None:
-        seen.setdefault(str(item.sequence), []).append(item.payload)
-        other.commit(item)
-    assert seen == {"a": [0, 1, 2], "b": [5, 6]}
 
 
 def test_copies_of_history_wait_for_nothing_and_block_nothing(broker: mongoq.Broker, raw: Any) -> None:
@@ -317,19 +232,6 @@ def test_copies_of_history_wait_for_nothing_and_block_nothing(broker: mongoq.Bro
     check(raw)
     items = queue.reserve_many(9)
     assert sorted((item.sequence is not None, item.payload) for item in items) == [(False, 1), (False, 2), (True, 3)]
-
-
-def test_a_queue_dropped_while_its_head_is_held_begins_anew(broker: mongoq.Broker, raw: Any) -> None:
-    queue = broker.queue("orders")
-    queue.push_many([1, 2, 3], sequence="a")
-    held = queue.reserve()
-    assert held is not None
-    broker.drop_queue("orders", force=True)
-    with pytest.raises(mongoq.ReservationLost):
-        queue.commit(held)
-    queue.push_many([4, 5], sequence="a")
-    check(raw)
-    assert [queue.pop().payload for _ in range(2)] == [4, 5]  # type: ignore[union-attr]
 
 
 def test_a_collection_without_the_index_of_sequences_gets_it(broker: mongoq.Broker, raw: Any) -> None:
@@ -347,8 +249,16 @@ def test_a_collection_without_the_index_of_sequences_gets_it(broker: mongoq.Brok
 # --- lost replies --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["request", "reply"])
-@pytest.mark.parametrize("command", ["find", "update", "insert", "commitTransaction"])
+@pytest.mark.parametrize(
+    ("what", "command"),
+    [
+        ("request", "find"),
+        ("reply", "update"),
+        ("reply", "insert"),
+        ("request", "insert"),
+        ("reply", "commitTransaction"),
+    ],
+)
 def test_a_push_with_a_lost_message_takes_one_place(
     lossy: tuple[Proxy, Any], raw: Any, what: Any, command: str
 ) -> None:
@@ -368,12 +278,15 @@ def test_a_push_with_a_lost_message_takes_one_place(
     check(raw)
 
 
-@pytest.mark.parametrize("what", ["request", "reply"])
 @pytest.mark.parametrize(
-    ("items", "command"),
+    ("what", "items", "command"),
     [
-        *[(1, command) for command in ("delete", "findAndModify", "commitTransaction")],
-        *[(2, command) for command in ("delete", "aggregate", "update", "commitTransaction")],
+        ("reply", 1, "delete"),
+        ("request", 1, "findAndModify"),
+        ("reply", 1, "commitTransaction"),
+        ("reply", 2, "delete"),
+        ("request", 2, "update"),
+        ("reply", 2, "commitTransaction"),
     ],
 )
 def test_a_commit_with_a_lost_message_lets_one_item_follow(
@@ -422,18 +335,6 @@ def test_a_callers_transaction_that_is_aborted_leaves_the_sequence_as_it_was(bro
     check(raw)
 
 
-def test_a_move_in_a_callers_transaction(broker: mongoq.Broker, raw: Any) -> None:
-    queue = broker.queue("orders")
-    queue.push_many([1, 2], sequence="a")
-    for _ in range(2):
-        item = queue.reserve()
-        assert item is not None
-        with broker.transaction() as tx:
-            queue.move(item, "next", sequence="b", session=tx.session)
-    check(raw, "next")
-    assert [broker.queue("next").pop().payload for _ in range(2)] == [1, 2]  # type: ignore[union-attr]
-
-
 def test_a_standalone_server_has_no_sequences() -> None:
     with EmbeddedServer(replica_set=None) as server, MongoClient[Any](server.uri) as client:
         queue = mongoq.Broker(client["one"]["mongoq"]).queue("orders")
@@ -454,15 +355,15 @@ def test_a_standalone_server_has_no_sequences() -> None:
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["this process", "another process"])
-def test_a_waiter_gets_the_item_that_follows(uri: str, database: str, own: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr("mongoq.protocol.state.wait_queue.LIVE_POLL_SECONDS", 300)
-    with mongoq.connect(uri, database=database) as broker, mongoq.connect(uri, database=database) as other:
-        queue = broker.queue("orders")
+def test_a_waiter_gets_the_item_that_follows(uri: str, database: str, own: bool) -> None:
+    with listened_to(uri, database) as (broker, commands), mongoq.connect(uri, database=database) as other:
+        queue = (broker if own else other).queue("orders")
         queue.push_many([1, 2], sequence="a")
         item = queue.reserve()
         assert item is not None
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit((broker if own else other).queue("orders").reserve, wait=60)
+            waiting = pool.submit(broker.queue("orders").reserve, wait=PATIENCE)  # a look would come minutes later
+            until(lambda: "getMore" in commands.names())
             queue.extend(item)
             queue.commit(item)
             following = waiting.result()
@@ -473,31 +374,13 @@ def test_a_waiter_gets_the_item_that_follows(uri: str, database: str, own: bool,
 # --- commands ------------------------------------------------------------------------------------
 
 
-class Listener(CommandListener):
-    def __init__(self) -> None:
-        self.commands: list[Any] = []
-
-    def started(self, event: CommandStartedEvent) -> None:
-        if "mongoq" in map(str, event.command.values()) or event.command_name == "commitTransaction":
-            self.commands.append(dict(event.command))
-
-    def succeeded(self, event: Any) -> None:
-        pass
-
-    def failed(self, event: Any) -> None:
-        pass
-
-
 @pytest.fixture
-def listened(uri: str, database: str) -> Iterator[tuple[Listener, mongoq.Broker]]:
-    listener = Listener()
-    with MongoClient[Any](uri, event_listeners=[listener], tz_aware=True) as client:
-        broker = mongoq.Broker(client[database]["mongoq"])
+def listened(uri: str, database: str) -> Iterator[tuple[Commands, mongoq.Broker]]:
+    with listened_to(uri, database) as (broker, commands):
         broker.queue("orders").push(0)
         broker.queue("orders").pop()
-        listener.commands.clear()
-        yield listener, broker
-        broker.close()
+        commands.sent.clear()
+        yield commands, broker
 
 
 UNORDERED: dict[str, Callable[[Any], Any]] = {
@@ -513,127 +396,105 @@ UNORDERED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("operation", UNORDERED)
-def test_a_queue_without_sequences_hears_nothing_of_them(
-    listened: tuple[Listener, mongoq.Broker], operation: str
-) -> None:
-    listener, broker = listened
-    broker.queue("orders").push_many([1, 2, 3])
-    listener.commands.clear()
-    UNORDERED[operation](broker.queue("orders"))
-    assert listener.commands
-    for command in listener.commands:
-        text = str(command)
-        # Deletions look for places, since another process may just have pushed the first item with one. And what is
-        # deleted may be a dead letter that holds the sequence of another queue.
-        assert ("sequence" not in text and "place" not in text) or operation in ("remove", "purge")
-        assert "startTransaction" not in command
-        assert "commitTransaction" not in command
+def test_a_queue_without_sequences_hears_nothing_of_them(listened: tuple[Commands, mongoq.Broker]) -> None:
+    commands, broker = listened
+    queue = broker.queue("orders")
+    queue.push_many(range(20))
+    for name, operate in UNORDERED.items():
+        commands.sent.clear()
+        operate(queue)
+        assert commands.sent, name
+        for command in commands.sent:
+            assert "autocommit" not in command, name
+            # Deletions look for places, since another process may just have pushed the first item with one. And what
+            # is deleted may be a dead letter that holds the sequence of another queue.
+            text = str(command)
+            assert ("sequence" not in text and "place" not in text) or name in ("remove", "purge")
 
 
 def test_items_without_a_sequence_are_settled_without_a_transaction_beside_others(
-    listened: tuple[Listener, mongoq.Broker],
+    listened: tuple[Commands, mongoq.Broker],
 ) -> None:
-    listener, broker = listened
+    commands, broker = listened
     queue = broker.queue("orders")
     queue.push_many([1, 2], sequence="a")
     queue.push_many(["free", "free"])
     items = queue.reserve_many(9)
     assert len(items) == 3
-    listener.commands.clear()
+    commands.sent.clear()
     queue.commit_many(items)
-    names = [next(iter(command)) for command in listener.commands]
-    assert names == ["delete", "delete", "findAndModify", "commitTransaction"]
-    assert "startTransaction" not in listener.commands[0]
+    (free,) = (command for command in commands.sent if "autocommit" not in command and next(iter(command)) == "delete")
+    assert len(free["deletes"]) == 1
+    assert commands.names().count("commitTransaction") == 1
 
 
 def test_heads_of_several_sequences_leave_in_one_transaction_after_the_limit_was_lowered(
-    listened: tuple[Listener, mongoq.Broker],
+    listened: tuple[Commands, mongoq.Broker],
 ) -> None:
-    listener, broker = listened
+    commands, broker = listened
     queue = broker.queue("orders", max_in_sequence=2)
     for name in ("a", "b"):
         queue.push_many([1, 2, 3], sequence=name)
     items = queue.reserve_many(9)
     queue.configure(max_in_sequence=1)
-    listener.commands.clear()
+    commands.sent.clear()
     queue.commit_many([item for item in items if item.payload == 1])
-    names = [next(iter(command)) for command in listener.commands if "startTransaction" in command]
-    assert names == ["delete"]
+    assert commands.names().count("commitTransaction") == 1
     assert queue.counts().blocked == 2
 
 
 def test_heads_of_several_sequences_leave_in_one_transaction_before_items_without_a_date(
-    listened: tuple[Listener, mongoq.Broker], raw: Any
+    listened: tuple[Commands, mongoq.Broker], raw: Any
 ) -> None:
-    listener, broker = listened
+    commands, broker = listened
     queue = broker.queue("orders")
     for name in ("a", "b"):
         _, id, _ = queue.push_many([1, 2, 3], sequence=name)
         raw.update_one({"_id": id}, {"$unset": {"ready_from": ""}})
     items = queue.reserve_many(9)
-    listener.commands.clear()
+    commands.sent.clear()
     queue.commit_many(items)
-    names = [next(iter(command)) for command in listener.commands if "startTransaction" in command]
-    assert names == ["delete"]
+    assert commands.names().count("commitTransaction") == 1
     assert [item.payload for item in queue.reserve_many(9)] == [3, 3]
 
 
-def explain_aggregate(listener: Listener, raw: Any) -> Any:
-    """Return the plan of the only ``aggregate`` that was sent."""
-    (aggregate,) = (command for command in listener.commands if "aggregate" in command)
-    kept = {name: aggregate[name] for name in ("aggregate", "pipeline", "cursor")}
-    return raw.database.command("explain", kept, verbosity="executionStats")
-
-
 def test_the_items_that_follow_several_heads_are_found_by_the_index(
-    listened: tuple[Listener, mongoq.Broker], raw: Any
+    listened: tuple[Commands, mongoq.Broker], raw: Any
 ) -> None:
-    listener, broker = listened
+    commands, broker = listened
     queue = broker.queue("orders", max_in_sequence=2)
     for name in ("a", "b"):
-        queue.push_many(list(range(1_000)), sequence=name)
+        queue.push_many(list(range(300)), sequence=name)
     items = queue.reserve_many(10)
     assert len(items) == 4
-    listener.commands.clear()
+    commands.sent.clear()
     queue.commit_many([items[0], items[2]])
-    plan = explain_aggregate(listener, raw)
+    (aggregate,) = (command for command in commands.sent if "aggregate" in command)
+    kept = {name: aggregate[name] for name in ("aggregate", "pipeline", "cursor")}
+    plan = raw.database.command("explain", kept, verbosity="executionStats")
     (stage,) = (stage for stage in plan["stages"] if "$lookup" in stage)
     assert "mongoq1_sequence" in str(plan)
     assert int(stage["totalDocsExamined"]) <= 4
 
 
-def test_the_item_that_follows_is_found_by_the_index(listened: tuple[Listener, mongoq.Broker], raw: Any) -> None:
-    listener, broker = listened
+def test_the_item_that_follows_is_found_by_the_index(listened: tuple[Commands, mongoq.Broker], raw: Any) -> None:
+    commands, broker = listened
     queue = broker.queue("orders")
     for name in ("a", "b"):
-        for _ in range(3):
-            queue.push_many(list(range(1_000)), sequence=name)
-    queue.push_many(list(range(3_000)))
-    items = [item for item in queue.reserve_many(10) if item.sequence is not None]
-    assert [item.sequence for item in items] == ["a", "b"]
-    listener.commands.clear()
-    queue.commit_many(items)
-    plan = str(explain_aggregate(listener, raw))
-    assert "DISTINCT_SCAN" in plan
-    assert "'totalDocsExamined': 2" in plan
-    item = queue.reserve()
-    assert item is not None
-    assert item.sequence is None
-    (follower,) = queue.peek(1, state="blocked")
-    listener.commands.clear()
+        queue.push_many(list(range(300)), sequence=name)
+    queue.push_many(list(range(300)))
+    head = next(one for one in queue.reserve_many(400) if one.sequence == "a")
+    (follower, *_) = queue.peek(1, state="blocked")
+    commands.sent.clear()
     assert len(queue.blocked_by(follower.id)) == 1
-    queue.push("late", sequence="a")
-    queue.commit(next(one for one in queue.reserve_many(5_000) if one.sequence == "a"))
-    searches = [command for command in listener.commands if "place" in command.get("sort", {})]
-    # for the head, and for the item that follows it
-    assert [next(iter(search)) for search in searches] == ["find", "findAndModify"]
+    queue.commit(head)
+    searches = [command for command in commands.sent if "place" in command.get("sort", {})]
+    assert len(searches) == 2, "for the head, and for the item that follows it"
+    options = {"find", "filter", "limit", "projection", "findAndModify", "query", "update", "sort", "fields"}
     for search in searches:
-        options = {"find", "filter", "limit", "projection", "findAndModify", "query", "update", "sort", "fields"}
-        kept = {name: value for name, value in search.items() if name in options}
-        stats = raw.database.command("explain", kept, verbosity="executionStats")["executionStats"]
-        assert stats["totalDocsExamined"] <= 2
-        assert stats["totalKeysExamined"] <= 10
+        plan = explain(raw, {name: value for name, value in search.items() if name in options})
+        assert plan.documents <= 2
+        assert plan.keys <= 10
 
 
 def test_a_reserved_head_with_a_field_of_another_program_keeps_its_lease(broker: mongoq.Broker, raw: Any) -> None:
@@ -667,7 +528,7 @@ NO_DATES = [DatetimeMS(2**62), [datetime(2026, 1, 1, tzinfo=UTC)]]
     [
         *(({}, value) for value in [*NO_DATES, "ABC"]),
         *(({"max_in_sequence": 2}, value) for value in [*NO_DATES, "ABC"]),
-        *(({"on_dead": "hold"}, value) for value in NO_DATES),
+        ({"on_dead": "hold"}, NO_DATES[0]),
     ],
 )
 def test_an_item_with_a_date_that_cannot_be_used_is_passed_over(

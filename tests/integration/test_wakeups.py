@@ -6,96 +6,87 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from datetime import timedelta
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pymongo
 import pytest
 from bson import ObjectId
 from pymongo import AsyncMongoClient, MongoClient
+from pymongo.errors import PyMongoError
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from mongoq.protocol.state import wait_queue
-from tests.integration.waiters import Waiter, at_rest, listened_to, until
-from tests.proxy import Proxy
-from tests.waiting import PATIENCE
+from tests.clients import opened
+from tests.integration.commands import Commands, failing, listened_to
+from tests.integration.waiters import Waiter, rest
+from tests.waiting import PATIENCE, until
 
-APP = "mongoq-waits"
-
-
-@pytest.fixture(autouse=True)
-def _looks_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no look find what should wake: these tests tell one from the other by their patience."""
-    monkeypatch.setattr(wait_queue, "LIVE_POLL_SECONDS", 10 * PATIENCE)
+Listened = tuple[mongoq.Broker, Commands]
 
 
 @pytest.fixture
-def other_broker(uri: str, database: str) -> Iterator[mongoq.Broker]:
-    """A broker that shares nothing with ``broker`` but the collection, as one in another process."""
-    with mongoq.connect(uri, database=database) as opened:
-        yield opened
+def listened(uri: str, database: str) -> Iterator[Listened]:
+    """The broker of those that wait, and what it sends."""
+    with listened_to(uri, database) as broker_and_commands:
+        yield broker_and_commands
 
 
-def push(other_broker: mongoq.Broker) -> None:
-    other_broker.queue("orders").push(1)
+@pytest.fixture
+def other_queue(broker: mongoq.Broker) -> mongoq.Queue[Any]:
+    """The queue, of a broker that shares nothing with those that wait but the collection, as in another process."""
+    return broker.queue("orders", history=timedelta(days=1))
 
 
-def push_many(other_broker: mongoq.Broker) -> None:
-    other_broker.queue("orders").push_many([1, 2, 3])
+def push(broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
 
 
-def push_keyed(other_broker: mongoq.Broker) -> None:
-    other_broker.queue("orders").push(1, key="k")
+def push_many(broker: mongoq.Broker) -> None:
+    broker.queue("orders").push_many([1, 2, 3])
 
 
-def push_in_transaction(other_broker: mongoq.Broker) -> None:
-    with other_broker.transaction() as tx:
-        other_broker.queue("orders").push(1, session=tx.session)
+def push_keyed(broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1, key="k")
 
 
-def push_large(other_broker: mongoq.Broker) -> None:
-    other_broker.queue("orders").push("x" * (16 * 1024 * 1024 - 70_000))
+def push_in_transaction(broker: mongoq.Broker) -> None:
+    with broker.transaction() as tx:
+        broker.queue("orders").push(1, session=tx.session)
 
 
-def move(other_broker: mongoq.Broker) -> None:
-    other_broker.queue("raw").push(1)
-    item = other_broker.queue("raw").reserve()
+def push_large(broker: mongoq.Broker) -> None:
+    broker.queue("orders").push("x" * (16 * 1024 * 1024 - 70_000))
+
+
+def move(broker: mongoq.Broker) -> None:
+    broker.queue("raw").push(1)
+    item = broker.queue("raw").reserve()
     assert item is not None
-    other_broker.queue("raw").move(item, "orders")
+    broker.queue("raw").move(item, "orders")
 
 
-def move_many(other_broker: mongoq.Broker) -> None:
-    other_broker.queue("raw").push_many([1, 2])
-    other_broker.queue("raw").move_many(
-        (item, mongoq.Move("orders")) for item in other_broker.queue("raw").reserve_many(2)
-    )
+def move_many(broker: mongoq.Broker) -> None:
+    source = broker.queue("raw")
+    source.push_many([1, 2])
+    source.move_many((item, mongoq.Move("orders")) for item in source.reserve_many(2))
 
 
 @pytest.mark.parametrize("act", [push, push_many, push_keyed, push_in_transaction, push_large, move, move_many])
 def test_what_is_put_into_the_queue_elsewhere_wakes(
-    broker: mongoq.Broker, other_broker: mongoq.Broker, act: Callable[[mongoq.Broker], None]
+    listened: Listened, broker: mongoq.Broker, act: Callable[[mongoq.Broker], None]
 ) -> None:
-    waiter = Waiter(broker)
-    act(other_broker)
+    waiter = Waiter(*listened)
+    act(broker)
     assert waiter.result() is not None
 
 
 def push_joined(broker: mongoq.Broker, tx: mongoq.Transaction) -> None:
     broker.queue("orders").push(1, session=tx.session)
-
-
-def push_keyed_joined(broker: mongoq.Broker, tx: mongoq.Transaction) -> None:
-    broker.queue("orders").push(1, key="k", session=tx.session)
-
-
-def push_many_joined(broker: mongoq.Broker, tx: mongoq.Transaction) -> None:
-    broker.queue("orders").push_many([1], session=tx.session)
 
 
 def publish_joined(broker: mongoq.Broker, tx: mongoq.Transaction) -> None:
@@ -108,16 +99,17 @@ def move_joined(broker: mongoq.Broker, tx: mongoq.Transaction) -> None:
     broker.queue("raw").move(item, "orders", session=tx.session)
 
 
-@pytest.mark.parametrize("act", [push_joined, push_keyed_joined, push_many_joined, publish_joined, move_joined])
+@pytest.mark.parametrize("act", [push_joined, publish_joined, move_joined])
 def test_what_this_process_puts_into_the_queue_in_a_transaction_wakes_at_its_commit(
-    broker: mongoq.Broker, act: Callable[[mongoq.Broker, mongoq.Transaction], None]
+    listened: Listened, act: Callable[[mongoq.Broker, mongoq.Transaction], None]
 ) -> None:
+    broker, commands = listened
     broker.bind("topic", "orders")
     broker.queue("raw").push(1)
-    waiter = Waiter(broker)
+    waiter = Waiter(*listened)
     with broker.transaction() as tx:
         act(broker, tx)
-        until(lambda: at_rest(broker, "orders"))  # it has asked again, and found nothing before the commit
+        rest(commands, len(commands.sent))  # it may have asked again, and found nothing before the commit
     assert waiter.result() is not None
 
 
@@ -125,459 +117,355 @@ def rollback(queue: Any, item: Any) -> None:
     queue.rollback(item)
 
 
-def release(queue: Any, item: Any) -> None:
-    queue.release(item)
-
-
 def rollback_many(queue: Any, item: Any) -> None:
     queue.rollback_many([item])
 
 
-def release_many(queue: Any, item: Any) -> None:
-    queue.release_many([item])
+def release(queue: Any, item: Any) -> None:
+    queue.release(item)
 
 
 def shorten_lease(queue: Any, item: Any) -> None:
     queue.extend(item, lease=0.1)
 
 
-@pytest.mark.parametrize("act", [rollback, release, rollback_many, release_many, shorten_lease])
+@pytest.mark.parametrize("act", [rollback, rollback_many, release, shorten_lease])
 def test_what_is_handed_back_elsewhere_wakes(
-    broker: mongoq.Broker, other_broker: mongoq.Broker, act: Callable[[Any, Any], None]
+    listened: Listened, other_queue: Any, act: Callable[[Any, Any], None]
 ) -> None:
-    queue = other_broker.queue("orders")
-    queue.push(1)
-    item = queue.reserve(lease=600)
-    waiter = Waiter(broker)
-    act(queue, item)
+    other_queue.push(1)
+    item = other_queue.reserve(lease=600)
+    waiter = Waiter(*listened)
+    act(other_queue, item)
     assert waiter.result().id == item.id
 
 
-def test_what_is_buried_elsewhere_wakes_who_waits_for_dead_letters(
-    broker: mongoq.Broker, other_broker: mongoq.Broker
+def test_a_burial_wakes_who_waits_for_dead_letters_and_replays_who_waits_for_items(
+    listened: Listened, other_queue: Any
 ) -> None:
-    queue = other_broker.queue("orders")
-    queue.push(1)
-    waiter = Waiter(broker, "orders.dead")
-    item = queue.reserve()
-    queue.bury(item)
-    assert waiter.result().id == item.id
+    broker, commands = listened
+    other_queue.push("dead")
+    waiter = Waiter(broker, commands, "orders.dead")
+    other_queue.bury(other_queue.reserve())
+    letter = waiter.result()
+    broker.dead_queue("orders.dead").release(letter)
+    waiter = Waiter(*listened)
+    assert other_queue.dead.replay().pushed == 1
+    item = waiter.result()
+    assert item.payload == "dead"
+    other_queue.commit(item)
+    waiter = Waiter(*listened)
+    assert other_queue.replay().pushed == 1
+    assert waiter.result().payload == "dead"
 
 
-def test_a_replay_elsewhere_wakes(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
-    queue = other_broker.queue("orders", history=timedelta(days=1))
-    queue.push(1)
-    queue.pop()
-    waiter = Waiter(broker)
-    assert queue.replay().pushed == 1
-    assert waiter.result().payload == 1
-
-
-def test_dead_letters_sent_back_elsewhere_wake(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
-    queue = other_broker.queue("orders")
-    queue.push(1)
-    queue.bury(queue.reserve())
-    waiter = Waiter(broker)
-    assert queue.dead.replay().pushed == 1
-    assert waiter.result().payload == 1
-
-
-def test_an_item_that_is_rescheduled_elsewhere_wakes(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
+def test_an_item_that_is_rescheduled_elsewhere_wakes(listened: Listened, other_queue: Any) -> None:
     """The update tells of nothing but a date."""
-    queue = other_broker.queue("orders")
-    queue.push(1, key="k", delay=3600)
-    waiter = Waiter(broker)
-    queue.push(1, key="k", on_duplicate="replace")
+    other_queue.push(1, key="k", delay=3600)
+    waiter = Waiter(*listened)
+    other_queue.push(1, key="k", on_duplicate="replace")
     assert waiter.result().payload == 1
 
 
-def test_a_resumed_queue_wakes_and_a_paused_one_hands_out_nothing(
-    broker: mongoq.Broker, other_broker: mongoq.Broker
-) -> None:
-    waiter = Waiter(broker)
-    queue = other_broker.queue("orders")
-    queue.pause()
-    until(lambda: broker._context.state("orders").paused)
-    queue.push(1)
-    time.sleep(0.3)
+def test_a_resumed_queue_wakes_and_a_paused_one_hands_out_nothing(listened: Listened, other_queue: Any) -> None:
+    other_queue.pause()
+    waiter = Waiter(*listened)
+    other_queue.push(1)
+    rest(listened[1], len(listened[1].sent))
     assert waiter.is_waiting()
-    assert queue.size("ready") == 1
-    queue.resume()
+    assert other_queue.size("ready") == 1
+    other_queue.resume()
     assert waiter.result().payload == 1
 
 
-def test_settings_changed_elsewhere_hold_for_the_next_item(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
-    waiter = Waiter(broker)
-    other_broker.queue("orders").configure(lease=timedelta(hours=2))
-    other_broker.queue("orders").push(1)
-    item = waiter.result()
-    assert item.lease_until - broker._context.clock.now() > timedelta(hours=1)
-
-
-def test_another_process_wakes(broker: mongoq.Broker, uri: str, database: str) -> None:
-    waiter = Waiter(broker)
-    code = "import sys, mongoq; mongoq.connect(sys.argv[1], database=sys.argv[2]).queue('orders').push('hello')"
-    subprocess.run([sys.executable, "-c", code, uri, database], check=True, timeout=PATIENCE)
-    assert waiter.result().payload == "hello"
+def test_settings_changed_elsewhere_hold_for_the_next_item(listened: Listened, other_queue: Any) -> None:
+    waiter = Waiter(*listened)
+    other_queue.configure(lease=timedelta(hours=2))
+    other_queue.push(1)
+    assert waiter.result().lease_until - datetime.now(UTC) > timedelta(hours=1)
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_scheduled_item_is_handed_out_when_it_is_due(
-    broker: mongoq.Broker, other_broker: mongoq.Broker, before: bool
-) -> None:
+def test_a_scheduled_item_is_handed_out_when_it_is_due(listened: Listened, other_queue: Any, before: bool) -> None:
     if before:
-        other_broker.queue("orders").push(1, delay=1.5)
-    waiter = Waiter(broker)
+        other_queue.push(1, delay=0.5)
+    waiter = Waiter(listened[0], None if before else listened[1])
     if not before:
-        other_broker.queue("orders").push(1, delay=1.5)
-    item = waiter.result()
-    assert item.payload == 1
-    assert broker._context.clock.now() >= item.due
+        other_queue.push(1, delay=0.5)
+    assert waiter.result().payload == 1
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_an_item_is_handed_out_when_its_lease_is_over(
-    broker: mongoq.Broker, other_broker: mongoq.Broker, before: bool
-) -> None:
-    queue = other_broker.queue("orders")
-    if before:
-        queue.push(1)
-        claimed = queue.reserve(lease=1.5)
-        waiter = Waiter(broker)
-    else:
-        waiter = Waiter(broker)
-        queue.pause()
-        until(lambda: broker._context.state("orders").paused)
-        queue.push(1)
-        raw = other_broker._driver._backend.targets["collection"]  # taken by somebody who was faster
-        until_ = broker._context.clock.now() + timedelta(seconds=1.5)
-        fields = {"when": until_, "reserved": True, "token": ObjectId(), "attempts": 1}
-        claimed = raw.find_one_and_update({"q": "orders"}, {"$set": fields})
-        queue.resume()
-    assert claimed is not None
-    assert waiter.result().attempts == 2
+def test_an_item_is_handed_out_when_its_lease_is_over(listened: Listened, other_queue: Any) -> None:
+    other_queue.push(1)
+    assert other_queue.reserve(lease=0.5) is not None
+    assert Waiter(listened[0]).result().attempts == 2
 
 
-def test_reserve_many_is_woken_too(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
+def test_reserve_many_is_woken_too(listened: Listened, other_queue: Any) -> None:
+    broker, commands = listened
     items: list[Any] = []
     thread = threading.Thread(target=lambda: items.extend(broker.queue("orders").reserve_many(10, wait=2 * PATIENCE)))
     thread.start()
-    until(lambda: at_rest(broker, "orders"))
-    other_broker.queue("orders").push_many(range(5))
+    rest(commands)
+    other_queue.push_many(range(5))
     thread.join(PATIENCE)
     assert 1 <= len(items) <= 5
 
 
 @pytest.fixture
-def deaf(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> mongoq.Broker:
-    """A broker without a stream, whose looks come late as well."""
-    broker._context.registry.barred = True
-    monkeypatch.setattr(wait_queue, "POLL_IDLE", 600.0)
-    monkeypatch.setattr(wait_queue, "POLL_SHARE", 1e9)
-    return broker
+def deaf(uri: str, database: str, client: MongoClient[Any]) -> Iterator[Listened]:
+    """A broker whose change stream is open and tells nothing: the server does not answer its first read."""
+    block = {"blockConnection": True, "blockTimeMS": 600_000, "appName": database}
+    with listened_to(uri, database, appname=database) as (broker, commands), failing(client, "getMore", **block):
+        yield broker, commands
+        commands.before = commands.after = None
+        blocked = [{"$currentOp": {}}, {"$match": {"appName": database, "command.getMore": {"$exists": True}}}]
+        for operation in client.admin.aggregate(blocked):
+            client.admin.command("killOp", op=operation["opid"])
 
 
-def asleep(broker: mongoq.Broker) -> bool:
-    return any(waiter.asleep for waiter in broker._context.registry.wait_queue("orders").waiters)
+def test_in_the_same_process_it_wakes_without_the_server(deaf: Listened) -> None:
+    """Pushes and moves, what is handed back, a resumption and replays."""
+    broker, commands = deaf
+    queue = broker.queue("orders", history=3600)
 
+    def waiter() -> Waiter:
+        """Begin to wait, and find nothing; the first one asks again when the stream is open."""
+        done: list[str] = []
+        claims = 1 if "getMore" in commands.names() else 2
+        commands.after = lambda name, _: done.append(name)
+        waiting = Waiter(broker)
+        until(lambda: done.count("findAndModify") >= claims and done[-1] == "aggregate")
+        return waiting
 
-@pytest.mark.parametrize("act", [push, push_many, push_keyed, move, move_many])
-def test_in_the_same_process_it_wakes_without_a_stream(
-    deaf: mongoq.Broker, act: Callable[[mongoq.Broker], None]
-) -> None:
-    waiter = Waiter(deaf, rest=False)
-    until(lambda: asleep(deaf))
-    act(deaf)
-    assert waiter.result() is not None
-
-
-@pytest.mark.parametrize("act", [rollback, release, rollback_many, release_many, shorten_lease])
-def test_in_the_same_process_what_is_handed_back_wakes_without_a_stream(
-    deaf: mongoq.Broker, act: Callable[[Any, Any], None]
-) -> None:
-    queue = deaf.queue("orders")
-    queue.push(1)
-    item = queue.reserve(lease=600)
-    waiter = Waiter(deaf, rest=False)
-    until(lambda: asleep(deaf))
-    act(queue, item)
-    assert waiter.result().payload == 1
-
-
-def test_in_the_same_process_resume_and_replays_wake_without_a_stream(deaf: mongoq.Broker) -> None:
-    queue = deaf.queue("orders", history=3600)
+    for act in (push, push_keyed, push_many, move, move_many):
+        waiting = waiter()
+        act(broker)
+        item = waiting.result()
+        assert item is not None, act
+        queue.commit(item)
+        queue.purge()
+    for hand_back in (rollback, rollback_many, release, shorten_lease):
+        queue.push(hand_back.__name__)
+        item = queue.reserve(lease=600)
+        waiting = waiter()
+        hand_back(queue, item)
+        assert waiting.result().payload == hand_back.__name__
+        queue.purge(state="reserved")
+    queue.purge(state="processed")
     queue.push(1)
     queue.pause()
-    waiter = Waiter(deaf, rest=False)
-    until(lambda: asleep(deaf))
+    waiting = Waiter(broker)
     queue.resume()
-    queue.bury(waiter.result())
-    waiter = Waiter(deaf, rest=False)
-    until(lambda: asleep(deaf))
+    queue.bury(waiting.result())
+    waiting = waiter()
     assert queue.dead.replay().pushed == 1
-    queue.commit(waiter.result())
-    waiter = Waiter(deaf, rest=False)
-    until(lambda: asleep(deaf))
+    queue.commit(waiting.result())
+    waiting = waiter()
     assert queue.replay().pushed == 1
-    assert waiter.result().payload == 1
+    assert waiting.result().payload == 1
 
 
-def test_a_queue_waited_for_later_is_watched_as_well(broker: mongoq.Broker, other_broker: mongoq.Broker) -> None:
-    first = Waiter(broker, "first")
-    time.sleep(2.5)  # the server holds its answers back for seconds by now
-    second, third = Waiter(broker, "second"), Waiter(broker, "third")
+def test_a_queue_waited_for_later_is_watched_as_well(listened: Listened, broker: mongoq.Broker) -> None:
+    waiting, commands = listened
+    first = Waiter(waiting, commands, "first")
+    until(lambda: commands.names().count("getMore") >= 5)  # the server holds its answers back for longer by now
+    second, third = Waiter(waiting, commands, "second"), Waiter(waiting, commands, "third")
     for name, waiter in (("third", third), ("second", second), ("first", first)):
-        other_broker.queue(name).push(name)
+        broker.queue(name).push(name)
         assert waiter.result().payload == name
 
 
-def test_a_process_that_is_never_idle_has_no_stream(uri: str, database: str) -> None:
-    with listened_to(uri, database) as (broker, commands):
-        queue = broker.queue("orders")
-        queue.push_many(range(50))
-        for _ in range(50):
-            queue.commit(queue.reserve(wait=10))
-    assert "getMore" not in commands.names
+def test_a_process_that_is_never_idle_has_no_stream(listened: Listened) -> None:
+    broker, commands = listened
+    queue = broker.queue("orders")
+    queue.push_many(range(20))
+    for _ in range(20):
+        queue.commit(queue.reserve(wait=PATIENCE))  # type: ignore[arg-type]
+    assert "getMore" not in commands.names()
 
 
-def test_the_stream_is_closed_when_nobody_waits_any_more(
-    broker: mongoq.Broker, other_broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiter = Waiter(broker)
-    registry = broker._context.registry
-    other_broker.queue("orders").push(1)
+def test_the_stream_is_closed_when_nobody_waits_any_more(listened: Listened, other_queue: Any) -> None:
+    _, commands = listened
+    waiter = Waiter(*listened)
+    other_queue.push(1)
     waiter.result()
-    until(lambda: not registry.running)
-    assert registry.cursor is None
-    again = Waiter(broker)
-    other_broker.queue("orders").push(2)
+    until(lambda: "killCursors" in commands.names())
+    again = Waiter(*listened)
+    other_queue.push(2)
     assert again.result().payload == 2
 
 
-def test_a_hundred_waiters_and_one_push_make_few_claims(uri: str, database: str, other_broker: mongoq.Broker) -> None:
-    with listened_to(uri, database) as (broker, commands):
-        waiters = [Waiter(broker, rest=False) for _ in range(100)]
-        until(lambda: at_rest(broker, "orders", 100))
-        time.sleep(0.3)
-        before = len(commands.names)
-        other_broker.queue("orders").push(1)
-        until(lambda: any(not waiter.is_waiting() for waiter in waiters))
-        time.sleep(0.5)
-        names = commands.names[before:]
-        assert sum(not waiter.is_waiting() for waiter in waiters) == 1
-        assert names.count("findAndModify") <= 4, names
-        other_broker.queue("orders").push_many(range(99))
-        for waiter in waiters:
-            assert waiter.result() is not None
+def test_many_waiters_and_one_push_make_few_claims(listened: Listened, other_queue: Any) -> None:
+    broker, commands = listened
+    number, pushes = 30, 5
+    waiters = [Waiter(broker) for _ in range(number)]
+    rest(commands)
+    before = len(commands.sent)
+    for pushed in range(1, pushes + 1):
+        other_queue.push(pushed)
+        until(lambda: number - sum(waiter.is_waiting() for waiter in waiters) == pushed)  # noqa: B023
+    assert commands.names()[before:].count("findAndModify") < pushes * number / 3
+    other_queue.push_many(range(number - pushes))
+    for waiter in waiters:
+        assert waiter.result() is not None
 
 
-def test_a_hundred_idle_queues_cost_less_than_a_command_a_second(uri: str, database: str) -> None:
-    with listened_to(uri, database) as (broker, commands):
-        waiters = [Waiter(broker, f"q{number}", rest=False) for number in range(100)]
-        until(lambda: all(at_rest(broker, f"q{number}") for number in range(100)))
+@pytest.mark.prove
+@pytest.mark.parametrize("replica_set", ["mongoq", None])
+def test_a_hundred_idle_queues_cost_less_than_a_command_a_second(replica_set: str | None) -> None:
+    with EmbeddedServer(replica_set=replica_set) as server, listened_to(server.uri, "idle") as (broker, commands):
+        waiters = [Waiter(broker, queue=f"q{number}") for number in range(100)]
 
         def is_quiet() -> bool:
-            before = len(commands.names)
-            time.sleep(8)
-            return len(commands.names) - before < 8
+            before = len(commands.sent)
+            threading.Event().wait(8)
+            return len(commands.sent) - before < 8
 
         until(is_quiet)  # what the beginning costs may come late
         assert all(waiter.is_waiting() for waiter in waiters)
+        with mongoq.connect(server.uri, database="idle") as other_broker:
+            for number in range(100):
+                other_broker.queue(f"q{number}").push(number)
+        for number, waiter in enumerate(waiters):
+            assert waiter.result().payload == number
 
 
-def test_waiting_again_and_again_asks_nothing_while_nothing_happens(uri: str, database: str) -> None:
-    with listened_to(uri, database) as (broker, commands):
-        queue = broker.queue("orders")
-        keep = Waiter(broker)
-        before = len(commands.names)
-        for _ in range(3):
-            assert queue.reserve(wait=1) is None
-        assert "findAndModify" not in commands.names[before:]
-        assert keep.is_waiting()
+def test_waiting_again_asks_nothing_while_nothing_happens(listened: Listened) -> None:
+    broker, commands = listened
+    keep = Waiter(*listened)
+    until(lambda: commands.names().count("findAndModify") >= 2)  # it asks again when the stream is open
+    before = len(commands.sent)
+    assert broker.queue("orders").reserve(wait=1) is None
+    assert "findAndModify" not in commands.names()[before:]
+    assert keep.is_waiting()
 
 
-@pytest.mark.parametrize("step", range(12))
-def test_a_push_before_any_step_of_the_wait_is_found(
-    broker: mongoq.Broker, other_broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
-    """From 'the queue is empty' to 'waiting', and the steps of the stream's reader besides."""
-    queue = broker.queue("orders")
-    other_broker.queue("orders").push(0)
-    assert queue.pop() is not None
-    perform, steps, lock = broker._driver._performer.perform, [0], threading.Lock()
+@pytest.mark.parametrize("step", range(1, 9))
+def test_a_push_before_any_command_of_the_wait_is_found(listened: Listened, other_queue: Any, step: int) -> None:
+    """From 'the queue is empty' to 'waiting', and the commands of the stream besides."""
+    broker, commands = listened
+    other_queue.push(0)
+    assert broker.queue("orders").pop() is not None
+    lock, steps = threading.Lock(), [0]
 
-    def pushed_before(request: Any, undo_log: Any) -> Any:
+    def push_at_step(_: str, __: Mapping[str, Any]) -> None:
         with lock:
-            if steps[0] == step:
-                other_broker.queue("orders").push(1)
             steps[0] += 1
-        return perform(request, undo_log)
+            now = steps[0] == step
+        if now:
+            other_queue.push(1)
 
-    monkeypatch.setattr(broker._driver._performer, "perform", pushed_before)
-    waiter = Waiter(broker, rest=False)
-    time.sleep(1.5)
-    if steps[0] <= step:
-        other_broker.queue("orders").push(1)
-    assert waiter.result().payload == 1
+    commands.before = push_at_step
+    assert Waiter(broker).result().payload == 1  # a stream that is read sends more commands all the time
 
 
-FAILURES = [
-    {"errorCode": 286},  # the log has been overwritten
-    {"errorCode": 280},
-    {"errorCode": 260},
-    {"errorCode": 43},
-    {"errorCode": 237},
-    {"errorCode": 10107},
-    {"closeConnection": True},
-]
-
-
-@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: str(next(iter(failure.values()))))
-@pytest.mark.parametrize("commands", [["getMore"], ["getMore", "aggregate"]], ids="+".join)
+@pytest.mark.parametrize(
+    "failure",
+    [{"errorCode": 286}, {"errorCode": 43}, {"errorCode": 10107}, {"closeConnection": True}],
+    ids=["log overwritten", "cursor killed", "no primary", "disconnected"],
+)
 def test_a_stream_that_breaks_is_opened_again(
-    uri: str, database: str, client: MongoClient[Any], failure: dict[str, Any], commands: list[str]
+    uri: str, database: str, client: MongoClient[Any], other_queue: Any, failure: dict[str, Any]
 ) -> None:
-    with (
-        MongoClient[Any](uri, appname=APP) as own,
-        mongoq.Broker(own[database]["mongoq"]) as broker,
-        mongoq.connect(uri, database=database) as other_broker,
-    ):
-        waiter = Waiter(broker)
-        data = {"failCommands": commands, "appName": APP, **failure}
-        client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": len(commands)}, "data": data})
-        try:
-            time.sleep(0.1)
-            other_broker.queue("orders").push(1)
+    with listened_to(uri, database, appname=database) as (broker, commands):
+        waiter = Waiter(broker, commands)
+        with failing(client, "getMore", times=2, appName=database, **failure):
+            rest(commands, len(commands.sent))
+            other_queue.push(1)
             assert waiter.result().payload == 1
-        finally:
-            client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
-        again = Waiter(broker)
-        other_broker.queue("orders").push(2)
+        again = Waiter(broker, commands)
+        other_queue.push(2)
         assert again.result().payload == 2
 
 
 @pytest.mark.parametrize("drop", ["collection", "database"])
 def test_a_dropped_collection_ends_no_wait(
-    broker: mongoq.Broker, other_broker: mongoq.Broker, client: MongoClient[Any], database: str, drop: str
+    listened: Listened, other_queue: Any, client: MongoClient[Any], database: str, drop: str
 ) -> None:
-    waiter = Waiter(broker)
+    waiter = Waiter(*listened)
     if drop == "collection":
         client[database].drop_collection("mongoq")
     else:
         client.drop_database(database)
-    time.sleep(0.5)
-    other_broker.queue("orders").push(1)
+    other_queue.push(1)
     assert waiter.result().payload == 1
 
 
-@pytest.mark.slow
-def test_a_failover_ends_no_wait(broker: mongoq.Broker, other_broker: mongoq.Broker, client: MongoClient[Any]) -> None:
-    waiter = Waiter(broker)
-    client.admin.command({"replSetStepDown": 2, "force": True})
-    until(lambda: client.admin.command("hello").get("isWritablePrimary"), 60)
-    other_broker.queue("orders").push(1)
-    assert waiter.result().payload == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["stopped", "killed"])
-def test_a_server_that_is_gone_for_a_while_ends_no_wait(way: str, tmp_path: Any) -> None:
-    with (
-        EmbeddedServer(tmp_path / "data") as server,
-        Proxy(server.uri) as proxy,
-        mongoq.connect(proxy.uri, database="gone") as broker,
-    ):
-        broker.queue("orders").push(0, delay=3600)
-        waiter = Waiter(broker)
-        assert server.pid is not None
-        if way == "stopped":
-            os.kill(server.pid, signal.SIGSTOP)
-            time.sleep(4)
-            os.kill(server.pid, signal.SIGCONT)
-        else:
-            os.kill(server.pid, signal.SIGKILL)
-            time.sleep(10)
-            server.start()
-            proxy._server = ("127.0.0.1", server.port)  # another port at each start
-        with mongoq.connect(server.uri, database="gone") as other_broker:
+def test_a_failover_ends_no_wait() -> None:
+    with EmbeddedServer() as server, listened_to(server.uri, "failover") as (broker, commands):
+        broker.ensure_indexes()
+        waiter = Waiter(broker, commands)
+        with MongoClient[Any](server.uri) as client:
+            client.admin.command({"replSetStepDown": 1, "force": True})
+            until(lambda: client.admin.command("hello").get("isWritablePrimary"))
+        with mongoq.connect(server.uri, database="failover") as other_broker:
             other_broker.queue("orders").push(1)
-        assert waiter.result(60).payload == 1
+        assert waiter.result().payload == 1
 
 
 def test_on_a_standalone_server_looks_take_the_place_of_the_stream() -> None:
     with (
         EmbeddedServer(replica_set=None) as server,
-        mongoq.connect(server.uri, database="alone") as broker,
+        listened_to(server.uri, "alone") as (broker, commands),
         mongoq.connect(server.uri, database="alone") as other_broker,
     ):
-        waiter = Waiter(broker, rest=False)
-        until(lambda: broker._context.registry.deaf)
-        time.sleep(0.5)
+        waiter = Waiter(broker)
+        until(lambda: commands.names().count("findAndModify") >= 2)
         other_broker.queue("orders").push(1)
         assert waiter.result().payload == 1
-        waiter = Waiter(broker, rest=False)
-        other_broker.queue("orders").push(2, delay=0.5)
+        waiter = Waiter(broker)
+        other_broker.queue("orders").push(2, delay=0.2)
         assert waiter.result().payload == 2
 
 
-@pytest.mark.prove
-def test_a_hundred_idle_queues_of_a_standalone_server_share_their_looks() -> None:
-    with EmbeddedServer(replica_set=None) as server, listened_to(server.uri, "alone") as (broker, commands):
-        waiters = [Waiter(broker, f"q{number}", rest=False) for number in range(100)]
-        time.sleep(20)
-        before, began = len(commands.names), time.monotonic()
-        time.sleep(10)
-        count = len(commands.names) - before
-        assert count < 5 * (time.monotonic() - began), "alone, each would look every few seconds"
-        with mongoq.connect(server.uri, database="alone") as other_broker:
-            for number in (0, 50, 99):
-                other_broker.queue(f"q{number}").push(number)
-        for number in (0, 50, 99):
-            assert waiters[number].result().payload == number
+@pytest.fixture
+def alarm() -> Iterator[Callable[[Callable[[], Any]], None]]:
+    """Does something soon, in a handler of a signal."""
+    before = signal.getsignal(signal.SIGALRM)
+
+    def set_alarm(act: Callable[[], Any]) -> None:
+        signal.signal(signal.SIGALRM, lambda number, frame: act())
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+
+    yield set_alarm
+    signal.signal(signal.SIGALRM, before)
 
 
-def test_a_signal_interrupts_a_wait(broker: mongoq.Broker, raw: Any) -> None:
-    def interrupt(number: int, frame: Any) -> None:
+def test_a_signal_interrupts_a_wait(broker: mongoq.Broker, alarm: Any) -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 1.0)
-        with pytest.raises(KeyboardInterrupt):
-            broker.queue("orders").reserve(wait=2 * PATIENCE)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert not broker._context.registry.wait_queues["orders"].waiters
-    broker.queue("orders").push(1)
-    time.sleep(0.2)
-    assert raw.count_documents({"reserved": True}) == 0
+    queue = broker.queue("orders")
+    with pytest.raises(KeyboardInterrupt):
+        alarm(interrupt)
+        queue.reserve(wait=2 * PATIENCE)
+    queue.push(1)
+    item = queue.reserve(wait=PATIENCE)
+    assert item is not None
+    assert item.attempts == 1
 
 
-def test_a_signal_handler_may_push_what_its_thread_waits_for(broker: mongoq.Broker) -> None:
-    before = signal.signal(signal.SIGALRM, lambda number, frame: broker.queue("orders").push("from a handler"))
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 1.0)
-        item = broker.queue("orders").reserve(wait=2 * PATIENCE)
-    finally:
-        signal.signal(signal.SIGALRM, before)
+def test_a_signal_handler_may_push_what_its_thread_waits_for(broker: mongoq.Broker, alarm: Any) -> None:
+    alarm(lambda: broker.queue("orders").push("from a handler"))
+    item = broker.queue("orders").reserve(wait=PATIENCE)
     assert item is not None
     assert item.payload == "from a handler"
 
 
-def test_a_signal_that_another_thread_gets_is_handled_while_the_main_thread_waits(broker: mongoq.Broker) -> None:
+def test_a_signal_that_another_thread_gets_is_handled_while_the_main_thread_waits(listened: Listened) -> None:
     """Python runs the handler in the main thread, whose wait nothing has interrupted."""
+    broker, commands = listened
 
     def hand_over() -> None:
-        until(lambda: at_rest(broker, "orders", 1))
+        rest(commands)
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, lambda number, frame: broker.queue("orders").push("from a handler"))
     thread = threading.Thread(target=hand_over)
     try:
         thread.start()
-        began = time.monotonic()
-        item = broker.queue("orders").reserve(wait=2 * PATIENCE)
-        assert time.monotonic() - began < PATIENCE
+        item = broker.queue("orders").reserve(wait=PATIENCE)
     finally:
         thread.join()
         signal.signal(signal.SIGUSR1, before)
@@ -585,98 +473,75 @@ def test_a_signal_that_another_thread_gets_is_handled_while_the_main_thread_wait
     assert item.payload == "from a handler"
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*")
-def test_after_a_fork_both_are_woken(uri: str, database: str) -> None:
-    with mongoq.connect(uri, database=database) as broker, mongoq.connect(uri, database=database) as other_broker:
-        waiter = Waiter(broker)
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                with mongoq.connect(uri, database=database) as fresh:
-                    item = broker.queue("others").reserve(wait=PATIENCE)
-                    fresh.queue("orders").push(item.payload if item else "nothing")
-            finally:
-                os._exit(0)
-        os.close(writing)
-        time.sleep(1.0)
+def test_after_a_fork_both_are_woken(listened: Listened, uri: str, database: str, other_queue: Any) -> None:
+    broker, _ = listened
+    waiter = Waiter(*listened)
+    child = os.fork()
+    if child == 0:
+        warnings.simplefilter("ignore")  # PyMongo warns of clients in children
+        try:
+            with mongoq.connect(uri, database=database) as fresh:
+                item = broker.queue("others").reserve(wait=PATIENCE)
+                fresh.queue("orders").push(item.payload if item else "nothing")
+        finally:
+            os._exit(0)
+    with mongoq.connect(uri, database=database) as other_broker:
         other_broker.queue("others").push("to the child")
-        assert waiter.result().payload == "to the child"
-        os.close(reading)
-        os.waitpid(child, 0)
+    assert waiter.result().payload == "to the child"
+    os.waitpid(child, 0)
 
 
-def test_a_closed_broker_wakes_all_at_once(uri: str, database: str) -> None:
-    broker = mongoq.connect(uri, database=database)
-    waiters = [Waiter(broker, rest=False) for _ in range(10)]
-    until(lambda: at_rest(broker, "orders", 10))
-    time.sleep(1.5)
+def test_a_closed_broker_wakes_all_at_once(listened: Listened) -> None:
+    broker, commands = listened
+    waiters = [Waiter(broker) for _ in range(5)]
+    rest(commands)
     broker.close()
     for waiter in waiters:
         with pytest.raises(mongoq.BrokerClosed):
             waiter.result()
 
 
-async def rested(broker: Any, queue: str, number: int = 1) -> None:
+async def rested(commands: Commands) -> None:
+    """Wait until an asynchronous broker reads its change stream."""
+    start = len(commands.sent)
     async with asyncio.timeout(PATIENCE):
-        while not at_rest(broker, queue, number):
+        while commands.names()[start:].count("getMore") < 2:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.parametrize("kind", ["aio", "motor"])
 async def test_asyncio_is_woken_by_another_process_and_closes_at_once(
-    uri: str, database: str, other_broker: mongoq.Broker
+    uri: str, database: str, other_queue: Any, kind: str
 ) -> None:
-    broker = await mongoq.connect_async(uri, database=database)
-    waiting = asyncio.create_task(broker.queue("orders").reserve(wait=2 * PATIENCE))
-    await rested(broker, "orders")
-    other_broker.queue("orders").push(1)
-    item = await asyncio.wait_for(waiting, PATIENCE)
-    assert item is not None
-    waiting = asyncio.create_task(broker.queue("orders").reserve(wait=2 * PATIENCE))
-    await rested(broker, "orders")
-    await asyncio.sleep(2.5)
-    await broker.close()
-    with pytest.raises(mongoq.BrokerClosed):
-        await asyncio.wait_for(waiting, PATIENCE)
+    commands = Commands()
+    async with opened(kind, uri, event_listeners=[commands]) as client:
+        broker = mongoq.AsyncBroker(client[database]["mongoq"])
+        waiting = asyncio.create_task(broker.queue("orders").reserve(wait=2 * PATIENCE))
+        await rested(commands)
+        other_queue.push(1)
+        item = await asyncio.wait_for(waiting, PATIENCE)
+        assert item is not None
+        waiting = asyncio.create_task(broker.queue("orders").reserve(wait=2 * PATIENCE))
+        await rested(commands)
+        await broker.close()
+        with pytest.raises(mongoq.BrokerClosed):
+            await asyncio.wait_for(waiting, PATIENCE)
 
 
-async def test_motor_is_woken_too(uri: str, database: str, other_broker: mongoq.Broker) -> None:
-    motor = pytest.importorskip("motor.motor_asyncio")
-    client = motor.AsyncIOMotorClient(uri)
-    broker = mongoq.AsyncBroker(client[database]["mongoq"])
-    waiting = asyncio.create_task(broker.queue("orders").reserve(wait=2 * PATIENCE))
-    await rested(broker, "orders")
-    other_broker.queue("orders").push(1)
-    item = await asyncio.wait_for(waiting, PATIENCE)
-    assert item is not None
-    await broker.close()
-    client.close()
-
-
-async def test_a_deadline_of_the_caller_does_not_bind_the_stream(
-    uri: str, database: str, other_broker: mongoq.Broker
-) -> None:
-    import pymongo
-
+async def test_a_deadline_of_the_caller_does_not_bind_the_stream(uri: str, database: str, other_queue: Any) -> None:
     client: AsyncMongoClient[Any] = AsyncMongoClient(uri)
-    broker = mongoq.AsyncBroker(client[database]["mongoq"])
-    with pymongo.timeout(5):
-        waiting = asyncio.create_task(broker.queue("orders").reserve(wait=1))
-        await waiting
-    waiting = asyncio.create_task(broker.queue("orders").reserve(wait=2 * PATIENCE))
-    await asyncio.sleep(5.5)
-    await rested(broker, "orders")
-    other_broker.queue("orders").push(1)
-    assert await asyncio.wait_for(waiting, PATIENCE) is not None
-    await broker.close()
-    await client.close()
+    async with client, mongoq.AsyncBroker(client[database]["mongoq"]) as broker:
+        queue = broker.queue("orders")
+        with suppress(PyMongoError), pymongo.timeout(1):  # a busy machine may need longer for it
+            await queue.reserve(wait=0.5)
+        waiting = asyncio.create_task(queue.reserve(wait=2 * PATIENCE))
+        await asyncio.sleep(1)  # the deadline has passed
+        other_queue.push(1)
+        assert await asyncio.wait_for(waiting, PATIENCE) is not None
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_random_cancellations_lose_nothing_and_leave_nothing_reserved(
-    uri: str, database: str, raw: Any, seed: int
-) -> None:
-    chance = random.Random(seed)
+async def test_random_cancellations_lose_nothing_and_leave_nothing_reserved(uri: str, database: str, raw: Any) -> None:
+    chance = random.Random(1)
     items: list[Any] = []
     broker = await mongoq.connect_async(uri, database=database)
     queue = broker.queue("orders")
@@ -687,18 +552,17 @@ async def test_random_cancellations_lose_nothing_and_leave_nothing_reserved(
         items.append(item)
 
     with closing(mongoq.connect(uri, database=database)) as other_broker:
-        tasks = [asyncio.create_task(consume()) for _ in range(30)]
+        tasks = [asyncio.create_task(consume()) for _ in range(20)]
         ids: list[ObjectId] = []
-        for _ in range(60):
-            await asyncio.sleep(chance.random() * 0.02)
+        for _ in range(30):
+            await asyncio.sleep(chance.random() * 0.01)
             pushing = queue.push if chance.random() < 0.5 else None
             ids.append(await pushing(1) if pushing else await asyncio.to_thread(other_broker.queue("orders").push, 1))
             chance.choice(tasks).cancel()
             tasks.append(asyncio.create_task(consume()))
-        for _ in range(2000):
-            if len(items) == len(ids):
-                break
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(PATIENCE):
+            while len(items) < len(ids):
+                await asyncio.sleep(0.01)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,81 +2,125 @@
 
 from __future__ import annotations
 
-import math
 import random
+import threading
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from bson import ObjectId
+from pymongo import MongoClient
+from pymongo.monitoring import CommandListener
 
 import mongoq
-from mongoq.model.outcomes import Move
-from mongoq.protocol.claim import pop, reserve
-from mongoq.protocol.history import replay
-from mongoq.protocol.push import push, push_many
-from mongoq.protocol.settle import move, settle
 
-__all__ = ["Callers"]
+__all__ = ["Caller", "Callers"]
 
 CALLERS = 3
 IDS = 2
 QUEUES: dict[str, float | None] = {"orders": None, "kept": 0.001}
 """Without history, and with one that is over long before the ids are forgotten."""
-NO_OPTIONS: dict[str, Any] = {"delay": None, "when": None, "priority": 0, "headers": None, "once": None}
-REPLAYED: dict[str, Any] = {
-    **dict.fromkeys(("hop", "ids", "since", "until", "after", "where", "limit", "transform"), None),
-    **dict.fromkeys(("delay", "priority", "rate", "progress"), None),
-    "label": "",
-    "once": 3600,
-    "dry_run": False,
-    "page": 100,
-}
+STUCK_SECONDS = 5
+"""A command that takes longer waits for what another caller has begun."""
+
+
+class Gate(CommandListener):
+    """Holds the commands of a thread until each may be sent."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.thread: threading.Thread | None = None
+        self.allowed = self.held = 0
+
+    def started(self, event: Any) -> None:
+        if threading.current_thread() is not self.thread:
+            return
+        with self.changed:
+            self.held += 1
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.allowed >= self.held)
+
+    def succeeded(self, event: Any) -> None:
+        pass
+
+    def failed(self, event: Any) -> None:
+        pass
 
 
 class Caller:
     """A process that makes one call at a time.
 
     Attributes:
-        flow: the call under way; ``None`` between calls.
-        request: what it sends next.
+        busy: True while a call is under way; its next command waits to be sent.
     """
 
-    def __init__(self, raw: Any, clock: mongoq.VirtualClock) -> None:
-        self.broker = mongoq.Broker(raw, clock=clock)
-        self.flow: Generator[Any, Any, Any] | None = None
-        self.request: Any = None
+    def __init__(self, uri: str, database: str) -> None:
+        self._gate = Gate()
+        self._client: MongoClient[Any] = MongoClient(uri, tz_aware=True, event_listeners=[self._gate])
+        self._raw = self._client[database]["mongoq"]
+        self._answer: list[Any] = []
+        self._error: BaseException | None = None
+        self.busy = False
 
-    def warm_up(self) -> None:
-        """Do what a process does once, so that commands of calls are few."""
+    def connect(self, clock: mongoq.VirtualClock) -> None:
+        """Begin anew, and do what a process does once, so that commands of calls are few."""
+        self.broker = mongoq.Broker(self._raw, clock=clock)
         for name in QUEUES:
             self.broker.queue(name).pop()
-        for state in self.broker._context.states.values():
-            state.read_at = math.inf
-        self.broker._context.topics.read_at = math.inf
 
-    def queue(self, name: str) -> Any:
-        return self.broker.queue(name)._context
+    def close(self) -> None:
+        self._client.close()
 
-    def begin(self, flow: Generator[Any, Any, Any]) -> None:
-        self.flow, self.request = flow, next(flow)
+    def begin(self, call: Callable[[], Any]) -> None:
+        self._answer, self._error, self.busy = [], None, True
+        gate = self._gate
+        gate.allowed = gate.held = 0
+        gate.thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        gate.thread.start()
+        self._wait()
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self._answer.append(call())
+        except BaseException as error:
+            self._error = error
+        finally:
+            with self._gate.changed:
+                self.busy = False
+                self._gate.changed.notify_all()
 
     def step(self) -> Any:
         """Send one command; returns what the call returned if this was its last one."""
-        assert self.flow is not None
-        driver: Any = self.broker._driver
-        try:
-            try:
-                reply = driver._performer.perform(self.request, [])
-            except Exception as error:
-                self.request = self.flow.throw(driver._failover.convert_error(error))
-            else:
-                self.request = self.flow.send(reply)
-        except StopIteration as stop:
-            self.flow = None
-            return stop.value
-        return None
+        with self._gate.changed:
+            self._gate.allowed = self._gate.held
+            self._gate.changed.notify_all()
+        self._wait()
+        return None if self.busy else self.result()
+
+    def _wait(self) -> None:
+        """Wait until the next command is held, or the call has ended, or one is stuck behind those of others."""
+        gate = self._gate
+        with gate.changed:
+            gate.changed.wait_for(lambda: not self.busy or gate.held > gate.allowed, timeout=STUCK_SECONDS)
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        [answer] = self._answer
+        return answer
+
+
+@contextmanager
+def callers(uri: str, database: str) -> Iterator[list[Caller]]:
+    """Callers with a client of its own each, which serve one story after the other."""
+    made = [Caller(uri, database) for _ in range(CALLERS)]
+    try:
+        yield made
+    finally:
+        for caller in made:
+            caller.close()
 
 
 class Callers:
@@ -88,65 +132,75 @@ class Callers:
         done: how often each payload was handed out for good.
     """
 
-    def __init__(self, raw: Any, chance: random.Random) -> None:
+    def __init__(self, raw: Any, made: list[Caller], chance: random.Random) -> None:
         raw.delete_many({"q": {"$exists": True}})
         self.log: list[str] = []
         self.pushed: set[str] = set()
         self.done: Counter[str] = Counter()
         self._chance = chance
         clock = mongoq.VirtualClock(datetime.now(UTC))
-        self._callers = [Caller(raw, clock) for _ in range(CALLERS)]
+        self._callers = made
         self._ids = {name: [ObjectId() for _ in range(IDS)] for name in QUEUES}
-        broker = self._callers[0].broker
+        for caller in made:
+            caller.connect(clock)
+        broker = made[0].broker
         for name, history in {**QUEUES, "source": 3600.0}.items():
             broker.queue(name, history=history, max_retries=None).resume()
         broker.queue("source").push("copy")
         broker.queue("source").pop()
-        for caller in self._callers:
-            caller.warm_up()
 
     def tell(self, steps: int) -> None:
         """Let some caller begin a call, or send the next command of the one that it has begun, so many times."""
         for _ in range(steps):
             by = self._chance.choice(self._callers)
-            if by.flow is None:
-                self._begin(by)
-            else:
+            if by.busy:
                 self._step(by)
+            else:
+                self._begin(by)
 
     def _begin(self, by: Caller) -> None:
         name, number = self._chance.choice([*QUEUES]), self._chance.randrange(IDS)
-        id, payload, context = self._ids[name][number], f"{name} {number}", by.queue(name)
+        id, payload, queue = self._ids[name][number], f"{name} {number}", by.broker.queue(name)
         call = self._chance.choice(["push", "push", "keyed", "push_many", "replay", "pop", "pop", "pop", "run", "move"])
         self.log.append(f"{self._callers.index(by)} begins {call} {payload}")
-        if call in ("push", "keyed"):
-            keyed: dict[str, Any] = {"key": payload, "on_duplicate": self._chance.choice(["keep", "replace"])}
-            flow: Any = push.push(context, payload, id=id, **NO_OPTIONS, **(keyed if call == "keyed" else {}))
+        if call == "push":
             self.pushed.add(payload)
+            by.begin(lambda: queue.push(payload, id=id))
+        elif call == "keyed":
+            on_duplicate: Any = self._chance.choice(["keep", "replace"])
+            self.pushed.add(payload)
+            by.begin(lambda: queue.push(payload, id=id, key=payload, on_duplicate=on_duplicate))
         elif call == "push_many":
             payloads = [f"{name} {each}" for each in range(IDS)]
-            flow = push_many.push_many(context, payloads, ids=self._ids[name], **NO_OPTIONS)
             self.pushed |= set(payloads)
+            by.begin(lambda: queue.push_many(payloads, ids=self._ids[name]))
         elif call == "replay":
-            flow = replay.replay(by.queue("source"), to=context, **REPLAYED)
+            by.begin(lambda: by.broker.queue("source").replay(to=name, once=3600))
         elif call == "pop":
-            flow = pop.pop(context, on_invalid="bury")
+            by.begin(queue.pop)
+        elif call == "run":
+            by.begin(lambda: run(queue))
         else:
-            flow = run(by, name) if call == "run" else hand_on(by, name, self._chance.choice(["orders", "next"]))
-        by.begin(flow)
+            to = self._chance.choice(["orders", "next"])
+            by.begin(lambda: hand_on(queue, to))
+        if not by.busy:
+            self._end(by, by.result())
 
     def _step(self, by: Caller) -> None:
-        self.log.append(f"{self._callers.index(by)} sends {getattr(by.request, 'method', type(by.request).__name__)}")
-        ended = by.step()
-        if isinstance(ended, mongoq.Item):
-            self.done[ended.payload] += 1
-            self.log.append(f"{self._callers.index(by)} has {ended.payload}")
+        self.log.append(f"{self._callers.index(by)} sends its next command")
+        self._end(by, by.step())
+
+    def _end(self, by: Caller, answer: Any) -> None:
+        if isinstance(answer, mongoq.Item):
+            self.done[answer.payload] += 1
+            self.log.append(f"{self._callers.index(by)} has {answer.payload}")
 
     def end(self) -> None:
         """Let all calls end, take what is left, and compare."""
-        for by in self._callers:
-            while by.flow is not None:
-                self._step(by)
+        while any(by.busy for by in self._callers):
+            for by in self._callers:
+                if by.busy:
+                    self._step(by)
         broker = self._callers[0].broker
         for name in (*QUEUES, "next"):
             while (item := broker.queue(name).pop()) is not None:
@@ -158,17 +212,16 @@ class Callers:
         assert copies <= len(QUEUES), self.log
 
 
-def run(by: Caller, name: str) -> Generator[Any, Any, Any]:
+def run(queue: mongoq.Queue[Any]) -> Any:
     """Reserve an item and commit it; return it as done."""
-    item = yield from reserve.reserve(by.queue(name), lease=None, wait=None, on_invalid="bury")
+    item = queue.reserve()
     if item is not None:
-        yield from settle.commit(by.queue(name), item)
+        queue.commit(item)
     return item
 
 
-def hand_on(by: Caller, name: str, to: str) -> Generator[Any, Any, None]:
+def hand_on(queue: mongoq.Queue[Any], to: str) -> None:
     """Reserve an item and move it to another queue."""
-    context = by.queue(name)
-    item = yield from reserve.reserve(context, lease=None, wait=None, on_invalid="bury")
+    item = queue.reserve()
     if item is not None:
-        yield from move.move(context, item, move.destination(context, to), Move(to))
+        queue.move(item, to)

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import pytest
 
-for module in ("world", "looking", "producing", "consuming", "replaying", "stories", "past_model"):
+for module in ("callers", "world", "looking", "producing", "consuming", "replaying", "stories", "past_model"):
     pytest.register_assert_rewrite(f"tests.model.{module}")

@@ -10,33 +10,33 @@ from typing import Any
 
 import pytest
 
-from tests.model.callers import Callers
-from tests.model.test_model import EXAMPLES, PARTS, SEED
+from tests.model.callers import Callers, callers
+from tests.model.runs import EXAMPLES, PARTS, SEED
 
-STORIES = 25
+STORIES = 8
 STEPS = 120
 
 
-def _tell(raw: Any, seed: int) -> None:
-    callers = Callers(raw, random.Random(seed))
-    callers.tell(STEPS)
-    try:
-        callers.end()
-    except BaseException as error:
-        error.add_note(f"MONGOQ_SEED={seed}")
-        raise
+def _tell(uri: str, raw: Any, first: int, stories: int) -> None:
+    with callers(uri, raw.database.name) as made:
+        for seed in range(first, first + stories):
+            story = Callers(raw, made, random.Random(seed))
+            try:
+                story.tell(STEPS)
+                story.end()
+            except BaseException as error:
+                error.add_note(f"MONGOQ_SEED={seed}")
+                raise
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_each_id_is_done_once_whatever_the_order_of_commands(raw: Any) -> None:
-    for seed in range(SEED, SEED + STORIES):
-        _tell(raw, seed)
+@pytest.mark.timeout(300)
+def test_each_id_is_done_once_whatever_the_order_of_commands(uri: str, raw: Any) -> None:
+    _tell(uri, raw, SEED, STORIES)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_each_id_is_done_once_in_many_more_orders(raw: Any, part: int) -> None:
-    for number in range(EXAMPLES // PARTS):
-        _tell(raw, SEED + STORIES + number * PARTS + part)
+def test_each_id_is_done_once_in_many_more_orders(uri: str, raw: Any, part: int) -> None:
+    stories = EXAMPLES // PARTS
+    _tell(uri, raw, SEED + STORIES + part * stories, stories)

@@ -1,28 +1,24 @@
 """Sequences behave as a model of them does, whatever happens to their items in whatever order.
 
-Hypothesis makes up the histories. The model knows of each sequence its items in their order, which of them are first,
+The model knows of each sequence its items in their order, which of them are first,
 who has reserved them, and which dead letters hold it. After each step all that is stored is compared with it: places,
 heads, control documents.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import hypothesis
-import mongomock
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import mongoq
+from tests.model.runs import SEED, run_histories
 
-SEED = int(os.environ.get("MONGOQ_SEED", "20261127"))
 START = datetime.fromisoformat("2126-01-01T00:00:00+00:00")
 """Far away: the server's TTL monitor goes by its own clock."""
 LEASE = 10
@@ -370,33 +366,20 @@ class Sequences(RuleBasedStateMachine):
                     yield (queue, sequence), [(each.number, each.head) for each in line]
 
 
-def _run(make_raw: Callable[[], Any], examples: int, steps: int = 40) -> None:
-    @hypothesis.seed(SEED)
-    def machine() -> Sequences:
-        return Sequences(make_raw())
-
-    profile = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        database=None,
-        print_blob=True,
-        report_multiple_bugs=False,
-        phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-    )
-    factory: Any = machine
-    run_state_machine_as_test(factory, settings=profile)
+def _run(make_raw: Callable[[], Any], examples: int) -> None:
+    run_histories(lambda: Sequences(make_raw()), examples, seed=SEED, steps=40)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300)
 def test_sequences_behave_as_their_model_does(raw: Any) -> None:
     _run(lambda: raw, 12)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300)
 def test_sequences_of_a_virtual_broker_behave_as_their_model_does() -> None:
-    _run(lambda: mongomock.MongoClient(tz_aware=True).db.mongoq, 12)
+    import mongomock
+
+    _run(lambda: mongomock.MongoClient(tz_aware=True).db.mongoq, 8)
 
 
 @pytest.mark.prove

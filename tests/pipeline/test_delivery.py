@@ -122,6 +122,7 @@ def test_what_was_not_started_goes_back_when_the_run_is_stopped(server_site: Sit
         assert site.queue("raw").size(state="reserved") == 0
 
 
+@pytest.mark.prove
 def test_a_run_may_take_longer_than_the_lease_of_an_item_that_is_gone(server_site: Site) -> None:
     site = server_site
     site.queue("raw").push("slow")
@@ -136,6 +137,7 @@ def test_a_run_may_take_longer_than_the_lease_of_an_item_that_is_gone(server_sit
     assert site.payloads("out") == [False]
 
 
+@pytest.mark.prove
 def test_a_lease_that_is_kept_in_the_moment_its_item_leaves_loses_nothing(
     server_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,7 @@ def test_a_stage_that_stops_takes_nothing_from_its_other_queues(server_site: Sit
     assert (payloads, stopped.value.queue, site.queue("two").size(state=None)) == (["bad"], "one", 1)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("engine", ["threads", "asyncio"])
 def test_at_most_once_bears_with_a_server_that_goes_away(
     uri: str, database: str, broker: mongoq.Broker, client: MongoClient[Any], engine: str
@@ -252,6 +253,7 @@ def test_a_block_that_is_cancelled_as_it_ends_leaves_no_task_and_no_item(
     assert broker.queue("raw").counts() == mongoq.Counts(ready=10)
 
 
+@pytest.mark.prove
 def test_a_run_ends_soon_when_its_broker_is_closed(uri: str, database: str, broker: mongoq.Broker) -> None:
     broker.queue("raw").push_many(range(10))
 
@@ -292,6 +294,7 @@ def test_a_drain_sees_what_a_filter_sends_back_to_a_queue_that_was_found_empty(
     assert [item.id for item in broker.queue("out").peek(5)] == pushed
 
 
+@pytest.mark.prove
 def test_a_hundred_thousand_that_do_not_fit_keep_nobody_from_stopping(broker: mongoq.Broker) -> None:
     queue = broker.queue("raw")
     for _ in range(10):

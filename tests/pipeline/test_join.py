@@ -490,6 +490,7 @@ def test_several_processes_join_at_once(server_site: Site, on: Any) -> None:
     assert (server_site.broker.queues(), left_over(server_site)) == (["out"], [])
 
 
+@pytest.mark.prove
 def test_those_who_wait_are_not_looked_through(server_site: Site) -> None:
     """Who comes looks at its own value and at one place, by an index, however many wait."""
     pipeline, join = joining(on=None)
@@ -548,6 +549,7 @@ def test_who_was_given_up_and_comes_back_is_missed_no_more(server_site: Site, la
     assert raw.count_documents({"missed": {"$exists": True}, "q": {"$exists": True}}) == 0
 
 
+@pytest.mark.prove
 def test_a_drain_ends_when_what_was_given_up_has_been_run(server_site: Site) -> None:
     pipeline, join = joining(timeout=0.2, missing="pass")
     join(both)
@@ -745,6 +747,7 @@ def test_one_that_is_too_large_to_go_on_alone_goes_to_the_error_path(site: Site)
     assert site.broker.queues() == ["graph.errors", "out"]
 
 
+@pytest.mark.prove
 def test_empty_places_are_passed_in_few_looks(server_site: Site) -> None:
     """All who wait are removed at once."""
     site = server_site
@@ -847,6 +850,7 @@ def test_an_entry_that_cannot_be_looked_at_fails_alone(site: Site) -> None:
     assert [letter.payload for letter in site.queue("graph.errors").peek(5)] == [[1, 2]]
 
 
+@pytest.mark.prove
 def test_a_drain_waits_for_who_is_just_given_up(server_site: Site) -> None:
     """Somebody else has taken one whose time is up, and is gone; it comes back when that lease ends."""
     site = server_site

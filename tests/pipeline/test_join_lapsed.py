@@ -27,6 +27,7 @@ def slow(client: Any) -> Iterator[None]:
     client.admin.command("configureFailPoint", "failCommand", mode="off")
 
 
+@pytest.mark.prove
 def test_what_has_lapsed_is_settled_before_it_lapses_again(
     server_site: Site, slow: None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -244,6 +244,7 @@ def test_a_run_holds_who_is_put_off(broker: mongoq.Broker, monkeypatch: pytest.M
     assert [item.payload for item in broker.queue("out").peek(5)] == [{"id": 1, "of": "b"}]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("strangers", [0, 700])
 def test_queues_that_are_full_are_joined_to_the_last(server_site: Site, strangers: int) -> None:
     """Those who are at the head of one queue alone shift all others."""

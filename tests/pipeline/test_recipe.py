@@ -504,6 +504,7 @@ def test_a_key_that_is_given_twice_is_found_among_very_many() -> None:
         without_doubles([*pairs, ("k499999", 1)])
 
 
+@pytest.mark.prove
 def test_names_of_very_many_queues_are_looked_at_once_each() -> None:
     """Compared with each other they would take an hour."""
     queues = [f"q{n}" for n in range(300_000)]

@@ -203,6 +203,7 @@ def signals() -> Iterator[list[int]]:
         signal.signal(number, handler)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_drain_tells_whether_it_was_interrupted(
     broker: mongoq.Broker, number: signal.Signals, signals: list[int]

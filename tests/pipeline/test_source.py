@@ -193,6 +193,7 @@ def test_large_records_are_pushed_in_smaller_batches(server_site: Site) -> None:
     assert [payload["n"] for payload in server_site.payloads("raw")] == list(range(12))
 
 
+@pytest.mark.prove
 def test_a_slow_generator_waits_for_no_full_batch(server_site: Site) -> None:
     go_on = threading.Event()
 
@@ -443,6 +444,7 @@ def test_other_stages_go_on_when_a_source_has_stopped(broker: mongoq.Broker) -> 
         until(lambda: got)
 
 
+@pytest.mark.prove
 def test_a_lost_lease_aborts_the_batch_and_the_source_waits_for_it(
     server_site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:

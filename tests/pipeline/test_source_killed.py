@@ -106,6 +106,7 @@ def test_of_two_processes_one_runs_the_source_and_the_other_takes_over(
     assert in_queue == list(range(len(in_queue)))
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("kind", ["request", "reply"])
 @pytest.mark.parametrize("command", ["commitTransaction", "insert", "update", "find", "findAndModify"])
 def test_losses_on_the_network_lose_and_repeat_nothing(

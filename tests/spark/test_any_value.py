@@ -77,6 +77,7 @@ def read_back(*payloads: Any, naive: bool) -> list[dict[str, Any]]:
     return decode(b"".join(bson.encode(item, codec_options=codec_options()) for item in items), naive=naive)
 
 
+@pytest.mark.prove
 @anything
 @given(payloads=st.lists(values, min_size=1, max_size=4), naive=st.booleans())
 def test_the_default_columns_take_every_value_and_its_json_parses(payloads: list[Any], naive: bool) -> None:
@@ -101,6 +102,7 @@ FIELDS = [
 ]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.dataType.simpleString() + "j" * bool(field.metadata))
 def test_a_column_of_every_type_takes_or_refuses_every_value(field: StructField) -> None:
     refusing, nulling = Columns(StructType([field])), Columns(StructType([field]), "PERMISSIVE")
@@ -118,6 +120,7 @@ def test_a_column_of_every_type_takes_or_refuses_every_value(field: StructField)
     takes_or_refuses()
 
 
+@pytest.mark.prove
 @anything
 @given(sample=st.lists(values, min_size=1, max_size=5), naive=st.booleans())
 @example(sample=[{"\ufffd": Binary(b"", 4)}], naive=False)

@@ -28,6 +28,7 @@ def payloads(reader: Any) -> Any:
     return payloads
 
 
+@pytest.mark.prove
 def test_the_payload_holds_these_fields_only(store: Any, payloads: Any, load: Any) -> None:
     store.add({"a": 1, "b": {"c": 2, "d": 3}, "big": "x" * 1000})
     store.add({"b": None})

@@ -38,6 +38,7 @@ def flew(store: Any, trail: Any = None, **payload: Any) -> None:
     store.add(flight, queue=DONE, when=None, processed=store.now, trail=trail)
 
 
+@pytest.mark.prove
 def test_delays_are_summed_up_by_carrier_by_hour_in_new_york_and_by_weather(store: Any, read: Any) -> None:
     rain = {"visib": 3.0, "precip": 0.2, "wind_speed": 10.0}
     flew(store, airline="A", departure_delay=16, scheduled=datetime(2013, 1, 1, 10, 15, tzinfo=UTC), weather=rain)
@@ -56,12 +57,14 @@ def test_delays_are_summed_up_by_carrier_by_hour_in_new_york_and_by_weather(stor
     }
 
 
+@pytest.mark.prove
 def test_an_empty_history_is_an_empty_report(read: Any) -> None:
     report = read()
     assert (report.flights, report.carriers, report.hours, report.dead, report.stages) == (0, [], [], [], [])
     assert list(report.weather.values()) == [[], [], []]
 
 
+@pytest.mark.prove
 def test_an_item_waits_from_its_last_settlement_until_it_is_taken_and_runs_until_it_is_settled(
     store: Any, read: Any
 ) -> None:
@@ -78,6 +81,7 @@ def test_an_item_waits_from_its_last_settlement_until_it_is_taken_and_runs_until
     assert enrich.running == Times(200, 290)
 
 
+@pytest.mark.prove
 def test_throughput_leaves_out_the_pauses(store: Any, read: Any) -> None:
     for settled in (0, 100, 200, 300, 60_000, 60_100, 3_600_000):
         flew(store, [hop("raw", "check", settled, settled, None)])
@@ -85,12 +89,14 @@ def test_throughput_leaves_out_the_pauses(store: Any, read: Any) -> None:
     assert (check.items, check.per_second) == (7, 10.0)
 
 
+@pytest.mark.prove
 def test_a_stage_that_never_settled_two_in_a_row_has_no_throughput(store: Any, read: Any) -> None:
     for settled in (0, 60_000):
         flew(store, [hop("raw", "check", settled, settled, None)])
     assert [stage.per_second for stage in read().stages] == [None]
 
 
+@pytest.mark.prove
 def test_no_stage_waited_while_a_letter_was_dead_and_the_dead_count_as_settled(store: Any, read: Any) -> None:
     checked = hop("raw", "check", 0, 10, "checked")
     died = hop("checked", "enrich", 30, 50, ERRORS)

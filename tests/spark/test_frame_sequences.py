@@ -49,6 +49,7 @@ def work_off(frames: Frames, pipeline: mongoq.Pipeline) -> dict[str, int]:
     return total
 
 
+@pytest.mark.prove
 def test_items_of_a_sequence_go_on_in_their_order(frames: Frames) -> None:
     names = ["a", "b", None]
     frames.broker.queue("checked").push_many([{"n": n} for n in range(9)], sequences=[names[n % 3] for n in range(9)])
@@ -73,6 +74,7 @@ def test_an_output_stays_in_no_sequence_unless_its_stage_says_so(frames: Frames)
     assert arrivals(frames) == {None: [1]}
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("columns", ["made", "kept", "fork"])
 def test_a_function_of_the_payload_chooses_the_sequence(frames: Frames, columns: str) -> None:
     customers = ["ann", "bob", "free"]
@@ -99,6 +101,7 @@ def test_a_function_of_the_payload_chooses_the_sequence(frames: Frames, columns:
     assert left_over(frames) == []
 
 
+@pytest.mark.prove
 def test_a_column_of_the_returned_frame_goes_before_the_stage(frames: Frames) -> None:
     from pyspark.sql import functions as f
 
@@ -116,6 +119,7 @@ def test_a_column_of_the_returned_frame_goes_before_the_stage(frames: Frames) ->
     assert "column _sequence: " in dead["error"]["message"]
 
 
+@pytest.mark.prove
 def test_a_function_that_fails_for_an_output_fails_its_item_alone(frames: Frames) -> None:
     frames.push({"n": 1}, {"n": 2}, {"n": 3})
     pipeline = frames.pipeline(outputs="out")
@@ -136,6 +140,7 @@ def test_a_function_that_fails_for_an_output_fails_its_item_alone(frames: Frames
     assert "1 to 1,024 bytes" in reasons[0]
 
 
+@pytest.mark.prove
 def test_a_recipe_gives_a_frame_stage_its_sequence(frames: Frames) -> None:
     stage = {"from": "checked", "to": "out", "handler": f"{__name__}:same", "frame": {"schema": "n int"}}
     recipe = {"name": "flights", "errors": "errors", "outputs": "out", "stages": [{**stage, "sequence": "keep"}]}

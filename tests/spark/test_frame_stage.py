@@ -103,6 +103,7 @@ def test_several_rows_of_an_item_are_a_fork_wherever_they_come_from(frames: Fram
     assert frames.documents("checked") == []
 
 
+@pytest.mark.prove
 def test_payloads_stay_as_they_are_where_no_column_makes_one(frames: Frames) -> None:
     payload = {"n": 1, "id": mongoq.Broker.__name__, "at": frames.store.now, "raw": b"\0"}
     frames.push(payload)
@@ -116,6 +117,7 @@ def test_payloads_stay_as_they_are_where_no_column_makes_one(frames: Frames) -> 
     assert frames.payloads("kept") == [payload]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     ("returned", "kind"),
     [
@@ -131,6 +133,7 @@ def test_what_has_not_run_and_what_is_wrong_is_a_failure_of_a_sink(frames: Frame
     assert {each["error"]["type"] for each in frames.documents("errors")} == {kind}
 
 
+@pytest.mark.prove
 def test_without_a_schema_the_payload_is_json(frames: Frames) -> None:
     frames.push({"n": 1}, [1, 2], None)
     pipeline = frames.pipeline(outputs="out")
@@ -144,6 +147,7 @@ def test_without_a_schema_the_payload_is_json(frames: Frames) -> None:
     assert frames.payloads("out") == [None, [1, 2], {"n": 1}]
 
 
+@pytest.mark.prove
 def test_the_trail_and_the_delivery_hash_are_those_of_workers(frames: Frames) -> None:
     frames.push({"n": 1}, queue="raw")
     pipeline = frames.pipeline(outputs="out", trail="payloads")
@@ -213,6 +217,7 @@ def test_an_item_of_a_join_has_the_hash_that_workers_know_it_by() -> None:
     assert digest == delivery_hash("enrich", [Item(document, None, now, "namespace")])
 
 
+@pytest.mark.prove
 def test_a_function_that_raises_fails_the_items_and_not_the_query(frames: Frames) -> None:
     frames.push(*({"n": n} for n in range(3)))
     pipeline = frames.pipeline(outputs="out")
@@ -278,6 +283,7 @@ def test_a_task_that_fails_for_one_row_fails_that_item_alone(frames: Frames) -> 
     assert sorted(each["payload"]["n"] for each in frames.documents("out")) == sorted(set(range(1, 13)) - {8})
 
 
+@pytest.mark.prove
 def test_what_does_not_fit_the_schema_is_a_dead_letter(frames: Frames) -> None:
     frames.push({"n": 1}, {"n": "one"})
     pipeline = frames.pipeline(outputs="out")
@@ -338,6 +344,7 @@ def test_what_no_stage_can_return_fails_the_items_and_loses_nothing(
         assert each["error"]["type"] == "mongoq.errors.OutcomeInvalid"
 
 
+@pytest.mark.prove
 def test_without_an_error_queue_the_stage_stops_and_the_others_go_on(frames: Frames) -> None:
     frames.push(*({"n": n} for n in range(3)))
     pipeline = frames.pipeline(errors=None, outputs="out")
@@ -356,6 +363,7 @@ def test_without_an_error_queue_the_stage_stops_and_the_others_go_on(frames: Fra
     assert (back["_id"], back["reserved"]) == (query.failure.item_id, False)
 
 
+@pytest.mark.prove
 def test_a_sink_is_done_with_what_it_was_given(frames: Frames, tmp_path: Path) -> None:
     frames.push(*({"n": n} for n in range(4)))
     pipeline = frames.pipeline()
@@ -423,6 +431,7 @@ def _until(fulfilled: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to that")
 
 
+@pytest.mark.prove
 def test_a_lost_checkpoint_loses_no_item(frames: Frames) -> None:
     frames.push({"n": 1}, {"n": 2})
     pipeline = frames.pipeline(outputs="out")
@@ -445,6 +454,7 @@ def _failing(*_: Any) -> Any:
     raise RuntimeError("not today")
 
 
+@pytest.mark.prove
 def test_what_cannot_be_written_is_no_fault_of_the_items(frames: Frames) -> None:
     frames.push({"n": 1})
     pipeline = frames.pipeline(outputs="out")

@@ -105,6 +105,7 @@ def test_a_query_reads_each_item_once_and_goes_on_where_it_ended(run: Any, proce
     assert run() == []
 
 
+@pytest.mark.prove
 def test_a_batch_whose_sink_failed_is_read_again_as_it_was(run: Any, processed: Any) -> None:
     ids = processed(400, 300, 200)
     assert run(maxItems=2, fails=1) == [sorted(ids[:2]), ids[2:]]

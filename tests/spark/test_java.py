@@ -64,6 +64,7 @@ def test_the_java_of_java_home_comes_first(java: Path, tmp_path: Path, monkeypat
         check()
 
 
+@pytest.mark.prove
 def test_the_java_that_the_tests_run_on_will_do(spark: object) -> None:
     check()
 

@@ -115,6 +115,7 @@ def test_a_bad_option_is_named(change: dict[str, str | None], sentence: str, kin
         ReadOptions.parse(arguments)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("change", [{"quue": "x"}, {"queue": ""}])
 def test_spark_says_so_when_the_table_is_loaded(load: Any, change: dict[str, str]) -> None:
     with pytest.raises(Exception, match=f"{next(iter(change))}: "):

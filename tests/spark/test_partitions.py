@@ -152,6 +152,7 @@ def churn(store: Any) -> Iterator[None]:
     thread.join()
 
 
+@pytest.mark.prove
 def test_what_stays_is_read_once_while_others_come_and_go(store: Any, by_id: Any, churn: None) -> None:
     stay = {str(each) for each in store.add_many(1500)}
     for _ in range(10):
@@ -194,6 +195,7 @@ def test_record_batches_are_bounded_by_bytes(store: Any, reader: Any) -> None:
     assert max(batches) < 17_000_000  # one item is more than a batch should hold
 
 
+@pytest.mark.prove
 def test_spark_reads_large_payloads(store: Any, load: Any) -> None:
     for _ in range(20):
         store.add({"blob": "x" * 1_000_000})

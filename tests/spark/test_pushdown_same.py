@@ -243,6 +243,7 @@ def column(path: tuple[str, ...], literals: list[Any]) -> Any:
     return pytest.param(path, literals, id=name, marks=[pytest.mark.prove] if name in ALIKE else [])
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "literals"), [column(*each) for each in PATHS])
 def test_no_filter_leaves_out_what_it_keeps_in_spark(
@@ -254,6 +255,7 @@ def test_no_filter_leaves_out_what_it_keeps_in_spark(
             assert expected - set(comparison.read_ids("all", filter)) == set(), filter
 
 
+@pytest.mark.prove
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

@@ -103,6 +103,7 @@ def test_a_batch_that_failed_is_read_again_the_same_by_the_next_start(streams: S
     assert streams.count_remaining() == 0
 
 
+@pytest.mark.prove
 def test_available_now_takes_nothing_that_came_later(streams: Streams) -> None:
     streams.store.add_many(3)
     numbers: list[int] = []
@@ -115,6 +116,7 @@ def test_available_now_takes_nothing_that_came_later(streams: Streams) -> None:
     assert (sorted(numbers), streams.count_reserved(), streams.count_remaining()) == ([0, 1, 2], 0, 3)
 
 
+@pytest.mark.prove
 def test_a_query_goes_on_after_a_stop_and_only_one_runs_under_a_name(streams: Streams) -> None:
     numbers: list[int] = []
     collect = lambda frame, _: numbers.extend(row.n for row in frame.collect())  # noqa: E731
@@ -133,6 +135,7 @@ def test_a_query_goes_on_after_a_stop_and_only_one_runs_under_a_name(streams: St
     assert (sorted(numbers), streams.count_reserved(), streams.count_remaining()) == ([0, 0, 1, 1, 2], 0, 0)
 
 
+@pytest.mark.prove
 def test_a_new_checkpoint_begins_with_what_the_old_one_left(streams: Streams) -> None:
     ids = streams.store.add_many(3)
     with pytest.raises(Exception, match="not today"):
@@ -148,6 +151,7 @@ def test_a_new_checkpoint_begins_with_what_the_old_one_left(streams: Streams) ->
     assert (len(batches), len(batches[1]), streams.count_remaining()) == (2, 1, 0)
 
 
+@pytest.mark.prove
 def test_what_the_batch_itself_settled_and_what_others_took_is_left_alone(streams: Streams) -> None:
     moved, dropped, untouched = streams.store.add_many(3)
     collection = streams.store.collection
@@ -191,6 +195,7 @@ def test_several_items_are_made_of_one_whatever_task_fails_between(streams: Stre
     assert (streams.count_reserved(), streams.count_remaining()) == (0, 0)
 
 
+@pytest.mark.prove
 def test_windows_of_a_watermark_on_the_time_of_entry_are_complete_without_what_is_late(
     streams: Streams, spark: Any
 ) -> None:
@@ -271,6 +276,7 @@ def _until(fulfilled: Callable[[], bool], *, looks: int = 2_000) -> None:
     raise AssertionError("it did not come to that")
 
 
+@pytest.mark.prove
 def test_what_does_not_fit_is_separated_and_moved_where_it_belongs(streams: Streams) -> None:
     fits, misfit = (streams.store.add({"n": n}) for n in (1, "one"))
     frame = streams.load("_id string, _token string, n int, _corrupt string", mode="permissive")

@@ -135,6 +135,7 @@ def test_a_row_that_cannot_be_written_is_named(spark: Any, save: Any) -> None:
         save(spark.range(1).selectExpr("'{private' AS payload"))
 
 
+@pytest.mark.prove
 def test_credentials_are_not_in_errors(spark: Any, auth_server: Any, target: Target, save: Any) -> None:
     wrong = auth_server.uri.replace("s3cret-p4ss", "wr0ng")
     with pytest.raises(Exception, match="the server refused the credentials of the option uri") as caught:
@@ -207,6 +208,7 @@ def small_batches(spark: Any) -> Iterator[None]:
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
+@pytest.mark.prove
 @pytest.mark.usefixtures("small_batches")
 def test_a_job_that_failed_halfway_is_done_again_under_its_label(
     spark: Any, target: Target, save: Any, tmp_path: Path

@@ -103,6 +103,7 @@ def _stored(field: spark.StructField, values: list[Any]) -> tuple[pa.RecordBatch
     return batch, [bson.decode(raw, ENCODING.options) for raw in wrapped]
 
 
+@pytest.mark.prove
 @settings(max_examples=300, deadline=None)
 @given(types, NAMES, st.data())
 def test_what_is_written_is_read_equal(typed: Typed, name: str, data: st.DataObject) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import mongoq
-from tests.clients import opened
 from tests.shells import Awaited, Shell
 from tests.stored.dump import HERE, Dump, loaded
 from tests.waiting import PATIENCE
@@ -55,34 +54,36 @@ def broker(store: Any, clock: mongoq.VirtualClock) -> Iterator[mongoq.Broker]:
         yield broker
 
 
-@pytest.fixture(params=("sync", "aio"))
-async def shell(
-    request: pytest.FixtureRequest, store: Any, clock: mongoq.VirtualClock, uri: str, database: str
-) -> AsyncIterator[Shell]:
-    """A broker of the collection, of each kind."""
-    if request.param == "sync":
+@pytest.fixture
+async def shell(dump: Dump, store: Any, clock: mongoq.VirtualClock, uri: str, database: str) -> AsyncIterator[Shell]:
+    """A broker of the collection: of asyncio for the latest dump, a synchronous one for those before it."""
+    if dump is not read(LATEST):
         with mongoq.Broker(store, clock=clock) as broker:
             yield Shell("sync", Awaited(broker), store, clock, lambda: Awaited(mongoq.Broker(store, clock=clock)))
         return
+    from tests.clients import opened
+
     async with opened("aio", uri) as client:
         collection = client[database]["mongoq"]
         async with mongoq.AsyncBroker(collection, clock=clock) as own:
             yield Shell("aio", own, store, clock, lambda: mongoq.AsyncBroker(collection, clock=clock))
 
 
-@pytest.fixture(params=("threads", "asyncio"))
+@pytest.fixture
 def drain(
-    request: pytest.FixtureRequest, broker: mongoq.Broker, clock: mongoq.VirtualClock, uri: str, database: str
+    dump: Dump, broker: mongoq.Broker, clock: mongoq.VirtualClock, uri: str, database: str
 ) -> Callable[[mongoq.Pipeline], None]:
-    """A function that drains a pipeline: in threads, or on an event loop."""
+    """A function that drains a pipeline: on an event loop for the latest dump, in threads for those before it."""
 
     def drain(pipeline: mongoq.Pipeline) -> None:
-        if request.param == "threads":
+        if dump is not read(LATEST):
             pipeline.drain(broker, signals=False)
         else:
             asyncio.run(asyncio.wait_for(drained(pipeline), PATIENCE))
 
     async def drained(pipeline: mongoq.Pipeline) -> None:
+        from tests.clients import opened
+
         async with opened("aio", uri) as client, mongoq.AsyncBroker(client[database]["mongoq"], clock=clock) as own:
             await pipeline.drain_async(own, signals=False)
 

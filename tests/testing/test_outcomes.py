@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.model.outcomes import Failed, Release
 from mongoq.testing import AsyncVirtualBroker, VirtualBroker, VirtualWorker
-from mongoq.worker.outcome_resolver import OutcomeResolver
 
 FIXED = mongoq.Fixed(10)
 
@@ -120,13 +118,20 @@ def test_success_on_is_done_with_the_error(virtual: VirtualBroker, worker: Virtu
     assert (result.outcome, type(result.error)) == ("done", KeyError)
 
 
-@pytest.mark.parametrize("answer", [mongoq.Drop, mongoq.Move("$bad"), SystemExit(3), StopIteration()])
+@pytest.mark.parametrize(
+    "answer",
+    [mongoq.Drop, mongoq.Outcome(), mongoq.Move("$bad"), SystemExit(3), mongoq.TransactionsUnavailable("standalone")],
+)
 def test_what_fails_a_worker_is_a_retry(virtual: VirtualBroker, worker: VirtualWorker, answer: Any) -> None:
     register(worker, answer)
     virtual.queue("orders").push(1)
     result = worker.run_one("orders")
     assert result.outcome == "retry"
-    expected = {type: mongoq.OutcomeInvalid, mongoq.Move: mongoq.QueueNameInvalid}
+    expected = {
+        type: mongoq.OutcomeInvalid,
+        mongoq.Outcome: mongoq.OutcomeInvalid,
+        mongoq.Move: mongoq.QueueNameInvalid,
+    }
     assert type(result.error) is expected.get(type(answer), type(answer))
 
 
@@ -279,11 +284,16 @@ def wrap_without_a_cause(virtual: VirtualBroker, queue: Any) -> Any:
         raise KeyError("order")  # noqa: B904
 
 
-HANDLERS = [transact, push_in_a_session, push_many_in_a_session, wrap, wrap_without_a_cause]
+HANDLERS = [
+    (transact, None),
+    (push_in_a_session, None),
+    (push_many_in_a_session, 5),
+    (wrap, None),
+    (wrap_without_a_cause, None),
+]
 
 
-@pytest.mark.parametrize("batch", [None, 5])
-@pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: handler.__name__)
+@pytest.mark.parametrize(("handler", "batch"), HANDLERS)
 def test_a_transaction_is_no_failure_of_the_item_and_ends_the_run_of_the_test(
     virtual: VirtualBroker, worker: VirtualWorker, handler: Any, batch: int | None
 ) -> None:
@@ -313,17 +323,6 @@ async def test_and_of_a_coroutine_as_well() -> None:
         assert [item.attempts for item in await virtual.queue("orders").peek()] == [0]
 
 
-@pytest.mark.parametrize("sessions", [True, False])
-def test_the_error_of_a_server_without_transactions_stays_a_failure(
-    virtual: VirtualBroker, worker: VirtualWorker, sessions: bool
-) -> None:
-    register(worker, mongoq.TransactionsUnavailable("a standalone server at db:27017") if sessions else OSError())
-    virtual.queue("orders").push(1)
-    result = worker.run_one("orders")
-    assert result is not None
-    assert result.outcome == "retry"
-
-
 def test_a_fork_of_an_item_that_runs_at_most_once_is_moved(virtual: VirtualBroker) -> None:
     pipeline = mongoq.Pipeline("line", outputs=["a", "b"])
 
@@ -337,29 +336,42 @@ def test_a_fork_of_an_item_that_runs_at_most_once_is_moved(virtual: VirtualBroke
     assert [virtual.queue(name).peek()[0].payload for name in ("a", "b")] == [1, 2]
 
 
-def test_an_item_that_is_released_has_no_result(
-    virtual: VirtualBroker, worker: VirtualWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches = register(worker, None, batch=2)
+# --- later and too late ---------------------------------------------------------------------------
+
+
+def test_the_result_of_an_item_that_is_put_off(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    outcomes: list[Any] = [mongoq.Later(600), mongoq.Later(when=virtual.clock.now() + timedelta(hours=1)), None]
+
+    @worker.consumer("orders", max_retries=0)
+    def handle(payload: Any) -> Any:
+        return outcomes.pop(0)
+
     orders = virtual.queue("orders")
-    released, refused = orders.push_many(["other", "odd"])
-    monkeypatch.setattr(OutcomeResolver, "refusal", lambda *_: [Release(), Failed("odd", delay=60)])
-    [result] = worker.run_batch("orders")
-    assert (result.item.id, result.outcome, result.error) == (refused, "retry", "odd")
-    back = orders.get(released)
-    assert back is not None
-    assert (back.state, back.attempts) == ("ready", 0)
-    assert batches == []
-
-
-@pytest.mark.parametrize("outcome", [None, mongoq.Retry(), mongoq.Outcome()])
-def test_an_outcome_that_no_code_knows_is_a_retry(
-    virtual: VirtualBroker, worker: VirtualWorker, monkeypatch: pytest.MonkeyPatch, outcome: Any
-) -> None:
-    register(worker, 1)
-    virtual.queue("orders").push(1)
-    monkeypatch.setattr(OutcomeResolver, "outcomes", lambda *_: [outcome])
+    id = orders.push("a")
     result = worker.run_one("orders")
     assert result is not None
-    assert (result.outcome, type(result.error)) == ("retry", mongoq.OutcomeInvalid)
-    assert virtual.queue("orders").size() == 1
+    assert (result.outcome, result.error, result.delay) == ("later", None, timedelta(minutes=10))
+    assert (orders.get(id).attempts, worker.run_one("orders")) == (0, None)
+    virtual.advance(600)
+    result = worker.run_one("orders")
+    assert result is not None
+    assert (result.outcome, result.delay, result.item.attempts) == ("later", timedelta(minutes=50), 1)
+    virtual.advance(3_000)
+    result = worker.run_one("orders")
+    assert result is not None
+    assert result.outcome == "done"
+
+
+def test_an_expired_item_is_not_run(virtual: VirtualBroker, worker: VirtualWorker) -> None:
+    handled: list[Any] = []
+    worker.consumer("orders")(handled.append)
+    orders = virtual.queue("orders", on_expired="dead")
+    orders.push("late", expires=300)
+    orders.push("good", expires=301)
+    virtual.advance(300)
+    result = worker.run_one("orders")
+    assert result is not None
+    assert (result.outcome, handled) == ("done", ["good"])
+    assert worker.run_one("orders") is None
+    (letter,) = orders.dead.peek()
+    assert (letter.payload, letter.origin.reason) == ("late", "expired")

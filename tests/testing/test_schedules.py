@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from datetime import UTC, datetime, timedelta
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 import mongoq
 from mongoq.testing import AsyncVirtualBroker, VirtualBroker, VirtualWorker
-from mongoq.worker.consumer import ConsumerOptions
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -105,8 +104,7 @@ def test_a_schedule_takes_the_options_of_a_consumer(virtual: VirtualBroker, work
     virtual.advance(180)
     worker.run_until_idle()
     assert [[tick.at for tick in ticks] for ticks in seen] == [[START + timedelta(minutes=n) for n in (1, 2, 3)]]
-    consumer = worker._consumers["report"]
-    assert (consumer.concurrency, consumer.context.settings.max_running) == (2, 1)
+    assert virtual.queue("report").limits().max_running == 1
     with pytest.raises(mongoq.ArgumentInvalid, match="^on_timeout: .* needs a max_time"):
         worker.schedule("other", on_timeout="release", **options)
     with pytest.raises(TypeError, match="paralel"):
@@ -117,9 +115,9 @@ def test_a_schedule_takes_the_options_of_a_consumer(virtual: VirtualBroker, work
 @pytest.mark.parametrize("kind", [mongoq.Worker, mongoq.AsyncWorker])
 def test_the_options_of_a_schedule_are_those_of_the_consumer(kind: Any) -> None:
     parameters = set(inspect.signature(kind.consumer).parameters) - {"self", "queue"}
-    assert set(ConsumerOptions.__annotations__) == parameters
     expected = {name: get_type_hints(kind.consumer)[name] for name in parameters}
-    assert get_type_hints(ConsumerOptions) == expected
+    (options,) = get_args(get_type_hints(kind.schedule)["consumer"])
+    assert get_type_hints(options) == expected
 
 
 def test_ticks_are_values(virtual: VirtualBroker) -> None:

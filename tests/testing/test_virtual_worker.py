@@ -352,16 +352,16 @@ def test_no_thread_is_started(virtual: VirtualBroker, worker: VirtualWorker) -> 
 
 
 def test_a_broker_that_nobody_closes_leaves_no_loop_behind() -> None:
-    worker = VirtualBroker().worker()
-    loops = []
+    virtual = VirtualBroker()
+    worker, loops = virtual.worker(), []
 
     @worker.consumer("orders")
     async def handle(_: int) -> None:
         loops.append(asyncio.get_running_loop())
 
-    worker._broker.queue("orders").push(1)
+    virtual.queue("orders").push(1)
     worker.run_one("orders")
-    del worker, handle
+    del virtual, worker, handle
     gc.collect()
     assert loops[0].is_closed()
 

@@ -124,6 +124,7 @@ def go_by_tab(browser: Any, selector: str, text: str = "") -> None:
     pytest.fail(f"Tab does not lead to {selector} {text}")
 
 
+@pytest.mark.prove
 def test_tab_leads_to_everything_and_the_focus_is_seen(browser: Any, served: tuple[str, list[str]]) -> None:
     for address in served[1]:
         browser.get(address)
@@ -156,6 +157,7 @@ def test_letters_go_back_by_keyboard_alone(browser: Any, served: tuple[str, list
     assert (broker.queue("orders").size(), broker.queue("orders").dead.size()) == (3, 0)
 
 
+@pytest.mark.prove
 def test_a_setting_and_a_payload_are_changed_by_keyboard(
     browser: Any, served: tuple[str, list[str]], broker: mongoq.Broker
 ) -> None:
@@ -180,12 +182,14 @@ def test_a_setting_and_a_payload_are_changed_by_keyboard(
     assert {"n": 7, "note": "b"} in [item.payload for item in broker.queue("orders").peek(9)]
 
 
+@pytest.mark.prove
 def test_a_phone_shows_all_without_scrolling_sideways(phone: Any, served: tuple[str, list[str]]) -> None:
     for address in served[1]:
         phone.get(address)
         assert phone.execute_script("return document.documentElement.scrollWidth") <= 360, address
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_texts_can_be_read(browser: Any, served: tuple[str, list[str]], scheme: str) -> None:
     browser.execute_cdp_cmd(
@@ -226,6 +230,7 @@ def test_times_are_in_the_zone_of_the_reader_and_in_utc(
     assert re.search(rf"\b0?{local}\b", shown.removesuffix(utc)), shown
 
 
+@pytest.mark.prove
 def test_a_page_recovers_by_itself_when_the_server_is_back(
     browser: Any, serve: Callable[[Any], str], broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +247,7 @@ def test_a_page_recovers_by_itself_when_the_server_is_back(
     until(lambda: "orders" in texts(browser, "tbody th a"))
 
 
+@pytest.mark.prove
 def test_what_a_reader_has_entered_is_not_renewed_away(
     browser: Any, served: tuple[str, list[str]], broker: mongoq.Broker
 ) -> None:

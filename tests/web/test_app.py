@@ -37,6 +37,7 @@ def test_a_connection_string_connects_at_the_first_call(
     assert [each["queue"] for each in api.get("/api/queues").json()["queues"]] == ["mails"]
 
 
+@pytest.mark.prove
 def test_a_server_that_is_away_is_unavailable_until_it_is_back(
     open_api: Any, uri: str, database: str, client: MongoClient[Any], broker: mongoq.Broker
 ) -> None:

@@ -91,6 +91,7 @@ def filled(broker: mongoq.Broker) -> mongoq.Broker:
     return broker
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("name", ["in_fastapi", "in_starlette"])
 def test_an_app_that_is_mounted_works_below_its_prefix(serve: Serve, filled: mongoq.Broker, name: str) -> None:
     with httpx.Client(base_url=serve(name, "app"), timeout=60) as client:
@@ -101,6 +102,7 @@ def test_an_app_that_is_mounted_works_below_its_prefix(serve: Serve, filled: mon
         check_prefix(client, "/queues", filled.queue("orders"))
 
 
+@pytest.mark.prove
 def test_sessions_of_django_decide(serve: Serve, tmp_path: Path, filled: mongoq.Broker) -> None:
     (tmp_path / "settings.py").write_text(SETTINGS)
     (tmp_path / "urls.py").write_text(URLS)

@@ -24,6 +24,7 @@ CHECKS = [
 CALLS = 32
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("level", ["act", "read", "none"])
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["allowed", "not allowed"])
 def test_each_answer_is_one_that_the_description_knows(

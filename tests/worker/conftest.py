@@ -1,4 +1,8 @@
-"""A desk for each kind of worker: the same handlers, run by threads, by tasks, and by threads of an asyncio worker."""
+"""A desk for a worker: the same handlers, run by threads, by tasks, or by threads of an asyncio worker.
+
+``Worker`` and ``AsyncWorker`` have one implementation, so most tests run on threads alone; ``every_kind`` and
+``in_tasks`` say otherwise.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,10 @@ from tests.worker.processes import Process
 
 KINDS = ("threads", "tasks", "plain")
 PATIENCE = 30.0
+
+every_kind = pytest.mark.parametrize("desk", KINDS, indirect=True)
+in_tasks = pytest.mark.parametrize("desk", ["tasks"], indirect=True)
+NO_RUN = ("the worker does not run",)
 
 Handler = Callable[..., Awaitable[Any]]
 
@@ -64,6 +72,7 @@ class Desk:
         self.database = database
         self.broker = broker
         self.consumers: list[tuple[Any, Callable[..., Any], dict[str, Any]]] = []
+        self.schedules: list[tuple[str, Handler, dict[str, Any]]] = []
         self.before: Callable[[], None] = lambda: None
         self._running: list[Running] = []
         self._workers: list[Any] = []
@@ -71,6 +80,15 @@ class Desk:
     def consume(self, queue: str, handler: Handler, **options: Any) -> None:
         """Have the next worker register a consumer."""
         self.consumers.append((queue, self._fitting(handler), options))
+
+    def schedule(self, name: str, handler: Handler, **options: Any) -> None:
+        """Have the next worker register a schedule."""
+        self.schedules.append((name, handler, options))
+
+    @property
+    def worker(self) -> Any:
+        """The worker that was started last."""
+        return self._workers[-1]
 
     def _fitting(self, handler: Handler) -> Callable[..., Any]:
         if self.kind == "tasks":
@@ -89,13 +107,14 @@ class Desk:
 
     def _started(self, options: dict[str, Any], *, drain: bool) -> Running:
         run = self._in_threads if self.kind == "threads" else self._in_tasks
-        begun = threading.Event()
-        running = Running(lambda: run(options, drain, begun), lambda: self._workers[-1].stop())
+        begun, own = threading.Event(), list[Any]()
+        running = Running(lambda: run(options, drain, begun), lambda: own[0].stop())
         self._running.append(running)
         while not begun.wait(0.05):
             if running.ended:
                 running.join()
-        while self._workers[-1]._engine is None and not running.ended:  # a stop before that is none
+        own.append(self.worker)
+        while self.worker.health().reasons == NO_RUN and not running.ended:  # a stop before that is none
             time.sleep(0.0005)
         return running
 
@@ -117,9 +136,18 @@ class Desk:
     def _registered(self, worker: Any) -> Any:
         for queue, handler, options in self.consumers:
             worker.consumer(queue, **options)(handler)
+        for name, handler, options in self.schedules:
+            worker.schedule(name, **options)(self._fitting(handler))
         self.before()
         self._workers.append(worker)
         return worker
+
+    def stop_all(self) -> None:
+        """Tell all workers to stop at once, and wait until they have."""
+        for worker in self._workers:
+            worker.stop()
+        for running in self._running:
+            running.join()
 
     def close(self) -> None:
         for running, worker in zip(self._running, self._workers, strict=True):
@@ -129,9 +157,9 @@ class Desk:
                 running.join()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["threads"])
 def desk(request: pytest.FixtureRequest, uri: str, database: str, broker: mongoq.Broker) -> Iterator[Desk]:
-    """A worker of each kind."""
+    """A worker of one kind."""
     opened = Desk(request.param, uri, database, broker)
     yield opened
     opened.close()

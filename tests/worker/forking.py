@@ -10,7 +10,6 @@ import asyncio
 import multiprocessing
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,28 +31,15 @@ def begin(payload: Any) -> int:
 def end_child(way: str) -> Any:
     if way == "exit":
         sys.exit(CODE)
-    if way == "exit with a text":
-        sys.exit("a text")
     if way == "raise":
         raise ValueError("a child's")
     return mongoq.Dead("a child's") if way == "return" else None
 
 
-def linger(begun: Any) -> None:
-    begun.set()
-    time.sleep(3600)
-
-
-def run_process(way: str) -> Any:
+def run_process() -> Any:
     """Run a process of ``multiprocessing`` to its end."""
-    context = multiprocessing.get_context("fork")
-    begun = context.Event()
-    work: Any = (sys.exit, CODE) if way == "process" else (linger, begun)
-    process = context.Process(target=work[0], args=work[1:])
+    process = multiprocessing.get_context("fork").Process(target=sys.exit, args=(CODE,))
     process.start()
-    if way == "terminate":
-        begun.wait()  # Python forgets a signal that comes in the middle of a fork
-        process.terminate()
     process.join()
     return process
 
@@ -65,9 +51,9 @@ def wait_for(child: int) -> None:
 
 def main(uri: str, database: str, kind: str, way: str) -> None:
     def plain(payload: Any) -> Any:
-        if way in ("process", "terminate"):
+        if way == "process":
             say("began", payload, os.getpid())
-            process = run_process(way)
+            process = run_process()
             say("child", process.exitcode)
             return None
         child = begin(payload)

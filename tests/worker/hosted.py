@@ -11,15 +11,18 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import mongoq
 from tests.worker.stoppable import say
 
-SECONDS = 1.0
 CODE = 7
 ready = threading.Event()
 """The program can stop what it runs."""
+received = threading.Event()
+healths: list[Callable[[], mongoq.Health]] = []
+"""Tells whether what runs has heard that it is to stop."""
 
 
 class Server:
@@ -30,6 +33,7 @@ class Server:
 
     def handle_exit(self, number: int, frame: Any) -> None:
         say("received", number)
+        received.set()
         self.should_exit.set()
 
     async def serve(self) -> None:
@@ -37,16 +41,23 @@ class Server:
             await asyncio.sleep(0.02)
 
 
+def stops() -> bool:
+    return received.is_set() and all(health().reasons == ("the worker stops",) for health in healths)
+
+
 def plain(payload: Any) -> None:
     ready.wait()
     say("begin", payload)
-    time.sleep(SECONDS)
+    while not stops():
+        time.sleep(0.01)
+    time.sleep(0 if healths else 0.3)  # nobody can ask a drain whether it has heard
     say("end", payload)
 
 
 async def task(payload: Any) -> None:
     say("begin", payload)
-    await asyncio.sleep(SECONDS)
+    while not stops():
+        await asyncio.sleep(0.01)
     say("end", payload)
 
 
@@ -66,10 +77,14 @@ async def in_loop(uri: str, database: str, host: str, *, signals: bool) -> None:
     before = signal.getsignal(signal.SIGTERM)
     async with mongoq.connect_async(uri, database=database) as broker:
         if host == "start_async":
-            async with pipeline_of(task).start_async(broker, signals=signals):
+            async with pipeline_of(task).start_async(broker, signals=signals) as run:
+                healths.append(run.health)
                 await server.serve()
+                run.stop()
+                await run.wait()
         else:
             worker = mongoq.AsyncWorker(broker)
+            healths.append(worker.health)
             worker.consumer("orders")(task)
             running = asyncio.create_task(worker.run(signals=signals))
             await server.serve()
@@ -80,20 +95,21 @@ async def in_loop(uri: str, database: str, host: str, *, signals: bool) -> None:
 
 def in_threads(uri: str, database: str, host: str, *, signals: bool) -> None:
     server = Server()
-    stops: list[Any] = []
+    calls: list[Any] = []
 
     def handle(number: int, frame: Any) -> None:
         server.handle_exit(number, frame)
         if host == "exit":
             sys.exit(CODE)
-        for stop in stops:
+        for stop in calls:
             stop()
 
     signal.signal(signal.SIGTERM, handle)
     with mongoq.connect(uri, database=database) as broker:
         if host == "start":
             with pipeline_of(plain).start(broker, signals=signals) as run:
-                stops.append(run.stop)
+                healths.append(run.health)
+                calls.append(run.stop)
                 ready.set()
                 run.wait()
         elif host == "drain":  # nobody else can stop it
@@ -102,8 +118,9 @@ def in_threads(uri: str, database: str, host: str, *, signals: bool) -> None:
             say("interrupted", progress.interrupted)
         else:
             worker = mongoq.Worker(broker)
+            healths.append(worker.health)
             worker.consumer("orders")(plain)
-            stops.append(worker.stop)
+            calls.append(worker.stop)
             ready.set()
             worker.run(signals=signals)
     say("restored", signal.getsignal(signal.SIGTERM) is handle)

@@ -7,10 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
-import pytest
-
 import mongoq
-from mongoq.worker.executor_aio import AioExecutor
 
 PATIENCE = 60
 OWN = tuple(f"mongoq-{loop}" for loop in ("beat", "drain", "fetch", "keep", "read", "run", "settle", "source"))
@@ -97,22 +94,3 @@ async def test_a_plain_function_whose_task_is_cancelled_is_waited_for(uri: str, 
         await asyncio.wait_for(running, PATIENCE)
         assert payloads == [1, 2]
         assert await queue.dead.size() == 0
-
-
-async def test_a_worker_that_is_cancelled_as_it_ends_leaves_no_task_behind() -> None:
-    free = asyncio.Event()
-    executor = AioExecutor(lambda error: None)
-
-    async def work() -> None:
-        await free.wait()
-
-    executor.start(work, "mongoq-beat")
-    closing = asyncio.create_task(executor.close(PATIENCE))
-    for _ in range(2):
-        await asyncio.sleep(0)
-        closing.cancel()
-    await asyncio.sleep(0)
-    free.set()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith(OWN)]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 import mongoq
-from mongoq.worker.fetch_limits import CircuitBreaker
 from tests.waiting import until
 from tests.worker.conftest import Desk
 
@@ -40,17 +37,6 @@ def test_while_the_other_side_is_down_items_are_tried_one_at_a_time_and_keep_the
     assert set(tried) == set(range(30))
 
 
-def test_without_it_every_failure_counts(desk: Desk, queue: mongoq.Queue[Any]) -> None:
-    queue.push_many(range(5))
-
-    async def handle(payload: int) -> None:
-        raise ConnectionError("down")
-
-    desk.consume("orders", handle, retry=mongoq.Fixed(0.01), max_retries=1)
-    desk.run()
-    assert queue.dead.size() == 5
-
-
 def test_what_is_dead_for_a_reason_of_its_own_does_not_close_it(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     queue.push_many(range(5))
 
@@ -60,22 +46,3 @@ def test_what_is_dead_for_a_reason_of_its_own_does_not_close_it(desk: Desk, queu
     desk.consume("orders", handle, probe=True, retry=mongoq.Fixed(3600))
     desk.run()
     assert queue.dead.size() == 5
-
-
-def test_the_first_failure_counts_and_those_behind_it_do_not() -> None:
-    probe = CircuitBreaker(mongoq.Exponential(1, cap=600, jitter=0))
-    assert [probe.record_failure(0), probe.record_failure(0), probe.record_failure(0)] == [True, False, False]
-    assert probe.is_open
-    assert probe.record_success()
-    assert not probe.is_open
-    assert not probe.record_success()
-    assert probe.record_failure(0)
-
-
-@pytest.mark.parametrize(("failures", "pause"), [(1, 1), (2, 2), (3, 4), (5, 16), (6, 30), (12, 30)])
-def test_tries_come_at_the_pace_of_the_policy_and_every_thirty_seconds_at_least(failures: int, pause: float) -> None:
-    probe = CircuitBreaker(mongoq.Exponential(1, cap=600, jitter=0))
-    for _ in range(failures):
-        probe.record_failure(100)
-    assert probe.pause(100) == pause
-    assert probe.pause(100 + pause) == 0

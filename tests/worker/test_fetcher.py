@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,11 +12,12 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandListener
 
 import mongoq
-from mongoq.protocol.claim.reserve_many import claim_exclusive
+from tests.waiting import until
+from tests.worker.conftest import Running
 from tests.worker.test_leases import stolen
 
-LEASE = timedelta(seconds=0.6)
-LATE = 0.4
+LEASE = timedelta(seconds=2)
+LATE = 1.2
 
 
 class Late(CommandListener):
@@ -25,18 +26,23 @@ class Late(CommandListener):
     Attributes:
         stealing: how many more.
         raw: where they are.
+        asked: when the first claim was sent.
     """
 
     def __init__(self, raw: Any) -> None:
         self.stealing, self.raw = 0, raw
+        self.asked: datetime | None = None
 
     def started(self, event: Any) -> None:
         if event.command_name == "update" and self.stealing:
-            self.stealing -= 1
-            stolen(self.raw, event.command["updates"][0]["q"]["_id"])
+            statement = event.command["updates"][0]
+            if statement["u"].get("$set", {}).keys() == {"when"}:
+                self.stealing -= 1
+                stolen(self.raw, statement["q"]["_id"])
 
     def succeeded(self, event: Any) -> None:
-        if event.command_name == "findAndModify":
+        if event.command_name == "findAndModify" and "orders" in str(event.reply.get("value")):
+            self.asked = self.asked or datetime.now(UTC)
             time.sleep(LATE)
 
     def failed(self, event: Any) -> None:
@@ -53,31 +59,36 @@ def late(uri: str, database: str, raw: Any) -> Iterator[tuple[Late, mongoq.Broke
     ):
         queue = broker.queue("orders")
         queue.push_many(["first", "second"])
-        assert len(queue.reserve_many(2, lease=0.05)) == 2
-        time.sleep(0.1)
+        past = datetime.now(UTC) - timedelta(seconds=1)
+        dead = {"when": past, "reserved": True, "token": None, "by": "gone:1:0", "attempts": 1}
+        raw.update_many({"q": "orders"}, {"$set": dead})
         yield listener, broker
 
 
-def taken(broker: mongoq.Broker) -> Any:
-    return broker._driver.run(claim_exclusive(broker.queue("orders")._context, LEASE))
+def test_what_was_claimed_late_is_held_for_a_whole_lease(late: tuple[Late, mongoq.Broker]) -> None:
+    listener, broker = late
+    ends: list[datetime] = []
+    worker = mongoq.Worker(broker)
 
+    @worker.consumer("orders", lease=LEASE)
+    def handle(_: Any, job: mongoq.Job) -> None:
+        assert job.item.lease_until is not None
+        ends.append(job.item.lease_until)
 
-def test_what_was_claimed_late_is_held_for_a_whole_lease(late: tuple[Late, mongoq.Broker], raw: Any) -> None:
-    _, broker = late
-    began = broker._context.clock.now()
-    item, lapsed = taken(broker)
-    assert (item.payload, lapsed) == ("first", True)
-    assert item.lease_until >= began + timedelta(seconds=LATE) + LEASE
-    assert raw.find_one({"_id": item.id})["when"] == item.lease_until
-    broker.queue("orders").commit(item)
+    worker.run(drain=True)
+    assert len(ends) == 2
+    assert listener.asked is not None
+    assert ends[0] >= listener.asked + timedelta(seconds=LATE) + LEASE - timedelta(seconds=0.1)
 
 
 def test_what_was_lost_meanwhile_is_not_handed_out(late: tuple[Late, mongoq.Broker], raw: Any) -> None:
     listener, broker = late
     listener.stealing = 1
-    item, _ = taken(broker)
-    assert item.payload == "second"
+    payloads: list[Any] = []
+    worker = mongoq.Worker(broker)
+    worker.consumer("orders", lease=LEASE)(payloads.append)
+    running = Running(worker.run, worker.stop)
+    until(lambda: payloads)
+    running.stop()
+    assert payloads == ["second"]
     assert raw.find_one({"payload": "first"})["by"] == "thief"
-    listener.stealing = 0
-    broker.queue("orders").commit(item)
-    assert taken(broker) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -12,7 +13,7 @@ from pymongo import MongoClient
 
 import mongoq
 from tests.waiting import until
-from tests.worker.conftest import Desk
+from tests.worker.conftest import Desk, every_kind
 
 COMMANDS = ["find", "update", "findAndModify", "aggregate", "getMore", "delete", "insert", "hello", "ping"]
 
@@ -31,22 +32,21 @@ def away(client: MongoClient[Any], desk: Desk) -> Iterator[Callable[[bool], None
     client.admin.command("configureFailPoint", "failCommand", mode="off")
 
 
+@every_kind
 def test_a_worker_is_healthy_while_it_consumes(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     found: list[mongoq.Health] = []
     queue.push(1)
 
     async def handle(payload: Any) -> None:
-        worker = desk._workers[-1]
+        worker = desk.worker
         found.append(worker.health())
         worker.stop()
         found.append(worker.health())
 
     desk.consume("orders", handle)
-    healths: list[mongoq.Health] = []
-    desk.before = lambda: None
     desk.start().join()
-    healths.append(desk._workers[-1].health())
-    assert [one.reasons for one in [*found, *healths]] == [(), ("the worker stops",), ("the worker does not run",)]
+    found.append(desk.worker.health())
+    assert [one.reasons for one in found] == [(), ("the worker stops",), ("the worker does not run",)]
 
 
 def test_an_outage_is_a_reason_until_the_server_is_back(desk: Desk, queue: mongoq.Queue[Any], away: Any) -> None:
@@ -55,7 +55,7 @@ def test_an_outage_is_a_reason_until_the_server_is_back(desk: Desk, queue: mongo
 
     desk.consume("orders", handle)
     running = desk.start(heartbeat=0.1)
-    worker = desk._workers[-1]
+    worker = desk.worker
     until(lambda: worker.health().healthy)
     away(True)
     until(lambda: any("as it should" in reason for reason in worker.health().reasons))
@@ -71,7 +71,7 @@ def test_a_worker_that_finds_no_server_starts(desk: Desk, queue: mongoq.Queue[An
     desk.consume("orders", handle)
     desk.before = lambda: away(True)
     running = desk.start()
-    worker = desk._workers[-1]
+    worker = desk.worker
     until(lambda: len(worker.health().reasons) == 2)
     assert worker.health().reasons[0] == "the worker starts, and does not consume yet"
     away(False)
@@ -79,25 +79,23 @@ def test_a_worker_that_finds_no_server_starts(desk: Desk, queue: mongoq.Queue[An
     running.stop()
 
 
-@pytest.mark.parametrize("on_timeout", ["log", "release", "cancel"])
+@pytest.mark.parametrize(
+    ("desk", "on_timeout"), [("threads", "log"), ("threads", "release"), ("tasks", "cancel")], indirect=["desk"]
+)
 def test_a_consumer_whose_runs_do_not_end_is_a_reason(desk: Desk, queue: mongoq.Queue[Any], on_timeout: Any) -> None:
-    if on_timeout == "cancel" and desk.kind != "tasks":
-        pytest.skip("a thread cannot be cancelled")
-    ended: list[Any] = []
-    go = asyncio.Event()
+    go = threading.Event()
     queue.push(1)
 
     async def handle(payload: Any) -> None:
         while not go.is_set():
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
-        ended.append(payload)
 
     desk.consume("orders", handle, max_time=0.05, on_timeout=on_timeout, lease=30)
     running = desk.start()
-    worker = desk._workers[-1]
+    worker = desk.worker
     until(lambda: any("take too long" in reason for reason in worker.health().reasons))
-    go._value = True  # type: ignore[attr-defined]  # set from another thread, without waking anybody
+    go.set()
     until(lambda: worker.health().healthy)
     running.stop()
 

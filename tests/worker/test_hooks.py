@@ -15,9 +15,9 @@ import pytest
 import mongoq
 from mongoq.testing import AsyncVirtualBroker, VirtualBroker
 from tests.waiting import until
+from tests.worker.conftest import KINDS
 
 TENANT = ContextVar("TENANT", default="nobody")
-KINDS = ["threads", "tasks", "plain"]
 Register = Callable[[Any], object]
 
 
@@ -112,10 +112,8 @@ def test_a_hook_runs_in_the_thread_and_the_context_of_the_handler(
     assert seen == [("tenant 1", in_main), ("tenant 1", True), ("tenant 2", in_main), ("tenant 2", True)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("takes_job", [False, True])
 def test_the_job_of_a_hook_has_the_item_the_consumer_the_worker_and_the_result(
-    kind: str, takes_job: bool, uri: str, database: str, queue: mongoq.Queue[Any]
+    uri: str, database: str, queue: mongoq.Queue[Any]
 ) -> None:
     facts: list[Any] = []
     names: list[str] = []
@@ -130,27 +128,15 @@ def test_the_job_of_a_hook_has_the_item_the_consumer_the_worker_and_the_result(
 
     def register(worker: Any) -> None:
         worker.around(hook)
-        if takes_job and kind == "tasks":
+        worker.consumer("orders")(lambda payload, job: {"of": job.item.payload})
 
-            async def task(payload: Any, job: Any) -> Any:
-                return {"of": job.item.payload}
-
-            worker.consumer("orders")(task)
-        elif takes_job:
-            worker.consumer("orders")(lambda payload, job: {"of": job.item.payload})
-        else:
-            worker.consumer("orders")(fitting(kind, lambda payload: {"of": payload}))
-
-    drain(kind, uri, database, register)
+    drain("threads", uri, database, register)
     assert facts == [("orders", {"trace": "t"}, 1, "orders", {"of": {"a": 1}})]
     assert f":{os.getpid()}:" in names[0]
     assert "/" in names[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_exception_of_a_handler_reaches_all_hooks(
-    kind: str, uri: str, database: str, queue: mongoq.Queue[Any]
-) -> None:
+def test_the_exception_of_a_handler_reaches_all_hooks(uri: str, database: str, queue: mongoq.Queue[Any]) -> None:
     log: list[Any] = []
     queue.push(1)
 
@@ -160,20 +146,17 @@ def test_the_exception_of_a_handler_reaches_all_hooks(
     def register(worker: Any) -> None:
         worker.around(make_hook("a", log))
         worker.around(make_hook("b", log))
-        worker.consumer("orders", max_retries=0)(fitting(kind, handle))
+        worker.consumer("orders", max_retries=0)(handle)
 
-    drain(kind, uri, database, register)
+    drain("threads", uri, database, register)
     assert log == [("a", "enter"), ("b", "enter"), ("b", "KeyError"), ("a", "KeyError")]
     (letter,) = queue.dead.peek(10)
     assert letter.error is not None
     assert letter.error.type == "KeyError"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("where", ["call", "enter", "exit"])
-def test_an_exception_of_a_hook_fails_the_run(
-    kind: str, where: str, uri: str, database: str, queue: mongoq.Queue[Any]
-) -> None:
+@pytest.mark.parametrize("where", ["call", "exit"])
+def test_an_exception_of_a_hook_fails_the_run(where: str, uri: str, database: str, queue: mongoq.Queue[Any]) -> None:
     log: list[Any] = []
     queue.push(1)
 
@@ -194,18 +177,17 @@ def test_an_exception_of_a_hook_fails_the_run(
     def register(worker: Any) -> None:
         worker.around(make_hook("outer", log))
         worker.around(Failing)
-        worker.consumer("orders", max_retries=0)(fitting(kind, lambda payload: log.append(payload)))
+        worker.consumer("orders", max_retries=0)(log.append)
 
-    drain(kind, uri, database, register)
+    drain("threads", uri, database, register)
     assert log == [("outer", "enter"), *([1] if where == "exit" else []), ("outer", "ValueError")]
     (letter,) = queue.dead.peek(10)
     assert letter.error is not None
     assert (letter.error.type, letter.error.message) == ("ValueError", where)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_hook_that_suppresses_an_exception_makes_the_run_a_success(
-    kind: str, uri: str, database: str, queue: mongoq.Queue[Any]
+    uri: str, database: str, queue: mongoq.Queue[Any]
 ) -> None:
     queue.push(1)
 
@@ -214,26 +196,13 @@ def test_a_hook_that_suppresses_an_exception_makes_the_run_a_success(
 
     def register(worker: Any) -> None:
         worker.around(lambda job: contextlib.suppress(KeyError))
-        worker.consumer("orders", max_retries=0)(fitting(kind, handle))
+        worker.consumer("orders", max_retries=0)(handle)
 
-    drain(kind, uri, database, register)
+    drain("threads", uri, database, register)
     assert (queue.size(), queue.dead.size()) == (0, 0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_outcome_passes_through_hooks(kind: str, uri: str, database: str, queue: mongoq.Queue[Any]) -> None:
-    queue.push(1)
-
-    def register(worker: Any) -> None:
-        worker.around(make_hook("a", []))
-        worker.consumer("orders")(fitting(kind, lambda payload: mongoq.Move("next")))
-
-    drain(kind, uri, database, register)
-    assert (queue.size(), queue.dead.size()) == (0, 0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_is_one_call_inside_its_hooks(kind: str, uri: str, database: str, queue: mongoq.Queue[Any]) -> None:
+def test_a_batch_is_one_call_inside_its_hooks(uri: str, database: str, queue: mongoq.Queue[Any]) -> None:
     batches: list[Any] = []
     queue.push_many([1, 2, 3])
 
@@ -244,9 +213,9 @@ def test_a_batch_is_one_call_inside_its_hooks(kind: str, uri: str, database: str
 
     def register(worker: Any) -> None:
         worker.around(hook)
-        worker.consumer("orders", batch=3)(fitting(kind, lambda payloads: [None, mongoq.Dead("x"), None]))
+        worker.consumer("orders", batch=3)(lambda payloads: [None, mongoq.Dead("x"), None])
 
-    drain(kind, uri, database, register)
+    drain("threads", uri, database, register)
     assert batches == [([1, 2, 3], [None, mongoq.Dead("x"), None])]
     assert [item.payload for item in queue.dead.peek(10)] == [2]
 
@@ -313,10 +282,7 @@ def test_a_coroutine_that_is_cancelled_after_its_time_leaves_its_hooks(
     assert letter.error.type == "TimeoutError"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_forked_child_ends_inside_the_hooks(
-    kind: str, uri: str, database: str, queue: mongoq.Queue[Any], tmp_path: Any
-) -> None:
+def test_a_forked_child_ends_inside_the_hooks(uri: str, database: str, queue: mongoq.Queue[Any], tmp_path: Any) -> None:
     notes = tmp_path / "notes"
     queue.push(1)
 
@@ -333,25 +299,11 @@ def test_a_forked_child_ends_inside_the_hooks(
 
     def register(worker: Any) -> None:
         worker.around(hook)
-        worker.consumer("orders")(fitting(kind, handle))
+        worker.consumer("orders")(handle)
 
-    drain(kind, uri, database, register)
+    drain("threads", uri, database, register)
     assert notes.read_text() == f"{os.getpid()}\n"
     assert queue.size() == 0
-
-
-def test_a_worker_without_hooks_runs_the_handlers_themselves(broker: mongoq.Broker) -> None:
-    handlers: list[Any] = []
-    worker = mongoq.Worker(broker)
-
-    @worker.consumer("orders")
-    def handle(payload: Any) -> None:
-        assert worker._engine is not None
-        handlers.append(worker._engine.loops[0].consumer)
-
-    broker.queue("orders").push(1)
-    worker.run(drain=True)
-    assert (handlers[0].handler, handlers[0].takes_job) == (handle, False)
 
 
 async def coroutine_function(job: Any) -> None:
@@ -369,13 +321,11 @@ def generator(job: Any) -> Iterator[None]:
 @pytest.mark.parametrize(
     "hook, advice",
     [
-        (1, "a function from the job"),
         (coroutine_function, "coroutine function"),
         (async_generator, "asynccontextmanager"),
         (generator, "contextlib.contextmanager"),
         (contextlib.asynccontextmanager(async_generator), "AsyncWorker"),
         (lambda: contextlib.nullcontext(), "the job"),
-        (lambda job, more: contextlib.nullcontext(), "the job"),
     ],
 )
 def test_what_cannot_be_a_hook_is_refused_at_once(broker: mongoq.Broker, hook: Any, advice: str) -> None:
@@ -438,11 +388,10 @@ def hooked_pipeline(log: list[Any], *, asynchronous: bool = False, **options: An
 STEPS = [("first", "in", 1), ("last", "out", 1)]
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once"])
-def test_a_pipeline_has_hooks_around_its_stages(broker: mongoq.Broker, delivery: str) -> None:
+def test_a_pipeline_has_hooks_around_its_stages(broker: mongoq.Broker) -> None:
     log: list[Any] = []
     broker.queue("in").push(1)
-    hooked_pipeline(log, delivery=delivery).drain(broker)
+    hooked_pipeline(log, delivery="at-most-once").drain(broker)
     assert log == STEPS
 
 
@@ -500,15 +449,6 @@ def test_a_virtual_worker_has_the_hooks_of_production_and_its_own() -> None:
     assert result.outcome == "retry"
     entered = [("production", "enter"), ("test", "enter"), 1]
     assert log == [*entered, ("test", "KeyError"), ("production", "KeyError")]
-
-
-def test_a_virtual_worker_has_the_hooks_of_a_pipeline() -> None:
-    virtual = VirtualBroker()
-    log: list[Any] = []
-    worker = virtual.worker(hooked_pipeline(log))
-    virtual.queue("in").push(1)
-    worker.run_until_idle()
-    assert log == STEPS
 
 
 async def test_an_asynchronous_virtual_worker_has_asynchronous_hooks() -> None:

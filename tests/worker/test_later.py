@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import mongoq
+from tests.waiting import until
 from tests.worker.conftest import Desk
 
 
@@ -32,33 +32,19 @@ def test_an_item_that_is_put_off_uses_up_no_retry(
 
 def test_until_a_time(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     id = queue.push("a")
-    until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    when = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     seen: list[Any] = []
 
     async def handle(payload: Any) -> Any:
         seen.append(payload)
-        return mongoq.Later(when=until)
+        return mongoq.Later(when=when)
 
     desk.consume("orders", handle)
     running = desk.start()
-    while (found := queue.get(id)) is None or found.due != until:
-        pass
+    found = until(lambda: next((item for item in [queue.get(id)] if item and item.due == when), None))
+    assert found is not None
     running.stop()
     assert (seen, found.state, found.attempts) == (["a"], "scheduled", 0)
-
-
-def test_each_item_of_a_batch_has_its_own_outcome(desk: Desk, queue: mongoq.Queue[Any], raw: Any) -> None:
-    queue.push_many(range(4))
-    runs = Counter[int]()
-
-    async def handle(payloads: list[int]) -> Any:
-        runs.update(payloads)
-        return [mongoq.Later(0.05) if n % 2 and runs[n] == 1 else None for n in payloads]
-
-    desk.consume("orders", handle, batch=4, max_retries=0)
-    desk.run()
-    assert runs == {0: 1, 1: 2, 2: 1, 3: 2}
-    assert queue.dead.size() == 0
 
 
 def test_a_circuit_breaker_does_not_see_it(desk: Desk, queue: mongoq.Queue[Any]) -> None:

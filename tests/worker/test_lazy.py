@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -15,7 +15,8 @@ import pytest
 
 import mongoq
 from mongoq.testing import VirtualBroker
-from tests.worker.conftest import Desk
+from tests.waiting import until
+from tests.worker.conftest import Desk, every_kind
 
 
 async def work(payload: Any) -> None:
@@ -76,54 +77,45 @@ LAZY: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.fixture(params=LAZY)
-def lazy(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    """Makes a value that has not run."""
-    return LAZY[request.param]
-
-
 def assert_failed(letters: list[mongoq.Item[Any]], number: int = 1) -> None:
     assert [letter.error.type for letter in letters if letter.error] == ["mongoq.errors.OutcomeInvalid"] * number
     assert all("was returned" in letter.error.message for letter in letters if letter.error)
 
 
-def test_what_has_not_run_is_a_failure(broker: mongoq.Broker, lazy: Callable[[Any], Any]) -> None:
+def test_what_has_not_run_is_a_failure_such_as_a_cursor(broker: mongoq.Broker) -> None:
     queue = broker.queue("orders")
-    queue.push(1)
+    queue.push_many(list(LAZY))
     worker = mongoq.Worker(broker)
-    worker.consumer("orders", max_retries=0)(lambda payload: lazy(payload))
+    worker.consumer("orders", max_retries=0)(lambda name: LAZY[name](name))
     worker.run(drain=True)
-    assert_failed(queue.dead.peek(9))
+    letters = queue.dead.peek(99)
+    assert {letter.payload for letter in letters} == LAZY.keys()
+    assert_failed(letters, len(LAZY))
 
 
-@pytest.mark.parametrize("batch", [None, 3])
-@pytest.mark.parametrize("factory", [steps, work])
-def test_so_it_is_in_every_worker(
-    desk: Desk, queue: mongoq.Queue[Any], factory: Callable[[Any], Any], batch: int | None
-) -> None:
+@every_kind
+def test_so_it_is_in_every_worker(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     queue.push_many([1, 2, 3])
+    desk.broker.queue("batches").push_many([1, 2, 3])
 
-    async def handle(payload: Any) -> Any:
-        return factory(payload) if batch is None else [factory(number) for number in payload]
+    async def handle(payload: int) -> Any:
+        return steps(payload)
 
-    desk.consume("orders", handle, batch=batch, max_retries=0)
+    async def handle_batch(payloads: list[int]) -> Any:
+        return [work(payload) for payload in payloads]
+
+    desk.consume("orders", handle, max_retries=0)
+    desk.consume("batches", handle_batch, batch=3, max_retries=0)
     desk.run()
     assert_failed(queue.dead.peek(9), 3)
+    assert_failed(desk.broker.queue("batches").dead.peek(9), 3)
 
 
-@pytest.mark.parametrize("factory", [steps, work, LAZY["map"]])
-@pytest.mark.parametrize("at_most_once", [False, True])
-@pytest.mark.parametrize("to", [None, "out"])
-def test_what_has_not_run_is_a_failure_of_a_stage(
-    broker: mongoq.Broker, factory: Callable[[Any], Any], to: str | None, *, at_most_once: bool
-) -> None:
-    delivery: Any = "at-most-once" if at_most_once else "exactly-once"
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once"])
+def test_what_has_not_run_is_a_failure_of_a_stage(broker: mongoq.Broker, delivery: Any) -> None:
     broker.queue("in").push(1)
-    pipeline = mongoq.Pipeline("lazy", errors="lazy.errors", outputs=["out"] if to else [])
-    if to is None:
-        pipeline.sink("in", max_retries=0, delivery=delivery)(lambda payload: factory(payload))
-    else:
-        pipeline.stage("in", to=to, max_retries=0, delivery=delivery)(lambda payload: factory(payload))
+    pipeline = mongoq.Pipeline("lazy", errors="lazy.errors", outputs=["out"])
+    pipeline.stage("in", to="out", max_retries=0, delivery=delivery)(lambda payload: steps(payload))
     pipeline.drain(broker)
     letters = broker.queue("lazy.errors").peek(5)
     assert [letter.error.type for letter in letters if letter.error] == ["mongoq.errors.OutcomeInvalid"]
@@ -141,47 +133,38 @@ def test_one_entry_that_has_not_run_is_that_item_s_failure(broker: mongoq.Broker
     assert sorted(item.payload for item in broker.queue("out").peek(5)) == [1, 3]
 
 
-@pytest.mark.parametrize("returned", [lambda *pair: steps(pair), lambda *pair: ValueError(pair)])
-def test_a_join_that_returns_what_has_not_run_fails(broker: mongoq.Broker, returned: Callable[..., Any]) -> None:
+def test_a_join_that_returns_what_has_not_run_fails(broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("lazy", errors="lazy.errors")
-    pipeline.join(["a", "b"], on=None, max_retries=0)(returned)
+    pipeline.join(["a", "b"], on=None, max_retries=0)(lambda *pair: steps(pair))
     broker.queue("a").push(1)
     broker.queue("b").push(2)
     with pipeline.start(broker) as run:
-        while not broker.queue("lazy.errors").size():
-            assert not run.ended
+        until(lambda: broker.queue("lazy.errors").size() or run.ended)
     [letter] = broker.queue("lazy.errors").peek(5)
     assert letter.payload == [1, 2]
 
 
-@pytest.mark.parametrize("format", ["pandas", "arrow"])
-@pytest.mark.parametrize("returned", [lambda frame: steps(frame), lambda frame: ValueError(frame)])
-def test_a_stage_on_frames_that_returns_what_has_not_run_fails(
-    broker: mongoq.Broker, format: Any, returned: Callable[[Any], Any]
-) -> None:
+def test_a_stage_on_frames_that_returns_what_has_not_run_fails(broker: mongoq.Broker) -> None:
     broker.queue("in").push_many([{"n": 1}, {"n": 2}])
     pipeline = mongoq.Pipeline("lazy", errors="lazy.errors")
-    pipeline.batch_stage("in", format=format, max_retries=0)(returned)
+    pipeline.batch_stage("in", format="arrow", max_retries=0)(lambda frame: steps(frame))
     pipeline.drain(broker)
     assert broker.queue("lazy.errors").size() == 2
 
 
-def test_a_virtual_worker_says_the_same(lazy: Callable[[Any], Any]) -> None:
+def test_a_virtual_worker_says_the_same() -> None:
     with VirtualBroker() as virtual:
         worker = virtual.worker()
-        worker.consumer("orders", max_retries=0)(lambda payload: lazy(payload))
-        virtual.queue("orders").push(1)
-        result = worker.run_one("orders")
-        assert result is not None
-        assert result.outcome == "dead"
-        assert_failed(virtual.queue("orders").dead.peek(2))
+        worker.consumer("orders", max_retries=0)(lambda name: LAZY[name](name))
+        virtual.queue("orders").push_many(list(LAZY))
+        assert {result.outcome for result in worker.run_until_idle()} == {"dead"}
+        assert_failed(virtual.queue("orders").dead.peek(99), len(LAZY))
 
 
-@pytest.mark.parametrize("batch", [None, 2])
-def test_a_virtual_worker_takes_a_returned_exception_for_a_raised_one(batch: int | None) -> None:
+def test_a_virtual_worker_takes_a_returned_exception_for_a_raised_one() -> None:
     with VirtualBroker() as virtual:
         worker = virtual.worker()
-        worker.consumer("orders", max_retries=0, batch=batch)(lambda _: LookupError("nothing"))
+        worker.consumer("orders", max_retries=0)(lambda _: LookupError("nothing"))
         virtual.queue("orders").push_many([1, 2])
         results = worker.run_until_idle()
         assert [result.outcome for result in results] == ["dead", "dead"]
@@ -194,7 +177,7 @@ def test_a_returned_exception_is_a_failed_run(desk: Desk, queue: mongoq.Queue[An
     async def handle(payload: str) -> Any:
         return ValueError(payload) if payload == "bad" else KeyError(payload)
 
-    desk.consume("orders", handle, max_retries=1, retry=mongoq.Fixed(0.01), success_on=KeyError)
+    desk.consume("orders", handle, max_retries=1, retry=mongoq.Fixed(0), success_on=KeyError)
     desk.run()
     (letter,) = queue.dead.peek(9)
     assert letter.error is not None
@@ -202,14 +185,14 @@ def test_a_returned_exception_is_a_failed_run(desk: Desk, queue: mongoq.Queue[An
     assert (letter.payload, letter.error.type, letter.origin.attempts) == ("bad", "ValueError", 2)
 
 
-@pytest.mark.parametrize("returned", [[1], (), {"a": 1}, range(3), "text", MagicMock(), pytest, Cursor])
-def test_what_holds_values_is_success(broker: mongoq.Broker, returned: Any) -> None:
+def test_what_holds_values_is_success(broker: mongoq.Broker) -> None:
+    values = [[1], (), {"a": 1}, range(3), "text", MagicMock(), pytest, Cursor]
     queue = broker.queue("orders")
-    queue.push(1)
+    queue.push_many(range(len(values)))
     worker = mongoq.Worker(broker)
-    worker.consumer("orders", max_retries=0)(lambda _: returned)
+    worker.consumer("orders", max_retries=0)(values.__getitem__)
     worker.run(drain=True)
-    assert queue.dead.size() == 0
+    assert queue.dead.peek(9) == []
 
 
 def test_a_coroutine_that_is_not_run_is_closed(broker: mongoq.Broker) -> None:
@@ -259,19 +242,6 @@ def test_a_generator_is_refused_at_its_registration(broker: mongoq.Broker, handl
         pipeline.check()
     refusals = [fault for fault in caught.value.faults if "generator" in fault]
     assert [fault.split(":")[0] for fault in refusals] == ["stage 'sink'", "stage 'join'"]
-
-
-def test_a_decorated_generator_fails_its_runs(broker: mongoq.Broker) -> None:
-    @wraps(steps)
-    def wrapped(payload: Any) -> Any:
-        return steps(payload)
-
-    queue = broker.queue("orders")
-    queue.push(1)
-    worker = mongoq.Worker(broker)
-    worker.consumer("orders", max_retries=0)(wrapped)
-    worker.run(drain=True)
-    assert_failed(queue.dead.peek(2))
 
 
 def test_a_coroutine_function_in_an_object_or_a_partial_is_seen(uri: str, database: str, broker: mongoq.Broker) -> None:

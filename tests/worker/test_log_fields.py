@@ -51,19 +51,6 @@ def test_a_failure_has_all_fields(desk: Desk, queue: mongoq.Queue[Any], caplog: 
     json.dumps({name: value for name, value in vars(first).items() if name.startswith("mongoq_")})
 
 
-def test_so_has_a_declared_death(desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture) -> None:
-    (id,) = queue.push_many(["x"])
-
-    async def handle(payload: Any) -> Any:
-        return mongoq.Dead("no address")
-
-    desk.consume("orders", handle)
-    desk.run()
-    (record,) = records(caplog, "declared dead")
-    assert (record.mongoq_queue, record.mongoq_item, record.mongoq_attempt) == ("orders", str(id), 1)
-    assert record.mongoq_duration >= 0
-
-
 def test_so_has_a_run_that_takes_too_long(
     desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,18 +84,16 @@ async def fail_oddly(payload: Any) -> None:
         raise odd from error
 
 
-@pytest.mark.parametrize("handler", [fail, fail_oddly], ids=["plain", "odd"])
 def test_types_only_keep_messages_out_of_the_logs(
-    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture, handler: Any
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     queue.push(SECRET)
-    desk.consume("orders", handler, max_retries=0)
+    desk.consume("orders", fail_oddly, max_retries=0)
     desk.run(log_errors="type")
     text = formatted(caplog)
     assert SECRET not in text
     (record,) = records(caplog, "has failed in run")
-    kind = "ValueError" if handler is fail else "Odd"
-    assert f"{kind} at {__file__}:" in record.getMessage()
+    assert f"Odd at {__file__}:" in record.getMessage()
     assert "Traceback" in text
     assert f'File "{__file__}"' in text
     (letter,) = queue.dead.peek(10)
@@ -116,35 +101,22 @@ def test_types_only_keep_messages_out_of_the_logs(
     assert SECRET in letter.error.message  # the item keeps it
 
 
-def test_messages_are_logged_by_default(desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture) -> None:
-    queue.push("x")
-    desk.consume("orders", fail, max_retries=0)
-    desk.run()
-    assert f"ValueError: {SECRET}" in formatted(caplog)
-
-
-@pytest.mark.parametrize(
-    "outcome",
-    [mongoq.Dead(SECRET), mongoq.Retry(error=SECRET), ValueError(SECRET), [SECRET] * 2, mongoq.Move("$" + SECRET)],
-    ids=["dead", "retry", "exception", "wrong number", "impossible"],
-)
-def test_outcomes_keep_their_reasons_out_as_well(
-    broker: mongoq.Broker, caplog: pytest.LogCaptureFixture, outcome: Any
-) -> None:
-    queue = broker.queue("orders")
-    queue.push("x")
+def test_outcomes_keep_their_reasons_out_as_well(broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
+    outcomes = [mongoq.Dead(SECRET), mongoq.Retry(error=SECRET), ValueError(SECRET), mongoq.Move("$" + SECRET)]
+    queue, batches = broker.queue("orders"), broker.queue("batches")
+    queue.push_many(range(len(outcomes)))
+    batches.push("x")
     worker = mongoq.Worker(broker, log_errors="type")
-    batch = 1 if isinstance(outcome, list) else None
-    worker.consumer(queue, max_retries=0, batch=batch)(lambda payload: outcome)
+    worker.consumer(queue, max_retries=0)(outcomes.__getitem__)
+    worker.consumer(batches, max_retries=0, batch=1)(lambda _: [SECRET] * 2)
     worker.run(drain=True)
-    assert queue.dead.size() == 1
+    assert (queue.dead.size(), batches.dead.size()) == (len(outcomes), 1)
     assert SECRET not in formatted(caplog)
     assert records(caplog, "item ")
 
 
-@pytest.mark.parametrize("mode", ["message", "type"])
-def test_a_pipeline_has_the_option_too(broker: mongoq.Broker, caplog: pytest.LogCaptureFixture, mode: Any) -> None:
-    pipeline = mongoq.Pipeline("line", errors="line.errors", log_errors=mode)
+def test_a_pipeline_has_the_option_too(broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
+    pipeline = mongoq.Pipeline("line", errors="line.errors", log_errors="type")
 
     @pipeline.source(to="in")
     def rows(position: Any) -> Iterator[mongoq.Record]:
@@ -158,26 +130,16 @@ def test_a_pipeline_has_the_option_too(broker: mongoq.Broker, caplog: pytest.Log
     with contextlib.suppress(mongoq.StageStopped):
         pipeline.drain(broker)
     assert broker.queue("line.errors").size() == 1
-    assert (SECRET in formatted(caplog)) == (mode == "message")
+    assert SECRET not in formatted(caplog)
     assert "KeyError" in formatted(caplog)
     assert records(caplog, "source 'rows' stops")[0].mongoq_queue == "in"
 
 
-@pytest.mark.parametrize("value", ["types", None, True, ["type"]])
-def test_another_value_is_refused(broker: mongoq.Broker, value: Any) -> None:
+def test_another_value_is_refused(broker: mongoq.Broker) -> None:
+    value: Any = "types"
     with pytest.raises(mongoq.ArgumentInvalid, match="log_errors"):
         mongoq.Worker(broker, log_errors=value)
     pipeline = mongoq.Pipeline("line", log_errors=value)
     pipeline.sink("in")(print)
     with pytest.raises(mongoq.GraphInvalid, match="log_errors"):
         pipeline.check()
-
-
-def test_a_recipe_may_have_it() -> None:
-    recipe = {
-        "name": "line",
-        "errors": "line.errors",
-        "log_errors": "type",
-        "stages": [{"from": "in", "handler": "builtins:print"}],
-    }
-    assert mongoq.Pipeline.from_recipe(recipe).graph.log_errors == "type"

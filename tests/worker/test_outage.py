@@ -10,11 +10,6 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq import connection
-from mongoq.drivers.aio import driver as driver_aio
-from mongoq.drivers.threads import driver as driver_threads
-from mongoq.worker.aio import engine as engine_aio
-from mongoq.worker.threads import engine as engine_threads
 from tests.proxy import Proxy
 from tests.waiting import until
 from tests.worker.conftest import Desk
@@ -36,8 +31,8 @@ def test_the_health_notices_a_server_that_is_gone_before_the_driver_gives_a_comm
     desk: Desk, queue: mongoq.Queue[Any], proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk.consume("orders", ignore)
-    running = desk.start(heartbeat=3600)
-    worker = desk._workers[-1]
+    running = desk.start(heartbeat=3600, grace=0)
+    worker = desk.worker
     until(lambda: worker.health().healthy)
     proxy.stop()
     until(lambda: worker.health().reasons == ("the client knows no server that takes writes",))
@@ -45,14 +40,11 @@ def test_the_health_notices_a_server_that_is_gone_before_the_driver_gives_a_comm
     running.stop()
 
 
-def test_the_health_notices_a_server_that_answers_nothing(
-    desk: Desk, queue: mongoq.Queue[Any], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (engine_aio, engine_threads):
-        monkeypatch.setattr(module, "HEARTBEAT_WAIT_SECONDS", 1.0)
+@pytest.mark.prove
+def test_the_health_notices_a_server_that_answers_nothing(desk: Desk, queue: mongoq.Queue[Any], proxy: Proxy) -> None:
     desk.consume("orders", ignore)
     running = desk.start(heartbeat=0.1, grace=0)
-    worker = desk._workers[-1]
+    worker = desk.worker
     until(lambda: worker.health().healthy)
     proxy.hold()
     until(lambda: not worker.health().healthy)
@@ -67,18 +59,13 @@ def test_the_end_of_a_worker_waits_for_no_server_beyond_its_grace(
     queue: mongoq.Queue[Any],
     proxy: Proxy,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (engine_aio, engine_threads):
-        monkeypatch.setattr(module, "LAST_SETTLE_SECONDS", 3600.0)
-    for module in (driver_aio, driver_threads, connection):
-        monkeypatch.setattr(module, "FLUSH_TIMEOUT_SECONDS", 3600.0)
     desk.uri += "&serverSelectionTimeoutMS=3600000"
     begun = []
 
     async def handle(payload: Any) -> None:
         begun.append(payload)
-        while desk._workers[-1].health().healthy:
+        while desk.worker.health().healthy:
             await asyncio.sleep(0.01)
 
     desk.consume("orders", handle, concurrency=2)
@@ -86,7 +73,7 @@ def test_the_end_of_a_worker_waits_for_no_server_beyond_its_grace(
     running = desk.start(grace=0.5)
     until(lambda: len(begun) == 2)
     proxy.stop()
-    until(lambda: not desk._workers[-1].health().healthy)
+    until(lambda: not desk.worker.health().healthy)
     running.stop()
     assert "some items could not be given back; they come back when their leases end" in caplog.messages
     assert not [text for text in caplog.messages if "tries again" in text]

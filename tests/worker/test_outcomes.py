@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pandas as pd
 import pytest
 from pydantic import BaseModel
 
 import mongoq
-from mongoq.worker.outcome_resolver import OutcomeResolver
-from tests.worker.conftest import Desk
+from tests.worker.conftest import KINDS, Desk, every_kind
 
 QUICK = mongoq.Fixed(0.01)
 
@@ -34,17 +32,17 @@ class Texts(Exception):
         raise RuntimeError("no text")
 
 
-@pytest.mark.parametrize("returned", [None, 0, False, "", {"retry": True}, [1], mongoq.Drop()])
-def test_any_return_value_is_success(desk: Desk, queue: mongoq.Queue[Any], returned: Any) -> None:
+def test_any_return_value_is_success(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    values = [None, 0, False, "", {"retry": True}, [1], mongoq.Drop()]
     queue.configure(history=3600)
-    queue.push({"n": 1})
+    queue.push_many(range(len(values)))
 
-    async def handle(payload: Any) -> Any:
-        return returned
+    async def handle(payload: int) -> Any:
+        return values[payload]
 
     desk.consume("orders", handle)
     desk.run()
-    assert [item.attempts for item in queue.history()] == [1]
+    assert [item.attempts for item in queue.history()] == [1] * len(values)
     assert queue.dead.counts() == mongoq.Counts()
 
 
@@ -92,6 +90,7 @@ def test_the_delay_between_runs_is_what_the_policy_says(desk: Desk, queue: mongo
     assert [round(delay.total_seconds(), 3) for delay in came] == [0.05, 0.1, 0.15]
 
 
+@every_kind
 def test_outcomes_say_otherwise(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     queue.push_many(["retry", "dead", "drop", "move", "payload", "patch", "later"], headers={"from": "here"})
     runs: list[tuple[str, int]] = []
@@ -132,105 +131,56 @@ def test_a_patch_changes_the_payload_on_its_way(desk: Desk, queue: mongoq.Queue[
     assert desk.broker.queue("next").peek(1)[0].payload == {"n": 2, "seen": True}
 
 
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (mongoq.Retry, "the class Retry was returned; return Retry(…)"),
-        (mongoq.Drop, "the class Drop was returned; return Drop(…)"),
-        (mongoq.Move("$no"), "a queue name cannot begin with '$'"),
-        (mongoq.Move("next", payload=object()), "object"),
-        (mongoq.Move("next", patch={"$where": {"a": 1}}), "$where"),
-        (mongoq.Move("next", patch={"$inc": {"a": 1}}), "a"),
-        (mongoq.Move("next", priority=1000), "priority"),
-        (mongoq.Move("next", when=pd.NaT), "when: a time, not NaT"),
-        (mongoq.Move("next", payload={"at": pd.NaT}), "payload.at: NaT is no time"),
-        (mongoq.Fork([mongoq.Move("next", payload={"at": pd.NaT})]), "payload.at: NaT is no time"),
-        (mongoq.Move(Raises()), "a Move that cannot be read: LookupError: nobody is there"),
-    ],
-)
-def test_an_outcome_that_cannot_be_is_a_failure(
-    desk: Desk, queue: mongoq.Queue[Any], returned: Any, message: str
-) -> None:
-    queue.push({"a": "text"})
+IMPOSSIBLE: list[tuple[Any, str]] = [
+    (mongoq.Retry, "the class Retry was returned; return Retry(…)"),
+    (mongoq.Move("$no"), "a queue name cannot begin with '$'"),
+    (mongoq.Move("next", payload=object()), "object"),
+    (mongoq.Move("next", patch={"$where": {"a": 1}}), "$where"),
+    (mongoq.Move("next", patch={"$inc": {"a": 1}}), "a"),
+    (mongoq.Move("next", priority=1000), "priority"),
+    (mongoq.Move(Raises()), "a Move that cannot be read: LookupError: nobody is there"),
+    (Unknown(), "Unknown"),
+]
+
+
+@pytest.mark.parametrize("desk", KINDS[:2], indirect=True)
+def test_an_outcome_that_cannot_be_is_a_failure(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many([{"a": "text", "n": n} for n in range(len(IMPOSSIBLE))])
 
     async def handle(payload: Any) -> Any:
-        return returned
+        return IMPOSSIBLE[payload["n"]][0]
 
-    desk.consume("orders", handle, retry=QUICK, max_retries=1, lease=3)
+    desk.consume("orders", handle, retry=QUICK, max_retries=1)
     desk.run()
-    (letter,) = queue.dead.peek(2)
-    assert letter.payload == {"a": "text"}
-    assert message in letter.error.message
-    assert letter.origin.attempts == 2
+    letters = {letter.payload["n"]: letter for letter in queue.dead.peek(99)}
+    assert letters.keys() == set(range(len(IMPOSSIBLE)))
+    for n, (_, message) in enumerate(IMPOSSIBLE):
+        assert message in letters[n].error.message
+        assert letters[n].origin.attempts == 2
     assert desk.broker.queue("next").size() == 0
 
 
-@pytest.mark.parametrize("outcome", [Unknown(), mongoq.Retry(), None, "done"])
-def test_an_outcome_that_no_code_knows_settles_nothing_and_is_a_failure(
-    desk: Desk, queue: mongoq.Queue[Any], monkeypatch: pytest.MonkeyPatch, outcome: Any
+ERRORS: dict[str, Any] = {
+    "SystemExit": SystemExit,
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "CancelledError": asyncio.CancelledError,
+    "GeneratorExit": GeneratorExit,
+    "StopIteration": StopIteration,
+    "Texts": Texts,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_a_handler_raises_is_its_items_alone(
+    kind: str, uri: str, database: str, broker: mongoq.Broker, queue: mongoq.Queue[Any]
 ) -> None:
-    queue.configure(history=3600)
-    queue.push_many(["bad", "good"])
-    runs: list[str] = []
-    resolve = OutcomeResolver.outcomes
-
-    async def handle(payload: str) -> None:
-        runs.append(payload)
-
-    def outcomes(self: OutcomeResolver, consumer: Any, items: Any, returned: Any) -> Any:
-        return [outcome] if items[0].payload == "bad" else resolve(self, consumer, items, returned)
-
-    monkeypatch.setattr(OutcomeResolver, "outcomes", outcomes)
-    desk.consume("orders", handle, retry=QUICK, max_retries=1)
-    desk.run()
-    assert sorted(runs) == ["bad", "bad", "good"]
-    assert [item.payload for item in queue.history()] == ["good"]
-    (letter,) = queue.dead.peek(2)
-    assert (letter.payload, letter.error.type) == ("bad", "mongoq.errors.OutcomeInvalid")
-    assert letter.error.message == f"no item can be settled by a {type(outcome).__name__}"
-
-
-def test_an_outcome_that_cannot_be_leaves_the_others_alone(desk: Desk, queue: mongoq.Queue[Any]) -> None:
-    queue.push_many(range(5))
-
-    async def handle(payload: Any) -> Any:
-        return mongoq.Move("next", payload={"at": pd.NaT} if payload == 2 else payload)
-
-    desk.consume("orders", handle, max_retries=0)
-    desk.run()
-    assert sorted(item.payload for item in desk.broker.queue("next").peek(10)) == [0, 1, 3, 4]
-    assert [letter.payload for letter in queue.dead.peek(5)] == [2]
-
-
-def test_a_coroutine_that_a_plain_function_returns_is_a_failure(broker: mongoq.Broker, queue: Any) -> None:
-    queue.push(1)
-    worker = mongoq.Worker(broker)
-
-    async def forgotten(payload: Any) -> None:
-        pass
-
-    worker.consumer("orders", max_retries=0)(lambda payload: forgotten(payload))
-    worker.run(drain=True)
-    (letter,) = queue.dead.peek(2)
-    assert letter.error.type == "mongoq.errors.OutcomeInvalid"
-    assert "nobody awaits it" in letter.error.message
-
-
-ERRORS = [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), StopIteration(), Texts()]
-
-
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("kind", ["threads", "tasks", "plain"])
-def test_whatever_a_handler_raises_is_its_items_alone(  # noqa: PLR0917
-    kind: str, uri: str, database: str, broker: mongoq.Broker, queue: mongoq.Queue[Any], error: BaseException
-) -> None:
-    queue.push_many(["bad", "good", "good"])
+    queue.push_many([payload for name in ERRORS for payload in (name, "good")])
     payloads = []
 
     def plain(payload: Any) -> None:
         payloads.append(payload)
-        if payload == "bad":
-            raise error
+        if payload in ERRORS:
+            raise ERRORS[payload]
 
     async def task(payload: Any) -> None:
         plain(payload)
@@ -247,10 +197,12 @@ def test_whatever_a_handler_raises_is_its_items_alone(  # noqa: PLR0917
         worker.run(drain=True)
     else:
         asyncio.run(asynchronous())
-    assert sorted(payloads) == ["bad", "bad", "good", "good"]
-    (letter,) = queue.dead.peek(2)
-    expected = "RuntimeError" if kind != "threads" and isinstance(error, StopIteration) else type(error).__name__
-    assert letter.error.type.split(".")[-1] == expected, "a coroutine cannot raise StopIteration"
+    assert sorted(payloads) == sorted([*ERRORS, *ERRORS, *["good"] * len(ERRORS)])
+    types = {letter.payload: letter.error.type.split(".")[-1] for letter in queue.dead.peek(9)}
+    if kind != "threads":
+        assert types.pop("StopIteration") == "RuntimeError", "a coroutine cannot raise StopIteration"
+    assert {name: name for name in types} == types
+    assert len(types) >= len(ERRORS) - 1
 
 
 def test_an_expected_conflict_is_success(desk: Desk, queue: mongoq.Queue[Any]) -> None:
@@ -298,26 +250,6 @@ def test_the_retries_of_a_consumer_hold_for_it_alone(desk: Desk) -> None:
     assert len(runs) == 2
     assert queue.settings.max_retries == 7
     assert desk.broker.queue("orders").dead.size() == 1
-
-
-class Exits(Exception):
-    """An error whose text ends the program."""
-
-    def __str__(self) -> str:
-        raise SystemExit(3)
-
-
-def test_an_error_whose_text_ends_the_program_does_not(desk: Desk, queue: mongoq.Queue[Any]) -> None:
-    queue.push_many(["bad", "good"])
-
-    async def handle(payload: str) -> None:
-        if payload == "bad":
-            raise Exits
-
-    desk.consume("orders", handle, max_retries=0)
-    desk.run()
-    (letter,) = queue.dead.peek(2)
-    assert letter.error.message == "(its text cannot be made: SystemExit)"
 
 
 def test_a_dead_letter_that_does_not_fit_a_model_waits_and_lets_the_others_pass(broker: mongoq.Broker) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import mongomock
 import pytest
 
 import mongoq
@@ -21,38 +19,26 @@ def fine(payload: Any) -> None:
     pass
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"concurrency": 0}, "concurrency"),
-        ({"concurrency": -1}, "concurrency"),
-        ({"concurrency": 1.5}, "concurrency"),
-        ({"concurrency": True}, "concurrency"),
-        ({"concurrency": 10**6}, "concurrency"),
-        ({"prefetch": -1}, "prefetch"),
-        ({"prefetch": 10**6}, "prefetch"),
-        ({"prefetch_bytes": 0}, "prefetch_bytes"),
-        ({"prefetch_bytes": 1.5}, "prefetch_bytes"),
-        ({"lease": 0}, "lease"),
-        ({"lease": -1}, "lease"),
-        ({"lease": "1"}, "lease"),
-        ({"retry": 1}, "retry"),
-        ({"retry": mongoq.Fixed}, "retry"),
-        ({"max_retries": -1}, "max_retries"),
-        ({"max_retries": 1.0}, "max_retries"),
-        ({"success_on": "KeyError"}, "success_on"),
-        ({"success_on": ("KeyError",)}, "success_on"),
-        ({"success_on": (int,)}, "success_on"),
-        ({"max_time": 0}, "max_time"),
-        ({"max_time": -timedelta(1)}, "max_time"),
-        ({"batch": 0}, "batch"),
-        ({"batch": 10**6}, "batch"),
-        ({"probe": "yes"}, "probe"),
-    ],
-)
-def test_an_option_that_cannot_be_used_is_named(worker: mongoq.Worker, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match=message):
-        worker.consumer("orders", **options)
+OPTIONS: dict[str, list[Any]] = {
+    "concurrency": [0, 1.5, True, 10**6],
+    "prefetch": [-1, 10**6],
+    "prefetch_bytes": [0],
+    "lease": [0, "1"],
+    "retry": [1, mongoq.Fixed],
+    "max_retries": [-1, 1.0],
+    "success_on": ["KeyError", ("KeyError",), (int,)],
+    "max_time": [0, -timedelta(1)],
+    "batch": [0, 10**6],
+    "probe": ["yes"],
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_cannot_be_used_is_named(worker: mongoq.Worker, name: str) -> None:
+    for value in OPTIONS[name]:
+        options: Any = {name: value}
+        with pytest.raises(mongoq.ArgumentInvalid, match=name):
+            worker.consumer("orders", **options)
 
 
 def test_an_option_that_nobody_knows_is_refused(worker: mongoq.Worker) -> None:
@@ -72,10 +58,6 @@ def nothing() -> None:
     pass
 
 
-def three(payload: Any, job: Any, more: Any) -> None:
-    pass
-
-
 def keyword(payload: Any, *, named: Any) -> None:
     pass
 
@@ -89,12 +71,10 @@ class Asynchronous:
     ("handler", "message"),
     [
         (None, "a function, not NoneType"),
-        ("handle", "a function, not str"),
         (coroutine, "AsyncWorker"),
         (Asynchronous(), "AsyncWorker"),
         (generator, "is a generator"),
         (nothing, "is to take"),
-        (three, "is to take"),
         (keyword, "is to take"),
     ],
 )
@@ -107,11 +87,10 @@ def test_a_handler_stays_what_it_was(worker: mongoq.Worker) -> None:
     assert worker.consumer("orders")(fine) is fine
 
 
-@pytest.mark.parametrize("options", [{}, {"concurrency": 2}])
-def test_a_queue_has_one_consumer(worker: mongoq.Worker, options: dict[str, Any]) -> None:
+def test_a_queue_has_one_consumer(worker: mongoq.Worker) -> None:
     worker.consumer("orders")(fine)
     with pytest.raises(mongoq.ArgumentInvalid, match="has a consumer in this worker already"):
-        worker.consumer("orders", **options)(lambda _: None)
+        worker.consumer("orders", concurrency=2)(lambda _: None)
 
 
 def test_a_handle_of_another_broker_is_refused(worker: mongoq.Worker, uri: str) -> None:
@@ -127,10 +106,9 @@ def test_retries_need_a_dead_queue(worker: mongoq.Worker, broker: mongoq.Broker)
         worker.consumer(broker.queue("orders", dead=None), max_retries=3)
 
 
-@pytest.mark.parametrize("name", ["", "$a", 3, "x" * 200])
-def test_a_queue_that_cannot_be_is_refused(worker: mongoq.Worker, name: Any) -> None:
+def test_a_queue_that_cannot_be_is_refused(worker: mongoq.Worker) -> None:
     with pytest.raises(mongoq.QueueNameInvalid):
-        worker.consumer(name)
+        worker.consumer("$a")
 
 
 @pytest.mark.parametrize("options", [{"grace": -1}, {"grace": "1"}, {"heartbeat": 0}])
@@ -139,15 +117,16 @@ def test_options_of_the_worker_are_checked(broker: mongoq.Broker, options: dict[
         mongoq.Worker(broker, **options)
 
 
-@pytest.mark.parametrize("make", [lambda: "broker", lambda: mongomock.MongoClient()["a"]["b"]])
-def test_a_worker_takes_a_broker_of_its_kind(make: Callable[[], Any]) -> None:
+def test_a_worker_takes_a_broker_of_its_kind(broker: mongoq.Broker, raw: Any) -> None:
     with pytest.raises(mongoq.ArgumentInvalid, match="AsyncBroker, not"):
-        mongoq.AsyncWorker(make())
+        mongoq.AsyncWorker(broker)  # type: ignore[arg-type]
     with pytest.raises(mongoq.ArgumentInvalid, match="broker: Broker, not"):
-        mongoq.Worker(make())
+        mongoq.Worker(raw)
 
 
 def test_a_worker_needs_a_server() -> None:
+    import mongomock
+
     worker = mongoq.Worker(mongoq.Broker(mongomock.MongoClient()["a"]["b"]))
     worker.consumer("orders")(fine)
     with pytest.raises(mongoq.ArgumentInvalid, match="mongoq.testing"):

@@ -2,58 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import mongoq
 
-Run = Callable[..., None]
-
 
 def _nothing(_: Any) -> None:
     pass
 
 
-def _by_threads(uri: str, database: str, *, broker: Any, worker: Any, queue: Any, consumer: Any) -> None:
+def run(uri: str, database: str, *, broker: Any, worker: Any, queue: Any, consumer: Any) -> None:
     with mongoq.connect(uri, database=database, **broker) as opened:
         instance = mongoq.Worker(opened, **worker)
         instance.consumer(opened.queue("orders", **queue) if queue else "orders", **consumer)(_nothing)
         instance.run(drain=True)
 
 
-def _by_tasks(uri: str, database: str, *, broker: Any, worker: Any, queue: Any, consumer: Any) -> None:
-    async def run() -> None:
-        async with mongoq.connect_async(uri, database=database, **broker) as opened:
-            instance = mongoq.AsyncWorker(opened, **worker)
-            instance.consumer(opened.queue("orders", **queue) if queue else "orders", **consumer)(_nothing)
-            await instance.run(drain=True)
-
-    asyncio.run(run())
-
-
 CODE, STORED = {"settings": "code"}, {"settings": "stored"}
 GIVEN = {"queue": {"lease": 44, "history": 3600}, "consumer": {"max_retries": 6}}
 
 
-@pytest.mark.parametrize("run", [_by_threads, _by_tasks])
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
         (GIVEN, {"lease": 30.0, "history": 60.0, "max_retries": 3}),
-        ({"worker": CODE, **GIVEN}, {"lease": 44.0, "history": 3600.0, "max_retries": 6}),
         ({"broker": CODE, **GIVEN}, {"lease": 44.0, "history": 3600.0, "max_retries": 6}),
         ({"broker": CODE, "worker": STORED, **GIVEN}, {"lease": 30.0, "history": 60.0, "max_retries": 3}),
         ({"worker": CODE, "consumer": {"lease": 7}}, {"lease": 7.0, "history": 60.0, "max_retries": 3}),
-        ({"worker": CODE}, {"lease": 30.0, "history": 60.0, "max_retries": 3}),
     ],
     ids=str,
 )
-def test_a_worker_stores_what_it_was_given_if_code_wins(
-    raw: Any, uri: str, run: Run, options: Any, settings: Any
-) -> None:
+def test_a_worker_stores_what_it_was_given_if_code_wins(raw: Any, uri: str, options: Any, settings: Any) -> None:
     with mongoq.connect(uri, database=raw.database.name) as broker:
         broker.queue("orders", lease=30, history=60, max_retries=3).push(1)
         run(uri, raw.database.name, **{"broker": {}, "worker": {}, "queue": {}, "consumer": {}, **options})

@@ -16,6 +16,9 @@ import sys
 import time
 from typing import Any
 
+from pymongo import AsyncMongoClient, MongoClient
+from pymongo.monitoring import CommandListener
+
 
 def set_clock(seconds: float) -> None:
     """Put the clock of this process forward; before mongoq is imported, which reads it by name."""
@@ -23,32 +26,40 @@ def set_clock(seconds: float) -> None:
     time.time = lambda: real() + seconds
 
 
-def kill_after_pushes(share: float) -> None:
-    from mongoq.protocol.coordination import ticks
+class KillAfterPushes(CommandListener):
+    """Kills this process after a share of the inserts of items."""
 
-    push = ticks.push
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._pushes: set[int] = set()
 
-    def push_and_die(*args: Any, **options: Any) -> Any:
-        id = yield from push(*args, **options)
-        if random.random() < share:
+    def started(self, event: Any) -> None:
+        if event.command_name == "insert" and "q" in event.command["documents"][0]:
+            self._pushes.add(event.request_id)
+
+    def succeeded(self, event: Any) -> None:
+        if event.request_id in self._pushes and random.random() < self._share:
             os.kill(os.getpid(), signal.SIGKILL)
-        return id
 
-    ticks.push = push_and_die
+    def failed(self, event: Any) -> None:
+        pass
 
 
 def main(uri: str, database: str, kind: str, clock: float, kills: float) -> None:
     set_clock(clock)
     import mongoq
 
-    kill_after_pushes(kills)
+    listeners = [KillAfterPushes(kills)]
     counted: dict[str, Any] = {"queue": "counted", "every": 1, "missed": "all"}
 
     def handled(tick: mongoq.Tick) -> None:
         print("handled", tick.at.isoformat(), flush=True)
 
     if kind == "threads":
-        with mongoq.connect(uri, database=database) as broker:
+        with (
+            MongoClient[Any](uri, event_listeners=listeners) as client,
+            mongoq.Broker(client[database]["mongoq"]) as broker,
+        ):
             broker.schedule("counted", **counted)
             worker = mongoq.Worker(broker)
             worker.schedule("handled", every=1, missed="all")(handled)
@@ -57,7 +68,10 @@ def main(uri: str, database: str, kind: str, clock: float, kills: float) -> None
         return
 
     async def run() -> None:
-        async with mongoq.connect_async(uri, database=database) as broker:
+        async with (
+            AsyncMongoClient[Any](uri, event_listeners=listeners) as client,
+            mongoq.AsyncBroker(client[database]["mongoq"]) as broker,
+        ):
             await broker.schedule("counted", **counted)
             worker = mongoq.AsyncWorker(broker)
             worker.schedule("handled", every=1, missed="all")(handled)

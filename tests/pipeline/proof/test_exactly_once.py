@@ -65,6 +65,7 @@ def proven(laboratory: Laboratory, graph: str, engine: str, *, most: int | None)
     assert died > len(trials) / 2 if most is None else died
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(("graph", "engine"), list(zip(GRAPHS, cycle(ENGINES), strict=False)))
 def test_a_kill_at_some_command_changes_nothing_about_what_comes_out(
     laboratory: Laboratory, graph: str, engine: str

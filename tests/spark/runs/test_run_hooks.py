@@ -13,6 +13,7 @@ import pytest
 import mongoq
 
 
+@pytest.mark.prove
 def test_hooks_are_entered_in_the_executors(drained: Any, broker: mongoq.Broker, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     pipeline = mongoq.Pipeline("line", errors="line.errors", log_errors="type")

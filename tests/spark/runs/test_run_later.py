@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 import mongoq
 
 PAST = datetime(2000, 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.prove
 def test_a_stage_in_a_task_puts_an_item_off(drained: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
 
@@ -43,6 +46,7 @@ def test_a_task_does_not_run_expired_items(drained: Any, broker: mongoq.Broker) 
     assert {item.origin and item.origin.reason for item in letters} == {"expired"}
 
 
+@pytest.mark.prove
 def test_a_frame_stage_takes_no_expired_items(drained: Any, broker: mongoq.Broker, tmp_path: Any) -> None:
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
 

@@ -75,6 +75,7 @@ def test_a_source_runs_in_a_task_until_it_has_ended(drained: Any, broker: mongoq
     assert drained(pipeline).sources["rows"].pushed == len(GRAPHS["source"].rows)
 
 
+@pytest.mark.prove
 def test_progress_tells_what_became_of_the_items(drained: Any, broker: mongoq.Broker) -> None:
     broker.queue(RAW).push_many(inputs(50))
     progress = drained(graph())
@@ -109,6 +110,7 @@ def test_trail_and_delivery_hash_are_those_of_workers(drained: Any, broker: mong
     assert [(hop.stage, hop.attempts) for hop in broker.trail(moved.id)] == [("check", 2)]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("format", ["pandas", "arrow"])
 def test_a_stage_of_frames_runs_in_executors(drained: Any, broker: mongoq.Broker, format: Any) -> None:
     pipeline = mongoq.Pipeline("frames", errors="frames.errors", outputs=["even", "odd"])
@@ -247,6 +249,7 @@ def test_some_stages_run_on_spark_and_others_on_workers(start: Any, broker: mong
     assert run.progress().interrupted
 
 
+@pytest.mark.prove
 def test_a_stage_without_an_error_queue_stops_and_the_others_go_on(drained: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("line", outputs="out")
 
@@ -335,6 +338,7 @@ def test_a_run_takes_what_comes_until_it_is_stopped(start: Any, broker: mongoq.B
     assert broker.queue("out").size() == 2
 
 
+@pytest.mark.prove
 def test_rounds_begin_at_their_times(start: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("line", outputs="out")
 
@@ -355,6 +359,7 @@ def test_rounds_begin_at_their_times(start: Any, broker: mongoq.Broker) -> None:
     assert second > began + 3.9  # it came when the first round was over, and waited for the next
 
 
+@pytest.mark.prove
 def test_a_handler_that_takes_longer_than_a_shift_is_waited_for(
     drained: Any, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +376,7 @@ def test_a_handler_that_takes_longer_than_a_shift_is_waited_for(
     assert [item.payload for item in broker.queue("out").peek(3)] == [1, 1]
 
 
+@pytest.mark.prove
 def test_what_handlers_remember_lasts_over_shifts(spark: Any, start: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("line", outputs="out")
     payloads: list[int] = []
@@ -474,6 +480,7 @@ def test_a_module_that_executors_lack_is_named(
     assert broker.queue("raw").peek(1)[0].attempts == 0
 
 
+@pytest.mark.prove
 def test_a_module_that_is_shipped_is_found(
     spark: Any, drained: Any, broker: mongoq.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -574,6 +581,7 @@ def test_what_is_no_session_is_refused(store: Any) -> None:
         line(same).run_on_spark("local[2]", store.uri)  # type: ignore[arg-type]
 
 
+@pytest.mark.prove
 def test_what_is_large_goes_to_the_executors_once(spark: Any, drained: Any, broker: mongoq.Broker) -> None:
     table = os.urandom(3_000_000)
     folder = Path(spark.sparkContext._temp_dir)
@@ -678,6 +686,7 @@ def test_a_second_run_with_frames_leaves_the_first_alone(
     assert broker.queue("out").size() == 3
 
 
+@pytest.mark.prove
 def test_a_source_that_is_slower_than_its_task_comes_to_its_end(
     drained: Any, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -694,6 +703,7 @@ def test_a_source_that_is_slower_than_its_task_comes_to_its_end(
     assert sorted(item.payload for item in broker.queue("raw").peek(5)) == [0, 1]
 
 
+@pytest.mark.prove
 def test_a_paused_queue_leaves_slots_free(start: Any, broker: mongoq.Broker) -> None:
     broker.queue("raw").push(1)
     broker.queue("raw").pause()

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 import mongoq
 from mongoq.pipeline.on_spark.serialization import pack_graph, unpack_graph
 
@@ -33,6 +35,7 @@ def rows(position: int | None) -> Iterator[mongoq.Record]:
         yield mongoq.Record({"n": n, "customer": f"c{n % 3}"}, position=n + 1, sequence=f"in{n % 3}")
 
 
+@pytest.mark.prove
 def test_items_of_a_sequence_arrive_in_order_at_the_end_of_a_chain(drained: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("chain", errors="chain.errors", outputs="out")
     pipeline.source(to="raw", name="rows")(rows)

@@ -82,6 +82,7 @@ def endless(number: int) -> mongoq.Pipeline:
     return pipeline
 
 
+@pytest.mark.prove
 def test_sources_that_yield_nothing_leave_room_for_stages_and_hold_up_no_stop(
     start: Any, broker: mongoq.Broker
 ) -> None:
@@ -96,6 +97,7 @@ def test_sources_that_yield_nothing_leave_room_for_stages_and_hold_up_no_stop(
     assert run.progress().stages["check"].moved == 20
 
 
+@pytest.mark.prove
 def test_a_source_that_another_process_runs_leaves_its_slot(start: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("endless", outputs="fed")
 

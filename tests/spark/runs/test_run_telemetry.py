@@ -107,6 +107,7 @@ def test_one_trace_leads_through_threads_asyncio_and_spark(
         assert [link["context"]["trace_id"] for link in span["links"]] == [hex_trace(top)]
 
 
+@pytest.mark.prove
 def test_a_sink_and_a_stream_have_spans(
     spark: Any, store: Any, broker: mongoq.Broker, exported: Any, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_sink_and_a_stream_have_spans(
     assert moved == {1: {"traceparent": parent}, 2: {}}
 
 
+@pytest.mark.prove
 def test_a_frame_stage_has_the_spans_of_its_settlements(
     drained: Any, broker: mongoq.Broker, exported: Any, tmp_path: Path
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_frame_stage_has_the_spans_of_its_settlements(
     assert [link["context"]["trace_id"] for link in settle["links"]] == [f"0x{7:032x}"]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     ("setup", "problem"),
     [
