@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 from pydantic import BaseModel
+from pymongo.errors import AutoReconnect
 
 import mongoq
 from tests.shells import Shell
@@ -327,8 +328,12 @@ async def test_a_function_that_fails_stops_no_other_schedule(shell: Shell, caplo
     def make(tick: mongoq.Tick) -> Any:
         return answers[0]
 
+    def meet_an_outage(tick: mongoq.Tick) -> Any:
+        raise AutoReconnect("another server")
+
     await shell.broker.schedule("a", queue="reports", every=HOUR, make=make)
     await shell.broker.schedule("b", queue="reports", every=HOUR)
+    await shell.broker.schedule("outage_of_its_own", queue="reports", every=HOUR, make=meet_an_outage)
     shell.clock.advance(60)
     assert await shell.broker.tick() == 1
     assert await shell.broker.tick() == 0

@@ -1,10 +1,11 @@
-"""A pipeline at work by each engine: threads, asyncio, and the virtual broker."""
+"""A pipeline at work by an engine: threads in most tests, asyncio and the virtual broker where they may differ."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,6 +18,11 @@ from tests.waiting import PATIENCE
 ENGINES = ("threads", "asyncio", "virtual")
 QUICK = mongoq.Fixed(0.02)
 
+every_engine = pytest.mark.parametrize("site", ENGINES, indirect=True)
+"""For the few stories that each engine has to tell; all others are told by threads."""
+each_server_engine = pytest.mark.parametrize("site", ENGINES[:2], indirect=True)
+"""For what the threads and tasks of a worker do in ways of their own."""
+
 
 @pytest.fixture
 def database(emptied_database: str) -> str:
@@ -26,9 +32,10 @@ def database(emptied_database: str) -> str:
 class Site:
     """Where a pipeline works: one engine, and a broker to push with and to look behind it."""
 
-    def __init__(self, engine: str, broker: mongoq.Broker, uri: str, database: str) -> None:
+    def __init__(self, engine: str, broker: mongoq.Broker, uri: str, database: str, raw: Any = None) -> None:
         self.engine = engine
         self.broker = broker
+        self.raw = raw
         self._uri = uri
         self._database = database
 
@@ -51,14 +58,26 @@ class Site:
     def _idle(self, pipeline: mongoq.Pipeline) -> None:
         assert isinstance(self.broker, VirtualBroker)
         worker = self.broker.worker(pipeline)
-        sources = [source for stage in pipeline.graph.stages for source in stage.sources]
-        sources += [pipeline.graph.pairs_queue(stage) for stage in pipeline.graph.joins]
         while True:
             worker.run_until_idle(limit=10_000)
-            dates = [when for source in sources if (when := self.queue(source).next_when())]
+            queues = [self.queue(name) for name in self.broker.queues() if not name.endswith(".waiting")]
+            now = self.broker.clock.now()
+            dates = [when for queue in queues if (when := queue.next_when()) and when > now]
             if not dates:
                 return
-            self.broker.advance(max(min(dates) - self.broker.clock.now(), min(dates) - min(dates)))
+            self.broker.advance(min(dates) - now)
+
+    def connect(self) -> mongoq.Broker:
+        """Return another broker of the same items, such as another process has."""
+        return mongoq.connect(self._uri, database=self._database)
+
+    def let_waiting_times_end(self, pipeline: mongoq.Pipeline, waiting: str) -> None:
+        """Let the time of those who wait for partners be over, and the pipeline see to it."""
+        if isinstance(self.broker, VirtualBroker):
+            self.broker.advance(1_000)
+        else:
+            self.raw.update_many({"q": waiting}, {"$set": {"when": datetime.now(UTC)}})
+        self.drain(pipeline)
 
     def payloads(self, name: str) -> list[Any]:
         """Return what is in a queue, in its order."""
@@ -69,25 +88,16 @@ class Site:
         return [(item.payload, item.origin.reason) for item in self.queue(name).peek(1_000) if item.origin]
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=ENGINES[:1])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """Each engine."""
+    """An engine at work, which is threads unless the test asks for others."""
     if request.param == "virtual":
         with VirtualBroker() as virtual:
             yield Site("virtual", virtual, "", "")
     else:
-        yield real(request, request.param)
-
-
-@pytest.fixture(params=ENGINES[:2])
-def server_site(request: pytest.FixtureRequest) -> Site:
-    """Each engine that works on a server."""
-    return real(request, request.param)
-
-
-def real(request: pytest.FixtureRequest, engine: str) -> Site:
-    uri, database = request.getfixturevalue("uri"), request.getfixturevalue("database")
-    return Site(engine, request.getfixturevalue("broker"), uri, database)
+        uri, database = request.getfixturevalue("uri"), request.getfixturevalue("database")
+        raw = request.getfixturevalue("raw")
+        yield Site(request.param, request.getfixturevalue("broker"), uri, database, raw)
 
 
 @pytest.fixture
@@ -101,11 +111,3 @@ def proxied(lossy: tuple[Proxy, Any]) -> Iterator[tuple[Proxy, mongoq.Broker]]:
 def counted(values: Sequence[Any]) -> Counter[str]:
     """Return a multiset of payloads."""
     return Counter(map(repr, values))
-
-
-def is_busy(run: mongoq.Run) -> bool:
-    """Return whether a run holds items that it has not settled yet."""
-    return any(station.backlog.outcomes or station.backlog.held for station in run._engine.loops)
-
-
-Handler = Callable[..., Any]

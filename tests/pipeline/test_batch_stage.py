@@ -310,8 +310,8 @@ pipeline.drain(mongoq.connect(sys.argv[1], database=sys.argv[2]))
 """
 
 
-def test_a_batch_whose_process_dies_runs_again_item_by_item(server_site: Site, uri: str, database: str) -> None:
-    ids = server_site.queue("raw").push_many([{"n": n} for n in range(6)])
+def test_a_batch_whose_process_dies_runs_again_item_by_item(site: Site, uri: str, database: str) -> None:
+    ids = site.queue("raw").push_many([{"n": n} for n in range(6)])
     died = subprocess.run([sys.executable, "-c", KILLED, uri, database], cwd=ROOT, check=False)
     assert died.returncode == 9
     pipeline, stage = framed("out", name="halve", max_retries=3)
@@ -322,12 +322,12 @@ def test_a_batch_whose_process_dies_runs_again_item_by_item(server_site: Site, u
         sizes.append((len(frame), int(frame["_attempts"].max())))
         return frame.assign(n=frame["n"] * 2)
 
-    server_site.drain(pipeline)
-    items = server_site.queue("out").peek(10)
+    site.drain(pipeline)
+    items = site.queue("out").peek(10)
     assert {item.id for item in items} == set(ids)
     assert counted([item.payload for item in items]) == counted([{"n": 2 * n} for n in range(6)])
     assert sizes == [(1, 2)] * 6
-    assert server_site.broker.queues() == ["out"]
+    assert site.broker.queues() == ["out"]
 
 
 # --- coroutine functions -------------------------------------------------------------------------

@@ -102,8 +102,7 @@ def test_a_dropped_or_unchanged_item_comes_to_nothing_or_to_a_copy(site: Site) -
     assert site.broker.queues() == ["out"]
 
 
-def test_what_was_not_started_goes_back_when_the_run_is_stopped(server_site: Site) -> None:
-    site = server_site
+def test_what_was_not_started_goes_back_when_the_run_is_stopped(site: Site) -> None:
     site.queue("raw").push_many(range(50))
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
     holder: list[Any] = []
@@ -123,8 +122,7 @@ def test_what_was_not_started_goes_back_when_the_run_is_stopped(server_site: Sit
 
 
 @pytest.mark.prove
-def test_a_run_may_take_longer_than_the_lease_of_an_item_that_is_gone(server_site: Site) -> None:
-    site = server_site
+def test_a_run_may_take_longer_than_the_lease_of_an_item_that_is_gone(site: Site) -> None:
     site.queue("raw").push("slow")
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
 
@@ -139,10 +137,9 @@ def test_a_run_may_take_longer_than_the_lease_of_an_item_that_is_gone(server_sit
 
 @pytest.mark.prove
 def test_a_lease_that_is_kept_in_the_moment_its_item_leaves_loses_nothing(
-    server_site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply to what takes the item out of its queue comes so late that its lease is due in the meantime."""
-    site = server_site
     site.queue("raw").push_many(range(3))
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
     runs = []
@@ -225,10 +222,9 @@ def test_a_handler_that_cancels_its_runner_as_it_takes_the_next_item_leaves_nobo
 
 
 def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lost_reply(
-    server_site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker cannot know that it had arrived, and pushes it again."""
-    site = server_site
     site.queue("raw").push("call")
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
     losses, runs = [AutoReconnect("lost")], []
@@ -263,10 +259,9 @@ def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lo
 
 
 def test_a_drain_does_not_end_while_an_item_is_out_of_all_queues(
-    server_site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes while the drain looks whether all queues are empty, and leaves its own before that is looked at."""
-    site = server_site
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
     started = threading.Event()
 

@@ -124,8 +124,7 @@ def test_an_item_declared_dead_stops_a_stage_without_an_error_queue(site: Site) 
     assert (item.payload, item.error and item.error.message) == ("bad", "no use")
 
 
-def test_the_other_stages_go_on_when_one_stops(server_site: Site) -> None:
-    site = server_site
+def test_the_other_stages_go_on_when_one_stops(site: Site) -> None:
     site.queue("bad").push_many(range(5))
     site.queue("good").push_many(range(50))
     pipeline = mongoq.Pipeline("line", outputs="out")
@@ -145,8 +144,7 @@ def test_the_other_stages_go_on_when_one_stops(server_site: Site) -> None:
     assert site.queue("bad").size(state="reserved") == 0
 
 
-def test_an_item_that_kills_its_processes_stops_a_stage_without_an_error_queue(server_site: Site) -> None:
-    site = server_site
+def test_an_item_that_kills_its_processes_stops_a_stage_without_an_error_queue(site: Site) -> None:
     queue = site.queue("raw")
     id = queue.push("poison")
     for _ in range(2):

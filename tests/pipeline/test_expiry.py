@@ -81,8 +81,7 @@ def test_a_filter_with_what_no_time_can_be_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize("queues", [("raw",), ("one", "two")])
-def test_records_of_a_source_have_their_times(server_site: Site, queues: tuple[str, ...]) -> None:
-    site = server_site
+def test_records_of_a_source_have_their_times(site: Site, queues: tuple[str, ...]) -> None:
     if queues != ("raw",):
         site.broker.bind("raw", *queues)
     pipeline = mongoq.Pipeline("line", outputs="raw")
@@ -101,7 +100,7 @@ def test_records_of_a_source_have_their_times(server_site: Site, queues: tuple[s
         assert sorted(item.payload for item in site.queue(name).reserve_many(9)) == [1, 2, 3, 5, 6, 7]
 
 
-def test_records_of_sequences_may_expire(server_site: Site) -> None:
+def test_records_of_sequences_may_expire(site: Site) -> None:
     pipeline = mongoq.Pipeline("line", outputs="raw")
 
     @pipeline.source(to="raw")
@@ -109,9 +108,9 @@ def test_records_of_sequences_may_expire(server_site: Site) -> None:
         for n in range(position or 0, 4):
             yield mongoq.Record(n, position=n + 1, sequence="a", expires=OVER if n != 2 else None)
 
-    server_site.drain(pipeline)
-    assert server_site.queue("raw").counts().blocked == 3
-    assert [item.payload for item in server_site.queue("raw").reserve_many(9)] == [2]
+    site.drain(pipeline)
+    assert site.queue("raw").counts().blocked == 3
+    assert [item.payload for item in site.queue("raw").reserve_many(9)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def test_records_of_sequences_may_expire(server_site: Site) -> None:
     ],
 )
 def test_a_record_with_a_time_that_cannot_be_used_stops_its_source(
-    server_site: Site, options: dict[str, Any], problem: str
+    site: Site, options: dict[str, Any], problem: str
 ) -> None:
     pipeline = mongoq.Pipeline("line", outputs="raw")
 
@@ -134,6 +133,6 @@ def test_a_record_with_a_time_that_cannot_be_used_stops_its_source(
         yield mongoq.Record(1, position=2, **options)
 
     with pytest.raises(mongoq.StageStopped) as stopped:
-        server_site.drain(pipeline)
+        site.drain(pipeline)
     assert problem.split(" .* ", maxsplit=1)[0] in str(stopped.value.__cause__)
-    assert server_site.payloads("raw") == [0]
+    assert site.payloads("raw") == [0]

@@ -54,8 +54,7 @@ def test_the_rest_moves_on_as_declared(site: Site) -> None:
     assert len(site.payloads("out")) == 15
 
 
-def test_two_stages_share_a_queue_by_their_filters(server_site: Site) -> None:
-    site = server_site
+def test_two_stages_share_a_queue_by_their_filters(site: Site) -> None:
     pushed(site, 200)
     pipeline = mongoq.Pipeline("line", errors="line.errors", inputs="raw", outputs=["out"])
 
@@ -73,8 +72,7 @@ def test_two_stages_share_a_queue_by_their_filters(server_site: Site) -> None:
     assert sorted(output["n"] for output in site.payloads("out")) == list(range(200))
 
 
-def test_history_and_remembered_ids_of_the_rest_are_kept(server_site: Site) -> None:
-    site = server_site
+def test_history_and_remembered_ids_of_the_rest_are_kept(site: Site) -> None:
     kept_queue, removed_queue = site.queue("kept", history=3600), site.queue("gone")
     ids = {queue.name: queue.push({"kind": "b"}, id=ObjectId()) for queue in (kept_queue, removed_queue)}
     kept_queue.push({"kind": "b"})
@@ -107,8 +105,7 @@ def test_what_comes_after_a_failure_is_looked_at_again(site: Site) -> None:
     assert sorted(output["n"] for output in site.payloads("out")) == [0, 2]
 
 
-def test_what_lapsed_with_its_worker_is_screened_as_well(server_site: Site) -> None:
-    site = server_site
+def test_what_lapsed_with_its_worker_is_screened_as_well(site: Site) -> None:
     queue = site.queue("raw")
     queue.push_many([{"n": n, "kind": "ab"[n % 2]} for n in range(6)])
     assert len(queue.reserve_many(6, lease=0.05)) == 6
@@ -123,7 +120,7 @@ def test_what_lapsed_with_its_worker_is_screened_as_well(server_site: Site) -> N
     assert site.broker.queues() == ["out"]
 
 
-def test_a_filter_that_only_the_server_refuses_is_reported_at_the_start(server_site: Site) -> None:
+def test_a_filter_that_only_the_server_refuses_is_reported_at_the_start(site: Site) -> None:
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
     where = {"kind": {"$regex": "(("}}
 
@@ -132,11 +129,10 @@ def test_a_filter_that_only_the_server_refuses_is_reported_at_the_start(server_s
         return payload
 
     with pytest.raises(mongoq.FilterInvalid, match="server refuses"):
-        server_site.drain(pipeline)
+        site.drain(pipeline)
 
 
-def test_a_trail_tells_of_the_rest_too_whatever_stands_in_its_field(server_site: Site, raw: Any) -> None:
-    site = server_site
+def test_a_trail_tells_of_the_rest_too_whatever_stands_in_its_field(site: Site, raw: Any) -> None:
     began = datetime.now(UTC) - CLOCKS
     first, second = site.queue("raw").push_many([{"kind": "b"}, {"kind": "b"}])
     raw.update_one({"_id": second}, {"$set": {"trail": "none of ours"}})

@@ -73,19 +73,19 @@ def test_the_queue_of_a_fork_keeps_its_items_in_history(site: Site) -> None:
         assert (hop.queue, hop.stage, hop.ended, hop.to, hop.payload) == ("raw", "split", "moved", name, "x")
 
 
-def test_an_id_that_is_remembered_stays_so(server_site: Site) -> None:
+def test_an_id_that_is_remembered_stays_so(site: Site) -> None:
     id = ObjectId()
-    server_site.queue("raw").push("x", id=id)
+    site.queue("raw").push("x", id=id)
     pipeline, stage = forking("a", "b")
 
     @stage
     def split(payload: str) -> mongoq.Fork:
         return mongoq.Fork([mongoq.Move("a"), mongoq.Move("b")])
 
-    server_site.drain(pipeline)
-    server_site.queue("raw").push("x", id=id)
-    server_site.drain(pipeline)
-    assert (server_site.payloads("a"), server_site.payloads("b")) == (["x"], ["x"])
+    site.drain(pipeline)
+    site.queue("raw").push("x", id=id)
+    site.drain(pipeline)
+    assert (site.payloads("a"), site.payloads("b")) == (["x"], ["x"])
 
 
 class Flight(BaseModel):
@@ -174,10 +174,10 @@ def test_what_is_wrong_with_one_of_a_batch_is_its_own(site: Site) -> None:
     assert (site.payloads("a"), site.payloads("b"), site.payloads("graph.errors")) == (fine, fine, [7])
 
 
-def test_one_that_is_lost_takes_nobody_with_it_and_leaves_nothing(server_site: Site) -> None:
-    queue = server_site.queue("raw")
+def test_one_that_is_lost_takes_nobody_with_it_and_leaves_nothing(site: Site) -> None:
+    queue = site.queue("raw")
     ids = queue.push_many(range(10))
-    raw = server_site.broker._driver._backend.targets["collection"]
+    raw = site.broker._driver._backend.targets["collection"]
     pipeline, stage = forking("a", "b", batch=10)
     runs: list[int] = []
 
@@ -190,14 +190,14 @@ def test_one_that_is_lost_takes_nobody_with_it_and_leaves_nothing(server_site: S
         return [mongoq.Fork([mongoq.Move("a"), mongoq.Move("b")]) for n in numbers]
 
     with (
-        pipeline.start(server_site.broker)
-        if server_site.engine == "threads"
+        pipeline.start(site.broker)
+        if site.engine == "threads"
         else pytest.skip("one engine will do") as run
     ):
         while not runs or is_busy(run):
             assert not run.wait(0.05)
     remaining = [n for n in range(10) if n not in (3, 6)]
-    assert (server_site.payloads("a"), server_site.payloads("b")) == (remaining, remaining)
+    assert (site.payloads("a"), site.payloads("b")) == (remaining, remaining)
     assert raw.count_documents({"_id": ids[3], "q": "raw"}) == 1
 
 

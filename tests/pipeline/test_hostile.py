@@ -137,9 +137,8 @@ def test_an_only_run_that_fails_counts_as_dead(broker: mongoq.Broker) -> None:
 
 
 def test_what_does_not_fit_the_model_and_has_no_error_queue_is_lost_once(
-    server_site: Site, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = server_site
     site.queue("raw").push_many([{"n": "x"}, {"n": 1}])
     pipeline = mongoq.Pipeline("line", outputs="out")
 
@@ -153,8 +152,7 @@ def test_what_does_not_fit_the_model_and_has_no_error_queue_is_lost_once(
     assert caplog.text.count("is lost: its only run has failed") == 1
 
 
-def test_a_stage_that_stops_takes_nothing_from_its_other_queues(server_site: Site) -> None:
-    site = server_site
+def test_a_stage_that_stops_takes_nothing_from_its_other_queues(site: Site) -> None:
     site.queue("one").push("bad")
     site.queue("two").push("later", delay=0.7)
     pipeline = mongoq.Pipeline("line")
@@ -315,8 +313,7 @@ def test_a_hundred_thousand_that_do_not_fit_keep_nobody_from_stopping(broker: mo
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, StopIteration])
-def test_whatever_a_handler_raises_is_its_items_failure(server_site: Site, error: type[BaseException]) -> None:
-    site = server_site
+def test_whatever_a_handler_raises_is_its_items_failure(site: Site, error: type[BaseException]) -> None:
     site.queue("raw").push_many([1, 2, 3])
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
 

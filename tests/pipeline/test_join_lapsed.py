@@ -29,11 +29,11 @@ def slow(client: Any) -> Iterator[None]:
 
 @pytest.mark.prove
 def test_what_has_lapsed_is_settled_before_it_lapses_again(
-    server_site: Site, slow: None, caplog: pytest.LogCaptureFixture
+    site: Site, slow: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert NUMBER * SLOW / 1_000 > LEASE
     for name in "ab":
-        queue = server_site.queue(name)
+        queue = site.queue(name)
         queue.push_many([{"n": n} for n in range(NUMBER)])
         assert len(queue.reserve_many(NUMBER, lease=0.1)) == NUMBER
     time.sleep(0.2)
@@ -44,8 +44,8 @@ def test_what_has_lapsed_is_settled_before_it_lapses_again(
         return a["n"] + b["n"]
 
     with caplog.at_level(logging.WARNING, "mongoq.worker"):
-        server_site.drain(pipeline)
-    assert sorted(server_site.payloads("out")) == [*range(0, 2 * NUMBER, 2)]
-    stats = server_site.broker.stats()
+        site.drain(pipeline)
+    assert sorted(site.payloads("out")) == [*range(0, 2 * NUMBER, 2)]
+    stats = site.broker.stats()
     assert (stats["a"].reserve, stats["b"].reserve) == (NUMBER * 2, NUMBER * 2), "claimed once more"
     assert not caplog.records

@@ -246,9 +246,9 @@ def test_a_run_holds_who_is_put_off(broker: mongoq.Broker, monkeypatch: pytest.M
 
 @pytest.mark.prove
 @pytest.mark.parametrize("strangers", [0, 700])
-def test_queues_that_are_full_are_joined_to_the_last(server_site: Site, strangers: int) -> None:
+def test_queues_that_are_full_are_joined_to_the_last(site: Site, strangers: int) -> None:
     """Those who are at the head of one queue alone shift all others."""
-    site, pairs = server_site, 2_500
+    pairs = 2_500
     site.queue("a").push_many([*({"id": -n} for n in range(1, strangers + 1)), *({"id": n} for n in range(pairs))])
     site.queue("b").push_many([{"id": n} for n in range(pairs)])
     pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs="out")

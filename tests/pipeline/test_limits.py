@@ -68,8 +68,8 @@ def test_a_limit_of_a_stage_holds_for_all_runs_together(broker: mongoq.Broker, u
     assert broker.queue("raw").settings.max_running == 3
 
 
-def test_each_key_has_the_rate_of_a_stage_to_itself(server_site: Site) -> None:
-    broker, done = server_site.broker, Counter[str]()
+def test_each_key_has_the_rate_of_a_stage_to_itself(site: Site) -> None:
+    broker, done = site.broker, Counter[str]()
 
     def work(payload: dict[str, str]) -> Any:
         done[payload["customer"]] += 1

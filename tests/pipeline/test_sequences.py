@@ -444,8 +444,7 @@ def test_what_is_run_at_most_once_gives_its_outputs_no_order(site: Site) -> None
 # --- sources --------------------------------------------------------------------------------------
 
 
-def test_records_of_a_source_enter_sequences(server_site: Site) -> None:
-    site = server_site
+def test_records_of_a_source_enter_sequences(site: Site) -> None:
     pipeline, seen = mongoq.Pipeline("line"), dict[str | None, list[int]]()
 
     @pipeline.source(to="raw", batch=7)
@@ -467,7 +466,7 @@ def test_records_of_a_source_enter_sequences(server_site: Site) -> None:
 
 @pytest.mark.parametrize(("sequence", "problem"), [("", "sequence: cannot be empty"), (5, "sequence: a string")])
 def test_a_record_with_a_sequence_that_cannot_be_used_stops_its_source(
-    server_site: Site, sequence: Any, problem: str
+    site: Site, sequence: Any, problem: str
 ) -> None:
     pipeline = mongoq.Pipeline("line", outputs="raw")
 
@@ -477,13 +476,13 @@ def test_a_record_with_a_sequence_that_cannot_be_used_stops_its_source(
         yield mongoq.Record({"n": 1}, position=2, sequence=sequence)
 
     with pytest.raises(mongoq.StageStopped) as stopped:
-        server_site.drain(pipeline)
+        site.drain(pipeline)
     assert problem in str(stopped.value.__cause__)
-    assert arrivals(server_site, "raw") == {"a": [0]}
+    assert arrivals(site, "raw") == {"a": [0]}
 
 
-def test_a_record_for_a_topic_has_no_sequence(server_site: Site) -> None:
-    server_site.broker.bind("raw", "copy")
+def test_a_record_for_a_topic_has_no_sequence(site: Site) -> None:
+    site.broker.bind("raw", "copy")
     pipeline = mongoq.Pipeline("line", outputs="raw")
 
     @pipeline.source(to="raw")
@@ -491,13 +490,13 @@ def test_a_record_for_a_topic_has_no_sequence(server_site: Site) -> None:
         yield mongoq.Record({"n": 0}, position=1, sequence="a")
 
     with pytest.raises(mongoq.StageStopped) as stopped:
-        server_site.drain(pipeline)
+        site.drain(pipeline)
     assert "sequence: 'raw' is a topic" in str(stopped.value.__cause__)
-    assert server_site.queue("copy").size() == 0
-    assert left_over(server_site) == []
+    assert site.queue("copy").size() == 0
+    assert left_over(site) == []
 
 
-def test_a_queue_notes_its_sequences_before_the_first_item_comes(server_site: Site) -> None:
+def test_a_queue_notes_its_sequences_before_the_first_item_comes(site: Site) -> None:
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
 
     @pipeline.source(to="raw")
@@ -508,8 +507,8 @@ def test_a_queue_notes_its_sequences_before_the_first_item_comes(server_site: Si
     def fork(payload: Any) -> mongoq.Fork:
         return mongoq.Fork([mongoq.Move("out")])
 
-    server_site.drain(pipeline)
-    raw = server_site.broker._driver._backend.targets["collection"]
+    site.drain(pipeline)
+    raw = site.broker._driver._backend.targets["collection"]
     assert [raw.find_one({"_id": f"queue:{name}"})["sequences"] for name in ("raw", "out")] == [True, True]
 
 

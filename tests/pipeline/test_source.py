@@ -104,7 +104,7 @@ class Started:
 # --- records --------------------------------------------------------------------------------------
 
 
-def test_all_records_are_pushed_once_and_in_order(server_site: Site) -> None:
+def test_all_records_are_pushed_once_and_in_order(site: Site) -> None:
     positions = []
 
     def rows(position: int | None) -> Iterator[Any]:
@@ -112,16 +112,16 @@ def test_all_records_are_pushed_once_and_in_order(server_site: Site) -> None:
         yield from counting(950)(position)
 
     pipeline = line(rows, batch=100)
-    server_site.drain(pipeline)
-    assert server_site.payloads("raw") == list(range(950))
-    assert (document(server_site)["position"], document(server_site)["pushed"]) == (950, 950)
-    assert "token" not in document(server_site)
-    server_site.drain(pipeline)
-    assert (positions, server_site.queue("raw").size()) == ([None, 950], 950)
-    assert server_site.broker.stats()["raw"].put == 950
+    site.drain(pipeline)
+    assert site.payloads("raw") == list(range(950))
+    assert (document(site)["position"], document(site)["pushed"]) == (950, 950)
+    assert "token" not in document(site)
+    site.drain(pipeline)
+    assert (positions, site.queue("raw").size()) == ([None, 950], 950)
+    assert site.broker.stats()["raw"].put == 950
 
 
-def test_stages_work_on_what_a_source_pushes(server_site: Site) -> None:
+def test_stages_work_on_what_a_source_pushes(site: Site) -> None:
     pipeline = mongoq.Pipeline("line")
     got = []
     pipeline.source(to="raw", name="rows", batch=7, every=0.01)(counting(100))
@@ -130,11 +130,11 @@ def test_stages_work_on_what_a_source_pushes(server_site: Site) -> None:
     def load(n: int) -> None:
         got.append(n)
 
-    server_site.drain(pipeline)
+    site.drain(pipeline)
     assert got == list(range(100))
 
 
-def test_an_async_generator_is_a_source_with_asyncio(server_site: Site) -> None:
+def test_an_async_generator_is_a_source_with_asyncio(site: Site) -> None:
     closed = []
 
     async def rows(position: int | None) -> AsyncIterator[Any]:
@@ -146,32 +146,32 @@ def test_an_async_generator_is_a_source_with_asyncio(server_site: Site) -> None:
             closed.append(True)
 
     pipeline = line(rows, batch=20)
-    if server_site.engine == "threads":
+    if site.engine == "threads":
         with pytest.raises(mongoq.GraphInvalid, match="source 'rows': handler: .*rows is an async generator; start_as"):
-            pipeline.start(server_site.broker)
+            pipeline.start(site.broker)
         return
-    server_site.drain(pipeline)
-    assert (server_site.payloads("raw"), closed) == (list(range(250)), [True])
+    site.drain(pipeline)
+    assert (site.payloads("raw"), closed) == (list(range(250)), [True])
 
 
-def test_records_have_options(server_site: Site) -> None:
+def test_records_have_options(site: Site) -> None:
     def rows(position: Any) -> Iterator[Any]:
         yield mongoq.Record("late", position=1, delay=60)
         yield mongoq.Record("last", position=2, priority=5, headers={"from": "here"})
         yield mongoq.Record("first", position={"at": [3]}, priority=-5)
 
-    server_site.drain(line(rows))
-    items = server_site.queue("raw").peek(5, state=None)
+    site.drain(line(rows))
+    items = site.queue("raw").peek(5, state=None)
     assert [(item.payload, item.priority, item.state) for item in items] == [
         ("first", -5, "ready"),
         ("late", 0, "scheduled"),
         ("last", 5, "ready"),
     ]
     assert items[2].headers == {"from": "here"}
-    assert document(server_site)["position"] == {"at": [3]}
+    assert document(site)["position"] == {"at": [3]}
 
 
-def test_values_are_those_at_the_time_of_the_yield(server_site: Site) -> None:
+def test_values_are_those_at_the_time_of_the_yield(site: Site) -> None:
     def rows(position: Any) -> Iterator[Any]:
         row, place = {"n": 0}, [0]
         for _ in range(3):
@@ -179,47 +179,47 @@ def test_values_are_those_at_the_time_of_the_yield(server_site: Site) -> None:
             row["n"] += 1
             place[0] += 1
 
-    server_site.drain(line(rows))
-    assert server_site.payloads("raw") == [{"n": 0}, {"n": 1}, {"n": 2}]
-    assert document(server_site)["position"] == [2]
+    site.drain(line(rows))
+    assert site.payloads("raw") == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert document(site)["position"] == [2]
 
 
-def test_large_records_are_pushed_in_smaller_batches(server_site: Site) -> None:
+def test_large_records_are_pushed_in_smaller_batches(site: Site) -> None:
     def rows(position: int | None) -> Iterator[Any]:
         for n in range(position or 0, 12):
             yield mongoq.Record({"n": n, "text": LARGE}, position=n + 1)
 
-    server_site.drain(line(rows))
-    assert [payload["n"] for payload in server_site.payloads("raw")] == list(range(12))
+    site.drain(line(rows))
+    assert [payload["n"] for payload in site.payloads("raw")] == list(range(12))
 
 
 @pytest.mark.prove
-def test_a_slow_generator_waits_for_no_full_batch(server_site: Site) -> None:
+def test_a_slow_generator_waits_for_no_full_batch(site: Site) -> None:
     go_on = threading.Event()
 
     def rows(position: Any) -> Iterator[Any]:
         yield mongoq.Record("one", position=1)
         go_on.wait()
 
-    with Started(server_site, line(rows, lease=2)):
-        until(lambda: server_site.payloads("raw"))
-        token = document(server_site)["token"]
+    with Started(site, line(rows, lease=2)):
+        until(lambda: site.payloads("raw"))
+        token = document(site)["token"]
         time.sleep(4)
-        assert document(server_site)["token"] == token, "the lease is extended meanwhile"
+        assert document(site)["token"] == token, "the lease is extended meanwhile"
         go_on.set()
 
 
-def test_a_generator_is_not_far_ahead_of_what_is_pushed(server_site: Site) -> None:
+def test_a_generator_is_not_far_ahead_of_what_is_pushed(site: Site) -> None:
     ahead = 0
 
     def rows(position: Any) -> Iterator[Any]:
         nonlocal ahead
         for n in range(500):
             yield mongoq.Record(n, position=n + 1)
-            control = document(server_site) if n % 10 == 0 else None
+            control = document(site) if n % 10 == 0 else None
             ahead = max(ahead, n - control.get("pushed", 0)) if control else ahead
 
-    server_site.drain(line(rows, batch=20))
+    site.drain(line(rows, batch=20))
     assert 20 <= ahead <= 60
 
 
@@ -227,7 +227,7 @@ class Flight(BaseModel):
     number: int
 
 
-def test_payloads_fit_the_model_of_the_stage_behind(server_site: Site) -> None:
+def test_payloads_fit_the_model_of_the_stage_behind(site: Site) -> None:
     pipeline = mongoq.Pipeline("line")
     got = []
 
@@ -242,24 +242,24 @@ def test_payloads_fit_the_model_of_the_stage_behind(server_site: Site) -> None:
         got.append(flight.number)
 
     with pytest.raises(mongoq.StageStopped) as stopped:
-        server_site.drain(pipeline)
+        site.drain(pipeline)
     assert isinstance(stopped.value.__cause__, mongoq.PayloadInvalid)
     assert got == [1]
 
 
-def test_a_topic_gets_its_copies(server_site: Site) -> None:
-    server_site.broker.bind("raw", "a", "b")
-    server_site.drain(line(counting(2_500), batch=1_000))
-    assert server_site.queue("raw").size() == 0
+def test_a_topic_gets_its_copies(site: Site) -> None:
+    site.broker.bind("raw", "a", "b")
+    site.drain(line(counting(2_500), batch=1_000))
+    assert site.queue("raw").size() == 0
     for queue in ("a", "b"):
-        items = server_site.queue(queue).peek(3_000)
+        items = site.queue(queue).peek(3_000)
         assert [item.payload for item in items] == list(range(2_500))
         assert items[0].origin is not None
         assert items[0].origin.queue == "raw"
 
 
-def test_a_record_too_large_for_a_topic_stops_the_source(server_site: Site) -> None:
-    server_site.broker.bind("raw", *[f"q{n}" for n in range(12)])
+def test_a_record_too_large_for_a_topic_stops_the_source(site: Site) -> None:
+    site.broker.bind("raw", *[f"q{n}" for n in range(12)])
 
     def rows(position: Any) -> Iterator[Any]:
         yield mongoq.Record("small", position=1)
@@ -267,15 +267,15 @@ def test_a_record_too_large_for_a_topic_stops_the_source(server_site: Site) -> N
         yield mongoq.Record("small", position=3)
 
     with pytest.raises(mongoq.StageStopped) as stopped:
-        server_site.drain(line(rows))
+        site.drain(line(rows))
     assert isinstance(stopped.value.__cause__, mongoq.PayloadTooLarge)
-    assert (document(server_site)["position"], server_site.payloads("q3")) == (1, ["small"])
+    assert (document(site)["position"], site.payloads("q3")) == (1, ["small"])
 
 
 # --- the end --------------------------------------------------------------------------------------
 
 
-def test_a_stopped_run_gives_the_lease_back_and_the_next_goes_on(server_site: Site) -> None:
+def test_a_stopped_run_gives_the_lease_back_and_the_next_goes_on(site: Site) -> None:
     closed = []
 
     def rows(position: int | None) -> Iterator[Any]:
@@ -288,21 +288,21 @@ def test_a_stopped_run_gives_the_lease_back_and_the_next_goes_on(server_site: Si
 
     pipeline = line(rows, batch=10)
     for times in (1, 2):
-        before = server_site.queue("raw").size()
-        with Started(server_site, pipeline) as run:
-            until(lambda before=before: server_site.queue("raw").size() > before + 30)
+        before = site.queue("raw").size()
+        with Started(site, pipeline) as run:
+            until(lambda before=before: site.queue("raw").size() > before + 30)
             result = run.stop()
         assert result is not None
         assert result.sources["rows"] == mongoq.SourceProgress("rows", "raw", result.sources["rows"].pushed)
         assert result.sources["rows"].pushed > 30
         assert len(closed) == times
-        assert "token" not in document(server_site)
-    payloads = [item.payload for item in server_site.queue("raw").peek(10_000)]
+        assert "token" not in document(site)
+    payloads = [item.payload for item in site.queue("raw").peek(10_000)]
     assert payloads == list(range(len(payloads)))
 
 
-def test_an_async_generator_that_waits_is_closed_at_once(server_site: Site) -> None:
-    if server_site.engine == "threads":
+def test_an_async_generator_that_waits_is_closed_at_once(site: Site) -> None:
+    if site.engine == "threads":
         pytest.skip("threads run no async generators")
     closed = []
 
@@ -313,8 +313,8 @@ def test_an_async_generator_that_waits_is_closed_at_once(server_site: Site) -> N
         finally:
             closed.append(True)
 
-    with Started(server_site, line(rows)) as run:
-        until(lambda: server_site.payloads("raw"))
+    with Started(site, line(rows)) as run:
+        until(lambda: site.payloads("raw"))
         run.stop()
     assert closed == [True]
 
@@ -339,7 +339,7 @@ def test_a_generator_that_does_not_end_is_left_behind_after_the_grace(
     assert broker.queue("raw").size() == 1
 
 
-def test_a_source_is_called_again_after_so_many_seconds(server_site: Site) -> None:
+def test_a_source_is_called_again_after_so_many_seconds(site: Site) -> None:
     calls: list[Any] = []
 
     def rows(position: int | None) -> Iterator[Any]:
@@ -347,17 +347,17 @@ def test_a_source_is_called_again_after_so_many_seconds(server_site: Site) -> No
         start = position or 0
         yield from (mongoq.Record(n, position=n + 1) for n in range(start, start + 3))
 
-    with Started(server_site, line(rows, every=0.1)):
+    with Started(site, line(rows, every=0.1)):
         until(lambda: len(calls) >= 4)
     assert [position for position, _ in calls[:4]] == [None, 3, 6, 9]
     assert all(after - before >= 0.09 for (_, before), (_, after) in pairwise(calls))
-    payloads = server_site.payloads("raw")
+    payloads = site.payloads("raw")
     assert payloads == list(range(len(payloads)))
 
 
-def test_a_drain_calls_a_source_once_whatever_every_says(server_site: Site) -> None:
-    server_site.drain(line(counting(5), every=0.01))
-    assert server_site.payloads("raw") == list(range(5))
+def test_a_drain_calls_a_source_once_whatever_every_says(site: Site) -> None:
+    site.drain(line(counting(5), every=0.01))
+    assert site.payloads("raw") == list(range(5))
 
 
 def test_progress_tells_of_sources(broker: mongoq.Broker) -> None:
@@ -389,7 +389,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("wrong", "problem"), WRONG, ids=[problem[:12] for _, problem in WRONG])
 def test_a_record_that_cannot_be_pushed_stops_the_source_there(
-    server_site: Site, caplog: pytest.LogCaptureFixture, wrong: Any, problem: str
+    site: Site, caplog: pytest.LogCaptureFixture, wrong: Any, problem: str
 ) -> None:
     def rows(position: int | None) -> Iterator[Any]:
         yield from counting(3)(position)
@@ -397,15 +397,15 @@ def test_a_record_that_cannot_be_pushed_stops_the_source_there(
         yield mongoq.Record(4, position=5)
 
     with pytest.raises(mongoq.StageStopped, match="source 'rows' has stopped") as stopped:
-        server_site.drain(line(rows))
+        site.drain(line(rows))
     assert (stopped.value.stage, stopped.value.queue, stopped.value.item_id) == ("rows", "raw", None)
     assert problem in str(stopped.value.__cause__)
-    assert (server_site.payloads("raw"), document(server_site)["position"]) == ([0, 1, 2], 3)
+    assert (site.payloads("raw"), document(site)["position"]) == ([0, 1, 2], 3)
     lines = [record for record in caplog.records if record.name == "mongoq.source" and "stops" in record.message]
     assert [record.levelname for record in lines] == ["ERROR"]
 
 
-def test_an_error_of_the_generator_stops_the_source_behind_what_it_yielded(server_site: Site) -> None:
+def test_an_error_of_the_generator_stops_the_source_behind_what_it_yielded(site: Site) -> None:
     pipeline = mongoq.Pipeline("line", errors="errors")
     got = []
 
@@ -420,10 +420,10 @@ def test_an_error_of_the_generator_stops_the_source_behind_what_it_yielded(serve
 
     for times in (1, 2):
         with pytest.raises(mongoq.StageStopped) as stopped:
-            server_site.drain(pipeline)
+            site.drain(pipeline)
         assert repr(stopped.value.__cause__) == "OSError('the file is gone')"
         assert got == list(range(3 * times))
-    assert "token" not in document(server_site)
+    assert "token" not in document(site)
 
 
 def test_other_stages_go_on_when_a_source_has_stopped(broker: mongoq.Broker) -> None:
@@ -446,39 +446,39 @@ def test_other_stages_go_on_when_a_source_has_stopped(broker: mongoq.Broker) -> 
 
 @pytest.mark.prove
 def test_a_lost_lease_aborts_the_batch_and_the_source_waits_for_it(
-    server_site: Site, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     thief, calls = ObjectId(), []
-    raw = collection(server_site)
+    raw = collection(site)
 
     def rows(position: int | None) -> Iterator[Any]:
         calls.append(position)
         for n in range(position or 0, 60):
             if n == 30 and len(calls) == 1:
-                until(lambda: (document(server_site) or {}).get("pushed") == 20)
+                until(lambda: (document(site) or {}).get("pushed") == 20)
                 until_then = raw.find_one({"_id": DOCUMENT})["until"]
                 raw.update_one({"_id": DOCUMENT}, {"$set": {"token": thief, "by": "thief", "until": until_then}})
             yield mongoq.Record(n, position=n + 1)
 
-    with Started(server_site, line(rows, batch=20, lease=1.5)):
+    with Started(site, line(rows, batch=20, lease=1.5)):
         until(lambda: "has lost its lease, which thief has" in caplog.text)
-        assert server_site.payloads("raw") == list(range(20)), "nothing of the batch is seen"
-        until(lambda: server_site.queue("raw").size() == 60)
-    assert server_site.payloads("raw") == list(range(60))
+        assert site.payloads("raw") == list(range(20)), "nothing of the batch is seen"
+        until(lambda: site.queue("raw").size() == 60)
+    assert site.payloads("raw") == list(range(60))
     assert calls == [None, 20]
     assert [record.levelname for record in caplog.records if "lost its lease" in record.message] == ["WARNING"]
 
 
-def test_a_source_that_another_process_runs_is_waited_for(server_site: Site) -> None:
-    raw = collection(server_site)
-    server_site.drain(line(counting(5)))
+def test_a_source_that_another_process_runs_is_waited_for(site: Site) -> None:
+    raw = collection(site)
+    site.drain(line(counting(5)))
     lease = {"token": ObjectId(), "until": datetime.now(UTC) + timedelta(seconds=5), "by": "another"}
     raw.update_one({"_id": DOCUMENT}, {"$set": lease})
-    with Started(server_site, line(counting(10), lease=0.3)):
+    with Started(site, line(counting(10), lease=0.3)):
         time.sleep(0.5)
-        assert server_site.queue("raw").size() == 5
-        until(lambda: server_site.queue("raw").size() == 10)
-    assert server_site.payloads("raw") == list(range(10))
+        assert site.queue("raw").size() == 5
+        until(lambda: site.queue("raw").size() == 10)
+    assert site.payloads("raw") == list(range(10))
 
 
 # --- what it is -----------------------------------------------------------------------------------
@@ -565,9 +565,9 @@ def test_faults_that_an_engine_finds_are_reported_at_once(broker: mongoq.Broker)
     assert [fault.partition(":")[0] for fault in invalid.value.faults] == ["stage 'load'", "source 'rows'"]
 
 
-def test_what_is_called_like_a_generator_function_is_a_source(server_site: Site) -> None:
-    server_site.drain(line(Called()))
-    assert server_site.payloads("raw") == [1]
+def test_what_is_called_like_a_generator_function_is_a_source(site: Site) -> None:
+    site.drain(line(Called()))
+    assert site.payloads("raw") == [1]
 
 
 def test_a_source_is_described() -> None:
@@ -651,7 +651,7 @@ def test_sources_of_names_with_slashes_are_apart(broker: mongoq.Broker) -> None:
     assert broker.queue("raw").size() == 4
 
 
-def test_a_handle_of_the_queue_finds_no_control_document(server_site: Site) -> None:
-    server_site.drain(line(counting(3)))
-    assert server_site.broker.queues() == ["raw"]
-    assert server_site.broker.stats()["raw"].counts.total == 3
+def test_a_handle_of_the_queue_finds_no_control_document(site: Site) -> None:
+    site.drain(line(counting(3)))
+    assert site.broker.queues() == ["raw"]
+    assert site.broker.stats()["raw"].counts.total == 3
