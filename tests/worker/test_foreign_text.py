@@ -11,11 +11,11 @@ import pytest
 
 import mongoq
 
-LENGTH = 100_000
+LENGTH = 60_000
 REPEATED = ["a", "1", ".", ":", "/", "@", " ", "\n", "-", "{", "(", "_", "%", "[", '"', "=", "\\"]
 REPEATED += ["://", "://a", "a:", "a@", "1.", "\n ", "\n\tat ", ": ", "/a", "http://::", "password=", "_token: "]
 REPEATED += [" (configured timeouts: ", "not authorized on ", "version `GLIBC_1", "    a: b\n", ": line 1 column 1"]
-ENDS = ["", "!", "x", "@", "\n"]
+ENDS = ["", "!"]
 
 
 def find_patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
@@ -26,7 +26,7 @@ def find_patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
                     yield f"{module.name}.{name}", value
 
 
-@pytest.mark.timeout(90)  # a pattern that backtracks needs minutes for one of these texts, all together need seconds
+@pytest.mark.timeout(60)  # a pattern that backtracks needs minutes for one of these texts, all together need seconds
 def test_no_pattern_backtracks_on_the_text_of_others() -> None:
     texts = [part * (LENGTH // len(part)) + end for part in REPEATED for end in ENDS]
     patterns = {pattern: name for name, pattern in find_patterns()}
