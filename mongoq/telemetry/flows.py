@@ -16,7 +16,7 @@ from mongoq.model.encoding.codec import Encoding
 from mongoq.model.item import Item
 from mongoq.protocol import group_commit
 from mongoq.protocol.claim import pop, reserve_many
-from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch, claim_exclusive, take_over
+from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch, claim_lapsed, take_over
 from mongoq.protocol.coordination import sources, streams
 from mongoq.protocol.coordination.records import Yielded
 from mongoq.protocol.flow import Flow, Interruption
@@ -57,7 +57,7 @@ def observe_flows(recorder: Recorder) -> Mapping[AnyFlow, AnyFlow]:
         group_commit.reserve: conventions.RESERVE,
         reserve_many.reserve_many: conventions.RESERVE,
         claim_batch: conventions.RESERVE,
-        claim_exclusive: conventions.RESERVE,
+        claim_lapsed: conventions.RESERVE,
         take_over: conventions.RESERVE,
     }
     return {

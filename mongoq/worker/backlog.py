@@ -103,6 +103,11 @@ class Backlog:
     def held(self) -> int:
         return self._leases.items
 
+    def holds(self, item: Item[Any]) -> bool:
+        """Return whether an item is not settled yet."""
+        with self._lock:
+            return self._leases.find(item.token, id_key(item.id)) is not None
+
     @property
     def waiting(self) -> int:
         """Number of items that wait for a run."""

@@ -94,7 +94,7 @@ class Consumer:
         pops: True if an item leaves the queue before its run, which therefore happens at most once.
         drains_with_scheduled: True if scheduled items of the queue do not keep a draining worker running.
         claims: context to claim from where no handler runs that could kill the worker: lapsed items are settled along
-            with the others. ``None`` for the queue, where a lapsed item runs alone.
+            with the others. ``None`` for the queue, where an item may have to run alone.
         settle_group: consumers whose items are settled together with this one's; ``None`` without others.
         rate_key: bucket of each item under the rate of the queue; ``None`` for one bucket of all.
         has_hooks: False if no hook is to be entered, since the handler does nothing: a side of a join.

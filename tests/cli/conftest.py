@@ -10,12 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Group
 from click.testing import CliRunner, Result
 
-from mongoq.cli.main import main
+from mongoq.embedded import EmbeddedServer
 from tests.cli.programs import APP, Ended, Program
+from tests.cli.sites import Site, open_site
+from tests.servers import spare_the_journal
 
 Run = Callable[..., Result]
+Read = Callable[..., list[Any]]
+Start = Callable[..., Program]
+RunHere = Callable[..., Ended]
 
 
 @pytest.fixture
@@ -35,17 +41,25 @@ def logging_configuration() -> Iterator[None]:
 
 
 @pytest.fixture
+def command_line() -> Group:
+    """The command ``mongoq``, as an object of click: to start a process for each test would take half a second."""
+    from mongoq.cli.main import main
+
+    return main
+
+
+@pytest.fixture
 def environment(uri: str, database: str) -> dict[str, str]:
     """Variables of the environment that name the database of this test."""
     return {"MONGOQ_URI": uri, "MONGOQ_DATABASE": database, "COLUMNS": "160"}
 
 
 @pytest.fixture
-def run(environment: dict[str, str]) -> Run:
+def run(environment: dict[str, str], command_line: Group) -> Run:
     """Runs a command in this process, and returns its exit code and output."""
 
-    def invoke(*arguments: str, **options: Any) -> Result:
-        result = CliRunner().invoke(main, arguments, env=environment, **options)
+    def invoke(*arguments: str, env: dict[str, str] | None = None, **options: Any) -> Result:
+        result = CliRunner().invoke(command_line, arguments, env=environment if env is None else env, **options)
         # ``SystemExit`` is the regular end; any other exception would be a traceback at the terminal.
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
@@ -54,7 +68,7 @@ def run(environment: dict[str, str]) -> Run:
 
 
 @pytest.fixture
-def read(run: Run) -> Callable[..., list[Any]]:
+def read(run: Run) -> Read:
     """Runs a command with ``--json`` and returns the documents that it prints; fails unless its exit code is 0."""
 
     def invoke(*arguments: str) -> list[Any]:
@@ -66,7 +80,7 @@ def read(run: Run) -> Callable[..., list[Any]]:
 
 
 @pytest.fixture
-def program(tmp_path: Path, uri: str, database: str) -> Iterator[Callable[..., Program]]:
+def program(tmp_path: Path, uri: str, database: str) -> Iterator[Start]:
     """Start ``mongoq`` in a folder with an ``app.py``; ``more`` is added to it."""
     started: list[Program] = []
 
@@ -83,20 +97,24 @@ def program(tmp_path: Path, uri: str, database: str) -> Iterator[Callable[..., P
 
 @pytest.fixture
 def program_here(
-    tmp_path: Path, uri: str, database: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Ended]:
+    tmp_path: Path,
+    environment: dict[str, str],
+    command_line: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> RunHere:
     """Run ``mongoq`` as ``program`` does, but in this process and to its end: to start one takes half a second."""
 
-    def run(*arguments: str, more: str = "", **environment: str) -> Ended:
+    def run(*arguments: str, more: str = "", **others: str) -> Ended:
         (tmp_path / "app.py").write_text(APP + more)
-        place = {"MONGOQ_URI": uri, "MONGOQ_DATABASE": database, **environment}
+        place = {**environment, **others}
         with monkeypatch.context() as patch:
             patch.chdir(tmp_path)
             patch.setattr(sys, "path", list(sys.path))
             patch.setattr(logging.root, "handlers", [])  # the command replaces them
             capfd.readouterr()
             try:
-                result = CliRunner().invoke(main, arguments, env=place)
+                result = CliRunner().invoke(command_line, arguments, env=place)
             finally:
                 sys.modules.pop("app", None)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
@@ -109,3 +127,18 @@ def program_here(
 def gate(tmp_path: Path) -> Path:
     """File that lets handlers end: ``gate.touch()``."""
     return tmp_path / "gate"
+
+
+@pytest.fixture(scope="session")
+def guarded(memory: Path) -> Iterator[EmbeddedServer]:
+    """A server on which each user needs rights."""
+    with EmbeddedServer(memory / "guarded", auth=("keeper", "keeper")) as running:
+        spare_the_journal(running)
+        yield running
+
+
+@pytest.fixture
+def site(guarded: EmbeddedServer, command_line: Group) -> Iterator[Site]:
+    """A database on a server on which each user needs rights."""
+    with open_site(guarded, command_line) as opened:
+        yield opened

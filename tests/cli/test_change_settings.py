@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from click.testing import Result
 
 import mongoq
-from mongoq.model.encoding.extended_json import setting_text
+from tests.cli.conftest import Read, Run
 
-Run = Callable[..., Result]
-Read = Callable[..., list[Any]]
 Queue = mongoq.Queue[Any]
 
 
@@ -119,73 +115,46 @@ def test_a_queue_can_be_paused_before_its_first_item(run: Run, read: Read, broke
     assert run("resume", "later", "--yes").stdout == "later is now not paused\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ([], 2),
-        (["--lease", "none"], 2),
-        (["--lease", "soon"], 2),
-        (["--max-retries", "-1"], 2),
-        (["--max-retries", "many"], 2),
-        (["--existing", "--lease", "5s"], 2),
-        (["--lease", "0s"], 2),
-        (["--history", "99999d"], 2),
-        (["--dead", "orders"], 2),
-        (["--dead", "none", "--max-retries", "3"], 2),
-    ],
-    ids=str,
-)
-def test_bad_settings_change_nothing(run: Run, orders: Queue, options: list[str], code: int) -> None:
+def test_bad_settings_change_nothing(run: Run, orders: Queue) -> None:
     before = orders.settings
-    for extra in (["--yes"], ["--dry-run"]):
-        result = run("configure", "orders", *options, *extra)
-        assert (result.exit_code, result.stdout) == (code, "")
+    for options in (
+        [],
+        ["--lease", "none"],
+        ["--lease", "soon"],
+        ["--max-retries", "-1"],
+        ["--existing", "--lease", "5s"],
+        ["--lease", "0s"],
+        ["--history", "99999d"],
+        ["--dead", "orders"],
+        ["--dead", "none", "--max-retries", "3"],
+        ["--on-expired", "nowhere"],
+        ["--on-dead", "stop"],
+    ):
+        for extra in ("--yes", "--dry-run"):
+            result = run("configure", "orders", *options, extra)
+            assert (result.exit_code, result.stdout) == (2, ""), options
     orders.is_paused()
     assert orders.settings == before
 
 
-@pytest.mark.parametrize("arguments", [["pause"], ["configure", "--lease", "5s"]], ids=str)
-def test_a_change_needs_a_known_queue_and_a_yes(run: Run, orders: Queue, arguments: list[str]) -> None:
-    result = run(arguments[0], "orders", *arguments[1:])
-    assert (result.exit_code, "--yes" in result.stderr) == (2, True)
-    result = run(arguments[0], "ordres", *arguments[1:], "--yes")
-    assert (result.exit_code, "'orders'" in result.stderr) == (1, True)
+def test_a_change_needs_a_known_queue_and_a_yes(run: Run, orders: Queue) -> None:
+    for arguments in (["pause"], ["configure", "--lease", "5s"]):
+        result = run(arguments[0], "orders", *arguments[1:])
+        assert (result.exit_code, "--yes" in result.stderr) == (2, True)
+        result = run(arguments[0], "ordres", *arguments[1:], "--yes")
+        assert (result.exit_code, "'orders'" in result.stderr) == (1, True)
     orders.is_paused()
     assert (orders.is_paused(), orders.settings.lease) == (False, timedelta(seconds=60))
 
 
-@pytest.mark.parametrize(
-    ("length", "text"),
-    [
-        (timedelta(days=7), "7d"),
-        (timedelta(hours=36), "36h"),
-        (timedelta(seconds=90), "90s"),
-        (timedelta(milliseconds=250), "250ms"),
-        (timedelta(seconds=1.5), "1500ms"),
-        (None, "none"),
-    ],
-)
-def test_a_duration_is_written_as_options_take_it(length: timedelta | None, text: str) -> None:
-    assert setting_text(length) == text
-
-
-def test_where_expired_items_go_is_a_setting(run: Run, read: Read, orders: Queue) -> None:
-    change = "change orders: on-expired history -> dead"
-    assert read("configure", "orders", "--on-expired", "dead", "--dry-run")[0]["would"] == change
-    assert run("configure", "orders", "--on-expired", "dead", "--yes").exit_code == 0
+def test_where_items_go_is_a_setting(run: Run, read: Read, orders: Queue) -> None:
+    for name, before, after in (("on-expired", "history", "dead"), ("on-dead", "continue", "hold")):
+        change = f"change orders: {name} {before} -> {after}"
+        assert read("configure", "orders", f"--{name}", after, "--dry-run")[0]["would"] == change
+        assert run("configure", "orders", f"--{name}", after, "--yes").exit_code == 0
+        assert name in run("settings", "orders").stdout
     orders.is_paused()
-    assert orders.settings.on_expired == "dead"
-    assert "on-expired" in run("settings", "orders").stdout
-    assert run("configure", "orders", "--on-expired", "nowhere").exit_code == 2
-
-
-def test_whether_a_dead_letter_holds_its_sequence_is_a_setting(run: Run, read: Read, orders: Queue) -> None:
-    change = "change orders: on-dead continue -> hold"
-    assert read("configure", "orders", "--on-dead", "hold", "--dry-run")[0]["would"] == change
-    assert run("configure", "orders", "--on-dead", "hold", "--yes").exit_code == 0
-    orders.is_paused()
-    assert orders.settings.on_dead == "hold"
-    assert run("configure", "orders", "--on-dead", "stop").exit_code == 2
+    assert (orders.settings.on_expired, orders.settings.on_dead) == ("dead", "hold")
 
 
 def test_sequences_are_repaired(run: Run, read: Read, broker: mongoq.Broker, raw: Any) -> None:

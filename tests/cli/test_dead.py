@@ -6,22 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from bson import ObjectId
-from click.testing import Result
 
 import mongoq
-from mongoq.cli.base import amounts
-from mongoq.cli.base.progress import Meter
-from mongoq.errors import QueueUnknown
-from mongoq.protocol.history import dead_letters
+from tests.cli.conftest import Read, Run
 
-Run = Callable[..., Result]
-Read = Callable[..., list[Any]]
 Queue = mongoq.Queue[Any]
 
 HOSTILE = "[bold]x[/] \x1b[31m"
@@ -64,33 +57,32 @@ def letters(orders: Queue, raw: Any) -> list[ObjectId]:
 
 
 NO_CITY = f"{__name__}.NoCity"
-SELECTIONS: list[tuple[list[str], list[int]]] = [
-    ([], [0, 1, 2, 3]),
-    (["--limit", "2"], [0, 1]),
-    (["--where", '{"n": {"$gte": 2}}'], [2, 3]),
-    (["--reason", "no city"], [0, 2]),
-    (["--reason", "no"], []),
-    (["--error", "TimeoutError"], [1]),
-    (["--error", NO_CITY, "--limit", "1"], [0]),
-    (["--error", NO_CITY, "--where", '{"n": 2}'], [2]),
-    (["--stage", "route"], [1]),
-]
 
 
-@pytest.mark.parametrize(("options", "chosen"), SELECTIONS, ids=str)
-def test_the_same_letters_are_listed_counted_replayed_and_dropped(
-    read: Read, orders: Queue, letters: list[ObjectId], options: list[str], chosen: list[int]
-) -> None:
-    ids = [str(letters[n]) for n in chosen]
-    assert [row["id"] for row in read("dead", "list", "orders", *options)] == ids
-    for command, sentence in (("replay", "send"), ("drop", "delete")):
-        (would,) = read("dead", command, "orders", *options, "--dry-run")
-        assert would["would"].startswith(f"{sentence} {len(ids)} letter")
-        assert (would["count"], would["exact"]) == (len(ids), True)
+def test_the_same_letters_are_listed_counted_and_replayed(read: Read, orders: Queue, letters: list[ObjectId]) -> None:
+    selections: list[tuple[list[str], list[int]]] = [
+        ([], [0, 1, 2, 3]),
+        (["--limit", "2"], [0, 1]),
+        (["--where", '{"n": {"$gte": 2}}'], [2, 3]),
+        (["--reason", "no city"], [0, 2]),
+        (["--reason", "no"], []),
+        (["--error", "TimeoutError"], [1]),
+        (["--error", NO_CITY, "--limit", "1"], [0]),
+        (["--error", NO_CITY, "--where", '{"n": 2}'], [2]),
+        (["--stage", "route"], [1]),
+    ]
+    for options, chosen in selections:
+        ids = [str(letters[n]) for n in chosen]
+        assert [row["id"] for row in read("dead", "list", "orders", *options)] == ids
+        for command, sentence in (("replay", "send"), ("drop", "delete")):
+            (would,) = read("dead", command, "orders", *options, "--dry-run")
+            assert would["would"].startswith(f"{sentence} {len(ids)} letter")
+            assert (would["count"], would["exact"]) == (len(ids), True)
     assert orders.dead.size() == 4
-    (done,) = read("dead", "replay", "orders", *options, "--yes")
-    assert done["pushed"] == len(ids)
-    assert {str(item.id) for item in orders.peek(9)} == set(ids)
+    (done,) = read("dead", "replay", "orders", "--error", NO_CITY, "--where", '{"n": 2}', "--yes")
+    assert done["pushed"] == 1
+    assert [item.id for item in orders.peek(9)] == [letters[2]]
+    assert read("dead", "replay", "orders", "--yes")[0]["pushed"] == 3
 
 
 def test_letters_are_dropped_for_good(run: Run, read: Read, orders: Queue, letters: list[ObjectId]) -> None:
@@ -175,13 +167,10 @@ def test_a_letter_is_shown_with_its_traceback(run: Run, read: Read, letters: lis
     assert run("dead", "show", "orders", "--stage", "none").exit_code == 1
 
 
-@pytest.mark.parametrize("max_retries", [0, 1])
-def test_a_letter_of_a_dead_worker_says_that_no_error_is_stored(
-    run: Run, broker: mongoq.Broker, raw: Any, max_retries: int
-) -> None:
-    orders = broker.queue("orders", max_retries=max_retries)
+def test_a_letter_of_a_dead_worker_says_that_no_error_is_stored(run: Run, broker: mongoq.Broker, raw: Any) -> None:
+    orders = broker.queue("orders", max_retries=1)
     orders.push(1)
-    for _ in range(max_retries + 1):
+    for _ in range(2):
         assert orders.reserve() is not None
         raw.update_one({"q": "orders"}, {"$set": {"when": datetime.now(UTC) - timedelta(hours=1)}})
     assert orders.reserve() is None
@@ -243,17 +232,6 @@ def test_a_script_must_say_yes(run: Run, orders: Queue, letters: list[ObjectId])
     assert run("dead", "drop", "orders", "--reason", "none").exit_code == 0
 
 
-def test_the_count_before_a_change_is_bounded(
-    read: Read, letters: list[ObjectId], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(amounts, "COUNT_LIMIT", 2)
-    (would,) = read("dead", "drop", "orders", "--dry-run")
-    assert would == {"would": "delete more than 2 letters of orders.dead", "count": 3, "exact": False}
-    assert read("purge", "orders.dead", "--state", "ready", "--dry-run") == [
-        {"would": "delete at least 2 ready items of orders.dead", "count": 2, "exact": False}
-    ]
-
-
 def test_a_dead_queue_of_another_name_is_known_by_the_settings(run: Run, read: Read, broker: mongoq.Broker) -> None:
     orders = broker.queue("orders", dead="graves")
     id = bury(orders, 1)
@@ -273,14 +251,16 @@ def test_an_error_queue_of_a_pipeline_is_named_exactly(run: Run, read: Read, bro
     assert run("dead", "replay", "errors", "--exact", "--yes").stdout.startswith("sent 1 letter of errors")
 
 
-@pytest.mark.parametrize("command", ["list", "show", "replay", "drop"])
-@pytest.mark.parametrize("name", ["ordres", "ordres.dead"])
-def test_an_unknown_queue_is_an_error_with_the_nearest_names(
-    run: Run, orders: Queue, letters: list[ObjectId], command: str, name: str
-) -> None:
-    result = run("dead", command, name, *(["--yes"] if command in ("replay", "drop") else []))
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "the nearest names are 'orders" in result.stderr
+def test_an_unknown_queue_is_an_error_with_the_nearest_names(run: Run, orders: Queue, letters: list[ObjectId]) -> None:
+    for command in (
+        ["list", "ordres"],
+        ["show", "ordres.dead"],
+        ["replay", "ordres", "--yes"],
+        ["drop", "ordres", "--yes"],
+    ):
+        result = run("dead", *command)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "the nearest names are 'orders" in result.stderr
     assert orders.dead.size() == 4
 
 
@@ -288,13 +268,6 @@ def test_a_queue_without_a_dead_queue_says_so(run: Run, broker: mongoq.Broker) -
     broker.queue("orders", dead=None).push(1)
     result = run("dead", "list", "orders")
     assert (result.exit_code, "has no dead queue" in result.stderr) == (1, True)
-
-
-def test_nothing_is_known_of_an_empty_collection(run: Run) -> None:
-    result = run("dead", "list", "orders")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert "no queue in it has a similar name" in result.stderr
-    assert QueueUnknown("a", (), "b").nearest == ()
 
 
 @pytest.mark.prove
@@ -315,58 +288,3 @@ def test_two_operators_send_each_letter_back_once(
     assert len(items) == 3_001
     assert {item.attempts for item in items} == {0}
     assert orders.dead.size() == 0
-
-
-def interrupt_after_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, text: str = "") -> None:
-    """Let Ctrl-C come after the first call of a method, or the first one with an argument that holds a text."""
-    function, came = getattr(owner, name), []
-
-    def call(*args: Any, **options: Any) -> Any:
-        result = function(*args, **options)
-        if not came and text in str(args[1:]):
-            came.append(True)
-            raise KeyboardInterrupt
-        return result
-
-    monkeypatch.setattr(owner, name, call)
-
-
-@pytest.mark.parametrize("options", [["replay"], ["move", "--to=repair"], ["replay", "--json"]], ids=str)
-def test_ctrl_c_says_how_many_letters_were_sent(
-    run: Run, orders: Queue, letters: list[ObjectId], monkeypatch: pytest.MonkeyPatch, options: list[str]
-) -> None:
-    monkeypatch.setattr(dead_letters, "LETTERS_PER_PAGE", 1)
-    interrupt_after_call(monkeypatch, Meter, "show", "3 letters sent")
-    command, *more = options
-    result = run("dead", command, "orders", *more, "--yes")
-    assert (result.exit_code, result.stdout) == (130, "")
-    assert "stopped; 3 letters sent, and maybe up to 1 more; the others are still in orders.dead" in result.stderr
-    assert orders.dead.size() == 1
-    assert run("dead", command, "orders", *more, "--yes").exit_code == 0
-    assert orders.dead.size() == 0
-
-
-@pytest.mark.parametrize("command", [["dead", "drop"], ["purge"]], ids=str)
-def test_ctrl_c_during_a_deletion_says_how_to_go_on(
-    run: Run, orders: Queue, letters: list[ObjectId], monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
-    orders.push("waits")
-    for kind in (mongoq.Queue, type(orders.dead)):
-        interrupt_after_call(monkeypatch, kind, "purge")
-    result = run(*command, "orders", "--yes")
-    assert (result.exit_code, result.stdout) == (130, "")
-    assert "stopped; what was deleted by now is gone, and the rest is still there" in result.stderr
-
-
-def test_ctrl_c_says_how_many_copies_were_pushed(
-    run: Run, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = broker.queue("done", history=3600)
-    queue.push_many(range(3))
-    while queue.pop() is not None:
-        pass
-    interrupt_after_call(monkeypatch, Meter, "show", "3 items read")
-    result = run("replay", "done", "--yes")
-    assert (result.exit_code, result.stdout) == (130, "")
-    assert "stopped; 3 items pushed, and maybe a batch under way; the same command goes on" in result.stderr
-    assert "pushed 0 of 3" in run("replay", "done", "--yes").stdout

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from click import Group
 from click.testing import CliRunner
 from pymongo import MongoClient
 
 import mongoq
-from mongoq.cli.checks import server_checks as checks
-from mongoq.cli.checks.queue_checks import check_consumers, check_oldest, check_paused, check_workers
-from mongoq.cli.main import main
 from mongoq.embedded import EmbeddedServer
-from mongoq.model.limits import QueueLimits
-from mongoq.model.permits import PermitHolder
-from mongoq.protocol.coordination.heartbeats import DEAD_WORKER_RETENTION, WorkerRecord
-from mongoq.protocol.insight import BoundedCount, QueueInsight
-from tests.servers import drop, spare_the_journal
+from tests.servers import drop
 
-NOW = datetime(2026, 11, 26, tzinfo=UTC)
 Examine = Callable[..., tuple[int, dict[str, dict[str, str]]]]
 
 
@@ -38,12 +30,12 @@ def database(client: MongoClient[Any]) -> Iterator[str]:
 
 
 @pytest.fixture
-def examine(uri: str, database: str) -> Examine:
+def examine(uri: str, database: str, command_line: Group) -> Examine:
     """Run ``mongoq doctor --json``, and return its exit code and the findings by check."""
 
     def run(*arguments: str, **environment: str) -> tuple[int, dict[str, dict[str, str]]]:
         place = {"MONGOQ_URI": uri, "MONGOQ_DATABASE": database, **environment}
-        result = CliRunner().invoke(main, ["doctor", "--json", *arguments], env=place)
+        result = CliRunner().invoke(command_line, ["doctor", "--json", *arguments], env=place)
         assert isinstance(result.exception, SystemExit | None), result.exception
         findings = [json.loads(line) for line in result.stdout.splitlines()]
         return result.exit_code, {finding["check"]: finding for finding in findings}
@@ -121,8 +113,8 @@ def test_sequences_that_dead_letters_hold_are_named(examine: Examine, broker: mo
     assert examine()[1]["held sequences"]["state"] == "ok"
 
 
-def test_the_lines_for_people_say_what_to_do(uri: str, database: str) -> None:
-    result = CliRunner().invoke(main, ["doctor"], env={"MONGOQ_URI": uri, "MONGOQ_DATABASE": database})
+def test_the_lines_for_people_say_what_to_do(uri: str, database: str, command_line: Group) -> None:
+    result = CliRunner().invoke(command_line, ["doctor"], env={"MONGOQ_URI": uri, "MONGOQ_DATABASE": database})
     lines = result.stdout.splitlines()
     assert lines[0].startswith("ok       reachable         ")
     [problem] = [line for line in lines if line.startswith("problem")]
@@ -156,14 +148,52 @@ def test_a_collection_that_cannot_be_used_is_named(examine: Examine, client: Mon
 
 
 def test_old_items_and_queues_without_workers_are_named(examine: Examine, broker: mongoq.Broker, raw: Any) -> None:
-    broker.queue("orders").push(1)
-    raw.update_one({"q": "orders"}, {"$set": {"when": datetime.now(UTC) - timedelta(hours=2)}})
+    for number in range(9):
+        broker.queue(f"orders-{number}").push(1, when=datetime.now(UTC) - timedelta(hours=2, minutes=number))
     code, findings = examine()
     assert code == 1
-    assert findings["consumers"]["detail"].startswith("no worker takes the due items of orders (2:00:")
-    assert findings["oldest item"]["detail"].startswith("due items wait in orders (2:00:")
+    assert findings["consumers"]["detail"].startswith("no worker takes the due items of orders-")
+    assert findings["consumers"]["advice"] == "start a worker for them, such as mongoq worker app:worker"
+    assert findings["oldest item"]["detail"].startswith("due items wait in orders-8 (2:08:")
+    assert findings["oldest item"]["detail"].endswith(" and 4 more")
     _, findings = examine("--max-age=10000")
     assert findings["oldest item"]["state"] == "ok"
+    assert findings["oldest item"]["detail"].startswith("the first one waits for 2:08:")
+
+
+def test_workers_that_have_gone_are_named(examine: Examine, broker: mongoq.Broker, raw: Any) -> None:
+    broker.queue("orders").push(1, when=datetime.now(UTC) - timedelta(hours=2))
+    now = datetime.now(UTC)
+    queues = [{"queue": "orders", "held": 1}]
+    record = {"host": "a", "pid": 1, "started": now, "seen": now, "every": 60.0, "queues": queues}
+    raw.insert_one({"_id": "worker:a:1:x/1", **record})
+    _, findings = examine()
+    assert (findings["workers"]["state"], findings["workers"]["detail"]) == ("ok", "1 works")
+    assert findings["consumers"]["state"] == "ok"
+    raw.insert_one({"_id": "worker:b:2:y/1", **record, "seen": now - timedelta(hours=2)})
+    _, findings = examine()
+    assert findings["workers"]["state"] == "problem"
+    assert "b:2:y/1 since " in findings["workers"]["detail"]
+    assert "removes their records after ten minutes" in findings["workers"]["advice"]
+
+
+def test_items_that_wait_in_a_paused_queue_are_a_warning(examine: Examine, broker: mongoq.Broker) -> None:
+    broker.queue("empty").pause()
+    assert examine()[1]["paused"]["state"] == "ok"
+    mails = broker.queue("mails")
+    mails.push(1)
+    mails.pause()
+    finding = examine()[1]["paused"]
+    assert (finding["state"], finding["detail"]) == ("warning", "items wait in mails (1 item)")
+    assert finding["advice"] == "mongoq resume QUEUE ends a pause"
+
+
+def test_a_later_schema_is_a_problem(examine: Examine, broker: mongoq.Broker, raw: Any) -> None:
+    broker.ensure_indexes()
+    raw.update_one({"_id": "schema:mongoq"}, {"$set": {"version": 99, "oldest_reader": 99}}, upsert=True)
+    code, findings = examine()
+    assert code == 1
+    assert [name for name, finding in findings.items() if finding["state"] == "problem" and "99" in str(finding)]
 
 
 def test_a_standalone_server_is_no_problem(examine: Examine, memory: Path) -> None:
@@ -195,176 +225,3 @@ def test_spark_is_checked_on_request(examine: Examine, monkeypatch: pytest.Monke
     assert code == 1
     assert findings["Spark"]["state"] == "problem"
     assert "Java" in findings["Spark"]["detail"]
-
-
-# --- rights ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def guarded(memory: Path) -> Iterator[EmbeddedServer]:
-    """A server with users: one reads the database ``app``, and one reads and writes it."""
-    with EmbeddedServer(memory / "doctor", auth=("keeper", "keeper")) as running:
-        spare_the_journal(running)
-        with MongoClient[Any](running.uri) as client:
-            for role in ("read", "readWrite"):
-                client["app"].command("createUser", role, pwd=role, roles=[{"role": role, "db": "app"}])
-            with mongoq.Broker(client["app"]["mongoq"]) as broker:
-                broker.queue("orders").push(1)
-        yield running
-
-
-def uri_of(guarded: EmbeddedServer, user: str) -> str:
-    return f"mongodb://{user}:{user}@{guarded.uri.rpartition('@')[2].replace('authSource=admin', 'authSource=app')}"
-
-
-def test_a_user_with_the_rights_of_a_worker_may_not_see_all_of_the_server(
-    examine: Examine, guarded: EmbeddedServer
-) -> None:
-    code, findings = examine(MONGOQ_URI=uri_of(guarded, "readWrite"), MONGOQ_DATABASE="app")
-    assert code == 0
-    assert findings["rights"]["detail"] == "user 'readWrite' may read, write and wait"
-    unknown = {name for name, finding in findings.items() if finding["state"] == "unknown"}
-    assert unknown == {"write concern", "history window", "cache"}
-    assert "clusterMonitor" in findings["cache"]["detail"]
-
-
-def test_missing_rights_are_named(examine: Examine, guarded: EmbeddedServer) -> None:
-    code, findings = examine(MONGOQ_URI=uri_of(guarded, "read"), MONGOQ_DATABASE="app")
-    assert code == 1
-    assert findings["rights"]["detail"] == "user 'read' lacks 'insert', 'update', 'remove'"
-    assert "or the role 'readWrite' on the database 'app'; 'mongoq role worker' prints" in findings["rights"]["advice"]
-    for role, lacks in (("producer", "lacks 'insert', 'update'"), ("viewer", "may read")):
-        _, findings = examine(f"--role={role}", MONGOQ_URI=uri_of(guarded, "read"), MONGOQ_DATABASE="app")
-        assert findings["rights"]["detail"] == f"user 'read' {lacks}"
-
-
-# --- other servers ---------------------------------------------------------------------------------
-
-
-def server(**replies: Any) -> Any:
-    """A server that gives the reply of the command's name, without a network."""
-
-    def answer(command: Mapping[str, Any]) -> Any:
-        return replies[next(iter(command))]
-
-    return SimpleNamespace(
-        hello=replies.get("hello", {}),
-        command=answer,
-        command_admin=answer,
-        find_one=lambda *_: replies.get("found"),
-        place="app.mongoq",
-        name="mongoq",
-        database="app",
-        address="db:27017",
-    )
-
-
-@pytest.mark.parametrize(("version", "state"), [("5.0.9", "problem"), ("6.0.5", "ok"), ("10.0.0-rc1", "ok")])
-def test_old_servers_are_a_problem(version: str, state: str) -> None:
-    assert checks.check_version(server(buildInfo={"version": version})).state == state
-
-
-@pytest.mark.parametrize(
-    ("hello", "state"),
-    [({}, "warning"), ({"msg": "isdbgrid"}, "ok"), ({"setName": "rs0", "hosts": ["a", "b", "c"]}, "ok")],
-)
-def test_a_server_alone_is_a_warning(hello: Any, state: str) -> None:
-    assert checks.check_replica_set(server(hello=hello)).state == state
-
-
-@pytest.mark.parametrize(
-    ("hello", "journal", "state"),
-    [
-        ({}, True, "unknown"),
-        ({"setName": "rs0", "hosts": ["a", "b"], "arbiters": ["c"]}, True, "problem"),
-        ({"setName": "rs0", "hosts": ["a", "b", "c"]}, False, "problem"),
-        ({"setName": "rs0", "hosts": ["a", "b", "c"]}, True, "ok"),
-    ],
-)
-def test_writes_that_may_be_lost_or_block_are_a_problem(hello: Any, journal: bool, state: str) -> None:
-    config = {"config": {"writeConcernMajorityJournalDefault": journal}}
-    assert checks.check_write_concern(server(hello=hello, replSetGetConfig=config)).state == state
-
-
-@pytest.mark.parametrize(("seconds", "state"), [(0, "ok"), (5, "problem"), (-5, "problem")])
-def test_a_clock_that_differs_is_a_problem(seconds: int, state: str) -> None:
-    there = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=seconds)
-    finding = checks.check_clock(server(hello={"localTime": there}))
-    assert finding.state == state
-    assert ("behind" if seconds < 0 else "ahead of") in finding.detail or not seconds
-
-
-@pytest.mark.parametrize(("seconds", "state"), [(0, "ok"), (300, "ok"), (3600, "problem")])
-def test_a_long_history_window_is_a_problem(seconds: int, state: str) -> None:
-    reply = {"minSnapshotHistoryWindowInSeconds": seconds}
-    assert checks.check_history_window(server(getParameter=reply)).state == state
-
-
-@pytest.mark.parametrize(("indexes", "state"), [(0, "ok"), (4, "ok"), (6, "problem")])
-def test_indexes_beyond_half_of_the_cache_are_a_problem(indexes: int, state: str) -> None:
-    status = {"wiredTiger": {"cache": {"maximum bytes configured": 10 * 1024**3}}}
-    stats = {"size": 1, "totalIndexSize": indexes * 1024**3}
-    assert checks.check_cache(server(collStats=stats, serverStatus=status)).state == state
-
-
-@pytest.mark.parametrize(("version", "state"), [(1, "ok"), (2, "problem"), ("1", "problem"), (None, "problem")])
-def test_a_later_schema_is_a_problem(version: int, state: str) -> None:
-    assert checks.check_schema(server(found={"version": version})).state == state
-
-
-# --- queues and workers ----------------------------------------------------------------------------
-
-
-def queue(name: str, minutes: float, **options: Any) -> QueueInsight:
-    due = NOW - timedelta(minutes=minutes)
-    return QueueInsight(name, NOW, ready=BoundedCount(1), oldest_due=due, **options)
-
-
-def test_queues_with_a_worker_or_a_pause_and_dead_queues_are_not_forgotten() -> None:
-    orders = queue("orders", 2, consumers=1, dead_queue="orders.dead")
-    quiet = [orders, queue("orders.dead", 900), queue("paused", 2, paused=True), queue("new", 0.5)]
-    assert check_consumers(quiet).state == "ok"
-    finding = check_consumers([*quiet, queue("mails", 2)])
-    assert finding.detail == "no worker takes the due items of mails (0:02:00)"
-    assert finding.advice == "start a worker for them, such as mongoq worker app:worker"
-
-
-def test_items_that_wait_in_a_paused_queue_are_a_warning() -> None:
-    empty = QueueInsight("empty", NOW, paused=True, reserved=BoundedCount(1))
-    later = QueueInsight("later", NOW, paused=True, scheduled=BoundedCount(4), expired=BoundedCount(1, exact=False))
-    assert check_paused([queue("orders", 2), empty]).to_document()["state"] == "ok"
-    finding = check_paused([queue("orders", 2), empty, later, queue("mails", 2, paused=True)])
-    assert finding.state == "warning"
-    assert finding.detail == "items wait in later (at least 5 items), mails (1 item)"
-    assert finding.advice == "mongoq resume QUEUE ends a pause"
-
-
-def test_the_queues_that_wait_longest_are_named_first() -> None:
-    queues = [queue(f"q{minutes}", minutes) for minutes in range(61, 70)]
-    finding = check_oldest(queues, timedelta(hours=1))
-    assert finding.state == "problem"
-    assert finding.detail.startswith("due items wait in q69 (1:09:00), q68 ")
-    assert finding.detail.endswith(" and 4 more")
-    assert check_oldest(queues, timedelta(hours=2)).detail == "the first one waits for 1:09:00, in queue q69"
-    assert check_oldest([], timedelta(hours=1)).detail == "no item is due"
-
-
-def test_workers_that_have_gone_are_named() -> None:
-    live = WorkerRecord("a:1:x/1", "a", 1, NOW, NOW, True, {})
-    gone = WorkerRecord("b:2:y/1", "b", 2, NOW, NOW, False, {"orders": 3})
-    assert check_workers([live]).detail == "1 works"
-    finding = check_workers([live, gone])
-    assert finding.state == "problem"
-    assert "b:2:y/1 since 2026-11-26 00:00:00 UTC" in finding.detail
-    assert timedelta(minutes=10) == DEAD_WORKER_RETENTION
-    assert "removes their records after ten minutes" in finding.advice
-
-
-def test_a_queue_that_waits_for_its_limits_says_so() -> None:
-    holders = (PermitHolder("worker", 8, 8, NOW, NOW),)
-    limits = QueueLimits("calls", NOW, max_running=8, rate="5/s", holders=holders)
-    finding = check_oldest([queue("calls", 70, limits=limits)], timedelta(hours=1))
-    assert finding.detail == "due items wait in calls (1:10:00, workers hold 8 of 8 permits)"
-    limits = QueueLimits("calls", NOW, max_running=9, holders=holders)
-    finding = check_oldest([queue("calls", 70, limits=limits)], timedelta(hours=1))
-    assert finding.detail == "due items wait in calls (1:10:00)"

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-from click.shell_completion import ShellComplete
-from click.testing import Result
 
 import mongoq
-from mongoq.cli import open_missing_streams
-from mongoq.cli.base.confirmation import Confirmation
-from mongoq.cli.base.output import Output
-from mongoq.cli.main import main
-from mongoq.cli.processes.target import Factory, TargetFailed, load
+from tests.cli.conftest import Run, RunHere
 
-Run = Callable[..., Result]
 HOSTILE = "a\nmongoq: all is well\x1b[31m"
 """Name of a queue that would print a line of its own, and colour the terminal."""
 DIGITS = "9" * 5_000
 """Number that Python does not convert."""
 
 
-# --- arguments -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_an_argument_that_cannot_be_used_is_a_usage_error(run: Run, broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    for arguments in (
         ["history", "orders", "--limit", "9" * 20],
         ["purge", "orders", "--dry-run", "--limit", "9" * 20],
         ["dead", "list", "orders", "--limit", "9" * 20],
@@ -44,34 +32,16 @@ DIGITS = "9" * 5_000
         ["configure", "orders", "--dry-run", "--max-retries", DIGITS],
         ["worker", "app:worker", "--http", f":{DIGITS}"],
         ["push", "orders", '{"$numberDecimal": "x"}'],
-        ["queues", "--uri", "mongodb://[bad", "--database"],
-    ],
-)
-def test_an_argument_that_cannot_be_used_is_a_usage_error(
-    run: Run, broker: mongoq.Broker, arguments: list[str]
-) -> None:
-    broker.queue("orders").push(1)
-    assert run(*arguments).exit_code == 2
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
+        # Text that is no UTF-8, and bad addresses.
         ["dead", "list", "orders", "--reason", "\udcff"],
-        ["dead", "list", "orders", "--error", "\udcff"],
         ["dead", "drop", "orders", "--stage", "\udcff", "--yes"],
         ["queues", "--database", "\udcff"],
         ["queues", "--collection", "\udcff"],
         ["queues", "--uri", "mongodb://[bad"],
-    ],
-)
-def test_text_that_is_no_utf_8_and_a_bad_address_are_named(
-    run: Run, broker: mongoq.Broker, arguments: list[str]
-) -> None:
-    broker.queue("orders").push(1)
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("mongoq: ")
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (2, ""), arguments
+        assert result.stderr.startswith("mongoq: ")
 
 
 def test_a_line_whose_decimal_means_nothing_is_named(run: Run, broker: mongoq.Broker) -> None:
@@ -81,151 +51,83 @@ def test_a_line_whose_decimal_means_nothing_is_named(run: Run, broker: mongoq.Br
     assert broker.queue("orders").size() == 1
 
 
-@pytest.mark.parametrize(
-    "option", ["authMechanismProperties=AWS_SESSION_TOKEN:geheim", "tlsCertificateKeyFilePassword=g"]
-)
-def test_a_secret_option_is_refused_on_the_command_line(run: Run, option: str) -> None:
-    result = run("queues", "--uri", f"mongodb://127.0.0.1:1/?{option}")
-    assert result.exit_code == 2
-    assert "MONGOQ_URI" in result.stderr
-    assert "geheim" not in result.stderr
+def test_a_secret_option_is_refused_on_the_command_line(run: Run) -> None:
+    for option in ("authMechanismProperties=AWS_SESSION_TOKEN:geheim", "tlsCertificateKeyFilePassword=geheim"):
+        result = run("queues", "--uri", f"mongodb://127.0.0.1:1/?{option}")
+        assert result.exit_code == 2
+        assert "MONGOQ_URI" in result.stderr
+        assert "geheim" not in result.stderr
 
 
-# --- names -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_a_name_of_a_queue_makes_no_line_of_its_own(run: Run, broker: mongoq.Broker) -> None:
+    for arguments in (
         ["push", HOSTILE, "1", "--dry-run"],
         ["push", HOSTILE, "1"],
         ["purge", HOSTILE],
-        ["purge", HOSTILE, "--yes"],
         ["pause", HOSTILE, "--yes"],
         ["export", HOSTILE, "--state", "expired"],
         ["dead", "list", HOSTILE],
         ["dead", "move", "orders", "--to", HOSTILE, "--dry-run"],
-        ["drop-queue", HOSTILE, "--force", "--yes"],
         ["doctor", "--max-age", "1"],
-    ],
-)
-def test_a_name_of_a_queue_makes_no_line_of_its_own(run: Run, broker: mongoq.Broker, arguments: list[str]) -> None:
-    broker.queue(HOSTILE).push(1)
-    broker.queue("orders").push(1)
-    broker._driver._backend.targets["collection"].update_one(
-        {"q": HOSTILE}, [{"$set": {"when": {"$subtract": ["$when", 600_000]}}}]
-    )
-    broker.close()
-    result = run(*arguments)
-    assert "\x1b" not in result.output
-    assert not [line for line in result.output.splitlines() if line.startswith("mongoq: all is well")]
-
-
-def test_a_question_and_a_refusal_show_control_characters_by_their_codes(
-    monkeypatch: pytest.MonkeyPatch, run: Run, broker: mongoq.Broker
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr(click, "confirm", lambda text, **_: asked.append(text) or True)
-    assert Confirmation(yes=False, dry_run=False).allows(Output(), f"delete {HOSTILE}", count=1)
-    assert asked == ["Delete a\\x0amongoq: all is well\\x1b[31m?"]
-    broker.queue(HOSTILE).push(1)
-    refused = run("purge", HOSTILE)
-    assert refused.exit_code == 2
-    assert "\\x1b[31m" in refused.stderr
-
-
-def test_a_name_that_a_shell_would_execute_is_not_completed(
-    broker: mongoq.Broker, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("orders", "orders/eu-1", "$(reboot)"[1:], "orders$(reboot)", "orders;ls", "-x", "orders`ls`", "a b"):
-        broker.queue(name).push(1)
-    broker.stats()
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    found = ShellComplete(main, {}, "mongoq", "_MONGOQ_COMPLETE").get_completions(["peek"], "")
-    assert [item.value for item in found] == ["orders", "orders/eu-1"]
+        ["purge", HOSTILE, "--yes"],
+        ["drop-queue", HOSTILE, "--force", "--yes"],
+    ):
+        broker.queue(HOSTILE).push(1, when=datetime.now(UTC) - timedelta(minutes=10))
+        broker.queue("orders").push(1)
+        result = run(*arguments)
+        assert "\x1b" not in result.output
+        assert not [line for line in result.output.splitlines() if line.startswith("mongoq: all is well")]
+        if arguments == ["purge", HOSTILE]:
+            assert "\\x1b[31m" in result.stderr
 
 
 # --- pyproject.toml --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "tool = 3",
-        "[tool]\nmongoq = 3",
-        "[tool]\nmongoq = [1]",
-        "x = " + "[" * 5_000,
-        '[tool.mongoq]\n"\\u001b[31m" = 1',
-    ],
-)
 def test_a_project_file_that_cannot_be_used_is_named(
-    run: Run, environment: dict[str, str], folder: Path, text: str
+    run: Run, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     environment["MONGOQ_URI"] = ""
-    (folder / "pyproject.toml").write_text(text)
-    result = run("queues")
-    assert result.exit_code == 2
-    assert "pyproject.toml" in result.stderr
-    assert "\x1b" not in result.stderr
-
-
-def test_a_deleted_folder_is_no_obstacle(run: Run, environment: dict[str, str], folder: Path) -> None:
-    place = folder / "gone"
-    place.mkdir()
-    os.chdir(place)
-    place.rmdir()
-    assert run("queues").exit_code == 0
-    environment["MONGOQ_URI"] = ""
-    assert run("queues").exit_code == 2
+    nested = "x = " + "[" * 5_000
+    for text in ("tool = 3", "[tool]\nmongoq = 3", "[tool]\nmongoq = [1]", nested, '[tool.mongoq]\n"\\u001b[31m" = 1'):
+        (tmp_path / "pyproject.toml").write_text(text)
+        result = run("queues")
+        assert result.exit_code == 2
+        assert "pyproject.toml" in result.stderr
+        assert "\x1b" not in result.stderr
 
 
 # --- modules ---------------------------------------------------------------------------------------
 
 MODULE = """
-import mongoq
+import sys
+
 class Shop:
     @property
     def worker(self):
         raise ValueError("mongodb://ada:geheim@db")
+
 shop = Shop()
+
 def leave():
     raise SystemExit(0)
+
 async def leave_later():
     raise SystemExit(0)
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
-
-
-def test_a_property_that_raises_is_reported_without_credentials(folder: Path) -> None:
-    (folder / "hostile_shop.py").write_text(MODULE)
-    with pytest.raises(TargetFailed) as raised:
-        load("hostile_shop:shop.worker")
-    assert "mongodb://***@db" in raised.value.message
-    assert "geheim" not in raised.value.message
-
-
-def test_a_function_that_exits_is_reported(folder: Path) -> None:
-    def leave() -> Any:
-        sys.exit(0)
-
-    async def leave_later() -> Any:
-        sys.exit(0)
-
-    with pytest.raises(TargetFailed, match="SystemExit"):
-        Factory("app:leave", leave).make()
-    with pytest.raises(TargetFailed, match="SystemExit"):
-        asyncio.run(Factory("app:leave", leave_later).make_async())
-    factory = Factory("app:leave", lambda: leave_later())
-    with pytest.raises(TargetFailed, match="SystemExit"):
-        asyncio.run(factory.resolve(factory.make()))
+def test_a_property_that_raises_and_a_function_that_exits_are_reported(program_here: RunHere) -> None:
+    for target, problem in (
+        ("app:shop.worker", "mongodb://***@db"),
+        ("app:leave", "SystemExit"),
+        ("app:leave_later", "SystemExit"),
+    ):
+        ended = program_here("worker", target, more=MODULE)
+        assert ended.code == 1
+        assert problem in "\n".join(ended.log)
+        assert not ended.logged("geheim@")
 
 
 # --- streams ---------------------------------------------------------------------------------------
@@ -242,15 +144,6 @@ def shell(command: str, environment: dict[str, str], **options: Any) -> subproce
     )
 
 
-def test_closed_streams_are_the_null_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("stdin", "stdout", "stderr"):
-        monkeypatch.setattr(sys, name, None)
-    open_missing_streams()
-    with sys.stdin as stdin, sys.stdout as stdout, sys.stderr:
-        assert stdin.read() == ""
-        assert not stdout.isatty()
-
-
 @pytest.mark.prove
 def test_a_command_without_stdin_asks_nobody(environment: dict[str, str], broker: mongoq.Broker) -> None:
     broker.queue("orders").push(1)
@@ -259,6 +152,8 @@ def test_a_command_without_stdin_asks_nobody(environment: dict[str, str], broker
     assert "add --yes" in done.stderr
 
 
+@pytest.mark.prove
+@pytest.mark.prove
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 def test_a_full_disk_is_said_in_one_line(environment: dict[str, str], broker: mongoq.Broker) -> None:
     broker.queue("orders").push(1)
@@ -278,25 +173,19 @@ def test_a_reader_that_goes_away_ends_no_push(environment: dict[str, str], broke
 # --- documents -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_a_letter_of_another_program_hides_no_other(run: Run, broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders.dead")
+    queue.push(2)
+    for fields in (
         {"origin": {"queue": 5}},
         {"origin": "orders"},
         {"origin": {"queue": 1, "reason": 2, "attempts": "x", "at": 3}},
         {"error": {"type": None, "message": 5, "at": "x", "traceback": [1]}},
         {"error": "card declined"},
         {"error": {"type": "ValueError"}},
-    ],
-)
-def test_a_letter_of_another_program_hides_no_other(
-    run: Run, broker: mongoq.Broker, raw: Any, fields: dict[str, Any]
-) -> None:
-    queue = broker.queue("orders.dead")
-    id = queue.push(1)
-    queue.push(2)
-    raw.update_one({"_id": id}, {"$set": fields})
-    for command in (["dead", "list"], ["dead", "show", "--limit", "2"], ["dead", "list", "--group"]):
+    ):
+        raw.update_one({"_id": queue.push(1)}, {"$set": fields})
+    for command in (["dead", "list"], ["dead", "show", "--limit", "9"], ["dead", "list", "--group"]):
         for form in ([], ["--json"]):
             assert run(*command, "orders.dead", *form).exit_code == 0
 

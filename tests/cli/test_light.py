@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import sys
-import mongoq, mongoq.cli, mongoq.monitoring, mongoq.protocol.insight
+import mongoq
 heavy = {name.partition(".")[0] for name in sys.modules} & {"click", "opentelemetry", "prometheus_client", "rich"}
 sys.exit(", ".join(sorted(heavy)) or None)
 """

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click import Group
+from click.testing import CliRunner
 
 import mongoq
-from mongoq.cli.main import main
+from tests.cli.conftest import Run
 from tests.waiting import until
 
-Run = Callable[..., Result]
 Queue = mongoq.Queue[Any]
 
 HANDLERS = """
@@ -60,14 +60,14 @@ def start(folder: Path, environment: dict[str, str]) -> Callable[..., subprocess
 
 @pytest.fixture
 def finish_here(
-    folder: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, environment: dict[str, str], command_line: Group, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., tuple[int, str, str]]]:
     """Run a command in the folder of the recipes, but in this process: to start one takes half a second."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def command(*arguments: str) -> tuple[int, str, str]:
-        result = CliRunner().invoke(main, ["pipeline", *arguments], env=environment)
+        result = CliRunner().invoke(command_line, ["pipeline", *arguments], env=environment)
         return result.exit_code, result.stdout, result.stderr
 
     yield command
@@ -83,8 +83,8 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, output, errors
 
 
-def test_a_recipe_is_checked_and_drawn_without_a_server(start: Start, finish_here: Finish) -> None:
-    assert finish(start("check", "plain.json")) == (0, "doubling: ok, 1 stages, 0 sources, 2 queues\n", "")
+def test_a_recipe_is_checked_and_drawn_without_a_server(finish_here: Finish) -> None:
+    assert finish_here("check", "plain.json") == (0, "doubling: ok, 1 stages, 0 sources, 2 queues\n", "")
     code, output, _ = finish_here("draw", "plain.json")
     assert (code, output.startswith("pipeline doubling\n"), "numbers_of_test:double" in output) == (0, True, True)
     code, output, _ = finish_here("draw", "plain.json", "--mermaid")

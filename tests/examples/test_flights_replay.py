@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from datetime import date
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +12,8 @@ from pymongo import MongoClient
 import mongoq
 from examples.flights.data import data_folder, raw_rows, reference
 from examples.flights.model import RawRow, Reference
-from examples.flights_replay import cli
 from examples.flights_replay.pipeline import CHECKED, DONE, ERRORS, KENNEDY, build, push
 from examples.flights_replay.place import COLLECTION, DEPARTURES, Place, open_place
-from examples.program import CannotStart
 from tests.examples.launching import Launch, needs_spark, output_of
 
 MODULE = "examples.flights_replay"
@@ -46,30 +41,6 @@ def through(place: Place, pipeline: mongoq.Pipeline, rows: list[RawRow]) -> int:
     pushed = push(place.broker, rows)
     pipeline.drain(place.broker)
     return pushed
-
-
-def numbers(pattern: str, output: str) -> list[int]:
-    match = re.search(pattern, output)
-    assert match, output
-    return [int(number.replace(",", "")) for number in match.groups()]
-
-
-@pytest.mark.prove
-@pytest.mark.long
-@needs_spark
-def test_the_whole_example_on_a_server_of_its_own(launch: Launch) -> None:
-    output = output_of(launch(MODULE, "--rows", ROWS, "--day", "2013-01-01"))
-    before, day = numbers(r"([\d,]+) flights of the day before, ([\d,]+) of 2013-01-01", output)
-    assert (before, day) == (0, ROWS)
-    assert "the fix: stage 'enrich': handler was 'examples.flights_replay.pipeline:enrich_from_kennedy', and" in output
-    wrong = dict(re.findall(r"│ (\w{3}) +│ +\d+ │ +(\d+|–) │ +– │", output))
-    assert set(wrong) == {"EWR", "JFK", "LGA"}
-    assert wrong["JFK"] == "–"
-    [picked] = numbers(r"Spark picked ([\d,]+) flights", output)
-    assert numbers(r"sent back: (\d+) pushed; sent again: (\d+); sent again when they were done: (\d+)", output) == [
-        picked, 0, 0,
-    ]  # fmt: skip
-    assert f"{int(wrong['EWR']) + int(wrong['LGA'])} wrong before, 0 after, of {ROWS} departures" in output
 
 
 @pytest.mark.prove
@@ -125,13 +96,6 @@ def test_the_mended_version_puts_right_what_it_is_given_again_and_stores_it_in_t
     assert not place.wrong(tables)
 
 
-def test_what_is_there_of_another_run_is_not_mixed_up_with_this_one(launch: Launch, own_uri: str) -> None:
-    with mongoq.connect(own_uri, collection=COLLECTION) as broker:
-        broker.queue(CHECKED).push({})
-    with pytest.raises(CannotStart, match="of another run: drop them"), open_place(own_uri):
-        pass
-
-
 @pytest.mark.prove
 @pytest.mark.parametrize(
     "arguments, message",
@@ -146,18 +110,3 @@ def test_what_cannot_be_used_is_said_in_a_sentence(launch: Launch, arguments: tu
     output = output_of(launch(MODULE, *arguments), 2)
     assert message in " ".join(output.split())
     assert "Traceback" not in output
-
-
-def test_without_java_it_says_what_is_missing(launch: Launch, own_uri: str, tmp_path: Path) -> None:
-    output = output_of(launch(MODULE, "--uri", own_uri, PATH=str(tmp_path), JAVA_HOME=""), 2)
-    assert "Java is not installed" in output
-
-
-def test_a_days_flights_are_those_of_that_day(rows: list[RawRow], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "raw_rows", lambda _folder, _limit: iter(rows))
-    two_days = partial(cli._two_days, Path())
-    day = date(2013, 1, 2)
-    before, after = two_days(day, None)
-    assert {(row["month"], row["day"]) for row in before} == {("1", "1")}
-    assert {(row["month"], row["day"]) for row in after} == {("1", "2")}
-    assert two_days(day, 2) == (before[:2], after[:2])

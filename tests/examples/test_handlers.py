@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from datetime import UTC, datetime, time
 from typing import Any
 
@@ -11,8 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 import mongoq
-from examples.eventloop import as_coroutine
-from examples.flights.data import data_folder, raw_rows, reference, row_id, spread
+from examples.flights.data import data_folder, raw_rows, row_id
 from examples.flights.handlers import Unusable, check, enrich, enrich_at_first, validate
 from examples.flights.model import Airport, Flight, Plane, Reference, Row, Weather
 
@@ -89,11 +86,6 @@ def test_refuses_garbage(changes: dict[str, Any]) -> None:
         row(**changes)
 
 
-def test_refuses_what_is_no_row() -> None:
-    with pytest.raises(ValidationError):
-        Row.model_validate("2013,1,1,517")
-
-
 @pytest.mark.parametrize(
     "changes, scheduled, departed",
     [
@@ -152,12 +144,6 @@ def test_says_why_a_flight_is_unusable(changes: dict[str, str], reason: str) -> 
         validate(row(**changes))
 
 
-def test_a_diverted_flight_is_kept_without_what_is_not_known_of_its_arrival() -> None:
-    flight = validate(row(arr_time="NA", arr_delay="NA", air_time="NA", tailnum="NA"))
-    assert (flight.arrival_delay, flight.air_time, flight.tail) == (None, None, None)
-    assert flight.departure_delay == 2
-
-
 PLANE = Plane(manufacturer="BOEING", model="737-824", year=1999, seats=149)
 WEATHER = Weather(temp=39.0, wind_speed=12.7, precip=0.0, visib=10.0)
 NEWARK = Airport(name="Newark Liberty Intl", lat=40.7, lon=-74.2, tzone="America/New_York")
@@ -199,11 +185,6 @@ def test_enriches_from_the_tables_and_knows_what_it_does_not_know(
     assert Flight(**after.model_dump(include=set(Flight.model_fields))) == before
 
 
-def test_the_first_version_does_the_same_where_the_table_knows_the_destination() -> None:
-    payload = flight(destination="EWR")
-    assert enrich_at_first(payload, TABLES) == enrich(payload, TABLES)
-
-
 def test_the_first_version_fails_where_the_table_does_not() -> None:
     assert enrich(flight(destination="BQN"), TABLES).destination_airport is None
     with pytest.raises(KeyError, match="BQN"):
@@ -213,14 +194,6 @@ def test_the_first_version_fails_where_the_table_does_not() -> None:
 def test_a_row_is_checked_or_declared_dead() -> None:
     assert check(row()) == validate(row())
     assert check(row(**NEVER_DEPARTED)) == mongoq.Dead("never departed")
-
-
-def test_a_coroutine_function_does_what_the_plain_one_does() -> None:
-    coroutine = as_coroutine(enrich)
-    assert inspect.iscoroutinefunction(coroutine)
-    assert asyncio.run(coroutine(flight(), reference=TABLES)) == enrich(flight(), TABLES)
-    with pytest.raises(KeyError):
-        asyncio.run(as_coroutine(enrich_at_first)(flight(destination="BQN"), TABLES))
 
 
 # --- the data as it comes ----------------------------------------------------------------------------
@@ -241,33 +214,3 @@ def test_rows_from_the_whole_year_are_valid_and_named_apart() -> None:
     assert len(ids) == 20_000
     assert set(reasons) == {"departed", "never departed"}
     assert reasons["never departed"] / 20_000 == pytest.approx(8255 / 336_776, rel=0.1)
-
-
-def test_the_tables_are_read() -> None:
-    tables = reference(data_folder())
-    assert (len(tables.airlines), len(tables.airports), len(tables.planes)) == (16, 1458, 3322)
-    assert len(tables.weather) == 26115, "an hour that comes twice in local time counts as two"
-    assert any(plane.year is None for plane in tables.planes.values())
-    destinations = {raw["dest"] for raw in raw_rows(data_folder(), 20_000)}
-    assert destinations - set(tables.airports) == {"BQN", "PSE", "SJU", "STT"}
-
-
-@pytest.mark.parametrize(
-    "total, limit, expected",
-    [(10, 3, "369"), (10, 10, "0123456789"), (3, 9, "012"), (9, 1, "8"), (0, 5, "")],
-)
-def test_lines_are_spread_evenly(total: int, limit: int, expected: str) -> None:
-    assert "".join(spread(map(str, range(total)), total, limit)) == expected
-
-
-def test_the_same_limit_gives_the_same_rows_all_over_the_year() -> None:
-    first, second = ([row_id(raw) for raw in raw_rows(data_folder(), 500)] for _ in range(2))
-    assert first == second
-    assert len(first) == 500
-    assert {raw["month"] for raw in raw_rows(data_folder(), 500)} == {str(month) for month in range(1, 13)}
-
-
-def test_the_id_depends_on_every_field_and_on_nothing_else() -> None:
-    assert row_id(RAW) == row_id(dict(reversed(RAW.items())))
-    ids = {row_id(RAW | {name: "other"}) for name in RAW}
-    assert len(ids | {row_id(RAW)}) == len(RAW) + 1

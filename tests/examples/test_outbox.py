@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -29,14 +27,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_it_tells_what_happens_in_one_commit_and_what_does_not() -> None:
     completed = run()
     assert (completed.stdout, completed.stderr, completed.returncode) == (OUTPUT, "", 0)
-
-
-@pytest.mark.prove
-def test_it_works_on_a_server_of_the_users_own(uri: str, client: Any, database: str) -> None:
-    completed = run("--uri", urlsplit(uri)._replace(path=f"/{database}").geturl())
-    assert (completed.stdout, completed.returncode) == (OUTPUT, 0)
-    assert [order["state"] for order in client[database]["orders"].find()] == ["shipped"]
-    assert client[database]["outbox"].count_documents({"q": "to-ship"}) == 0
 
 
 @pytest.mark.prove

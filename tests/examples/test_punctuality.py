@@ -6,15 +6,13 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from copy import deepcopy
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bson import ObjectId
 from pymongo import MongoClient
 
 import mongoq
@@ -22,11 +20,10 @@ from examples.flights.data import data_folder, raw_rows, reference
 from examples.flights.model import RawRow
 from examples.letters import Cause, causes
 from examples.punctuality import pipeline
-from examples.punctuality.handlers import WeatherTable, validate
-from examples.punctuality.model import NumberedRow
-from examples.punctuality.pipeline import JUDGE, NAME, build, numbered_rows
-from examples.punctuality.proof import Facts, Proof, facts_of, prove
-from examples.punctuality.queues import ARRIVALS, DEPARTURES, ERRORS, FLIGHTS, OUTPUTS, QUESTIONS, RAW
+from examples.punctuality.handlers import WeatherTable
+from examples.punctuality.pipeline import JUDGE, NAME, build
+from examples.punctuality.proof import Facts, facts_of, prove
+from examples.punctuality.queues import ARRIVALS, DEPARTURES, ERRORS, OUTPUTS, RAW
 from examples.punctuality.report import read_report
 from examples.punctuality.running import start_line
 from examples.running import WORKERS, Site
@@ -55,16 +52,6 @@ def facts() -> Facts:
 def site(broker: mongoq.Broker, uri: str, request: pytest.FixtureRequest) -> Site:
     """Each engine."""
     return Site(broker, uri, request.param)
-
-
-@pytest.fixture(scope="module")
-def filled(uri: str, client: MongoClient[Any]) -> list[dict[str, Any]]:
-    """What is in the collection after a run."""
-    with mongoq.connect(uri, database="test_punctuality") as broker:
-        run(Site(broker, uri))
-        documents = list(client["test_punctuality"]["mongoq"].find(ITEMS))
-    client.drop_database("test_punctuality")
-    return documents
 
 
 @cache
@@ -112,24 +99,6 @@ def test_every_row_is_where_the_file_says_and_stays_there(
     assert list(raw.find(ITEMS).sort("_id")) == before, "and adds nothing"
 
 
-def test_the_source_goes_on_behind_its_position() -> None:
-    whole = list(numbered_rows(None, folder=FOLDER, rows=20))
-    assert [record.position for record in whole] == list(range(1, 21))
-    assert [record.payload["number"] for record in whole] == list(range(1, 21))
-    assert list(numbered_rows(15, folder=FOLDER, rows=20)) == whole[15:]
-    assert list(numbered_rows(20, folder=FOLDER, rows=20)) == []
-
-
-def test_rows_that_are_equal_are_distinguished(rows: list[RawRow]) -> None:
-    row = next(row for row in rows if row["dep_time"] != "NA")
-    first, second = (validate(NumberedRow.model_validate({"number": number, "row": row})) for number in (1, 2))
-    assert isinstance(first, mongoq.Fork)
-    assert isinstance(second, mongoq.Fork)
-    assert [move.to for move in first.moves] == [FLIGHTS, QUESTIONS]
-    assert {move.payload.number for move in first.moves} == {1}
-    assert {move.payload.number for move in second.moves} == {2}
-
-
 @pytest.mark.prove
 def test_a_file_that_breaks_off_ends_the_run_and_is_read_on_by_the_next(
     site: Site, raw: Any, facts: Facts, monkeypatch: pytest.MonkeyPatch
@@ -149,74 +118,6 @@ def test_a_file_that_breaks_off_ends_the_run_and_is_read_on_by_the_next(
 
 
 # --- a proof that holds only where all is as it should be --------------------------------------------
-
-
-def one(documents: list[dict[str, Any]], queue: str, **payload: Any) -> dict[str, Any]:
-    """Return the first document of a queue with these fields."""
-    return next(
-        document for document in documents if document["q"] == queue and payload.items() <= document["payload"].items()
-    )
-
-
-def removed(documents: list[dict[str, Any]], queue: str) -> None:
-    documents.remove(one(documents, queue))
-
-
-def doubled(documents: list[dict[str, Any]], queue: str) -> None:
-    documents.append(one(documents, queue) | {"_id": ObjectId()})
-
-
-def doubled_for_another(documents: list[dict[str, Any]], queue: str) -> None:
-    removed(documents, queue)
-    doubled(documents, queue)
-
-
-def changed(documents: list[dict[str, Any]], **fields: Any) -> None:
-    one(documents, DEPARTURES.on_time).update(fields)
-
-
-def with_the_weather_of_another(documents: list[dict[str, Any]]) -> None:
-    one(documents, DEPARTURES.on_time, rain=False)["payload"]["rain"] = True
-
-
-def remembered(documents: list[dict[str, Any]]) -> None:
-    documents.append({"_id": "join:punctuality/judge:1", "lines": []})
-
-
-DAMAGES = {
-    "a departure is missing": partial(removed, queue=DEPARTURES.late),
-    "an arrival is missing": partial(removed, queue=ARRIVALS.on_time),
-    "a letter is missing": partial(removed, queue=ERRORS),
-    "a departure is there twice": partial(doubled, queue=DEPARTURES.on_time),
-    "a letter is there twice": partial(doubled, queue=ERRORS),
-    "one is there twice, another is missing": partial(doubled_for_another, queue=ARRIVALS.late),
-    "one is in the wrong queue": partial(changed, q=DEPARTURES.late),
-    "one is still on its way": partial(changed, q=RAW),
-    "one waits in the join": partial(changed, q=WAITING),
-    "one is in history": partial(changed, processed=datetime(2026, 1, 1, tzinfo=UTC)),
-    "one says something else": partial(changed, payload={"number": 1, "delay": 99, "rain": False}),
-    "one has the weather of another": with_the_weather_of_another,
-    "the join remembers somebody": remembered,
-}
-
-
-@pytest.mark.prove
-def test_the_proof_holds_for_what_a_run_leaves(filled: list[dict[str, Any]], raw: Any, facts: Facts) -> None:
-    assert proof_of(raw, filled, facts).holds
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
-def test_the_proof_fails_when(
-    filled: list[dict[str, Any]], raw: Any, facts: Facts, damage: Callable[..., None]
-) -> None:
-    documents = deepcopy(filled)
-    damage(documents)
-    assert not proof_of(raw, documents, facts).holds
-
-
-def proof_of(raw: Any, documents: list[dict[str, Any]], facts: Facts) -> Proof:
-    raw.insert_many(documents)
-    return prove(raw, facts)
 
 
 # --- the program ------------------------------------------------------------------------------------

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from bson import ObjectId
 from prometheus_client.parser import text_string_to_metric_families
 
 import mongoq
-from examples.shop.app import create_app
 from examples.shop.orders import QUEUE
 from examples.shop.settings import Settings, SettingsInvalid
 from tests.examples.carrier import GateCarrier, serve_carrier
@@ -77,15 +73,6 @@ def test_a_worker_in_the_lifespan_ships_the_order(start: Start, carrier: GateCar
 
 
 @pytest.mark.prove
-def test_an_app_without_worker_leaves_the_job_in_the_queue(start: Start, broker: mongoq.Broker) -> None:
-    app = start(APP)
-    [id] = app.place()
-    assert [item.payload for item in broker.queue(QUEUE).peek(10)] == [{"order": ObjectId(id)}]
-    app.terminate()
-    assert app.end() == 0
-
-
-@pytest.mark.prove
 def test_an_order_that_the_server_refuses_leaves_no_job(
     start: Start, client: Any, database: str, broker: mongoq.Broker
 ) -> None:
@@ -119,22 +106,6 @@ def test_the_program_ends_on_the_first_sigterm_with_its_worker_drained(
 
 
 @pytest.mark.prove
-def test_uvicorn_ends_on_the_first_sigterm_with_its_worker_drained(
-    start: Start, carrier: GateCarrier, broker: mongoq.Broker, client: Any, database: str
-) -> None:
-    app = start(UVICORN, **IN_APP)
-    begin(app, carrier, 7)
-    app.terminate()
-    until(lambda: app.status("/readyz") == 0)  # uvicorn closes its port at once
-    until(lambda: broker.queue(QUEUE).counts().reserved == 4)
-    assert app.process.poll() is None
-    carrier.gate.set()
-    assert app.end() == -15  # uvicorn raises the signal that it has heard
-    assert "Application shutdown complete" in "\n".join(app.log)
-    check_drained(broker, states(client, database), done=4, waiting=3)
-
-
-@pytest.mark.prove
 def test_the_worker_process_ends_on_the_first_sigterm_and_is_not_ready_meanwhile(
     start: Start, carrier: GateCarrier, broker: mongoq.Broker, client: Any, database: str
 ) -> None:
@@ -163,17 +134,6 @@ def test_the_second_sigterm_gives_back_the_running_items(
     check_drained(broker, states(client, database), done=0, waiting=5)
 
 
-@pytest.mark.prove
-def test_handlers_that_outlast_the_grace_are_given_back(
-    start: Start, carrier: GateCarrier, broker: mongoq.Broker, client: Any, database: str
-) -> None:
-    app = start(APP, **IN_APP, SHOP_GRACE="0.2")
-    begin(app, carrier, 5)
-    app.terminate()
-    assert app.end() == 0
-    check_drained(broker, states(client, database), done=0, waiting=5)
-
-
 def check_drained(broker: mongoq.Broker, orders: list[str], *, done: int, waiting: int) -> None:
     """Check that so many orders were shipped, and the others wait as if they had never been reserved."""
     assert orders == ["ordered"] * waiting + ["shipped"] * done
@@ -183,30 +143,6 @@ def check_drained(broker: mongoq.Broker, orders: list[str], *, done: int, waitin
 
 
 # --- health and metrics --------------------------------------------------------------------------
-
-
-async def test_a_worker_that_has_ended_by_an_error_needs_a_restart(
-    own_uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail(*_: Any, **__: Any) -> None:
-        raise mongoq.BrokerClosed
-
-    monkeypatch.setattr(mongoq.AsyncWorker, "run", fail)
-    app = create_app(Settings(uri=own_uri, worker_in_app=True))
-    service = app.state.service
-    with pytest.raises(mongoq.BrokerClosed):
-        async with app.router.lifespan_context(app):
-            await asyncio.wait([service._run])
-            assert service.check_life().reasons == ("the worker has ended by an error",)
-            assert "the worker does not run" in (await service.check_readiness()).reasons
-
-
-@pytest.mark.prove
-async def test_the_app_starts_and_is_not_ready_while_no_server_answers() -> None:
-    app = create_app(Settings(uri="mongodb://127.0.0.1:1/shop?serverSelectionTimeoutMS=100", worker_in_app=True))
-    async with app.router.lifespan_context(app):
-        assert app.state.service.check_life().healthy
-        assert not (await app.state.service.check_readiness()).healthy
 
 
 @pytest.mark.prove
@@ -261,11 +197,3 @@ def test_the_program_says_in_one_line_what_is_missing() -> None:
     done = subprocess.run(APP, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
     message = "MONGOQ_URI is missing: set it to the connection string of your MongoDB\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
-
-
-def test_the_core_does_not_import_fastapi() -> None:
-    program = (
-        "import sys, mongoq, mongoq.monitoring.prometheus; print({'fastapi', 'uvicorn', 'httpx'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -86,11 +86,6 @@ def find_variables() -> set[str]:
 # --- all files -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.yaml")), ids=lambda path: path.name)
-def test_yaml_files_have_documents(path: Path) -> None:
-    assert all(isinstance(document, dict) for document in read_documents(path))
-
-
 def test_every_variable_is_one_that_the_shop_reads() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     named = [name for service in compose.values() for name in service.get("environment", {})]
@@ -133,10 +128,6 @@ def stop_periods() -> Iterator[tuple[str, float, float]]:
 def test_a_process_is_not_killed_within_its_grace(name: str, limit: float, needed: float) -> None:
     requests = REQUEST_SECONDS if "app" in name else 0
     assert limit >= needed + requests + MARGIN_SECONDS
-
-
-def test_there_is_a_stop_period_for_app_and_worker_of_each_platform() -> None:
-    assert len(list(stop_periods())) == 6
 
 
 def all_commands() -> dict[str, list[str]]:
@@ -240,18 +231,6 @@ def paths_of(name: str) -> set[str]:
 
 
 @pytest.mark.prove
-def test_the_command_of_the_image_serves_what_is_probed(start: Any) -> None:
-    environment = image_environment()
-    assert str(container_of(read_workloads()["shop-app"])["ports"][0]["containerPort"]) == environment["SHOP_PORT"]
-    command = [sys.executable, *command_of_image()[1:]]
-    app = start(command, {**environment, "SHOP_HOST": "127.0.0.1", "SHOP_PORT": "0"})
-    app.wait_until_ready()
-    app.wait_until_answered(*paths_of("shop-app"))
-    app.terminate()
-    assert app.end() == 0
-
-
-@pytest.mark.prove
 def test_the_command_of_the_worker_serves_what_is_probed(start: Any) -> None:
     command = container_of(read_workloads()["shop-worker"])["command"]
     address = command[command.index("--http") + 1]
@@ -309,21 +288,6 @@ def test_labels_and_secrets_of_the_manifests_fit() -> None:
         if each["kind"] == "TriggerAuthentication":
             [reference] = each["spec"]["secretTargetRef"]
             assert reference["key"] in secrets[reference["name"]]
-
-
-def test_the_kustomization_lists_the_workloads_and_no_example_of_a_secret() -> None:
-    [kustomization] = read_documents(KUBERNETES / "kustomization.yaml")
-    assert set(kustomization["resources"]) == {"app.yaml", "worker.yaml"}
-
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on PATH")
-def test_kubectl_reads_the_kustomization() -> None:
-    done = subprocess.run(["kubectl", "kustomize", str(KUBERNETES)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    documents = list(yaml.safe_load_all(done.stdout))
-    assert {document["kind"] for document in documents} == {"Deployment", "Service", "PodDisruptionBudget"}
-    images = {container_of(document)["image"] for document in documents if document["kind"] == "Deployment"}
-    assert images == {"registry.example.com/shop:1"}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on PATH")

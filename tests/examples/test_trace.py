@@ -30,51 +30,9 @@ def texts(picture: str) -> list[str]:
     return [element.text or "" for element in ElementTree.fromstring(picture).iter(f"{SVG}text")]
 
 
-def bars(picture: str) -> list[ElementTree.Element]:
-    return [
-        element for group in ElementTree.fromstring(picture).iter(f"{SVG}g") for element in group.iter(f"{SVG}rect")
-    ]
-
-
 def names_of(picture: str) -> list[str]:
     groups = ElementTree.fromstring(picture).iter(f"{SVG}g")
     return [str(group.find(f"{SVG}text").text) for group in groups]  # type: ignore[union-attr]
-
-
-def test_children_follow_their_parent_in_the_order_of_their_beginnings() -> None:
-    spans = [
-        span("d", "b", "send", start=10.3, end=10.4),
-        span("c", "a", "second", start=10.2, service="Spark"),
-        span("b", "a", "first", start=10.1),
-        span("a", None, "request"),
-        span("e", "elsewhere", "orphan", start=10.35),
-    ]
-    picture = draw(spans, "A trace")
-    assert names_of(picture) == ["request", "first", "send", "second", "orphan"]
-    assert {"web", "Spark", "0", "500 ms", "400 ms"} <= set(texts(picture))
-    indents = [float(str(element.get("x"))) for element in ElementTree.fromstring(picture).iter(f"{SVG}text")]
-    assert len(set(indents)) > 3
-
-
-def test_bars_lie_on_the_axis_by_their_times() -> None:
-    spans = [span("a", start=0.0, end=4.0), span("b", "a", start=1.0, end=2.0), span("c", "a", start=3.0, end=3.0)]
-    whole, part, moment = bars(draw(spans, "A trace"))
-
-    def edges(bar: ElementTree.Element) -> tuple[float, float]:
-        x, width = float(str(bar.get("x"))), float(str(bar.get("width")))
-        return x, x + width
-
-    left, right = edges(whole)
-    assert edges(part) == pytest.approx((left + (right - left) / 4, left + (right - left) / 2), abs=0.2)
-    assert edges(moment)[1] - edges(moment)[0] > 1
-
-
-def test_a_failure_is_marked_and_named() -> None:
-    picture = draw([span("a", error="shop.errors.NoStock"), span("b", start=10.1)], "A trace")
-    assert "500 ms NoStock" in texts(picture)
-    failed, fine = bars(picture)
-    assert "error" in str(failed.get("class")).split()
-    assert "error" not in str(fine.get("class")).split()
 
 
 def test_text_of_users_is_text_and_never_markup() -> None:
@@ -85,19 +43,6 @@ def test_text_of_users_is_text_and_never_markup() -> None:
     assert names_of(picture) == ['</text><script>"&\ufffd\ufffd]0;\ufffd']
     long = draw([span("a", name="q" * 500, service="s" * 500)], "A trace")
     assert all(len(text) <= 40 for text in texts(long))
-
-
-@pytest.mark.parametrize("seconds", [0.0, 1e-9, 0.004, 1.0, 3.3, 86_400.0])
-def test_any_length_has_an_axis(seconds: float) -> None:
-    picture = draw([span("a", start=5.0, end=5.0 + seconds)], "A trace")
-    lines = list(ElementTree.fromstring(picture).iter(f"{SVG}line"))
-    assert 1 <= len(lines) <= 7
-
-
-def test_dark_and_light_have_colours_of_their_own() -> None:
-    picture = draw([span("a")], "A trace")
-    assert "@media (prefers-color-scheme: dark)" in picture
-    assert picture.count(".panel {") == 2
 
 
 def test_spans_are_read_as_the_sdk_exports_them() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -66,7 +65,6 @@ LONG = "x" * 121
 ROWS: dict[str, tuple[Build, list[str]]] = {
     # names
     "no name": (lambda: whole(name=""), ["pipeline '': name: it cannot be empty; give it one"]),
-    "a blank name": (lambda: whole(name=" "), ["pipeline ' ': name: it cannot be empty; give it one"]),
     "a name that is none": (lambda: whole(name=5), ["pipeline 5: name: a string, not int"]),
     "a name with a line break": (
         lambda: whole(name="a\nb"),
@@ -76,11 +74,6 @@ ROWS: dict[str, tuple[Build, list[str]]] = {
         lambda: line(name="\x1b[2J"),
         [r"stage '\x1b[2J': name: it holds a control character or a line break; leave that out"],
     ),
-    "a stage's name of a lone surrogate": (
-        lambda: line(name="\ud800"),
-        [r"stage '\ud800': name: it holds a control character or a line break; leave that out"],
-    ),
-    "a stage's name that is none": (lambda: line(name=[]), ["stage []: name: a string, not list"]),
     "a long name": (lambda: line(name=LONG), [f"stage {LONG!r}: name: 121 bytes in UTF-8, and 120 is the limit"]),
     "one name twice": (
         lambda: stages(("a", "in", "out"), ("a", "out", None)),
@@ -90,7 +83,6 @@ ROWS: dict[str, tuple[Build, list[str]]] = {
         lambda: stages(("a", ["in", 5], None)),
         ["stage 'a': source: a queue name is a string, not int"],
     ),
-    "a source with NUL": (lambda: stages(("a", "i\0", None)), ["stage 'a': source: a queue name cannot hold NUL"]),
     "a target with a dollar": (
         lambda: whole_with_target("$out"),
         [
@@ -103,12 +95,6 @@ ROWS: dict[str, tuple[Build, list[str]]] = {
     "an input that is none": (
         lambda: whole(inputs=["in", None]),
         ["pipeline: inputs: a queue name is a string, not NoneType"],
-    ),
-    "an output that is none": (lambda: whole(outputs=5), ["pipeline: outputs: a queue name is a string, not int"]),
-    "errors that are none": (lambda: whole(errors=5), ["pipeline: errors: a queue name is a string, not int"]),
-    "errors of a stage that are none": (
-        lambda: line(errors=5),
-        [f"{HERE}: errors: the name of a queue, or None, not int"],
     ),
     "errors of a stage that cannot be stored": (
         lambda: line(errors="$x"),
@@ -137,13 +123,6 @@ ROWS: dict[str, tuple[Build, list[str]]] = {
             "if that is meant, or a queue of its own"
         ],
     ),
-    "two readers of which one knows": (
-        lambda: sharing(False),
-        [
-            "queue 'in': stages 'a', 'b' take items from it, and each item goes to one of them; give each shared=True "
-            "if that is meant, or a queue of its own"
-        ],
-    ),
     "an input that nobody reads": (
         lambda: whole(inputs=["in", "ni"]),
         ["pipeline: inputs: no stage takes items from 'ni'; declare one, or leave the queue out"],
@@ -158,13 +137,6 @@ ROWS: dict[str, tuple[Build, list[str]]] = {
             f"stage {stage!r}: no item ever comes to {queue!r}; send some there from another stage, or name the queue "
             "that they come in by in inputs= of the pipeline"
             for stage, queue in (("a", "x"), ("b", "y"))
-        ],
-    ),
-    "a stage beside the inputs": (
-        lambda: stages(("a", "in", None), ("b", "aside", None), inputs="in"),
-        [
-            "stage 'b': no item ever comes to 'aside'; send some there from another stage, or name the queue that they "
-            "come in by in inputs= of the pipeline"
         ],
     ),
     # errors
@@ -210,10 +182,6 @@ ROWS: dict[str, tuple[Build, list[str]]] = {
         lambda: line(**WHERE | {"otherwise": mongoq.Retry()}),
         [f"{HERE}: otherwise: Drop() or Move(queue), not Retry(delay=None, error=None)"],
     ),
-    "otherwise as a class": (
-        lambda: line(**WHERE | {"otherwise": Drop}),
-        [f"{HERE}: otherwise: Drop() or Move(queue), not <class 'mongoq.model.outcomes.Drop'>"],
-    ),
     "otherwise to nowhere": (
         lambda: line(**WHERE | {"otherwise": Move("away")}),
         [
@@ -246,20 +214,12 @@ ROWS: dict[str, tuple[Build, list[str]]] = {
             f"{HERE}: otherwise: headers: a document, not list",
         ],
     ),
-    "otherwise with delay and when": (
-        lambda: line(**WHERE | {"otherwise": Move("out", delay=1, when=datetime.now(UTC))}),
-        [f"{HERE}: otherwise: when: give either delay= or when=, not both"],
-    ),
     # values
     "a delivery that is none": (
         lambda: line(delivery="exactly_once"),
         [f"{HERE}: delivery: 'exactly-once' or 'at-most-once', not 'exactly_once'"],
     ),
     "none that is none": (lambda: line(none=None), [f"{HERE}: none: 'error' or 'drop', not None"]),
-    "none of a sink": (
-        lambda: sink_that_drops(),
-        ["stage 'load': none: 'drop' says nothing in a sink, where whatever is returned is success; leave it out"],
-    ),
     "shared that is none": (lambda: line(shared=1), [f"{HERE}: shared: a bool, not int"]),
     "batches at most once": (
         lambda: line(batch=5, delivery="at-most-once"),
@@ -328,17 +288,9 @@ def end_without_source() -> Pipeline:
     return pipeline
 
 
-def sink_that_drops() -> Pipeline:
-    pipeline = Pipeline("line")
-    pipeline.sink("in")(load)
-    pipeline._stages[0] = replace(pipeline._stages[0], none="drop")
-    return pipeline
-
-
-@pytest.mark.parametrize("build", ROWS)
-def test_check_tells(build: str) -> None:
-    builder, expected = ROWS[build]
-    assert faults(builder()) == expected
+def test_check_tells() -> None:
+    for build, (builder, expected) in ROWS.items():
+        assert faults(builder()) == expected, build
 
 
 SOUND: dict[str, Build] = {
@@ -395,9 +347,9 @@ def rejecting() -> Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("build", SOUND)
-def test_check_lets_pass(build: str) -> None:
-    assert faults(SOUND[build]()) == []
+def test_check_lets_pass() -> None:
+    for build, builder in SOUND.items():
+        assert faults(builder()) == [], build
 
 
 def test_check_tells_all_faults_at_once() -> None:
@@ -425,26 +377,15 @@ def test_every_fault_is_one_line_that_names_its_place() -> None:
             assert fault.startswith(("pipeline", "stage ", "queue "))
 
 
-@pytest.mark.parametrize("kind", ["sink", "frame_stage"])
-def test_a_decorator_without_its_parentheses_is_refused(kind: str) -> None:
+def test_a_decorator_without_its_parentheses_is_refused() -> None:
     """Others have an argument that must be given; these would take the function for the name, and declare nothing."""
-    pipeline = Pipeline("line")
-    with pytest.raises(mongoq.ArgumentInvalid, match=rf'^source: .* write @pipeline\.{kind}\("queue"\)$'):
-        getattr(pipeline, kind)(load)
+    for kind in ("sink", "frame_stage"):
+        pipeline = Pipeline("line")
+        with pytest.raises(mongoq.ArgumentInvalid, match=rf'^source: .* write @pipeline\.{kind}\("queue"\)$'):
+            getattr(pipeline, kind)(load)
 
 
 def test_hostile_names_do_not_fill_the_screen() -> None:
     pipeline = Pipeline("x" * 10_000)
     pipeline.stage("y" * 10_000, to="z" * 10_000, name="n" * 10_000)(pass_on)
     assert all(len(fault) < 600 for fault in faults(pipeline))
-
-
-def test_a_long_line_of_stages_is_checked() -> None:
-    count = 2_000
-    pipeline = Pipeline("line")
-    for place in range(count):
-        pipeline.stage(f"q{place}", to=f"q{place + 1}", name=f"s{place}")(pass_on)
-    assert faults(pipeline) == [
-        f"stage 's{count - 1}': to: no stage takes items from 'q{count}'; declare one, or name the queue in outputs= "
-        "of the pipeline"
-    ]

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from typing import Any
 
 import pytest
-from pymongo.errors import AutoReconnect
 
 import mongoq
-from mongoq.protocol.flow import Flow, ReplyLost, Wait
-from mongoq.protocol.push import insert
-from mongoq.protocol.settle import apply_outcomes
-from mongoq.worker.aio.engine import AsyncEngine
-from mongoq.worker.aio.item_runner import AsyncItemRunner
-from mongoq.worker.threads.engine import Engine
-from mongoq.worker.threads.item_runner import ItemRunner
-from tests.pipeline.conftest import Site
+from tests.pipeline.conftest import Site, each_server_engine, every_engine
+from tests.waiting import until
+
+with_asyncio = pytest.mark.parametrize("site", ["asyncio"], indirect=True)
 
 
+@every_engine
 def test_an_item_is_gone_while_it_runs_and_what_comes_of_it_is_pushed(site: Site) -> None:
     queue = site.queue("raw")
     ids = queue.push_many([1, 2, 3], headers={"from": "test"}, priority=2)
@@ -109,52 +104,32 @@ def test_what_was_not_started_goes_back_when_the_run_is_stopped(site: Site) -> N
 
     @pipeline.stage("raw", to="out", delivery="at-most-once", prefetch=40)
     def work(payload: Any) -> Any:
+        until(lambda: holder)
         holder[0].stop()
         return payload
 
-    if site.engine == "threads":
-        with pipeline.start(site.broker) as run:
-            holder.append(run)
-            run.wait()
-        assert len(site.payloads("out")) + len(site.payloads("raw")) == 50
-        assert len(site.payloads("out")) >= 1
-        assert site.queue("raw").size(state="reserved") == 0
+    with pipeline.start(site.broker) as run:
+        holder.append(run)
+        run.wait()
+    assert len(site.payloads("out")) + len(site.payloads("raw")) == 50
+    assert len(site.payloads("out")) >= 1
+    assert site.queue("raw").size(state="reserved") == 0
 
 
-@pytest.mark.prove
 def test_a_run_may_take_longer_than_the_lease_of_an_item_that_is_gone(site: Site) -> None:
     site.queue("raw").push("slow")
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
 
-    @pipeline.stage("raw", to="out", delivery="at-most-once", lease=0.5)
+    @pipeline.stage("raw", to="out", delivery="at-most-once", lease=0.3)
     def work(payload: Any, job: Any) -> Any:
-        time.sleep(1.2)
+        time.sleep(0.8)
         return job.lost.is_set()
 
     site.drain(pipeline)
     assert site.payloads("out") == [False]
 
 
-@pytest.mark.prove
-def test_a_lease_that_is_kept_in_the_moment_its_item_leaves_loses_nothing(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The reply to what takes the item out of its queue comes so late that its lease is due in the meantime."""
-    site.queue("raw").push_many(range(3))
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-    runs = []
-
-    @pipeline.stage("raw", to="out", delivery="at-most-once", lease=0.5)
-    def work(payload: Any, job: Any) -> Any:
-        runs.append(payload)
-        return {"payload": payload, "lost": job.lost.is_set()}
-
-    replies_come_late(monkeypatch, seconds=0.4)
-    site.drain(pipeline)
-    assert sorted(runs) == [0, 1, 2]
-    assert site.payloads("out") == [{"payload": payload, "lost": False} for payload in runs]
-
-
+@each_server_engine
 def test_a_run_that_extends_the_lease_of_an_item_that_is_gone_goes_on(site: Site) -> None:
     """There is no lease; the run would fail for that, and it is the only one."""
     site.queue("raw").push("slow")
@@ -174,11 +149,9 @@ def test_a_run_that_extends_the_lease_of_an_item_that_is_gone_goes_on(site: Site
     assert site.payloads("out") == ["slow"]
 
 
+@with_asyncio
 @pytest.mark.parametrize("delivery", ["at-most-once", "exactly-once"])
-def test_a_cancellation_that_a_handler_leaves_behind_does_not_meet_the_next_run(
-    uri: str, database: str, broker: mongoq.Broker, delivery: Any
-) -> None:
-    site = Site("asyncio", broker, uri, database)
+def test_a_cancellation_that_a_handler_leaves_behind_does_not_meet_the_next_run(site: Site, delivery: Any) -> None:
     site.queue("raw").push_many(range(5))
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
     runs = []
@@ -197,11 +170,9 @@ def test_a_cancellation_that_a_handler_leaves_behind_does_not_meet_the_next_run(
     assert sorted(site.payloads("out")) == runs
 
 
-def test_a_handler_that_cancels_its_runner_as_it_takes_the_next_item_leaves_nobody_waiting(
-    uri: str, database: str, broker: mongoq.Broker
-) -> None:
+@with_asyncio
+def test_a_handler_that_cancels_its_runner_as_it_takes_the_next_item_leaves_nobody_waiting(site: Site) -> None:
     """Nobody knows then whether the item has left its queue, so that it is not run."""
-    site = Site("asyncio", broker, uri, database)
     site.queue("raw").push_many(range(5))
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
     runs = []
@@ -219,96 +190,3 @@ def test_a_handler_that_cancels_its_runner_as_it_takes_the_next_item_leaves_nobo
     # The runner took 2 when it was cancelled: it is gone, or it was released before it had left its queue.
     assert sorted(runs) in ([0, 1, 3, 4], [0, 1, 2, 3, 4])
     assert sorted(site.payloads("out")) == sorted(runs)
-
-
-def test_what_comes_of_a_run_is_pushed_once_though_it_was_worked_off_before_a_lost_reply(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker cannot know that it had arrived, and pushes it again."""
-    site.queue("raw").push("call")
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-    losses, runs = [AutoReconnect("lost")], []
-
-    @pipeline.stage("raw", to="called", delivery="at-most-once")
-    def work(payload: Any) -> Any:
-        return payload
-
-    @pipeline.stage("called", to="out")
-    def after(payload: Any) -> Any:
-        runs.append(payload)
-        return mongoq.Drop()
-
-    def inserted(broker: Any, envelope: Any, *, id_given: bool) -> Flow[bool]:
-        flow = insert.insert_item(broker, envelope, id_given=id_given)
-        reply = yield next(flow)
-        try:
-            while losses:
-                while not runs:
-                    yield Wait(0.02)
-                yield Wait(0.2)  # until that is settled
-                reply = yield flow.throw(ReplyLost(losses.pop()))
-            flow.send(reply)
-        except StopIteration as stop:
-            return bool(stop.value)
-        raise AssertionError("an insert asks for one thing more at most")
-
-    monkeypatch.setattr(apply_outcomes, "insert_item", inserted)
-    site.drain(pipeline)
-    assert not losses
-    assert runs == ["call"]
-
-
-def test_a_drain_does_not_end_while_an_item_is_out_of_all_queues(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes while the drain looks whether all queues are empty, and leaves its own before that is looked at."""
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-    started = threading.Event()
-
-    @pipeline.stage("raw", to="called", delivery="at-most-once")
-    def work(payload: Any) -> Any:
-        started.set()
-        time.sleep(0.5)
-        return payload
-
-    @pipeline.stage("called", to="out")
-    def after(payload: Any) -> Any:
-        return payload
-
-    def comes() -> None:
-        if not started.is_set():
-            site.queue("raw").push("call")
-            started.wait(20)
-
-    threads, tasks = Engine._is_empty, AsyncEngine._is_empty
-
-    def looked(self: Engine) -> bool:
-        comes()
-        return threads(self)
-
-    async def looked_async(self: AsyncEngine) -> bool:
-        await asyncio.to_thread(comes)
-        return await tasks(self)
-
-    monkeypatch.setattr(Engine, "_is_empty", looked)
-    monkeypatch.setattr(AsyncEngine, "_is_empty", looked_async)
-    site.drain(pipeline)
-    assert site.payloads("out") == ["call"]
-
-
-def replies_come_late(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
-    """Let so much time pass between the claim of an item and its reply to the worker."""
-    threads, tasks = ItemRunner._take_for_good, AsyncItemRunner._take_for_good
-
-    def take_late(self: ItemRunner, item: Any) -> bool:
-        result = threads(self, item)
-        time.sleep(seconds)
-        return result
-
-    async def take_late_async(self: AsyncItemRunner, item: Any) -> bool:
-        result = await tasks(self, item)
-        await asyncio.sleep(seconds)
-        return result
-
-    monkeypatch.setattr(ItemRunner, "_take_for_good", take_late)
-    monkeypatch.setattr(AsyncItemRunner, "_take_for_good", take_late_async)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.pipeline.conftest import Site, counted
+from tests.pipeline.conftest import Site, counted, every_engine
 from tests.pipeline.graphs import ERRORS, OUT, RAW, graph, inputs, outputs
 
-NUMBER = 300
+NUMBER = 100
 
 
+@every_engine
 def test_the_same_graph_makes_the_same_of_the_same_inputs(site: Site) -> None:
     ids = site.queue(RAW).push_many(inputs(NUMBER))
     site.drain(graph())

@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
-from tests.pipeline.conftest import QUICK, Site
+from tests.pipeline.conftest import QUICK, Site, every_engine
 from tests.waiting import CLOCKS
 
 SOME = {"kind": "a"}
@@ -22,6 +22,7 @@ def pushed(site: Site, number: int = 30, **options: Any) -> None:
     site.queue("raw", **options).push_many([{"n": n, "kind": "ab"[n % 2]} for n in range(number)])
 
 
+@every_engine
 def test_only_what_matches_reaches_the_handler_and_the_rest_is_dropped(site: Site) -> None:
     pushed(site)
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from bson import ObjectId
 from pydantic import BaseModel
 
 import mongoq
-from mongoq.protocol.settle import fork as limits
-from tests.pipeline.conftest import QUICK, Site, counted, is_busy
+from tests.pipeline.conftest import QUICK, Site, counted, each_server_engine
 
 LARGE = "x" * (15 * 1024 * 1024)
 
@@ -21,6 +19,7 @@ def forking(*targets: str, errors: str | None = "graph.errors", **options: Any) 
     return pipeline, pipeline.stage("raw", to=targets, **{"max_retries": 0, **options})
 
 
+@each_server_engine
 def test_an_item_becomes_several(site: Site) -> None:
     ids = site.queue("raw").push_many(range(30), headers={"from": "test"}, priority=2)
     pipeline, stage = forking("a", "b", "c")
@@ -73,21 +72,6 @@ def test_the_queue_of_a_fork_keeps_its_items_in_history(site: Site) -> None:
         assert (hop.queue, hop.stage, hop.ended, hop.to, hop.payload) == ("raw", "split", "moved", name, "x")
 
 
-def test_an_id_that_is_remembered_stays_so(site: Site) -> None:
-    id = ObjectId()
-    site.queue("raw").push("x", id=id)
-    pipeline, stage = forking("a", "b")
-
-    @stage
-    def split(payload: str) -> mongoq.Fork:
-        return mongoq.Fork([mongoq.Move("a"), mongoq.Move("b")])
-
-    site.drain(pipeline)
-    site.queue("raw").push("x", id=id)
-    site.drain(pipeline)
-    assert (site.payloads("a"), site.payloads("b")) == (["x"], ["x"])
-
-
 class Flight(BaseModel):
     number: int
 
@@ -113,9 +97,8 @@ def test_outputs_fit_the_models_of_the_stages_behind(site: Site) -> None:
     assert (letter.payload, letter.error.type) == ("two", "mongoq.errors.PayloadInvalid")
 
 
-@pytest.mark.parametrize(
-    ("outputs", "problem"),
-    [
+def test_outputs_that_cannot_be_are_a_failure(site: Site) -> None:
+    cases: list[tuple[Any, str]] = [
         ([mongoq.Move("elsewhere")], "moved an item to 'elsewhere'"),
         ([mongoq.Move("a"), 5], "outputs[1]: a Move or None, not int"),
         ([mongoq.Move("a", patch={"$set": {"x": 1}})], "outputs[0]: a new item has nothing to patch"),
@@ -126,39 +109,15 @@ def test_outputs_fit_the_models_of_the_stages_behind(site: Site) -> None:
         ([mongoq.Move("a")] * 10_001, "10,001 outputs, and 10,000 is the limit"),
         ([mongoq.Move("a", payload=LARGE)] * 3, "bytes as BSON, and 33,554,432 is the limit"),
         ([mongoq.Move("a", payload=LARGE * 2)], "31,457,299 bytes as BSON"),
-    ],
-    ids=["elsewhere", "no move", "patch", "no list", "no BSON", "delay", "priority", "many", "large", "one large"],
-)
-def test_outputs_that_cannot_be_are_a_failure(site: Site, outputs: Any, problem: str) -> None:
-    site.queue("raw").push("x")
+    ]
+    site.queue("raw").push_many(range(len(cases)))
     pipeline, stage = forking("a", "b")
-
-    @stage
-    def split(_: str) -> mongoq.Fork:
-        return mongoq.Fork(outputs)
-
+    stage(lambda n: mongoq.Fork(cases[n][0]))
     site.drain(pipeline)
-    [letter] = site.queue("graph.errors").peek(5)
-    assert letter.error is not None
-    assert problem in letter.error.message
+    messages = {letter.payload: letter.error.message for letter in site.queue("graph.errors").peek(20) if letter.error}
+    for n, (_, problem) in enumerate(cases):
+        assert problem in messages[n]
     assert site.broker.queues() == ["graph.errors"]
-
-
-def test_all_that_comes_of_an_item_is_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a limit that no server minds, so that it is not the server who refuses."""
-    monkeypatch.setattr(limits, "MAX_TRANSACTION_BYTES", 1_000)
-    site.queue("raw").push_many([200, 500])
-    pipeline, stage = forking("a", "b")
-
-    @stage
-    def split(length: int) -> mongoq.Fork:
-        return mongoq.Fork([mongoq.Move("a", payload="x" * length)] * 2)
-
-    site.drain(pipeline)
-    [letter] = site.queue("graph.errors").peek(5)
-    assert letter.error is not None
-    assert "bytes as BSON, and 1,000 is the limit" in letter.error.message
-    assert (letter.payload, site.payloads("a")) == (500, ["x" * 200] * 2)
 
 
 def test_what_is_wrong_with_one_of_a_batch_is_its_own(site: Site) -> None:
@@ -175,35 +134,23 @@ def test_what_is_wrong_with_one_of_a_batch_is_its_own(site: Site) -> None:
 
 
 def test_one_that_is_lost_takes_nobody_with_it_and_leaves_nothing(site: Site) -> None:
-    queue = site.queue("raw")
-    ids = queue.push_many(range(10))
-    raw = site.broker._driver._backend.targets["collection"]
+    ids = site.queue("raw").push_many(range(10))
     pipeline, stage = forking("a", "b", batch=10)
-    runs: list[int] = []
 
     @stage
     def split(numbers: list[int]) -> list[mongoq.Fork]:
-        if not runs:
-            raw.update_one({"_id": ids[3]}, {"$set": {"token": ObjectId()}})  # somebody else has it by now
-            raw.delete_one({"_id": ids[6]})
-        runs.extend(numbers)
+        elsewhere = {"token": ObjectId(), "q": "elsewhere"}
+        site.raw.update_one({"_id": ids[3]}, {"$set": elsewhere})  # somebody else has it by now
+        site.raw.delete_one({"_id": ids[6]})
         return [mongoq.Fork([mongoq.Move("a"), mongoq.Move("b")]) for n in numbers]
 
-    with (
-        pipeline.start(site.broker)
-        if site.engine == "threads"
-        else pytest.skip("one engine will do") as run
-    ):
-        while not runs or is_busy(run):
-            assert not run.wait(0.05)
+    site.drain(pipeline)
     remaining = [n for n in range(10) if n not in (3, 6)]
     assert (site.payloads("a"), site.payloads("b")) == (remaining, remaining)
-    assert raw.count_documents({"_id": ids[3], "q": "raw"}) == 1
+    assert site.raw.count_documents({"_id": ids[3], "q": "elsewhere"}) == 1
 
 
 def test_a_plain_worker_forks_as_well(site: Site) -> None:
-    if site.engine != "threads":
-        pytest.skip("the judge of a plain worker is the same for all")
     site.queue("raw").push(1)
     worker = mongoq.Worker(site.broker)
 

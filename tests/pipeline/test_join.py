@@ -676,3 +676,21 @@ def test_several_processes_join_at_once(site: Site) -> None:
     assert sorted(pair["a"]["n"] for pair in pairs) == sorted(pair["b"]["n"] for pair in pairs) == list(range(numbers))
     assert all(pair["a"]["id"] == pair["b"]["id"] for pair in pairs)
     assert (site.broker.queues(), left_over(site)) == (["out"], [])
+
+
+@pytest.mark.prove
+def test_queues_that_are_full_are_joined_to_the_last(site: Site) -> None:
+    """Those who are at the head of one queue alone shift all others."""
+    strangers, pairs = 700, 2_500
+    site.queue("a").push_many([*({"id": -n} for n in range(1, strangers + 1)), *({"id": n} for n in range(pairs))])
+    site.queue("b").push_many([{"id": n} for n in range(pairs)])
+    pipeline, join = joining(batch=100)
+
+    @join
+    def both(entries: list[Any]) -> list[Any]:
+        return [a["id"] for a, b in entries if a == b]
+
+    site.drain(pipeline)
+    assert sorted(item.payload for item in site.queue("out").peek(10_000)) == list(range(pairs))
+    assert len(list(pipeline.waiting(site.broker))) == strangers
+    assert site.broker.queues() == [WAITING, "out"]

@@ -1,4 +1,4 @@
-"""Stages that put their items off, on every engine."""
+"""Stages that put their items off."""
 
 from __future__ import annotations
 

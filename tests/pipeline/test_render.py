@@ -142,13 +142,6 @@ def test_what_fails_comes_in_by_its_queue_only_where_that_is_declared() -> None:
         assert f"\n  in          {names}\n" in pipeline.describe()
 
 
-def test_ids_do_not_depend_on_what_else_is_there() -> None:
-    pipeline = flights()
-    before = set(pipeline.to_mermaid().splitlines())
-    pipeline._stages.insert(0, pipeline._stages.pop())
-    assert set(pipeline.to_mermaid().splitlines()) == before
-
-
 def test_a_pipeline_with_faults_is_shown_too() -> None:
     nonsense: Any = {"a": []}
     pipeline = mongoq.Pipeline(nonsense, errors=nonsense, inputs=nonsense, outputs=nonsense)
@@ -199,10 +192,10 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_any_name_is_text_in_a_chart(name: str) -> None:
-    assert sound(named(name).to_mermaid())
-    assert len(named(name).describe().split("\n")) == 18
+def test_any_name_is_text_in_a_chart() -> None:
+    for name in HOSTILE:
+        assert sound(named(name).to_mermaid()), name
+        assert len(named(name).describe().split("\n")) == 18, name
 
 
 def named(name: str) -> mongoq.Pipeline:
@@ -213,7 +206,7 @@ def named(name: str) -> mongoq.Pipeline:
 
 
 @pytest.mark.filterwarnings("ignore:Do not use the .random. module")  # threads of earlier tests may roll dice
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=30)
 @given(st.text(), st.text())
 def test_no_two_names_have_one_node(a: str, b: str) -> None:
     pipeline = mongoq.Pipeline("line")

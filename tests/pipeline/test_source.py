@@ -18,12 +18,14 @@ from pymongo import MongoClient
 import mongoq
 from mongoq.embedded import EmbeddedServer
 from mongoq.testing import VirtualBroker
-from tests.pipeline.conftest import Site
-from tests.waiting import until
+from tests.pipeline.conftest import Site, each_server_engine
+from tests.waiting import CLOCKS, PATIENCE, until
 
 Rows = Callable[[Any], Iterator[Any]]
 LARGE = "x" * (3 * 1024 * 1024)
 DOCUMENT = "source:line/rows"
+
+with_asyncio = pytest.mark.parametrize("site", ["asyncio"], indirect=True)
 
 
 def line(rows: Any, **options: Any) -> mongoq.Pipeline:
@@ -42,68 +44,13 @@ def counting(stop: int, start: int = 0) -> Rows:
 
 
 def document(site: Site) -> Any:
-    return collection(site).find_one({"_id": DOCUMENT})
-
-
-def collection(site: Site) -> Any:
-    return site.broker._driver._backend.targets["collection"]
-
-
-class Started:
-    """A pipeline that runs in a thread of the test, by either engine."""
-
-    def __init__(self, site: Site, pipeline: mongoq.Pipeline) -> None:
-        self._site, self._pipeline = site, pipeline
-        self._runs: list[Any] = []
-        self._progress: mongoq.Progress | None = None
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work)
-
-    def __enter__(self) -> Started:
-        self._thread.start()
-        until(lambda: self._runs or self.error)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> mongoq.Progress | None:
-        self._stopping = True
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-        return self._progress
-
-    _stopping = False
-
-    def _work(self) -> None:
-        try:
-            if self._site.engine == "threads":
-                with self._pipeline.start(self._site.broker) as run:
-                    self._runs.append(run)
-                    while not (self._stopping or run.wait(0.01)):
-                        pass
-                    run.stop()
-                    run.wait()
-                    self._progress = run.progress()
-            else:
-                asyncio.run(self._work_async())
-        except BaseException as error:
-            self.error = error
-
-    async def _work_async(self) -> None:
-        own = mongoq.connect_async(self._site._uri, database=self._site._database)
-        async with own as broker, self._pipeline.start_async(broker) as run:
-            self._runs.append(run)
-            while not (self._stopping or await run.wait(0.01)):
-                pass
-            run.stop()
-            await run.wait()
-            self._progress = await run.progress()
+    return site.raw.find_one({"_id": DOCUMENT})
 
 
 # --- records --------------------------------------------------------------------------------------
 
 
+@each_server_engine
 def test_all_records_are_pushed_once_and_in_order(site: Site) -> None:
     positions = []
 
@@ -134,6 +81,7 @@ def test_stages_work_on_what_a_source_pushes(site: Site) -> None:
     assert got == list(range(100))
 
 
+@with_asyncio
 def test_an_async_generator_is_a_source_with_asyncio(site: Site) -> None:
     closed = []
 
@@ -146,10 +94,8 @@ def test_an_async_generator_is_a_source_with_asyncio(site: Site) -> None:
             closed.append(True)
 
     pipeline = line(rows, batch=20)
-    if site.engine == "threads":
-        with pytest.raises(mongoq.GraphInvalid, match="source 'rows': handler: .*rows is an async generator; start_as"):
-            pipeline.start(site.broker)
-        return
+    with pytest.raises(mongoq.GraphInvalid, match="source 'rows': handler: .*rows is an async generator; start_as"):
+        pipeline.start(site.broker)
     site.drain(pipeline)
     assert (site.payloads("raw"), closed) == (list(range(250)), [True])
 
@@ -193,19 +139,18 @@ def test_large_records_are_pushed_in_smaller_batches(site: Site) -> None:
     assert [payload["n"] for payload in site.payloads("raw")] == list(range(12))
 
 
-@pytest.mark.prove
 def test_a_slow_generator_waits_for_no_full_batch(site: Site) -> None:
     go_on = threading.Event()
 
     def rows(position: Any) -> Iterator[Any]:
         yield mongoq.Record("one", position=1)
-        go_on.wait()
+        go_on.wait(PATIENCE)
 
-    with Started(site, line(rows, lease=2)):
+    with line(rows, lease=2).start(site.broker):
         until(lambda: site.payloads("raw"))
-        token = document(site)["token"]
-        time.sleep(4)
-        assert document(site)["token"] == token, "the lease is extended meanwhile"
+        before = document(site)
+        extended = until(lambda: (now := document(site))["until"] > before["until"] and now)
+        assert extended["token"] == before["token"]
         go_on.set()
 
 
@@ -289,10 +234,11 @@ def test_a_stopped_run_gives_the_lease_back_and_the_next_goes_on(site: Site) -> 
     pipeline = line(rows, batch=10)
     for times in (1, 2):
         before = site.queue("raw").size()
-        with Started(site, pipeline) as run:
-            until(lambda before=before: site.queue("raw").size() > before + 30)
-            result = run.stop()
-        assert result is not None
+        with pipeline.start(site.broker) as run:
+            until(lambda before=before: site.queue("raw").size() > before + 30)  # type: ignore[misc]
+            run.stop()
+            run.wait()
+            result = run.progress()
         assert result.sources["rows"] == mongoq.SourceProgress("rows", "raw", result.sources["rows"].pushed)
         assert result.sources["rows"].pushed > 30
         assert len(closed) == times
@@ -301,9 +247,7 @@ def test_a_stopped_run_gives_the_lease_back_and_the_next_goes_on(site: Site) -> 
     assert payloads == list(range(len(payloads)))
 
 
-def test_an_async_generator_that_waits_is_closed_at_once(site: Site) -> None:
-    if site.engine == "threads":
-        pytest.skip("threads run no async generators")
+async def test_an_async_generator_that_waits_is_closed_at_once(uri: str, database: str) -> None:
     closed = []
 
     async def rows(position: Any) -> AsyncIterator[Any]:
@@ -313,30 +257,34 @@ def test_an_async_generator_that_waits_is_closed_at_once(site: Site) -> None:
         finally:
             closed.append(True)
 
-    with Started(site, line(rows)) as run:
-        until(lambda: site.payloads("raw"))
+    async with mongoq.connect_async(uri, database=database) as broker, line(rows).start_async(broker) as run:
+        while not await broker.queue("raw").size():
+            await asyncio.sleep(0.01)
         run.stop()
+        assert await run.wait(PATIENCE)
     assert closed == [True]
 
 
 def test_a_generator_that_does_not_end_is_left_behind_after_the_grace(
-    broker: mongoq.Broker, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    go_on = threading.Event()
+    go_on, closed = threading.Event(), threading.Event()
 
     def rows(position: Any) -> Iterator[Any]:
-        yield mongoq.Record(1, position=1)
-        go_on.wait(60)
-        yield mongoq.Record(2, position=2)
+        try:
+            yield mongoq.Record(1, position=1)
+            go_on.wait(PATIENCE)
+            yield mongoq.Record(2, position=2)
+        finally:
+            closed.set()
 
-    with line(rows).start(broker, grace=0.2):
-        until(lambda: broker.queue("raw").size())
+    with line(rows).start(site.broker, grace=0.2):
+        until(lambda: site.queue("raw").size())
     assert "source 'rows' does not come to its end, and is left behind" in caplog.text
-    raw = broker._driver._backend.targets["collection"]
-    assert "token" not in raw.find_one({"_id": DOCUMENT})
+    assert "token" not in document(site)
     go_on.set()
-    time.sleep(0.2)
-    assert broker.queue("raw").size() == 1
+    assert closed.wait(PATIENCE)
+    assert site.payloads("raw") == [1]
 
 
 def test_a_source_is_called_again_after_so_many_seconds(site: Site) -> None:
@@ -347,7 +295,7 @@ def test_a_source_is_called_again_after_so_many_seconds(site: Site) -> None:
         start = position or 0
         yield from (mongoq.Record(n, position=n + 1) for n in range(start, start + 3))
 
-    with Started(site, line(rows, every=0.1)):
+    with line(rows, every=0.1).start(site.broker):
         until(lambda: len(calls) >= 4)
     assert [position for position, _ in calls[:4]] == [None, 3, 6, 9]
     assert all(after - before >= 0.09 for (_, before), (_, after) in pairwise(calls))
@@ -374,35 +322,37 @@ def test_a_started_pipeline_of_sources_alone_ends_with_them(broker: mongoq.Broke
 
 # --- failures -------------------------------------------------------------------------------------
 
-WRONG = [
-    ("nothing", "yield: a mongoq.Record(payload, position=…), not str"),
-    (mongoq.Record(object(), position=9), "payload: BSON cannot hold a builtins.object"),
-    (mongoq.Record(LARGE * 6, position=9), "payload: 18,874,"),
-    (mongoq.Record(1, position=None), "position: None stands for the beginning"),
-    (mongoq.Record(1, position=object()), "position: BSON cannot hold"),
-    (mongoq.Record(1, position="x" * 65_536), "position: 65,5"),
-    (mongoq.Record(1, position=9, priority=1_000), "priority: an int"),
-    (mongoq.Record(1, position=9, delay=-1), "delay: cannot be negative"),
-    (mongoq.Record(1, position=9, headers={"a": "x" * 20_000}), "headers: 20,0"),
-]
 
+def test_a_record_that_cannot_be_pushed_stops_the_source_there(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    cases: list[tuple[Any, str]] = [
+        ("nothing", "yield: a mongoq.Record(payload, position=…), not str"),
+        (mongoq.Record(object(), position=9), "payload: BSON cannot hold a builtins.object"),
+        (mongoq.Record(LARGE * 6, position=9), "payload: 18,874,"),
+        (mongoq.Record(1, position=None), "position: None stands for the beginning"),
+        (mongoq.Record(1, position=object()), "position: BSON cannot hold"),
+        (mongoq.Record(1, position="x" * 65_536), "position: 65,5"),
+        (mongoq.Record(1, position=9, priority=1_000), "priority: an int"),
+        (mongoq.Record(1, position=9, delay=-1), "delay: cannot be negative"),
+        (mongoq.Record(1, position=9, headers={"a": "x" * 20_000}), "headers: 20,0"),
+    ]
+    for number, (wrong, problem) in enumerate(cases):
+        queue, name = f"raw{number}", f"rows{number}"
 
-@pytest.mark.parametrize(("wrong", "problem"), WRONG, ids=[problem[:12] for _, problem in WRONG])
-def test_a_record_that_cannot_be_pushed_stops_the_source_there(
-    site: Site, caplog: pytest.LogCaptureFixture, wrong: Any, problem: str
-) -> None:
-    def rows(position: int | None) -> Iterator[Any]:
-        yield from counting(3)(position)
-        yield wrong
-        yield mongoq.Record(4, position=5)
+        def rows(position: int | None, wrong: Any = wrong) -> Iterator[Any]:
+            yield from counting(3)(position)
+            yield wrong
+            yield mongoq.Record(4, position=5)
 
-    with pytest.raises(mongoq.StageStopped, match="source 'rows' has stopped") as stopped:
-        site.drain(line(rows))
-    assert (stopped.value.stage, stopped.value.queue, stopped.value.item_id) == ("rows", "raw", None)
-    assert problem in str(stopped.value.__cause__)
-    assert (site.payloads("raw"), document(site)["position"]) == ([0, 1, 2], 3)
+        pipeline = mongoq.Pipeline("line", outputs=queue)
+        pipeline.source(to=queue, name=name)(rows)
+        with pytest.raises(mongoq.StageStopped, match=f"source '{name}' has stopped") as stopped:
+            site.drain(pipeline)
+        assert (stopped.value.stage, stopped.value.queue, stopped.value.item_id) == (name, queue, None)
+        assert problem in str(stopped.value.__cause__)
+        assert site.payloads(queue) == [0, 1, 2]
+        assert site.raw.find_one({"_id": f"source:line/{name}"})["position"] == 3
     lines = [record for record in caplog.records if record.name == "mongoq.source" and "stops" in record.message]
-    assert [record.levelname for record in lines] == ["ERROR"]
+    assert [record.levelname for record in lines] == ["ERROR"] * len(cases)
 
 
 def test_an_error_of_the_generator_stops_the_source_behind_what_it_yielded(site: Site) -> None:
@@ -449,18 +399,17 @@ def test_a_lost_lease_aborts_the_batch_and_the_source_waits_for_it(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     thief, calls = ObjectId(), []
-    raw = collection(site)
 
     def rows(position: int | None) -> Iterator[Any]:
         calls.append(position)
         for n in range(position or 0, 60):
             if n == 30 and len(calls) == 1:
                 until(lambda: (document(site) or {}).get("pushed") == 20)
-                until_then = raw.find_one({"_id": DOCUMENT})["until"]
-                raw.update_one({"_id": DOCUMENT}, {"$set": {"token": thief, "by": "thief", "until": until_then}})
+                until_then = document(site)["until"]
+                site.raw.update_one({"_id": DOCUMENT}, {"$set": {"token": thief, "by": "thief", "until": until_then}})
             yield mongoq.Record(n, position=n + 1)
 
-    with Started(site, line(rows, batch=20, lease=1.5)):
+    with line(rows, batch=20, lease=1.5).start(site.broker):
         until(lambda: "has lost its lease, which thief has" in caplog.text)
         assert site.payloads("raw") == list(range(20)), "nothing of the batch is seen"
         until(lambda: site.queue("raw").size() == 60)
@@ -470,14 +419,19 @@ def test_a_lost_lease_aborts_the_batch_and_the_source_waits_for_it(
 
 
 def test_a_source_that_another_process_runs_is_waited_for(site: Site) -> None:
-    raw = collection(site)
     site.drain(line(counting(5)))
-    lease = {"token": ObjectId(), "until": datetime.now(UTC) + timedelta(seconds=5), "by": "another"}
-    raw.update_one({"_id": DOCUMENT}, {"$set": lease})
-    with Started(site, line(counting(10), lease=0.3)):
-        time.sleep(0.5)
-        assert site.queue("raw").size() == 5
+    until_then = datetime.now(UTC) + timedelta(seconds=1.5)
+    lease = {"token": ObjectId(), "until": until_then, "by": "another"}
+    site.raw.update_one({"_id": DOCUMENT}, {"$set": lease})
+    begun = []
+
+    def rows(position: int | None) -> Iterator[Any]:
+        begun.append(datetime.now(UTC))
+        yield from counting(10)(position)
+
+    with line(rows, lease=0.3).start(site.broker):
         until(lambda: site.queue("raw").size() == 10)
+    assert begun[0] > until_then - CLOCKS
     assert site.payloads("raw") == list(range(10))
 
 

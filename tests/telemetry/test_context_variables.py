@@ -57,16 +57,6 @@ def test_variables_are_set_around_the_handler_as_they_were_at_the_push(
     assert TENANT.get() == "nobody"
 
 
-def test_they_travel_on_with_what_the_handler_pushes(broker: mongoq.Broker) -> None:
-    mongoq.telemetry.instrument(broker, context_variables=[TENANT])
-    push_as(broker.queue("orders"), "acme", 1)
-    worker = mongoq.Worker(broker)
-    worker.consumer("orders")(lambda payload: broker.queue("bills").push(payload) and None)
-    worker.run(drain=True)
-    [bill] = broker.queue("bills").peek()
-    assert bill.headers == {HEADER: '"acme"'}
-
-
 def test_a_batch_has_those_that_all_its_items_agree_on(broker: mongoq.Broker) -> None:
     mongoq.telemetry.instrument(broker, context_variables=[TENANT, LOCALE])
     token = LOCALE.set("de")
@@ -92,7 +82,6 @@ def test_a_header_of_the_producer_is_not_changed(broker: mongoq.Broker) -> None:
     [
         ("x" * 1024, "1,0[0-9]+ bytes, and 1,024 of max_context_bytes"),
         (object(), "no JSON \\(TypeError\\)"),
-        ({1j: 1}, "no JSON \\(TypeError\\)"),
         ("\ud800", "no JSON \\(UnicodeEncodeError\\)"),
     ],
 )
@@ -123,16 +112,17 @@ def test_the_limit_is_for_all_of_them_together(broker: mongoq.Broker) -> None:
     LOCALE.reset(token)
 
 
-@pytest.mark.parametrize("value", [7, b"x", "{", "[" * 1000, '"' + "x" * 2000 + '"', "NaN1", ["a"], None])
-def test_a_hostile_header_leaves_the_variable_as_it_is(value: Any, telemetry: Telemetry) -> None:
+def test_a_hostile_header_leaves_the_variable_as_it_is(telemetry: Telemetry) -> None:
+    hostile: list[Any] = [7, b"x", "{", "[" * 1000, '"' + "x" * 2000 + '"', "NaN1", ["a"], None]
+    seen: list[Any] = []
     with VirtualBroker() as virtual:
         telemetry.instrument(virtual, context_variables=[TENANT])
         worker = mongoq.Worker(virtual)
-        seen: list[Any] = []
-        worker.consumer("orders")(lambda payload: seen.append(TENANT.get()))
-        virtual.queue("orders").push(1, headers={HEADER: value})
+        worker.consumer("orders")(lambda payload: seen.append((payload, TENANT.get())))
+        for number, value in enumerate(hostile):
+            virtual.queue("orders").push(number, headers={HEADER: value})
         virtual.worker(worker).run_until_idle()
-    assert seen == ["nobody"]
+    assert seen == [(number, "nobody") for number in range(len(hostile))]
 
 
 def test_everything_is_set_back_behind_the_call(broker: mongoq.Broker, telemetry: Telemetry) -> None:
@@ -163,4 +153,5 @@ def test_what_is_no_variable_is_refused(broker: mongoq.Broker) -> None:
     for limit in (-1, 1.5, None, True):
         with pytest.raises(mongoq.ArgumentInvalid, match="max_context_bytes"):
             mongoq.telemetry.instrument(broker, max_context_bytes=limit)  # type: ignore[arg-type]
-    assert broker._driver.observer is None
+    push_as(broker.queue("orders"), "acme", 1)
+    assert [dict(item.headers) for item in broker.queue("orders").peek()] == [{}]

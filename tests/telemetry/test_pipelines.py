@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -13,8 +11,6 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 import mongoq
 import mongoq.telemetry
-from mongoq.model.trace_headers import LINKS, MAX_LINKS, join_headers
-from mongoq.testing import VirtualBroker
 from tests.telemetry.conftest import Telemetry, link_ids, parent_id, span_id, trace_id, traceparent
 
 
@@ -163,6 +159,8 @@ def test_a_pipeline_and_its_broker_instrumented_both_have_one_span_for_a_call(
     telemetry.instrument(shop)
     broker.queue("orders").push({"line": "bolt"})
     shop.drain(broker)
+    with shop.start(broker) as run, pytest.raises(mongoq.ArgumentInvalid, match="before the run begins"):
+        telemetry.instrument(run)
     assert len(telemetry.spans("process orders")) == 1
     assert telemetry.spans("settle orders") == []
     telemetry.instrument(broker)
@@ -176,48 +174,13 @@ def test_a_pipeline_and_its_broker_instrumented_both_have_one_span_for_a_call(
     assert len(telemetry.spans("process orders")) == 2
 
 
-def test_a_virtual_worker_traces_the_stages_of_a_pipeline(telemetry: Telemetry) -> None:
-    shop = mongoq.Pipeline("shop", errors="shop.errors", outputs="done")
-    shop.stage("orders", to="lines", name="split")(lambda order: order + 1)
-    shop.stage("lines", to="done", name="pack")(lambda line: line)
-    with VirtualBroker() as virtual:
-        telemetry.instrument(virtual)
-        virtual.queue("orders").push(1)
-        virtual.worker(shop).run_until_idle()
-    push = telemetry.span("push orders")
-    assert [parent_id(telemetry.span(f"process {name}")) for name in ("orders", "lines")] == [span_id(push)] * 2
-
-
-def test_a_run_that_works_already_is_refused(broker: mongoq.Broker, telemetry: Telemetry) -> None:
-    shop = make_shop([])
-    with shop.start(broker) as run, pytest.raises(mongoq.ArgumentInvalid, match="before the run begins"):
-        telemetry.instrument(run)
-
-
-def test_the_hook_of_a_pipeline_is_pickled_without_providers_and_variables(telemetry: Telemetry) -> None:
-
-    shop = make_shop([])
-    telemetry.instrument(shop, context_variables=[ContextVar("tenant")])
-    [hook] = shop.graph.hooks
-    again = pickle.loads(pickle.dumps(hook))
-    assert type(again) is type(hook)
-    assert not again._recorder.propagation.variables
-
-
-def test_a_graph_with_the_hook_can_be_sent_to_executors(telemetry: Telemetry) -> None:
-    serialization = pytest.importorskip("mongoq.pipeline.on_spark.serialization")
-    shop = make_shop([])
-    telemetry.instrument(shop, context_variables=[ContextVar("tenant")])
-    graph = serialization.unpack_graph(serialization.pack_graph(shop.graph))
-    assert [type(hook).__name__ for hook in graph.hooks] == ["ProcessHook"]
-
-
-def test_the_links_of_joins_of_joins_are_limited() -> None:
+def test_the_links_of_joins_are_limited(broker: mongoq.Broker) -> None:
     parents = [f"00-{number:032x}-{number:016x}-01" for number in range(1, 100)]
-    headers: dict[str, Any] = {}
-    for parent in parents:
-        headers = join_headers([headers, {"traceparent": parent}])
-    assert headers == {"traceparent": parents[0], LINKS: parents[1 : MAX_LINKS + 1]}
-    # The same trace on both sides, as after a fork, needs no link.
-    assert join_headers([{"traceparent": "a"}, {"traceparent": "a"}]) == {"traceparent": "a"}
-    assert join_headers([{}, {"traceparent": "x" * 1000}, {"traceparent": 7}]) == {"traceparent": "x" * 1000}
+    shop = mongoq.Pipeline("shop", errors="shop.errors", outputs="settled")
+    shop.join(["orders", "payments"], on="id", to="settled")(lambda order, payment: order)
+    broker.queue("orders").push({"id": 1}, headers={"traceparent": parents[0], "mongoq-links": parents[1:30]})
+    broker.queue("payments").push({"id": 1}, headers={"traceparent": parents[30], "mongoq-links": parents[31:60]})
+    shop.drain(broker)
+    [settled] = broker.queue("settled").peek()
+    assert settled.headers["traceparent"] == parents[0]
+    assert len(settled.headers["mongoq-links"]) == 32

@@ -1,23 +1,25 @@
-"""The HTTP API of a broker of each kind, called without a socket, and a browser with servers for it."""
+"""The HTTP API of a broker of each kind, called without a socket, a browser, and servers for it."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from html import unescape
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
-import uvicorn
-from selenium import webdriver
 
 import mongoq
-from mongoq.web import create_app
 from tests.waiting import until
 from tests.web.chromium import CHROMIUM, DRIVER
 
+if TYPE_CHECKING:
+    import httpx
+
 HOST = "http://127.0.0.1"
+HTML = {"accept": "text/html"}
 LOCAL = ("127.0.0.1", 50_000)
 
 
@@ -31,6 +33,8 @@ class Api:
     def __init__(
         self, app: Any, *, address: tuple[str, int] = LOCAL, host: str = HOST, runner: asyncio.Runner | None = None
     ) -> None:
+        import httpx
+
         self.app = app
         self._runner = runner or asyncio.Runner()
         transport = httpx.ASGITransport(app=app, client=address, raise_app_exceptions=False)
@@ -57,24 +61,45 @@ class Api:
 
 
 @pytest.fixture
-def broker(uri: str, database: str) -> Iterator[mongoq.Broker]:
-    """A broker of the test's own, to push and to look."""
-    with mongoq.connect(uri, database=database) as opened:
-        yield opened
-
-
-@pytest.fixture
 def queue(broker: mongoq.Broker) -> mongoq.Queue[Any]:
     return broker.queue("orders", history=3600, max_retries=0)
 
 
+def make_users(text: str) -> Any:
+    from mongoq.web import Users
+
+    return Users(text)
+
+
 @pytest.fixture
-def open_api() -> Iterator[Callable[..., Api]]:
-    """Opens apps, and closes them."""
+def make_app(broker: mongoq.Broker) -> Callable[..., Any]:
+    """Makes an app for the broker of the test, or for another one."""
+    from mongoq.web import create_app
+
+    return lambda target=broker, **options: create_app(target, **options)
+
+
+@pytest.fixture
+def open_app(make_app: Callable[..., Any]) -> Iterator[Callable[..., Api]]:
+    """Opens apps, by themselves or mounted below a path, and closes them."""
     opened: list[Api] = []
 
-    def open_one(app: Any, **options: Any) -> Api:
-        opened.append(Api(app, **options))
+    def open_one(
+        *arguments: Any,
+        address: tuple[str, int] = LOCAL,
+        host: str = HOST,
+        runner: asyncio.Runner | None = None,
+        mounted_at: str = "",
+        **options: Any,
+    ) -> Api:
+        app = make_app(*arguments, **options)
+        if mounted_at:
+            from fastapi import FastAPI
+
+            outer = FastAPI()
+            outer.mount(mounted_at, app)
+            app = outer
+        opened.append(Api(app, address=address, host=host, runner=runner))
         return opened[-1]
 
     yield open_one
@@ -83,28 +108,28 @@ def open_api() -> Iterator[Callable[..., Api]]:
 
 
 @pytest.fixture
-def api(broker: mongoq.Broker, open_api: Callable[..., Api]) -> Api:
+def api(open_app: Callable[..., Api]) -> Api:
     """The API for everybody on this machine, with changes."""
-    return open_api(create_app(broker, access="act"))
+    return open_app(access="act")
 
 
 @pytest.fixture(params=["threads", "asyncio"])
-def each_api(
-    request: pytest.FixtureRequest, broker: mongoq.Broker, uri: str, database: str, open_api: Callable[..., Api]
-) -> Iterator[Api]:
+def each_api(request: pytest.FixtureRequest, uri: str, database: str, open_app: Callable[..., Api]) -> Iterator[Api]:
     """The API of a sync and of an asyncio broker."""
     if request.param == "threads":
-        yield open_api(create_app(broker, access="act"))
+        yield open_app(access="act")
         return
     runner = asyncio.Runner()
     other = runner.run(mongoq.connect_async(uri, database=database).__aenter__())
-    yield open_api(create_app(other, access="act"), runner=runner)
+    yield open_app(other, access="act", runner=runner)
     runner.run(other.close())
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A browser without a window; it can reach this machine only."""
+    from selenium import webdriver
+
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     profile = tmp_path_factory.mktemp("browser")
@@ -128,19 +153,60 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def serve() -> Iterator[Callable[[Any], str]]:
     """Serves apps on ports of the system's choice, and returns their addresses."""
-    running: list[tuple[Any, uvicorn.Server, threading.Thread]] = []
+    import uvicorn
+
+    running: list[tuple[uvicorn.Server, threading.Thread]] = []
 
     def start(app: Any) -> str:
         config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
-        running.append((app, server, thread))
+        running.append((server, thread))
         until(lambda: server.started)
         return f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
 
     yield start
-    for app, server, thread in running:
-        app.state.feed.close()
+    for server, thread in running:
         server.should_exit = True
         thread.join()
+
+
+def open_page(api: Api, path: str, **parameters: Any) -> str:
+    """Return the text of a page as a browser gets it."""
+    answer = api.request("GET", path, params=parameters or None, headers=HTML)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    return answer.text
+
+
+def send_form(api: Api, fields: dict[str, Any]) -> Any:
+    """Send the form of a change."""
+    return api.request("POST", "/change", data=fields, headers=HTML)
+
+
+def read_form(page: str) -> dict[str, list[str]]:
+    """Return the hidden fields of a page that asks."""
+    fields: dict[str, list[str]] = {}
+    for name, value in re.findall(r'type="hidden" name="([\w:]+)" value="([^"]*)"', page):
+        fields.setdefault(name, []).append(unescape(value))
+    return fields
+
+
+def bury(queue: mongoq.Queue[Any], *payloads: Any, reason: str = "no such city", error: Any = None) -> None:
+    """Push items, and bury them."""
+    queue.push_many(payloads)
+    for item in queue.reserve_many(len(payloads)):
+        queue.bury(item, reason=reason, error=error)
+
+
+def list_all(api: Api, path: str, **parameters: Any) -> list[Any]:
+    """Return all items of a list, answer by answer."""
+    items: list[Any] = []
+    cursor: dict[str, str] = {}
+    while True:
+        answer = api.get(path, **parameters, **cursor).json()
+        items += answer["items"]
+        if answer["next"] is None:
+            return items
+        cursor = {"cursor": answer["next"]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shlex
 from collections.abc import Callable
@@ -16,8 +15,7 @@ from fastapi import FastAPI
 from pymongo import MongoClient
 
 import mongoq
-from mongoq.web import create_app, readings
-from mongoq.web.pages.feed import OPENING, Feed
+from mongoq.web import create_app
 from tests.docs.commands import check_command
 from tests.web.conftest import Api
 from tests.web.test_letters import bury
@@ -295,12 +293,7 @@ def test_a_queue_is_paused_and_resumed(api: Api, queue: mongoq.Queue[Any]) -> No
         ("action=purge&queue=orders", "application/x-www-form-urlencoded", 422),
         ("action=pause", "application/x-www-form-urlencoded", 422),
         ("action=drop&queue=orders&id=x", "application/x-www-form-urlencoded", 422),
-        ("queue=" + "&a=1" * 2000, "application/x-www-form-urlencoded", 422),
-        ("action=pause&queue=oders", "application/x-www-form-urlencoded", 404),
-        ("%ff", "application/x-www-form-urlencoded", 422),
-        ("{}", "application/json", 415),
     ],
-    ids=range(7),
 )
 def test_a_form_that_cannot_be_used_changes_nothing(
     api: Api, queue: mongoq.Queue[Any], content: str, content_type: str, status: int
@@ -338,24 +331,6 @@ def test_mistakes_are_pages_that_help(api: Api, queue: mongoq.Queue[Any]) -> Non
     assert api.request("GET", "/static/../render.py", headers=HTML).status_code == 404
 
 
-def test_a_server_that_is_away_is_a_page_that_tries_again(
-    open_api: Callable[..., Api], uri: str, database: str
-) -> None:
-    place = uri.replace("/?", f"/{database}?") + "&serverSelectionTimeoutMS=200"
-    with mongoq.connect(place) as other:
-        api = open_api(create_app(other))
-
-        def fail(*_arguments: Any, **_options: Any) -> Any:
-            raise mongoq.ServerUnavailable("no server answers at 127.0.0.1")
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(readings, "read_queues", fail)
-            away = api.request("GET", "/", headers=HTML)
-        assert (away.status_code, away.headers["refresh"]) == (503, "5")
-        assert "tries again every five seconds" in away.text
-        assert api.request("GET", "/", headers=HTML).status_code == 200
-
-
 def test_the_pages_work_where_the_app_is_mounted(
     open_api: Callable[..., Api], broker: mongoq.Broker, queue: mongoq.Queue[Any]
 ) -> None:
@@ -370,114 +345,6 @@ def test_the_pages_work_where_the_app_is_mounted(
     for address in addresses:
         if "events" not in address and not address.endswith("/item"):
             assert api.request("GET", unescape(address), headers=HTML).status_code == 200, address
-
-
-def test_open_pages_share_one_reading_and_hear_of_changes() -> None:
-    values = iter([1, 1, 2, 2, 2, 3])
-    reads = []
-
-    async def read() -> int:
-        reads.append(1)
-        return next(values, 3)
-
-    async def listen() -> list[str]:
-        feed = Feed(read, lambda: 0.01)
-        listeners = [feed.listen() for _ in range(3)]
-        await asyncio.gather(*(anext(listener) for listener in listeners))  # how soon to ask again
-        heard = await asyncio.gather(*(anext(listener) for listener in listeners))
-        first = len(reads)
-        heard += await asyncio.gather(*(anext(listener) for listener in listeners))
-        assert first <= 4
-        for listener in listeners:
-            await listener.aclose()
-        assert feed._task is None
-        return heard
-
-    heard = asyncio.run(listen())
-    assert [event.partition("-")[2] for event in heard] == ["1\ndata: \n\n"] * 3 + ["2\ndata: \n\n"] * 3
-    assert all(event.startswith("event: changed") for event in heard)
-
-
-def test_a_listener_who_comes_back_hears_of_a_change_between_two_streams() -> None:
-    value = 1
-
-    async def read() -> int:
-        return value
-
-    async def listen() -> list[str]:
-        nonlocal value
-        feed = Feed(read, lambda: 60.0)  # longer than a stream
-        first = feed.listen()
-        await anext(first)
-        await until_async(lambda: feed._last == 1)
-        seen = feed.version
-        await first.aclose()
-        value = 2
-        second = feed.listen(seen)
-        assert await anext(second) == OPENING.format(seen)
-        heard = [await anext(second)]
-        await second.aclose()
-        third = feed.listen("another-process-0")
-        heard += [await anext(third), await anext(third)]
-        await third.aclose()
-        return [event.partition("\n")[0] for event in heard]
-
-    assert asyncio.run(listen()) == ["event: changed", "retry: 1000", "event: changed"]
-
-
-def test_a_listener_who_leaves_at_once_is_forgotten() -> None:
-    async def read() -> int:
-        return 1
-
-    async def listen() -> tuple[int, Any]:
-        feed = Feed(read, lambda: 0.01)
-        listener = feed.listen()
-        await anext(listener)
-        await listener.aclose()
-        return len(feed._listeners), feed._task
-
-    assert asyncio.run(listen()) == (0, None)
-
-
-async def until_async(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-def test_a_feed_that_was_closed_ends_its_streams() -> None:
-    async def read() -> int:
-        return 1
-
-    async def listen() -> list[str]:
-        feed = Feed(read, lambda: 0.01)
-        listener = feed.listen()
-        heard = [await anext(listener)]
-        feed.close()
-        return heard + [event async for event in listener]
-
-    assert len(asyncio.run(listen())) == 1
-
-
-def test_a_reading_that_fails_is_a_change_and_goes_on() -> None:
-    answers: list[Any] = [1, OSError("away"), 1]
-
-    async def read() -> Any:
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def listen() -> list[str]:
-        listener = Feed(read, lambda: 0.01).listen()
-        heard: list[str] = []
-        while len(heard) < 2:
-            event = await anext(listener)
-            heard += [event] if event.startswith("event: changed") else []
-        await listener.aclose()
-        return heard
-
-    assert len(asyncio.run(listen())) == 2
 
 
 def test_a_blocked_item_links_to_the_one_that_it_waits_for(each_api: Api, broker: mongoq.Broker, raw: Any) -> None:

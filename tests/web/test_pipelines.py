@@ -11,7 +11,6 @@ import pytest
 
 import mongoq
 from mongoq.web import create_app
-from mongoq.web.pages.drawing import draw
 from mongoq.web.pipelines import make_drawing
 from tests.web.conftest import Api
 from tests.web.test_pages import open_page, read_form, send_form
@@ -182,24 +181,6 @@ def test_an_error_queue_leads_to_its_letters_and_needs_no_consumer(
     assert f'href="{address}"' in asked.text
     assert "2 letters of flights.errors went back." in send_form(api, read_form(asked.text)).text
     assert (broker.queue("raw").size(), broker.queue("flights.errors").size()) == (2, 0)
-
-
-def test_boxes_do_not_overlap_and_edges_lead_on() -> None:
-    picture = draw(make_drawing(make_pipeline().graph, {}))
-    assert len({(box.x, box.y) for box in picture.boxes}) == len(picture.boxes) == 6
-    places = {box.node.id: box.x for box in picture.boxes}
-    assert places["source:files"] < places["queue:raw"] < places["stage:check"] < places["queue:checked"]
-    back = next(line for line in picture.lines if line.edge.start == "stage:again" and line.edge.end == "queue:raw")
-    assert back.y > max(box.y for box in picture.boxes)
-    assert all(box.x + 190 <= picture.width and box.y + 56 <= picture.height for box in picture.boxes)
-
-
-def test_a_long_chain_is_drawn() -> None:
-    pipeline = mongoq.Pipeline("chain")
-    for number in range(300):
-        pipeline.stage(f"q{number}", to=f"q{number + 1}", name=f"s{number}")(lambda payload: payload)
-    picture = draw(make_drawing(pipeline.graph, {}))
-    assert len({box.x for box in picture.boxes}) == 601
 
 
 def test_an_unknown_pipeline_is_not_found(api: Api) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 import mongoq
 from mongoq.web import Users, create_app
-from mongoq.web.readings import MAX_PAGES, MAX_PAUSE_SECONDS, PageReadings
+from mongoq.web.readings import MAX_PAUSE_SECONDS
 from tests.web.conftest import Api
 from tests.web.test_pages import HTML, open_page
 
@@ -54,36 +51,3 @@ def test_a_renewal_of_a_page_that_is_none_is_not_kept(api: Api, broker: mongoq.B
     assert api.request("GET", "/pipeline?name=none", headers=RENEWAL).status_code == 404
     broker.queue("orders").push(1)
     assert "x-mongoq-again" not in renew(api, "/queue?name=orders").headers
-
-
-@pytest.mark.parametrize(("seconds", "pause"), [(0.01, 5.0), (0.1, 20.0)])
-def test_renewals_take_half_a_hundredth_of_the_time_at_most(seconds: float, pause: float) -> None:
-    now, made = 0.0, 0
-
-    async def make() -> bytes:
-        nonlocal now, made
-        made += 1
-        now += seconds
-        return str(made).encode()
-
-    async def ask() -> list[tuple[bytes, float]]:
-        pages = PageReadings(clock=lambda: now)
-        answers = list(await asyncio.gather(*(pages.read("orders", make) for _ in range(50))))
-        assert made == 1
-        nonlocal_wait(pause - 0.001)
-        answers.append(await pages.read("orders", make))
-        nonlocal_wait(0.002)
-        answers.append(await pages.read("orders", make))
-        for number in range(2 * MAX_PAGES):
-            await pages.read(number, make)
-        assert len(pages._readings) == MAX_PAGES
-        return answers
-
-    def nonlocal_wait(length: float) -> None:
-        nonlocal now
-        now += length
-
-    answers = asyncio.run(ask())
-    assert [page for page, _again in answers] == [b"1"] * 51 + [b"2"]
-    assert answers[0][1] == answers[-1][1] == 0.0
-    assert answers[-2][1] == pytest.approx(0.001)

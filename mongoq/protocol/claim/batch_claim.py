@@ -70,7 +70,8 @@ class BatchClaim:
         ids: the ids, by ``id_key``, in the order of claims; other programs may have used any value as an id.
         dues: when each item became eligible, by ``id_key``. An item claimed and released by another process between
             the read and the update keeps the earlier date, and is released to that place.
-        lapsed: items with an expired lease that the claim has left.
+        lapsed: items with an expired lease that the claim has left, as far as they were read; they have runs left.
+        suspects: the same of items whose next death would bury them, although a neighbour may have killed the holder.
     """
 
     context: QueueContext[Any]
@@ -83,7 +84,8 @@ class BatchClaim:
     where: Mapping[str, Any] = field(default_factory=dict)
     ids: dict[Any, Any] = field(default_factory=dict)
     dues: dict[Any, datetime] = field(default_factory=dict)
-    lapsed: list[Any] = field(default_factory=list)
+    lapsed: list[Document] = field(default_factory=list)
+    suspects: list[Document] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         documents = self.candidates.documents
@@ -273,10 +275,10 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
         spent = is_spent(attempts_of(document))
         if spent and is_suspect(document):
             continue
-        if item := (yield from _claim_or_bury(claim, document, together=together and not spent)):
+        if item := (yield from claim_by_id(claim, document, together=together and not spent)):
             more.append(item)
     if suspects and alone and not more:
-        item = yield from _claim_or_bury(claim, suspects[0], together=False)
+        item = yield from claim_by_id(claim, suspects[0], together=False)
         return {id_key(item.id): item} if item else {}
     if suspects:
         # They keep their old token, which shows that they were parts of a batch.
@@ -289,28 +291,34 @@ def _claim_leftovers(claim: BatchClaim, items: Mapping[Any, Item[Any]], tried: i
 
 
 def _set_lapsed_aside(claim: BatchClaim, documents: list[Document]) -> list[Document]:
-    """Leave out items that must not run beside others; an item without runs left that ran alone last is buried."""
-    rest = []
+    """Leave out items with expired leases; an item without runs left that ran alone last is buried."""
+    rest: list[Document] = []
     for document in documents:
-        spent = claim.context.settings.is_spent(attempts_of(document))
-        if is_suspect(document) if spent else "token" in document:
-            claim.lapsed.append(document["_id"])
+        if claim.context.settings.is_spent(attempts_of(document)):
+            (claim.suspects if is_suspect(document) else rest).append(document)
         else:
-            rest.append(document)
+            (claim.lapsed if "token" in document else rest).append(document)
     return rest
 
 
-def _claim_or_bury(claim: BatchClaim, document: Document, *, together: bool) -> Flow[Item[Any] | None]:
+def claim_by_id(
+    claim: BatchClaim, document: Document, *, together: bool, patience: float | None = None
+) -> Flow[Item[Any] | None]:
     """Claim one item by its id (``findAndModify``); bury it if it has no runs left, or if its attempts are no number.
 
-    With ``together`` it may be returned with other items, and one of them may kill the holder.
+    With ``together`` it may be returned with other items, and one of them may kill the holder. A transaction of a dead
+    process may block the item: after ``patience`` seconds the claim raises ``Blocked``.
     """
     mine = {**claim.mine, "batch": claim.token} if together else claim.mine
     if claim.writes_entry_time:
         mine = {**mine, "pushed": entry_time(document)}
     command: Command[Any] = Command(
         "find_one_and_update",
-        {"filter": claim.filter([document["_id"]]), "update": {"$set": mine, "$inc": {"attempts": 1}}},
+        {
+            "filter": claim.filter([document["_id"]]),
+            "update": {"$set": mine, "$inc": {"attempts": 1}},
+            **({} if patience is None or claim.context.broker.serverless else {"maxTimeMS": int(patience * 1000)}),
+        },
         undo=lambda _: claim.give_back(claim.ids),
     )
     try:
@@ -318,6 +326,9 @@ def _claim_or_bury(claim: BatchClaim, document: Document, *, together: bool) -> 
     except Refused:
         if not (yield from foreign.bury_uncountable(claim.context)):
             raise
+        return None
+    except Unreadable:
+        yield from foreign.bury_unreadable(claim.context, _id=document["_id"], token=claim.token)
         return None
     if before is None:
         return None

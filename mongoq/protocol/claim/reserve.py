@@ -101,29 +101,16 @@ def reserve_now(
 
 def claim_one(context: QueueContext[Any], lease: timedelta) -> Flow[Item[Any] | None]:
     """Claim the first item with a run left; items before it without one, and expired ones, are settled."""
-    claimed = yield from claim_with_lapse(context, lease)
-    return claimed and claimed[0]
-
-
-def claim_with_lapse(
-    context: QueueContext[Any], lease: timedelta, *, patience: float | None = None
-) -> Flow[tuple[Item[Any], bool] | None]:
-    """Claim an item as ``claim_one`` does, and return whether its last lease ran out.
-
-    Then the item itself may have killed its holder. A transaction of a dead process keeps other callers off the items
-    that it settles, for a minute and more. With ``patience`` the claim waits that many seconds for its end, and then
-    raises ``Blocked``.
-    """
-    while claimed := (yield from claim_first(context, partial(_claim, context, lease, patience))):
-        item, spent, lapsed = claimed
+    while claimed := (yield from claim_first(context, partial(_claim, context, lease))):
+        item, spent = claimed
         if spent:
             yield from bury_exhausted(context, item)
             continue
         # Asked here, so that an ordinary item costs no call.
         if "start_by" not in item._document:  # noqa: SLF001
-            return item, lapsed
+            return item
         if (yield from start_or_expire(context, [item], item.token, partial(_give_back_command, context, item))):
-            return item, lapsed
+            return item
     return None
 
 
@@ -163,9 +150,9 @@ def renew_lease(context: QueueContext[Any], item: Item[M], lease: timedelta) -> 
 
 
 def _claim(
-    context: QueueContext[M], lease: timedelta, patience: float | None, *, sends: int = MAX_SENDS
-) -> Flow[tuple[Item[Any], bool, bool] | None]:
-    """Send the claim; return its item, whether it has no run left and must be buried, and whether its lease ran out.
+    context: QueueContext[M], lease: timedelta, *, sends: int = MAX_SENDS
+) -> Flow[tuple[Item[Any], bool] | None]:
+    """Send the claim; return its item, and whether it has no run left and must be buried.
 
     The reply is the envelope before the update, because only that contains the time at which it became eligible. When
     the reply is lost, the claimed item is searched by its token. If there is none, another claim is sent; should the
@@ -183,7 +170,6 @@ def _claim(
             "filter": start.filter,
             "update": {"$set": mine, "$inc": {"attempts": 1}},
             "sort": CLAIM_ORDER,
-            **({} if patience is None or broker.serverless else {"maxTimeMS": int(patience * 1000)}),
         },
         undo=lambda before: before and settle.release_command(before["_id"], token, before["when"]),
         resolved=True,
@@ -193,11 +179,11 @@ def _claim(
     except ReplyLost:
         after = yield from retry_once(_find_claimed_command(context, mine, now))
         if after is None and sends > 1:
-            return (yield from _claim(context, lease, patience, sends=sends - 1))
+            return (yield from _claim(context, lease, sends=sends - 1))
         if after is None:
             raise
         spent = context.settings.is_spent(attempts_of(after) - 1) and "batch" not in after
-        return context.raw_item(after, now, due=now), spent, attempts_of(after) > 1
+        return context.raw_item(after, now, due=now), spent
     except Unreadable:
         yield from foreign.bury_unreadable(context, q=context.name, when=mine["when"], token=token)
         raise
@@ -209,7 +195,7 @@ def _claim(
     spent = context.settings.is_spent(attempts) and not is_suspect(before)
     # Another program may have written a value that is no date.
     due = before["when"] if isinstance(before["when"], datetime) else now
-    return context.raw_item(after, now, due=due), spent, "token" in before
+    return context.raw_item(after, now, due=due), spent
 
 
 def is_suspect(before: Document) -> bool:

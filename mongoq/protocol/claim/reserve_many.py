@@ -1,7 +1,7 @@
 """Claims of many items: read the candidates, reserve them by one update under one token, return the items.
 
 All batches take this path: of ``reserve_many``, of many callers of ``reserve`` at once, and of workers. The claims of a
-stream take the middle part of it (``batch_claim``). A worker claims items that may have killed a worker one at a time.
+stream take the middle part of it (``batch_claim``). A worker claims items with expired leases one at a time.
 """
 
 from __future__ import annotations
@@ -9,29 +9,30 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
 from mongoq.model.arguments import Duration, count, duration, wait_seconds
 from mongoq.model.encoding.unreadable import UnreadableDocument
-from mongoq.model.item import Item, id_key
+from mongoq.model.item import Document, Item, id_key
 from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.claim import foreign
-from mongoq.protocol.claim.batch_claim import BatchClaim, give_back_command, send_claim
+from mongoq.protocol.claim.batch_claim import BatchClaim, claim_by_id, give_back_command, send_claim
 from mongoq.protocol.claim.candidates import Candidates, begin_read_ahead, read_candidates, read_ids
+from mongoq.protocol.claim.expiry import start_or_expire
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatched
 from mongoq.protocol.claim.reserve import (
     OnInvalid,
     check_on_invalid,
     claim_one,
-    claim_with_lapse,
     make_marks,
     refuse_or_bury,
-    reserve_now,
 )
 from mongoq.protocol.flow import MAX_COMMAND_ITEMS, Blocked, Command, Flow
 from mongoq.protocol.state.context import QueueContext
@@ -43,9 +44,9 @@ M = TypeVar("M")
 MAX_CLAIM = 1_000
 """Items that one pass of a filter checks, at most."""
 BLOCKED_WAIT_SECONDS = 0.5
-"""Seconds that an exclusive claim waits for a transaction that settles the item; the whole worker waits meanwhile."""
+"""Seconds that a claim of one item waits for a transaction that settles it; other claims wait meanwhile."""
 LAPSED_PAUSE_SECONDS = 1.0
-"""Seconds for which items with expired leases are skipped after that."""
+"""Seconds for which items with expired leases are skipped then."""
 
 
 def reserve_many(
@@ -72,14 +73,18 @@ class ClaimedBatch(Generic[M]):
 
     Attributes:
         items: the claimed items, in the order of claims.
-        lapsed: true when items with expired leases were left in the queue.
+        lapsed: items with expired leases that were left in the queue; ``claim_lapsed`` takes them.
+        suspects: the same of items that must run alone, because their next death would bury them.
+        held_up: true when nothing is eligible but items with expired leases, which are skipped just now.
         screened: the number of other items that did not match the filter, and were settled.
         seconds: the duration of the claim.
         limited: true when a limit of the queue allows no claim now; nothing was claimed then.
     """
 
     items: list[Item[M]]
-    lapsed: bool = False
+    lapsed: Sequence[Document] = ()
+    suspects: Sequence[Document] = ()
+    held_up: bool = False
     screened: int = 0
     seconds: float = 0.0
     limited: bool = False
@@ -112,7 +117,8 @@ def claim_batch_now(
 ) -> Flow[ClaimedBatch[M] | None]:
     """Claim up to ``n`` items that are eligible now, decoded; ``None`` when there are none.
 
-    With ``skips_lapsed``, items with expired leases stay where they are, because they may have killed their holders.
+    With ``skips_lapsed``, items with expired leases stay where they are: a transaction of a dead process may hold them,
+    or they may have killed their holders.
     All claimed items are then marked as parts of a batch, even a single one: it will run beside others.
 
     With a ``screen``, items that do not match it are settled as it defines.
@@ -124,7 +130,7 @@ def claim_batch_now(
             return None
         decoded = yield from _decode(context, claimed.items, on_invalid)
         claimed.items = yield from _renew_leases(context, decoded, length)
-        if claimed.items or claimed.lapsed or claimed.screened:
+        if claimed.items or claimed.lapsed or claimed.suspects or claimed.held_up or claimed.screened:
             context.count("reserve", len(claimed.items))
             return claimed
     return None
@@ -161,7 +167,7 @@ def _try_claim(
     held_up = skips_lapsed and time.monotonic() < context.state.held_up
     candidates = yield from read_candidates(context, n, shared=shared, unreserved=held_up, fields=fields)
     if candidates is None:
-        return ClaimedBatch([], lapsed=True) if held_up else None
+        return ClaimedBatch([], held_up=True) if held_up else None
     if not candidates:
         return (yield from _claim_single(context, lease, screen))
     now, where = context.broker.clock.now(), {} if screen is None else screen.where
@@ -181,7 +187,7 @@ def _try_claim(
     # No candidate matched, so probably more unmatched items follow; a larger pass settles them faster.
     if screen is not None and settled_number == len(candidates) < MAX_CLAIM:
         settled_number += yield from _settle_unmatched_head(context, screen)
-    return ClaimedBatch(items, bool(claim.lapsed), settled_number)
+    return ClaimedBatch(items, claim.lapsed, claim.suspects, screened=settled_number)
 
 
 def _claim_single(
@@ -321,33 +327,42 @@ def take_over(context: QueueContext[M], handed: Sequence[Handed]) -> Flow[list[I
     return decoded
 
 
-def claim_exclusive(
-    context: QueueContext[M], lease: timedelta | None, *, screen: ItemFilter | None = None
-) -> Flow[tuple[Item[M] | None, bool] | None]:
-    """Claim the first item for a run by itself, and return whether its last lease ran out; ``None`` without an item.
+def skip_lapsed(context: QueueContext[Any]) -> None:
+    """Let claims of batches pass over items with expired leases for a moment, so that they find those behind them."""
+    context.state.held_up = time.monotonic() + LAPSED_PAUSE_SECONDS
 
-    A transaction of another process may block the item for a minute. Then the result is ``None``, and claims of batches
-    skip items with expired leases for a moment, since there is other work to do. An item that does not match the
-    ``screen`` is settled, and ``None`` stands in its place.
+
+def claim_lapsed(
+    context: QueueContext[M],
+    documents: Sequence[Document],
+    lease: timedelta | None,
+    *,
+    together: bool,
+    screen: ItemFilter | None = None,
+) -> Flow[list[Item[M]]]:
+    """Claim items that ``claim_batch`` has left because their leases had run out, one by one, under one token.
+
+    One update for all would wait up to a minute for a transaction whose process has died. Here the wait for such an
+    item is short; then the claim returns what it has, and for a moment claims of batches skip items with expired
+    leases, since there is other work to do. ``together``: they are to run beside other items.
     """
-    lapsed = False
-
-    def claim(context: QueueContext[Any], length: timedelta) -> Flow[Item[Any] | None]:
-        nonlocal lapsed
-        claimed = yield from claim_with_lapse(context, length, patience=BLOCKED_WAIT_SECONDS)
-        if claimed is None:
-            return None
-        item, lapsed = claimed
-        return item
-
+    now, length = context.broker.clock.now(), lease or context.settings.lease
+    where = {} if screen is None else screen.where
+    claim = BatchClaim(context, Candidates(documents), make_marks(context, now, length), now, True, where=where)
+    items: list[Item[Any]] = []
     try:
-        item = yield from reserve_now(context, lease, "bury", claim)
+        for document in documents:
+            item = yield from claim_by_id(claim, document, together=together, patience=BLOCKED_WAIT_SECONDS)
+            if item is not None:
+                items.append(item)
     except Blocked:
-        context.state.held_up = time.monotonic() + LAPSED_PAUSE_SECONDS
-        return None
-    context.state.held_up = 0.0
-    if item is None:
-        return None
-    if screen is None or (yield from is_kept(context, screen, item)):
-        return item, lapsed
-    return None, lapsed
+        skip_lapsed(context)
+    except Exception:
+        with suppress(Exception):
+            yield from retry_once(claim.give_back(claim.ids))
+        raise
+    starting = yield from start_or_expire(context, items, claim.token, partial(claim.give_back, claim.ids))
+    decoded = yield from _decode(context, starting, "bury")
+    renewed = yield from _renew_leases(context, decoded, length)
+    context.count("reserve", len(renewed))
+    return renewed

@@ -1,6 +1,6 @@
 """Consumer loop: the parts that fetch, run and settle the items of one consumer, around a backlog that decides.
 
-Its fetcher claims items while there is room, and runs items that may have killed a worker alone.
+Its fetcher claims items while there is room. It runs an item alone if its next death would bury it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mongoq.errors import PayloadInvalid
-from mongoq.model.item import Item
+from mongoq.model.envelope import attempts_of
+from mongoq.model.item import Document, Item
 from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Release
-from mongoq.protocol.claim.reserve_many import claim_batch, claim_exclusive, take_over
+from mongoq.protocol.claim.reserve_many import ClaimedBatch, claim_batch, claim_lapsed, skip_lapsed, take_over
 from mongoq.protocol.state.context import QueueContext
 from mongoq.protocol.state.taker import Handed
 from mongoq.worker.aio.item_runner import AsyncItemRunner
@@ -37,9 +38,9 @@ logger = logging.getLogger("mongoq.worker")
 MAX_CLAIM = 1_000
 """Maximum number of items in one claim."""
 MAX_SINGLE_CLAIMS = 100
-"""Maximum number of lapsed items that are claimed one by one before the first of them is settled."""
-SINGLE_CLAIMS_LEASE_SHARE = 1 / 4
-"""Share of a lease that the first of these may have waited by then: its extension is not due yet."""
+"""Maximum number of items with expired leases that are claimed one by one before the first of them runs."""
+DOUBTFUL_ATTEMPTS = 2
+"""Runs of an item whose lease has run out, from which on it may well be the item that kills its workers."""
 
 
 class AsyncConsumerLoop:
@@ -116,6 +117,7 @@ class AsyncFetcher:
     coordinator: Coordinator
     executor: AioExecutor
     limiter: Limiter
+    _doubtful: Item[Any] | None = None
 
     async def run(self) -> None:
         """Claim until the backlog is closed."""
@@ -165,16 +167,14 @@ class AsyncFetcher:
             await self.executor.rest(self.backlog.fetch_event, self.limiter.pause())
             return
         await self._admit(claimed.items, asked=n, seconds=claimed.seconds)
-        if not claimed.lapsed:
-            return
-        if consumer.claims is not None:
-            has_claimed = await self._claim_lapsed(consumer.claims, min(n - len(claimed.items), MAX_SINGLE_CLAIMS))
-        elif has_claimed := not self.coordinator.is_turn_of_others():
+        has_claimed = await self._claim_lapsed(context, claimed, n - len(claimed.items))
+        if claimed.suspects and consumer.claims is None and not self.coordinator.is_turn_of_others():
+            has_claimed = True
             try:
-                await self._run_exclusively()
+                await self._run_exclusively(claimed.suspects)
             finally:
                 self.limiter.accept()  # what it has taken and not needed goes back
-        if not (has_claimed or claimed.items):
+        if not (has_claimed or claimed.items) and (claimed.held_up or claimed.lapsed or claimed.suspects):
             await self.executor.rest(self.backlog.fetch_event, POLL_SECONDS / 10)
 
     async def _admit(self, items: list[Item[Any]], *, asked: int, seconds: float = 0.0) -> None:
@@ -206,26 +206,51 @@ class AsyncFetcher:
         else:
             self._accept(items, asked=len(items) + 1)  # more: the queue has none beside them
 
-    async def _claim_lapsed(self, context: QueueContext[Any], room: int) -> bool:
-        """Claim lapsed items where no handler runs, one by one; returns whether there were any.
+    async def _claim_lapsed(self, context: QueueContext[Any], claimed: ClaimedBatch[Any], room: int) -> bool:
+        """Claim items with expired leases, which run beside others; returns whether there were any.
 
-        A claim of many would wait up to a minute for a transaction whose process has died. When the claims take long,
-        the rest is left for the next time: otherwise the first item would lapse again before the last is claimed.
+        Of those that died in a later run than their first only one at a time runs in this process: they can take the
+        same neighbours with them twice at most. The others are left until it is settled, as are those that must run
+        alone, and claims pass over them.
         """
+        if self.consumer.claims is not None:  # without a handler nothing can die of them
+            documents = [*claimed.lapsed, *claimed.suspects]
+        else:
+            documents = [document for document in claimed.lapsed if attempts_of(document) < DOUBTFUL_ATTEMPTS]
+            doubtful = [document for document in claimed.lapsed if attempts_of(document) >= DOUBTFUL_ATTEMPTS]
+            is_free = self._doubtful is None or not self.backlog.holds(self._doubtful)
+            documents = doubtful[:is_free] + documents
+            if claimed.suspects or len(doubtful) > is_free:
+                skip_lapsed(context)
+        documents = documents[: min(room, MAX_SINGLE_CLAIMS)]
+        if self.limiter.is_limited and documents:
+            documents = documents[: await self.consumer.queue._run_flow(self.limiter.take(len(documents)))]
+        if not documents:
+            return False
         items: list[Item[Any]] = []
-        deadline = time.monotonic() + self.consumer.lease_length.total_seconds() * SINGLE_CLAIMS_LEASE_SHARE
         try:
-            while len(items) < room and not self._is_interrupted():
-                claim = self.consumer.queue._observed(claim_exclusive)(context, self.consumer.lease)
-                claimed = await self.consumer.queue._run_flow(claim)
-                if claimed is None or claimed[0] is None:
-                    break
-                items.append(claimed[0])
-                if time.monotonic() > deadline:
-                    room = len(items)  # counts as a full claim, since there may be more
+            items = await self._claim(context, documents, together=True)
         finally:
-            self._accept(items, asked=room)
+            for item in items:
+                self._log_suspect(item, "it runs again")
+            self._doubtful = next((item for item in items if item.attempts > DOUBTFUL_ATTEMPTS), self._doubtful)
+            await self._admit(items, asked=len(documents) + 1)
         return bool(items)
+
+    def _log_suspect(self, item: Item[Any], fate: str) -> None:
+        fields = log_fields(item, worker=self.coordinator.worker)
+        text = "item %s of queue %r may have killed a worker in run %d; %s"
+        logger.warning(text, item.id, item.queue, item.attempts - 1, fate, extra=fields)
+
+    async def _claim(
+        self, context: QueueContext[Any], documents: Sequence[Document], *, together: bool
+    ) -> list[Item[Any]]:
+        claim = self.consumer.queue._observed(claim_lapsed)
+        options: dict[str, Any] = {"together": together, "screen": self.consumer.item_filter}
+        claimed: list[Item[Any]] = await self.consumer.queue._run_flow(
+            claim(context, documents, self.consumer.lease, **options)
+        )
+        return claimed
 
     def _count_filtered(self, number: int) -> None:
         self.coordinator.settled += number
@@ -260,10 +285,10 @@ class AsyncFetcher:
                 with suppress(Exception):  # another program may have written a document that cannot be encoded again
                     item._size = self.consumer.context.broker.encoding.size(item._document)
 
-    async def _run_exclusively(self) -> None:
-        """Run items that may have killed a worker, one at a time, while nothing else of this worker runs or waits.
+    async def _run_exclusively(self, suspects: Sequence[Document]) -> None:
+        """Run items one at a time, while nothing else of this worker runs or waits: the next death buries them.
 
-        A crash is then the fault of the one item, and counts as its attempt.
+        They have all died beside others so far. Now a crash is the fault of the one item.
         """
         if not await self._may_claim_one():
             return
@@ -272,20 +297,15 @@ class AsyncFetcher:
         in_vain = False
         try:
             in_vain = not await self._wait_until_quiet(self.coordinator.quiet_wait)
-            while not (in_vain or self.backlog.closed or self.coordinator.is_turn_of_others()):
+            for document in suspects:
+                if in_vain or self.backlog.closed or self.coordinator.is_turn_of_others():
+                    return
                 if not await self._may_claim_one():
                     return
-                screen = self.consumer.item_filter
-                claimed = await self.consumer.queue._run(claim_exclusive, self.consumer.lease, screen=screen)
-                if claimed is None:
-                    return
-                item, lapsed = claimed
-                if item is None:
-                    self._count_filtered(1)
-                else:
-                    await self._run_one_exclusively(item, lapsed=lapsed)
-                if not lapsed:
-                    return
+                for item in await self._claim(self.consumer.context, [document], together=False):
+                    self._log_suspect(item, "it has no retry left, and runs alone")
+                    await self._admit([item], asked=1)
+                    await self._wait_until_quiet(math.inf)
         finally:
             self.coordinator.resume_others(in_vain=in_vain)
 
@@ -295,14 +315,6 @@ class AsyncFetcher:
             return True
         await self.executor.rest(self.backlog.fetch_event, self.limiter.pause())
         return False
-
-    async def _run_one_exclusively(self, item: Item[Any], *, lapsed: bool) -> None:
-        if lapsed:
-            fields = log_fields(item, worker=self.coordinator.worker)
-            text = "item %s of queue %r may have killed a worker; it runs alone"
-            logger.warning(text, item.id, item.queue, extra=fields)
-        await self._admit([item], asked=1)
-        await self._wait_until_quiet(math.inf)
 
     async def _wait_until_quiet(self, seconds: float) -> bool:
         """Wait up to ``seconds`` until this worker holds nothing; returns whether that was reached."""

@@ -110,8 +110,10 @@ def write_rows(rows: Path, graph: str) -> None:
 
 def remaining(broker: mongoq.Broker) -> Remaining:
     """Return all that is left, and make sure that nobody holds any of it."""
-    raw = broker._driver._backend.targets["collection"]
-    live = list(raw.find({"_id": {"$type": "objectId"}}))
+    database, collection = broker.namespace.split(".")
+    with broker.transaction() as tx:
+        raw = tx.session.client[database][collection]
+        live = list(raw.find({"_id": {"$type": "objectId"}}, session=tx.session))
     claimed = [item for item in live if item["reserved"] or "token" in item or "when" not in item]
     assert not claimed, claimed
     queues = sorted({item["q"] for item in live})
