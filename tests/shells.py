@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import mongoq
-from mongoq.sync import Queue, Reserved
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
-        if isinstance(value, Queue):
+        if isinstance(value, mongoq.Queue):
             return Awaited(value)
         if not inspect.ismethod(value):
             return value
@@ -66,7 +65,7 @@ async def _iterated(method: Callable[..., Any], options: dict[str, Any]) -> Asyn
 class AwaitedBlock:
     """The block of a synchronous ``reserved()``."""
 
-    def __init__(self, block: Reserved[Any]) -> None:
+    def __init__(self, block: Any) -> None:
         self._block = block
 
     async def __aenter__(self) -> Any:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -268,23 +265,3 @@ def test_a_queue_without_a_dead_queue_says_so(run: Run, broker: mongoq.Broker) -
     broker.queue("orders", dead=None).push(1)
     result = run("dead", "list", "orders")
     assert (result.exit_code, "has no dead queue" in result.stderr) == (1, True)
-
-
-@pytest.mark.prove
-def test_two_operators_send_each_letter_back_once(
-    environment: dict[str, str], broker: mongoq.Broker, orders: Queue, raw: Any
-) -> None:
-    bury(orders, 0)
-    letter = raw.find_one({"q": "orders.dead"})
-    ids = [ObjectId() for _ in range(3_000)]
-    raw.insert_many([{**letter, "_id": id, "origin": {**letter["origin"], "id": id}} for id in ids])
-    command = [sys.executable, "-m", "mongoq", "dead", "replay", "orders", "--yes", "--json"]
-    options: dict[str, Any] = {"env": {**os.environ, **environment}, "text": True, "stdout": subprocess.PIPE}
-    both = [subprocess.Popen(command, **options) for _ in range(2)]
-    results = [json.loads(process.communicate()[0]) for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert sum(result["pushed"] for result in results) == 3_001
-    items = list(orders.history(state=None))
-    assert len(items) == 3_001
-    assert {item.attempts for item in items} == {0}
-    assert orders.dead.size() == 0

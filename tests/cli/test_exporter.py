@@ -157,18 +157,3 @@ def test_a_supervisor_serves_the_runs_of_all_its_processes_and_of_those_that_hav
     until(lambda: scrape(command).get((COUNT, "orders", "done")) == 25)
     command.process.terminate()
     assert command.end() == 0
-
-
-@pytest.mark.prove
-def test_a_supervisor_without_a_uri_serves_the_runs_alone(
-    program: Start, broker: mongoq.Broker, gate: Path, uri: str, database: str
-) -> None:
-    gate.touch()
-    broker.queue("orders").push(1)
-    more = f'worker = make(mongoq.connect("{uri}", database="{database}"))'
-    command = program("worker", "app:worker", "--http=127.0.0.1:0", "--processes=2", more=more, MONGOQ_URI="")
-    values: Any = until(lambda: (found := scrape(command)).get((COUNT, "orders", "done")) == 1 and found)
-    assert ("mongoq_up",) not in values
-    assert command.logged("set MONGOQ_URI")
-    command.process.terminate()
-    assert command.end() == 0

@@ -62,22 +62,6 @@ def test_a_second_signal_ends_all_at_once(program: Start, broker: mongoq.Broker)
 
 
 @pytest.mark.prove
-def test_a_signal_to_the_whole_group_counts_once(program: Start, broker: mongoq.Broker, gate: Path) -> None:
-    """Ctrl-C at a terminal reaches each process of the group, and systemd sends SIGTERM to each of the unit."""
-    broker.queue("orders").push_many(range(4))
-    command = started(program)
-    begun(command, 4)
-    for pid in (*command.workers(), command.pid):
-        os.kill(pid, signal.SIGINT)
-    until(lambda: command.logged("SIGINT: workers finish what runs"))
-    until(lambda: len(command.logged("stops: a signal came")) == 2)
-    gate.touch()
-    assert command.end() == 0
-    assert not command.logged("given up")
-    assert broker.queue("orders").counts() == mongoq.Counts()
-
-
-@pytest.mark.prove
 def test_ctrl_c_at_a_terminal_ends_all_and_leaves_the_terminal_as_it_was(
     program: Start, broker: mongoq.Broker, gate: Path
 ) -> None:
@@ -100,25 +84,6 @@ def test_ctrl_c_at_a_terminal_ends_all_and_leaves_the_terminal_as_it_was(
     assert queue.counts() == mongoq.Counts(ready=10 - len(command.said("end")))
 
 
-@pytest.mark.prove
-def test_a_killed_worker_is_started_again_and_its_items_come_back(
-    program: Start, broker: mongoq.Broker, gate: Path
-) -> None:
-    broker.queue("orders").push_many(range(4))
-    command = started(program)
-    begun(command, 4)
-    victim, other = command.workers()
-    os.kill(victim, signal.SIGKILL)
-    until(lambda: len(command.logged(" starts: ")) == 3)
-    assert command.logged(f"(pid {victim}) was killed by SIGKILL; it starts again in 0.25 s")
-    assert other in command.workers()
-    gate.touch()
-    until(lambda: broker.queue("orders").size() == 0)
-    assert sorted(command.said("end")) == ["0", "1", "2", "3"]
-    command.process.terminate()
-    assert command.end() == 0
-
-
 def test_workers_end_in_good_order_when_their_supervisor_is_killed(
     program: Start, broker: mongoq.Broker, gate: Path
 ) -> None:
@@ -133,22 +98,6 @@ def test_workers_end_in_good_order_when_their_supervisor_is_killed(
     until(lambda: not any(map(is_alive, workers)))
     assert queue.counts() == mongoq.Counts(ready=10 - len(command.said("end")))
     assert len(command.said("end")) >= 2
-
-
-@pytest.mark.prove
-def test_items_of_workers_that_are_killed_with_their_supervisor_come_back(
-    program: Start, broker: mongoq.Broker, gate: Path
-) -> None:
-    queue = broker.queue("orders")
-    queue.push_many(range(4))
-    command = started(program)
-    begun(command, 4)
-    for pid in (command.pid, *command.workers()):
-        os.kill(pid, signal.SIGKILL)
-    gate.touch()
-    again = program("worker", "app:worker", "--processes=2", "--drain")
-    assert again.end() == 0, again.log
-    assert sorted(again.said("end")) == ["0", "1", "2", "3"]
 
 
 def test_connection_options_travel_by_environment_and_a_handler_passes_on_nothing_of_the_supervisor(
@@ -240,16 +189,6 @@ worker.consumer("orders", lease=1, concurrency=2, prefetch=0)(handle)
 # --- drain, health, options ------------------------------------------------------------------------
 
 
-@pytest.mark.prove
-def test_a_drain_ends_when_the_queues_are_empty(program: Start, broker: mongoq.Broker, gate: Path) -> None:
-    broker.queue("orders").push_many(range(50))
-    gate.touch()
-    command = program("worker", "app:worker", "--processes=2", "--drain")
-    assert command.end() == 0, command.log
-    assert len(command.said("end")) == 50
-    assert len(command.logged("has ended: its queues are empty")) == 2
-
-
 def test_a_worker_that_is_killed_during_a_drain_is_started_again(
     program: Start, broker: mongoq.Broker, gate: Path
 ) -> None:
@@ -294,21 +233,6 @@ worker = make(connect())
     until(lambda: ready(command)[1].count(b"it has not started") == 1)
     assert ready(command)[0] == 503
     (tmp_path / "loaded").touch()
-    until(lambda: ready(command)[0] == 200)
-    command.process.terminate()
-    assert command.end() == 0
-
-
-@pytest.mark.prove
-def test_it_is_not_ready_while_a_worker_is_frozen(program: Start) -> None:
-    command = started(program, "--http=127.0.0.1:0")
-    until(lambda: ready(command)[0] == 200)
-    victim = command.workers()[0]
-    os.kill(victim, signal.SIGSTOP)
-    try:
-        until(lambda: b"has not reported for" in ready(command)[1])
-    finally:
-        os.kill(victim, signal.SIGCONT)
     until(lambda: ready(command)[0] == 200)
     command.process.terminate()
     assert command.end() == 0

@@ -108,18 +108,6 @@ def test_an_import_equals_what_was_exported(run: Run, broker: mongoq.Broker, ord
     assert (tried.attempts, tried.error and tried.error.type) == (1, "ValueError")
 
 
-def test_items_of_an_import_are_handed_out_and_settled(run: Run, broker: mongoq.Broker, orders: Queue) -> None:
-    orders.push("a", key="k", headers={"h": 1})
-    exported = export(run, "orders")
-    broker.drop_queue("orders", force=True)
-    run("import", "orders", input=exported)
-    item = orders.reserve()
-    assert item is not None
-    assert (item.payload, item.key, item.headers, item.attempts) == ("a", "k", {"h": 1}, 1)
-    orders.commit(item)
-    assert orders.size() == 0
-
-
 def test_the_same_file_twice_is_imported_once(run: Run, read: Read, orders: Queue, tmp_path: Path) -> None:
     orders.push_many(range(3))
     path = tmp_path / "orders.jsonl"
@@ -330,18 +318,6 @@ def test_an_interrupted_export_says_how_far_it_came(environment: dict[str, str],
         assert process.wait() == 130
         assert "stopped after 0 items of orders" in process.stderr.read()  # type: ignore[union-attr]
     assert orders.counts().reserved == 0
-
-
-@pytest.mark.prove
-def test_a_reader_that_ends_early_ends_the_export(environment: dict[str, str], orders: Queue) -> None:
-    orders.push_many(["x" * 1_000] * 2_000)
-    with start(environment, "export", "orders") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline()
-        process.stdout.close()
-        assert process.wait() == 0
-        assert process.stderr.read() == ""
 
 
 # --- sequences -----------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from tests.waiting import until
 
 COMMAND = [sys.executable, "-m", "mongoq", "watch", "--interval", "0.2"]
 SHOW_CURSOR = b"\x1b[?25h"
-NOON = datetime(2026, 11, 26, 12, tzinfo=UTC)
 
 
 class Terminal:
@@ -116,18 +114,6 @@ def test_for_other_programs_each_time_is_a_line_of_json(
     assert first["queues"][0]["ready"] == 3
     assert first["at"] < second["at"]
     assert all(json.loads(line) for line in rest.splitlines())
-
-
-@pytest.mark.prove
-def test_a_closed_pipe_ends_it_quietly(broker: mongoq.Broker, environment: dict[str, str]) -> None:
-    broker.queue("orders").push(1)
-    env = {**os.environ, **environment}
-    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as child:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        child.stdout.readline()
-        child.stdout.close()
-        assert (child.stderr.read(), child.wait()) == (b"", 0)
 
 
 def test_what_cannot_be_watched_ends_it(broker: mongoq.Broker, run: Run) -> None:

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from mongoq.cli.main import main
-
-__all__ = ["check_command", "commands_in"]
+__all__ = ["check_command", "command_line", "commands_in"]
 
 BLOCK = re.compile(r"^```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`(mongoq [^`]+)`")
@@ -29,6 +27,13 @@ def commands_in(text: str) -> Iterator[str]:
         yield " ".join(match[1].split())
 
 
+def command_line() -> click.Group:
+    """Return the command ``mongoq``: click tells its commands and options, and parses without running."""
+    from mongoq.cli.main import main
+
+    return main
+
+
 def check_command(arguments: str | Sequence[str]) -> None:
     """Parse the arguments of a command, given with its name.
 
@@ -37,7 +42,7 @@ def check_command(arguments: str | Sequence[str]) -> None:
     """
     words = shlex.split(REST.sub("", arguments)) if isinstance(arguments, str) else list(arguments)
     assert words[0] == "mongoq", words
-    command: click.Command = main
+    command: click.Command = command_line()
     parent: click.Context | None = None
     rest = words[1:]
     while isinstance(command, click.Group):

@@ -1,35 +1,31 @@
-"""Processes that die between two commands, and what others find then.
+"""Processes that die between two writes, and what others find then.
 
-A process that dies is one that sends no more. So each operation runs with a driver that stops for ever after so many
-commands, and another broker looks at what is left.
+A process that dies is one that writes no more. So each operation runs with a client that refuses all writes after so
+many of them, and others look at what is left. What a process has read makes no difference to others.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from functools import partial
-from itertools import groupby
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
 from bson import ObjectId
-from pymongo.errors import PyMongoError
+from pymongo.monitoring import CommandListener
 
 import mongoq
-from mongoq.model.item import state_of
-from mongoq.protocol.flow import Begun
 
 PAGE = Path(__file__).parents[2] / "docs" / "envelope.md"
 LEASE, DAY = 30, 24 * 3600
 EPOCH = "65e06e6e"
+WRITES = {"insert", "update", "delete", "findAndModify", "bulkWrite", "create", "createIndexes", "commitTransaction"}
 
 
 def number_of(id: ObjectId) -> int:
@@ -43,101 +39,87 @@ def id_of(number: int) -> ObjectId:
 ID = id_of(1)
 Operation = Callable[[], Any]
 Prepare = Callable[["Process"], Operation]
+Live = Callable[[], AbstractContextManager["Process"]]
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """The process is gone. The driver lets what is no ``Exception`` through from a listener."""
 
 
-class Mortal:
-    """Sends the commands of one thread until its time has come, and then none, an undo neither."""
+class Mortal(CommandListener):
+    """Lets the writes of a client pass until its time has come, and then none, an undo neither."""
 
-    def __init__(self, send: Callable[[Any], Any]) -> None:
-        self._send = send
-        self._remaining = math.inf
-        self._thread: threading.Thread | None = None
+    def __init__(self) -> None:
+        self.remaining = math.inf
+        self.died = False
+        self.sessions: list[Any] = []
 
-    def lives_for(self, commands: float, thread: threading.Thread) -> None:
-        self._remaining, self._thread = commands, thread
+    def lives_for(self, writes: float) -> None:
+        self.remaining, self.died = writes, False
 
-    def __call__(self, command: Any) -> Any:
-        if threading.current_thread() is not self._thread:
-            return self._send(command)
-        if self._remaining < 0:
+    def started(self, event: Any) -> None:
+        if event.command.get("startTransaction"):
+            self.sessions.append(event.command["lsid"])
+        if self.died and event.command_name == "abortTransaction":
             raise Died
-        parts = _commands_of(command)
-        remaining, self._remaining = int(min(self._remaining, len(parts))), self._remaining - len(parts)
-        if self._remaining >= 0:
-            return self._send(command)
-        for part in parts[:remaining]:
-            self._send(part)
-        raise Died
+        if event.command_name not in WRITES or _writes_counters(event.command):
+            return
+        if self.remaining <= 0:
+            self.died = True
+            raise Died
+        self.remaining -= 1
+
+    def succeeded(self, event: Any) -> None:
+        pass
+
+    def failed(self, event: Any) -> None:
+        pass
 
 
-def _commands_of(command: Any) -> list[Any]:
-    """Return what the driver sends: of a session only the end of its transaction, and a bulk's updates first."""
-    if command.target == "sessions":
-        return [command] if command.method == "commit" else []
-    if command.method != "bulk_write":
-        return [command]
-    requests = command.arguments["requests"]
-    parts = ([request for request in requests if request[0].startswith(kind)] for kind in ("Update", "Delete"))
-    return [replace(command, arguments={**command.arguments, "requests": part}) for part in parts if part]
+def _writes_counters(command: Mapping[str, Any]) -> bool:
+    """Return whether these are the counters of ``stats``, which are written beside the operations."""
+    updates = command.get("updates", ())
+    return bool(updates) and all(str(update["q"].get("_id", "")).startswith("stats:") for update in updates)
 
 
 @dataclass
 class Process:
-    """A broker on a clock of its own that can die, and what it leaves to others."""
+    """A broker on a clock of its own that can die, and what it leaves to others.
+
+    Attributes:
+        own: the collection through the client that can die.
+        raw: the collection of others.
+    """
 
     broker: mongoq.Broker
+    own: Any
     raw: Any
     clock: mongoq.VirtualClock
-    mortal: Mortal = field(init=False)
-    sessions: list[Any] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.becomes_mortal()
+    mortal: Mortal
 
     def queue(self, name: str = "orders", **options: Any) -> mongoq.Queue[Any]:
         return self.broker.queue(name, **options)
 
-    def dies_after(self, commands: int, operation: Operation) -> bool:
-        """Run an operation in a thread of its own, and say whether the process died within it."""
-        died = []
-
-        def work() -> None:
-            try:
-                operation()
-            except Died:
-                died.append(True)
-
-        for state in self.broker._context.states.values():
-            state.read_at = math.inf  # known for as long as this machine takes
-        self.broker._context.topics.read_at = math.inf
-        thread = threading.Thread(target=work)
-        self.mortal.lives_for(commands, thread)
-        thread.start()
-        thread.join()
-        return bool(died)
-
-    def becomes_mortal(self) -> None:
-        driver: Any = self.broker._driver
-        self.mortal = driver._sender.send = Mortal(driver._sender.send)
-        driver._performer._begin_command = self._sent_at_once
-        driver.sessions.start = partial(self._started, driver.sessions.start)
-
-    def _started(self, start: Callable[[], Any]) -> Any:
-        self.sessions.append(start())
-        return self.sessions[-1]
-
-    def _sent_at_once(self, command: Any) -> Begun:
-        """Let what would go on beside the operation happen in its thread, where it is counted."""
-        reply: Future[Any] = Future()
+    def dies_after(self, writes: int, operation: Operation) -> bool:
+        """Run an operation, and say whether the process died within it; then it lives again."""
+        self.mortal.lives_for(writes)
         try:
-            reply.set_result(self.mortal(command))
-        except PyMongoError as error:
-            reply.set_exception(error)
-        return Begun(command, reply)
+            operation()
+        except Died:
+            pass
+        died = self.mortal.died
+        self.mortal.lives_for(math.inf)
+        return died
+
+    def end_transactions(self) -> None:
+        """End what transactions are left, as the server does after a minute."""
+        if self.mortal.sessions:
+            self.raw.database.client.admin.command("killSessions", self.mortal.sessions)
+            self.mortal.sessions = []
+
+    def starts_anew(self) -> None:
+        """Let the process begin with a new broker, which knows nothing."""
+        self.broker = mongoq.Broker(self.own, clock=self.clock)
 
     def another(self) -> mongoq.Broker:
         """Return the broker of a process that lives."""
@@ -166,7 +148,16 @@ class Process:
     def describe(self, document: Mapping[str, Any]) -> str:
         if "payload" not in document:
             return "a stub"
-        return f"{document['q']} {state_of(document, self.clock.now())} {document['attempts']}"
+        return f"{document['q']} {_state_of(document, self.clock.now())} {document['attempts']}"
+
+
+def _state_of(document: Mapping[str, Any], now: datetime) -> str:
+    """Return the state that the fields mean, as the page says."""
+    if document.get("processed") is not None:
+        return "processed"
+    if document.get("reserved"):
+        return "expired" if document["when"] <= now else "reserved"
+    return "ready" if document["when"] <= now else "scheduled"
 
 
 def _place(document: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -187,22 +178,6 @@ def _names(documents: list[Mapping[str, Any]], *, copies: bool) -> str:
     return f"{'copies of ' if copies else ''}{ranges} "
 
 
-@contextmanager
-def living(raw: Any) -> Iterator[Process]:
-    """Make a process in an empty collection."""
-    raw.delete_many({})
-    clock = mongoq.VirtualClock(datetime.now(UTC))
-    with mongoq.Broker(raw, clock=clock) as broker:
-        broker.ensure_indexes()
-        process = Process(broker, raw, clock)
-        try:
-            yield process
-        finally:
-            for session in process.sessions:  # the server does so after a minute
-                if session.in_transaction:
-                    session.abort_transaction()
-
-
 @dataclass(frozen=True)
 class Row:
     """A row of a table.
@@ -210,8 +185,8 @@ class Row:
     Attributes:
         name: its first cell.
         prepare: gets the items there, and returns the operation.
-        expected: what is found when the process died before the first command, after it, after the second one …; the
-            last when it has sent them all, and lives.
+        expected: what is found, one after the other, when the process died before the first write, after it, after
+            the second one …; the last when it lives.
         look: tells what is found.
     """
 
@@ -221,22 +196,34 @@ class Row:
     look: Callable[[Process], str] = Process.found
 
 
-def check(raw: Any, row: Row) -> None:
-    """Let a process die at each of its commands, and look; it must send no more of them than the row has."""
-    for commands, expected in enumerate(row.expected):
-        with living(raw) as process:
-            died = process.dies_after(commands, row.prepare(process))
-            assert row.look(process) == expected, f"killed after {commands} commands"
-            assert died == (commands < len(row.expected) - 1), f"killed after {commands} commands"
+def deaths(live: Live, prepare: Prepare) -> Iterator[tuple[Process, Operation]]:
+    """Let a process die before each of its writes, and last of all live; return it and its operation."""
+    for writes in count():
+        with live() as process:
+            operation = prepare(process)
+            died = process.dies_after(writes, operation)
+            yield process, operation
+        if not died:
+            return
 
 
-def rows_of(table: str) -> list[str]:
+def check(live: Live, table: str, rows: list[Row]) -> None:
+    """Check that the page has these rows and no others, and that each of them holds.
+
+    A process dies before each of its writes, and others look; what did not change is named once.
+    """
+    assert _names_of(table) == [row.name for row in rows]
+    wrong = {}
+    for row in rows:
+        found = [row.look(process) for process, _ in deaths(live, row.prepare)]
+        states = [state for state, _ in groupby(found)]
+        if states != row.expected:
+            wrong[row.name] = {"found": states, "expected": row.expected}
+    assert not wrong
+
+
+def _names_of(table: str) -> list[str]:
     """Return the first cells of a table of the page, given what it is about."""
     section = PAGE.read_text().partition("## What survives a crash")[2].partition("\n## ")[0]
     rows = section.partition(f"| operation on {table} |")[2].partition("\n\n")[0]
     return re.findall(r"^\| ([^|]+) \| (?!-)", rows, re.MULTILINE)
-
-
-def named(row: Row) -> str:
-    """Return a name for a test."""
-    return row.name.replace("`", "")

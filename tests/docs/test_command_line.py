@@ -13,15 +13,15 @@ import click
 import pytest
 
 import mongoq
-from mongoq.cli.main import COMMANDS, main
 from tests.docs import transcript
+from tests.docs.commands import command_line
 
 PAGE = "docs/command-line.md"
-PAGES = (PAGE, "docs/running-workers.md", "docs/repairing-queues.md")
+PAGES = ((PAGE, 10), ("docs/running-workers.md", 7), ("docs/repairing-queues.md", 15))
+"""Pages, and how many options at least each of them names."""
 FOLDER = "/home/ada/shop"
 URI = "mongodb://localhost:27017/shop"
 NAMESPACE = "shop.mongoq"
-TEXT = (transcript.ROOT / PAGE).read_text()
 OTHER_OPTIONS = {"--help", "--init", "--no-cache-dir", "--no-deps", "--wheel-dir"}
 """Options of pip and Docker, and the one that click adds."""
 
@@ -71,8 +71,9 @@ def test_the_transcript_is_what_the_terminals_show(
 
 def commands() -> Iterator[tuple[str, click.Command]]:
     """Return all commands by name, also those of groups."""
+    main = command_line()
     context = click.Context(main)
-    for name in COMMANDS:
+    for name in main.list_commands(context):
         command = main.get_command(context, name)
         assert command is not None
         yield name, command
@@ -81,31 +82,26 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def test_the_table_has_all_commands() -> None:
-    table = TEXT.partition("## All commands")[2].partition("\n## ")[0]
-    for name in COMMANDS:
+    table = (transcript.ROOT / PAGE).read_text().partition("## All commands")[2].partition("\n## ")[0]
+    main = command_line()
+    for name in main.list_commands(click.Context(main)):
         assert f"mongoq {name}" in table, name
 
 
-@pytest.mark.parametrize(("page", "least"), list(zip(PAGES, (10, 7, 15), strict=True)))
-def test_options_of_a_page_exist(page: str, least: int) -> None:
+def test_commands_and_options_of_the_pages_exist() -> None:
+    names = {name for name, _ in commands()}
     known = {option for _, command in commands() for param in command.params for option in param.opts}
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (transcript.ROOT / page).read_text()))
-    assert len(named & known) >= least
-    assert named <= known | OTHER_OPTIONS
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_of_a_page_exist(page: str) -> None:
-    known = {name for name, _ in commands()}
-    text = (transcript.ROOT / page).read_text()
-    assert set(re.findall(r"\bmongoq ([a-z][a-z-]*)", text)) <= known | {"has", "in", "is"}
+    for page, least in PAGES:
+        text = (transcript.ROOT / page).read_text()
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
+        assert len(named & known) >= least, page
+        assert named <= known | OTHER_OPTIONS, page
+        assert set(re.findall(r"\bmongoq ([a-z][a-z-]*)", text)) <= names | {"has", "in", "is"}, page
 
 
 def test_the_table_of_options_has_all_options_of_the_worker() -> None:
     text = (transcript.ROOT / "docs/running-workers.md").read_text()
-    context = click.Context(main)
-    command = main.get_command(context, "worker")
-    assert command is not None
+    command = dict(commands())["worker"]
     own = {param.opts[0] for param in command.params if isinstance(param, click.Option) and not param.hidden}
     for option in own - {"--uri", "--database", "--collection"}:
         assert f"| `{option}" in text, option

@@ -8,11 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-
 import mongoq
-from mongoq.web import create_app
-from tests.web.conftest import Api
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "http-api.md"
@@ -21,6 +17,9 @@ FIELD = re.compile(r'"(\w+)":')
 
 
 def test_the_calls_of_the_page_answer_as_it_shows(uri: str, database: str) -> None:
+    from mongoq.web import create_app
+    from tests.web.conftest import Api
+
     calls = [(shlex.split(command), answer) for command, answer in CALL.findall(PAGE.read_text())]
     assert len(calls) == 6
     with mongoq.connect(uri, database=database) as broker:
@@ -49,14 +48,9 @@ def test_the_python_of_the_page_runs_and_writes_nothing_into_the_checkout() -> N
 
 
 def test_all_calls_are_on_the_page(broker: mongoq.Broker) -> None:
+    from mongoq.web import create_app
+
     page = PAGE.read_text()
     paths = create_app(broker).openapi()["paths"]
     for path in paths:
         assert path in page or f"/{path.rpartition('/')[2]}`" in page, path
-
-
-@pytest.fixture
-def broker(uri: str, database: str) -> Any:
-    """A broker of the test's own."""
-    with mongoq.connect(uri, database=database) as opened:
-        yield opened

@@ -15,53 +15,77 @@ import mongoq
 from tests.docs import blocks
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 README_URI = "mongodb://localhost:27017/app"
-HOW_TO = (
-    "workers",
-    "retries",
+RUN = (
+    "batch-stages",
     "batches",
-    "waiting",
     "claims",
-    "group-commit",
-    "operating",
-    "settings",
-    "health",
-    "monitoring",
-    "logs",
-    "delay-and-schedule",
-    "too-early-too-late",
-    "keys",
     "dead-letters",
+    "delay-and-schedule",
+    "exactly-once",
+    "forks",
+    "group-commit",
+    "health",
     "history-and-replay",
+    "joins",
+    "keys",
+    "limits",
+    "logs",
+    "monitoring",
+    "operating",
     "outbox",
     "pipelines",
-    "sources",
-    "routing",
-    "forks",
-    "joins",
-    "batch-stages",
-    "exactly-once",
-    "stage-errors",
-    "trails",
     "recipes",
-    "topics",
-    "testing",
+    "retries",
+    "routing",
+    "schedules",
+    "sequences",
+    "settings",
+    "sources",
+    "stage-errors",
     "telemetry",
+    "testing",
+    "too-early-too-late",
+    "topics",
+    "trails",
+    "tutorial",
+    "waiting",
+    "workers",
 )
-RUN = ["docs/tutorial.md", *(f"docs/{name}.md" for name in HOW_TO)]
+"""Pages of ``docs`` whose blocks are run, but for those that need Spark."""
+FIRST = ("README.md", "docs/index.md")
+ELSEWHERE = {
+    "frame-stages",
+    "http-api",
+    "spark",
+    "spark-pipelines",
+    "spark-reading",
+    "spark-replay",
+    "spark-streams",
+    "spark-writing",
+}
+"""Pages of ``docs`` with tests of their own, or with Spark in each block."""
+REAL = ("exactly-once", "tutorial")
+"""Pages that start the server that they show: one because of its parameters."""
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+@pytest.mark.parametrize("page", FIRST)
 def test_a_first_page_runs(page: str, uri: str, database: str) -> None:
     own = urlsplit(uri)._replace(path=f"/{database}").geturl()
     blocks.run(page, spark=False, replacements={README_URI: own})
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_a_page_runs(page: str) -> None:
-    blocks.run(page, spark=False)
+def test_a_page_runs(page: str, request: pytest.FixtureRequest) -> None:
+    if page not in REAL:
+        request.getfixturevalue("shared_server")
+    blocks.run(f"docs/{page}.md", spark=False)
+
+
+def test_every_page_with_code_is_run() -> None:
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md") if "\n```python\n" in path.read_text()}
+    assert pages == {"index", *RUN} | ELSEWHERE
 
 
 @pytest.mark.spark
@@ -89,7 +113,7 @@ def test_a_page_runs_with_spark(page: str) -> None:
 
 def test_what_is_run_is_not_little() -> None:
     """A fence that the expression does not find would be a block that nobody runs."""
-    for page in ("README.md", "docs/index.md", *RUN):
+    for page in (*FIRST, *(f"docs/{name}.md" for name in RUN)):
         runnable = list(blocks.blocks(page))
         text = (ROOT / page).read_text()
         assert len(runnable) == len(re.findall(r"^```python$", text, re.MULTILINE)) >= 2, page
@@ -115,6 +139,6 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_every_make_target_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for page in PAGES:
+    for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")):
         named = set(re.findall(r"\bmake ([a-z-]+)\b(?=[`\n)])", page.read_text()))
         assert named <= targets, page.name

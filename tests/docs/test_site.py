@@ -71,7 +71,3 @@ def test_a_page_asks_no_other_host_for_anything(site: dict[str, Loads]) -> None:
         assert page.fetched, name
         for target in page.fetched:
             assert not urlsplit(target).netloc, f"{name}: {target}"
-
-
-def test_the_picture_of_the_states_is_on_its_page(site: dict[str, Loads]) -> None:
-    assert any(target.endswith("img/states.svg") for target in site["envelope"].fetched)

@@ -22,6 +22,8 @@ every_engine = pytest.mark.parametrize("site", ENGINES, indirect=True)
 """For the few stories that each engine has to tell; all others are told by threads."""
 each_server_engine = pytest.mark.parametrize("site", ENGINES[:2], indirect=True)
 """For what the threads and tasks of a worker do in ways of their own."""
+with_asyncio = pytest.mark.parametrize("site", ["asyncio"], indirect=True)
+"""For coroutine functions and async generators."""
 
 
 @pytest.fixture

@@ -122,47 +122,6 @@ def test_rows_of_a_sink_may_tell_of_failures(site: Site) -> None:
     assert letter.error.message == "closed"
 
 
-def test_payloads_that_are_no_documents_are_a_column(site: Site) -> None:
-    site.queue("raw").push_many([1, None, 3])
-    pipeline, stage = framed("out")
-
-    @stage
-    def double(frame: Any) -> Any:
-        assert list(frame.columns) == ["_id", "_delivery_hash", "_attempts", "payload"]
-        return frame.assign(payload=frame["payload"] * 2)
-
-    site.drain(pipeline)
-    assert counted(site.payloads("out")) == counted([2, None, 6])
-
-
-def test_none_is_a_forgotten_return_unless_it_is_declared(site: Site) -> None:
-    site.queue("raw").push_many([{"n": 1}, {"n": 2}])
-    pipeline, stage = framed("out")
-    stage(lambda frame: None)
-    site.drain(pipeline)
-    assert len(site.letters("graph.errors")) == 2
-    site.queue("raw").push_many([{"n": 3}])
-    pipeline, stage = framed("out", none="drop")
-    stage(lambda frame: None)
-    site.drain(pipeline)
-    assert site.broker.queues() == ["graph.errors"]
-    assert len(site.letters("graph.errors")) == 2
-
-
-def test_items_that_the_filter_keeps_away_have_no_row(site: Site) -> None:
-    site.queue("raw").push_many([{"n": n} for n in range(4)])
-    pipeline, stage = framed("out", where={"n": {"$gte": 2}}, otherwise=mongoq.Drop())
-
-    @stage
-    def look(frame: Any) -> Any:
-        assert frame["n"].min() >= 2
-        return frame
-
-    site.drain(pipeline)
-    assert site.payloads("out") == [{"n": 2}, {"n": 3}]
-    assert site.broker.queues() == ["out"]
-
-
 class Order(BaseModel):
     sku: str
     quantity: PositiveInt
@@ -209,20 +168,6 @@ def test_rows_are_checked_by_the_model_of_the_next_stage(site: Site) -> None:
 # --- failures ------------------------------------------------------------------------------------
 
 
-def test_a_function_that_raises_fails_its_batch_and_the_next_run_may_succeed(site: Site) -> None:
-    site.queue("raw").push_many([{"n": n} for n in range(5)])
-    pipeline, stage = framed("out", max_retries=2, retry=QUICK)
-
-    @stage
-    def fail_first(frame: Any) -> Any:
-        if frame["_attempts"].min() == 1:
-            raise ValueError("the first time")
-        return frame
-
-    site.drain(pipeline)
-    assert counted(site.payloads("out")) == counted([{"n": n} for n in range(5)])
-
-
 def test_a_wrong_frame_fails_the_batch_and_loses_nothing(site: Site) -> None:
     ids = site.queue("raw").push_many([{"n": 1}, {"n": 2}])
     pipeline, stage = framed("out")
@@ -258,18 +203,6 @@ def test_one_wrong_row_fails_its_item_alone(site: Site) -> None:
     assert "no _to" in str(letters[2])
     assert "naive datetime" in str(letters[3])
     assert site.broker.queues() == ["a", "graph.errors"]
-
-
-def test_exceptions_that_count_as_success_send_items_on_as_they_are(site: Site) -> None:
-    site.queue("raw").push_many([{"n": 1}, {"n": 2}])
-    pipeline, stage = framed("out", success_on=KeyError)
-
-    @stage
-    def miss(frame: Any) -> Any:
-        return frame[["nowhere"]]
-
-    site.drain(pipeline)
-    assert site.payloads("out") == [{"n": 1}, {"n": 2}]
 
 
 KILLED = """

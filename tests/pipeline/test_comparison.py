@@ -121,6 +121,6 @@ def test_pipelines_with_faults_are_compared_too() -> None:
 
 
 def test_only_pipelines_are_compared() -> None:
-    nonsense: Any = line().graph
-    with pytest.raises(mongoq.ArgumentInvalid, match="other: a Pipeline, not Graph"):
+    nonsense: Any = 5
+    with pytest.raises(mongoq.ArgumentInvalid, match="other: a Pipeline, not int"):
         line().compare(nonsense)

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 import mongoq
-from tests.pipeline.conftest import Site, each_server_engine, every_engine
+from tests.pipeline.conftest import Site, each_server_engine, every_engine, with_asyncio
 from tests.waiting import until
-
-with_asyncio = pytest.mark.parametrize("site", ["asyncio"], indirect=True)
 
 
 @every_engine
@@ -68,20 +66,6 @@ def test_without_an_error_queue_a_failure_is_lost_and_logged(site: Site, caplog:
         site.drain(pipeline)
     assert site.payloads("out") == ["good"]
     assert "is lost: its only run has failed" in caplog.text
-
-
-def test_a_patch_has_nothing_to_change_there(site: Site) -> None:
-    site.queue("raw").push({"n": 1})
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-
-    @pipeline.stage("raw", to="out", delivery="at-most-once")
-    def work(payload: Any) -> Any:
-        return mongoq.Move("out", patch={"$set": {"n": 2}})
-
-    site.drain(pipeline)
-    [item] = site.queue("line.errors").peek(5)
-    assert item.error is not None
-    assert "give payload= instead" in item.error.message
 
 
 def test_a_dropped_or_unchanged_item_comes_to_nothing_or_to_a_copy(site: Site) -> None:

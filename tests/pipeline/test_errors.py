@@ -109,20 +109,6 @@ def test_a_stage_without_an_error_queue_stops_and_loses_nothing(site: Site) -> N
     assert (runs, site.payloads("out")) == ([1, 2, 2, 2], ["mended"])
 
 
-def test_an_item_declared_dead_stops_a_stage_without_an_error_queue(site: Site) -> None:
-    site.queue("raw").push("bad")
-    pipeline = mongoq.Pipeline("line")
-
-    @pipeline.sink("raw")
-    def work(payload: Any) -> Any:
-        return mongoq.Dead("no use")
-
-    with pytest.raises(mongoq.StageStopped):
-        site.drain(pipeline)
-    [item] = site.queue("raw").peek(5)
-    assert (item.payload, item.error and item.error.message) == ("bad", "no use")
-
-
 def test_the_other_stages_go_on_when_one_stops(site: Site) -> None:
     site.queue("bad").push_many(range(5))
     site.queue("good").push_many(range(50))

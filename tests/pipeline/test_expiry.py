@@ -99,19 +99,6 @@ def test_records_of_a_source_have_their_times(site: Site, queues: tuple[str, ...
         assert sorted(item.payload for item in site.queue(name).reserve_many(9)) == [1, 2, 3, 5, 6, 7]
 
 
-def test_records_of_sequences_may_expire(site: Site) -> None:
-    pipeline = mongoq.Pipeline("line", outputs="raw")
-
-    @pipeline.source(to="raw")
-    def rows(position: int | None) -> Iterator[mongoq.Record]:
-        for n in range(position or 0, 4):
-            yield mongoq.Record(n, position=n + 1, sequence="a", expires=OVER if n != 2 else None)
-
-    site.drain(pipeline)
-    assert site.queue("raw").counts().blocked == 3
-    assert [item.payload for item in site.queue("raw").reserve_many(9)] == [2]
-
-
 def test_a_record_with_a_time_that_cannot_be_used_stops_its_source(site: Site) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"expires": -1}, "expires: cannot be negative"),

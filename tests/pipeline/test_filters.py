@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import mongoq
-from tests.pipeline.conftest import QUICK, Site, every_engine
+from tests.pipeline.conftest import Site, every_engine
 from tests.waiting import CLOCKS
 
 SOME = {"kind": "a"}
@@ -55,24 +55,6 @@ def test_the_rest_moves_on_as_declared(site: Site) -> None:
     assert len(site.payloads("out")) == 15
 
 
-def test_two_stages_share_a_queue_by_their_filters(site: Site) -> None:
-    pushed(site, 200)
-    pipeline = mongoq.Pipeline("line", errors="line.errors", inputs="raw", outputs=["out"])
-
-    def stage(kind: str) -> Any:
-        def work(payload: Any) -> Any:
-            assert payload["kind"] == kind
-            return mongoq.Move("out")
-
-        return work
-
-    a, b = mongoq.Move("b"), mongoq.Drop()
-    pipeline.stage("raw", to=["out", "b"], name="a", where={"kind": "a"}, otherwise=a)(stage("a"))
-    pipeline.stage("b", to="out", name="b", where={"kind": "b"}, otherwise=b)(stage("b"))
-    site.drain(pipeline)
-    assert sorted(output["n"] for output in site.payloads("out")) == list(range(200))
-
-
 def test_history_and_remembered_ids_of_the_rest_are_kept(site: Site) -> None:
     kept_queue, removed_queue = site.queue("kept", history=3600), site.queue("gone")
     ids = {queue.name: queue.push({"kind": "b"}, id=ObjectId()) for queue in (kept_queue, removed_queue)}
@@ -90,20 +72,6 @@ def test_history_and_remembered_ids_of_the_rest_are_kept(site: Site) -> None:
     for queue in (kept_queue, removed_queue):  # the same id again is the same item
         queue.push({"kind": "b"}, id=ids[queue.name])
         assert queue.size(state=None) == 0
-
-
-def test_what_comes_after_a_failure_is_looked_at_again(site: Site) -> None:
-    pushed(site, 4)
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-
-    @pipeline.stage("raw", to="out", where=SOME, otherwise=mongoq.Drop(), retry=QUICK, max_retries=2)
-    def work(payload: Any, job: Any) -> Any:
-        if job.item.attempts < 2:
-            raise ValueError("again")
-        return payload
-
-    site.drain(pipeline)
-    assert sorted(output["n"] for output in site.payloads("out")) == [0, 2]
 
 
 def test_what_lapsed_with_its_worker_is_screened_as_well(site: Site) -> None:

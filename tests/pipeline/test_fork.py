@@ -8,7 +8,7 @@ from bson import ObjectId
 from pydantic import BaseModel
 
 import mongoq
-from tests.pipeline.conftest import QUICK, Site, counted, each_server_engine
+from tests.pipeline.conftest import Site, counted, each_server_engine
 
 LARGE = "x" * (15 * 1024 * 1024)
 
@@ -173,19 +173,3 @@ def test_at_most_once_forks_as_well(site: Site) -> None:
 
     site.drain(pipeline)
     assert (sorted(site.payloads("a")), sorted(site.payloads("b"))) == ([1, 2], [-2, -2, -1, -1])
-
-
-def test_a_failed_fork_is_tried_again(site: Site) -> None:
-    site.queue("raw").push(1)
-    pipeline, stage = forking("a", "b", max_retries=2, retry=QUICK)
-    hashes = []
-
-    @stage
-    def split(n: int, job: Any) -> mongoq.Fork:
-        hashes.append(job.delivery_hash)
-        if len(hashes) < 3:
-            raise ValueError("not yet")
-        return mongoq.Fork([mongoq.Move("a"), mongoq.Move("b")])
-
-    site.drain(pipeline)
-    assert (site.payloads("a"), site.payloads("b"), len(set(hashes)), len(hashes)) == ([1], [1], 1, 3)

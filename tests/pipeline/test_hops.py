@@ -218,19 +218,6 @@ def test_one_wrong_entry_of_a_batch_is_that_item_s_failure(site: Site) -> None:
     assert sorted(site.payloads("line.errors")) == [1, 2]
 
 
-def test_none_may_be_declared_to_drop(site: Site) -> None:
-    site.queue("raw").push_many([1, 2, 3])
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-
-    @pipeline.stage("raw", to="out", none="drop")
-    def keep_odd(payload: Any) -> Any:
-        return payload if payload % 2 else None
-
-    site.drain(pipeline)
-    assert sorted(site.payloads("out")) == [1, 3]
-    assert site.broker.queues() == ["out"]
-
-
 def test_what_counts_as_success_goes_on_as_it_is(site: Site) -> None:
     site.queue("raw").push({"n": 1})
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
@@ -241,21 +228,6 @@ def test_what_counts_as_success_goes_on_as_it_is(site: Site) -> None:
 
     site.drain(pipeline)
     assert site.payloads("out") == [{"n": 1}]
-
-
-def test_items_may_go_round(site: Site) -> None:
-    site.queue("raw").push(0)
-    pipeline = mongoq.Pipeline("line", errors="line.errors", inputs="raw", outputs="out")
-    hashes = []
-
-    @pipeline.stage("raw", to=["raw", "out"])
-    def turn(payload: Any, job: Any) -> Any:
-        hashes.append(job.delivery_hash)
-        return mongoq.Move("raw" if payload < 5 else "out", payload=payload + 1)
-
-    site.drain(pipeline)
-    assert site.payloads("out") == [6]
-    assert len(set(hashes)) == 6
 
 
 def test_every_attempt_of_an_item_has_the_same_delivery_hash_and_every_stage_another(site: Site) -> None:

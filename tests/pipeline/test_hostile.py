@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
-import time
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
-from pymongo import MongoClient
 
 import mongoq
 from tests.pipeline.conftest import QUICK, Site, each_server_engine
-from tests.waiting import PATIENCE, until
-
-
-class Numbered(BaseModel):
-    n: int
+from tests.waiting import PATIENCE
 
 
 class OwnDrop(mongoq.Drop):
@@ -88,84 +79,6 @@ def test_an_item_goes_on_as_it_came_though_its_handler_has_changed_the_payload(s
 
     site.drain(pipeline)
     assert (site.payloads("out"), site.payloads("line.errors")) == (payloads[:1], payloads[1:])
-
-
-def test_what_does_not_fit_the_model_and_has_no_error_queue_is_lost_once(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    site.queue("raw").push_many([{"n": "x"}, {"n": 1}])
-    pipeline = mongoq.Pipeline("line", outputs="out")
-
-    @pipeline.stage("raw", to="out", delivery="at-most-once", model=Numbered, lease=1)
-    def work(payload: Numbered) -> Any:
-        return {"n": payload.n}
-
-    with caplog.at_level(logging.ERROR, "mongoq"):
-        site.drain(pipeline)
-    assert site.payloads("out") == [{"n": 1}]
-    assert caplog.text.count("is lost: its only run has failed") == 1
-
-
-def test_a_stage_that_stops_takes_nothing_from_its_other_queues(site: Site) -> None:
-    site.queue("one").push("bad")
-    site.queue("two").push("later", delay=3_600)
-    pipeline = mongoq.Pipeline("line")
-    payloads = []
-
-    @pipeline.sink(["one", "two"], max_retries=0)
-    def work(payload: Any) -> Any:
-        payloads.append(payload)
-        raise ValueError
-
-    with pytest.raises(mongoq.StageStopped) as stopped:
-        site.drain(pipeline)
-    assert (payloads, stopped.value.queue, site.queue("two").size(state=None)) == (["bad"], "one", 1)
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("engine", ["threads", "asyncio"])
-def test_at_most_once_bears_with_a_server_that_goes_away(
-    uri: str, database: str, broker: mongoq.Broker, client: MongoClient[Any], engine: str
-) -> None:
-    name = f"once-{database}"
-    own = f"{uri}&appName={name}&serverSelectionTimeoutMS=500"
-    broker.queue("raw").push_many(range(60))
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-    runs: list[int] = []
-
-    @pipeline.stage("raw", to="out", delivery="at-most-once", lease=2, prefetch=20)
-    def work(payload: int) -> Any:
-        runs.append(payload)
-        time.sleep(0.05)
-        return payload
-
-    def trouble() -> None:
-        until(lambda: len(runs) > 3)
-        how = {
-            "failCommands": ["find", "update", "delete", "insert", "hello"],
-            "appName": name,
-            "closeConnection": True,
-        }
-        client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=how)
-        time.sleep(2.5)
-        client.admin.command("configureFailPoint", "failCommand", mode="off")
-
-    async def drained() -> None:
-        async with mongoq.connect_async(own, database=database) as away:
-            await pipeline.drain_async(away)
-
-    troubling = threading.Thread(target=trouble)
-    troubling.start()
-    try:
-        if engine == "asyncio":
-            asyncio.run(drained())
-        else:
-            with mongoq.connect(own, database=database) as away:
-                pipeline.drain(away)
-    finally:
-        troubling.join()
-    assert len(runs) == len(set(runs))
-    assert sorted(item.payload for item in broker.queue("out").peek(100)) == sorted(runs)
 
 
 def waiting_line() -> mongoq.Pipeline:

@@ -99,21 +99,6 @@ def test_progress_tells_of_items_that_went_to_the_error_queue_before_any_run(bro
     assert (check_.moved, check_.dead, check_.settled) == (2, 4, 6)
 
 
-def test_progress_tells_that_a_failure_is_final_where_items_run_at_most_once(broker: mongoq.Broker) -> None:
-    broker.queue("raw").push_many([1, 2, 3])
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-
-    @pipeline.stage("raw", to="out", delivery="at-most-once")
-    def work(payload: Any) -> Any:
-        if payload == 2:
-            raise ValueError("broken")
-        return payload
-
-    result = pipeline.drain(broker)
-    work_ = result.stages["work"]
-    assert (work_.moved, work_.dead, work_.retried, result.errors) == (2, 1, 0, {"line.errors": 1})
-
-
 def test_progress_tells_what_is_under_way(broker: mongoq.Broker) -> None:
     broker.queue("raw").push_many(range(10, 20))
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
@@ -217,20 +202,6 @@ def test_a_drain_tells_whether_it_was_interrupted(
     result = pipeline.drain(broker)
     assert (result.ended, result.interrupted, signals) == (True, False, [number])
     assert broker.queue("raw").size() == 0
-
-
-def test_several_runs_share_the_work(broker: mongoq.Broker) -> None:
-    pipeline, pushed = line(0.001), 0
-    with pipeline.start(broker) as run_a, pipeline.start(broker) as run_b:
-
-        def moved() -> list[int]:
-            return [run.progress().stages["check"].moved for run in (run_a, run_b)]
-
-        while not pushed or not min(moved()):  # the one that is ready first may do a whole round alone
-            pushed += len(broker.queue("raw").push_many(range(100, 400)))
-            while broker.queue("out").size() < pushed:
-                time.sleep(0.05)
-        assert sum(moved()) == pushed
 
 
 def test_a_stage_that_stopped_is_named_by_the_progress(broker: mongoq.Broker) -> None:

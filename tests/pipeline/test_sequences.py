@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
@@ -25,22 +24,6 @@ def left_over(site: Site) -> list[Any]:
     return list(site.raw.find({"$or": [{"_id": {"$regex": "^sequence:"}}, {"place": {"$exists": True}}]}))
 
 
-def test_a_stage_takes_the_items_of_a_sequence_in_order(site: Site) -> None:
-    pushed(site)
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-    numbers: list[int] = []
-
-    @pipeline.stage("raw", to="out", concurrency=4)
-    def work(payload: Any) -> Any:
-        numbers.append(payload["n"])
-        return payload
-
-    site.drain(pipeline)
-    assert [n for n in numbers if n % 2 == 0] == [0, 2, 4, 6, 8, 10]
-    assert [n for n in numbers if n % 2 == 1] == [1, 3, 5, 7, 9, 11]
-    assert left_over(site) == []
-
-
 def test_a_filter_lets_the_next_item_follow_what_it_settles(site: Site) -> None:
     pushed(site)
     pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
@@ -54,22 +37,6 @@ def test_a_filter_lets_the_next_item_follow_what_it_settles(site: Site) -> None:
     site.drain(pipeline)
     assert sorted(numbers) == [2, 3, 6, 7, 10, 11]
     assert [n for n in numbers if n % 2 == 0] == [2, 6, 10]
-    assert left_over(site) == []
-
-
-def test_a_fork_lets_the_next_item_follow(site: Site) -> None:
-    pushed(site)
-    pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs=["a", "b"])
-    numbers: list[int] = []
-
-    @pipeline.stage("raw", to=["a", "b"])
-    def split(payload: Any) -> mongoq.Fork:
-        numbers.append(payload["n"])
-        return mongoq.Fork([mongoq.Move("a"), mongoq.Move("b")])
-
-    site.drain(pipeline)
-    assert [n for n in numbers if n % 2 == 0] == [0, 2, 4, 6, 8, 10]
-    assert sorted(numbers) == list(range(12))
     assert left_over(site) == []
 
 
@@ -153,13 +120,6 @@ def test_a_join_that_buries_an_item_holds_its_sequence(site: Site) -> None:
 
 
 # --- outputs in sequences -------------------------------------------------------------------------
-
-
-class Stamped(BaseModel):
-    """A payload with a model; the functions of ``sequence=`` get what the handler has returned."""
-
-    n: int
-    customer: str
 
 
 def customer(payload: Any) -> str | None:
@@ -258,17 +218,6 @@ def test_a_move_of_the_handler_goes_before_the_function(site: Site) -> None:
     assert arrivals(site, "out") == {"own": [1]}
 
 
-def test_an_output_stays_in_no_sequence_unless_its_stage_says_so(site: Site) -> None:
-    site.queue("raw").push({"n": 1}, sequence="x")
-    site.queue("kept").push({"n": 2})
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-    pipeline.stage("raw", to="out", name="plain")(lambda payload: payload)
-    pipeline.stage("kept", to="out", name="keeps", sequence="keep")(lambda payload: payload)
-    site.drain(pipeline)
-    assert {name: sorted(each) for name, each in arrivals(site, "out").items()} == {None: [1, 2]}
-    assert left_over(site) == []
-
-
 def test_outputs_of_a_fork_enter_sequences(site: Site) -> None:
     pushed(site)
     pipeline = mongoq.Pipeline("graph", errors="graph.errors", outputs=["a", "b"])
@@ -335,31 +284,6 @@ def test_a_batch_has_the_sequence_of_each_of_its_outputs(site: Site) -> None:
 
     site.drain(pipeline)
     assert arrivals(site, "out") == {"a": list(range(0, 20, 2)), "b": list(range(1, 20, 2))}
-
-
-def test_rows_of_a_frame_have_the_sequence_of_their_payloads(site: Site) -> None:
-    pytest.importorskip("pandas")
-    site.queue("raw").push_many([{"n": n, "customer": "ab"[n % 2]} for n in range(20)])
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-
-    @pipeline.batch_stage("raw", to="out", batch=5, format="pandas", sequence=customer)
-    def work(frame: Any) -> Any:
-        return frame.assign(n=frame["n"] * 2)
-
-    site.drain(pipeline)
-    assert arrivals(site, "out") == {"a": list(range(0, 40, 4)), "b": list(range(2, 40, 4))}
-
-
-def test_a_function_gets_the_model_that_the_handler_returned(site: Site) -> None:
-    site.queue("raw").push_many([{"n": n, "customer": "ann"} for n in range(3)])
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-
-    @pipeline.stage("raw", to="out", model=Stamped, sequence=lambda stamped: stamped.customer)
-    def work(stamped: Stamped) -> Any:
-        return stamped if stamped.n else mongoq.Move("out")
-
-    site.drain(pipeline)
-    assert arrivals(site, "out") == {"ann": [0, 1, 2]}
 
 
 def test_an_error_that_counts_as_success_keeps_the_sequence(site: Site) -> None:
@@ -590,25 +514,3 @@ def test_a_recipe_names_the_function_or_keeps_the_sequence(site: Site) -> None:
     assert (difference.field, difference.before, difference.after) == ("sequence", f"{__name__}:customer", "keep")
     assert f"  sequence    by {__name__}:customer\n" in by_function.describe() + "\n"
     assert "  sequence    'keep'\n" in keeps.describe() + "\n"
-
-
-def test_a_recipe_with_a_function_that_cannot_be_imported() -> None:
-    for wrong, problem in (
-        ("nothing", "an import path such as"),
-        (5, "an import path such as"),
-        ("keep:x", "ModuleNotFoundError"),
-    ):
-        with pytest.raises(mongoq.GraphInvalid) as invalid:
-            mongoq.Pipeline.from_recipe(recipe(wrong))
-        [fault] = invalid.value.faults
-        assert fault.startswith("stages[0] ('work'): sequence: ")
-        assert problem in fault
-
-
-def test_a_frame_stage_of_a_recipe_has_its_sequence_checked() -> None:
-    content = recipe("keep")
-    content["stages"][0]["frame"] = {}
-    assert "  sequence    'keep'\n" in mongoq.Pipeline.from_recipe(content).describe() + "\n"
-    del content["stages"][0]["to"], content["outputs"]
-    with pytest.raises(mongoq.GraphInvalid, match="sequence: items end here, so no output enters one"):
-        mongoq.Pipeline.from_recipe(content)

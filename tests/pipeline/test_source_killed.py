@@ -68,7 +68,7 @@ def fought(
 
 
 def test_kills_lose_and_repeat_nothing(uri: str, database: str, broker: mongoq.Broker, fork_server: ForkServer) -> None:
-    fought(uri, database, broker, "threads", fork_server, kills=3, records=10_000)
+    fought(uri, database, broker, "threads", fork_server, kills=2, records=5_000)
 
 
 @pytest.mark.prove
@@ -99,19 +99,16 @@ def test_of_two_processes_one_runs_the_source_and_the_other_takes_over(
     assert in_queue == list(range(len(in_queue)))
 
 
-@pytest.mark.prove
 @pytest.mark.parametrize("kind", ["request", "reply"])
-@pytest.mark.parametrize("command", ["commitTransaction", "insert", "update", "find", "findAndModify"])
 def test_losses_on_the_network_lose_and_repeat_nothing(
-    proxied: tuple[Proxy, mongoq.Broker], broker: mongoq.Broker, kind: Kind, command: str
+    proxied: tuple[Proxy, mongoq.Broker], broker: mongoq.Broker, kind: Kind
 ) -> None:
     proxy, own = proxied
     own.ensure_indexes()
     with feeding(400).start(own) as run:
-        if command != "findAndModify":
-            until(lambda: broker.queue("raw").size())
-        for _ in range(4):
+        until(lambda: broker.queue("raw").size())
+        for command in ("commitTransaction", "insert", "update", "find", "findAndModify"):
             proxy.lose(kind, command, times=1)
         assert run.wait(PATIENCE), "a run of nothing but sources ends with them"
     assert numbers(broker) == list(range(400))
-    assert proxy.lost > 0 or command in ("find", "findAndModify")
+    assert proxy.lost > 0

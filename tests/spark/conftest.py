@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from pymongo.collection import Collection
 
 from mongoq.embedded import EmbeddedServer
 from tests.servers import make_indexes
-
-pytest.importorskip("pyspark", reason="mongoq-driver[spark] is not installed")
+from tests.spark.ddl import schema_of
+from tests.spark.tables import Target, target_in
 
 ROOT = Path(__file__).parents[2]
 QUEUE = "orders"
@@ -32,6 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
+            if find_spec("pyspark") is None:
+                item.add_marker(pytest.mark.skip(reason="mongoq-driver[spark] is not installed"))
             item.add_marker(pytest.mark.spark)
             if "spark" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.xdist_group("spark"))  # one session, of one process
@@ -152,12 +155,40 @@ def load(spark: Any, store: Store) -> Callable[..., Any]:
 
 @pytest.fixture
 def reader(store: Store) -> Callable[..., Any]:
-    """Make the reader itself, for what needs no Spark session."""
+    """Make the reader itself, for what needs no Spark session: ``reader("n int", view="history")``."""
 
     def reader(schema: Any = None, **options: Any) -> Any:
-        from mongoq.spark.source import MongoqDataSource
+        from pyspark_mongoq import DefaultSource
 
-        source = MongoqDataSource(store.options(**options))
-        return source.reader(source.schema() if schema is None else schema)
+        source = DefaultSource(store.options(**options))
+        return source.reader(schema_of(schema) if isinstance(schema, str) else schema or source.schema())
 
     return reader
+
+
+@pytest.fixture
+def rows(reader: Callable[..., Any]) -> Callable[..., list[tuple[Any, ...]]]:
+    """Read rows as tuples, without a session."""
+
+    def rows(schema: Any = None, **options: Any) -> list[tuple[Any, ...]]:
+        source = reader(schema, **options)
+        batches = [batch for partition in source.partitions() for batch in source.read(partition)]
+        return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+    return rows
+
+
+@pytest.fixture
+def target(store: Store) -> Iterator[Target]:
+    """Write to the store, without a session."""
+    with target_in(store) as target:
+        yield target
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_client_is_left() -> Iterator[None]:
+    """Close the brokers that writers keep for the life of their process; a program has no way to ask for that."""
+    yield
+    if "mongoq.spark.clients" in sys.modules:
+        for broker in sys.modules["mongoq.spark.clients"]._brokers.values():
+            broker.close()

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.stream.history_stream import HistoryStream
-from mongoq.spark.stream.stream_options import HistoryStreamOptions
+from tests.spark.ddl import schema_of
 from tests.spark.queries import start_query
 
 SCHEMA = "_id string, n int"
+
+
+def ReadAllAvailable() -> Any:  # Spark's name, of a module that takes long to import
+    from pyspark.sql.streaming import datasource
+
+    return datasource.ReadAllAvailable()
+
+
+def ReadMaxRows(number: int) -> Any:
+    from pyspark.sql.streaming import datasource
+
+    return datasource.ReadMaxRows(number)
 
 
 @pytest.fixture
@@ -37,16 +45,15 @@ def processed(store: Any) -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def stream(store: Any) -> Iterator[Callable[..., HistoryStream]]:
+def stream(store: Any) -> Iterator[Callable[..., Any]]:
     """Make the reader itself, for what needs no Spark session."""
-    from pyspark.sql.types import IntegerType, StringType, StructType
+    from pyspark_mongoq import DefaultSource
 
-    streams: list[HistoryStream] = []
+    streams: list[Any] = []
 
-    def stream(**options: Any) -> HistoryStream:
-        schema = StructType().add("_id", StringType()).add("n", IntegerType())
+    def stream(**options: Any) -> Any:
         arguments = {"view": "history", "lag": 10, **options}
-        streams.append(HistoryStream(HistoryStreamOptions.parse(store.options(**arguments)), schema))
+        streams.append(DefaultSource(store.options(**arguments)).streamReader(schema_of(SCHEMA)))
         return streams[-1]
 
     yield stream
@@ -54,12 +61,12 @@ def stream(store: Any) -> Iterator[Callable[..., HistoryStream]]:
         each.stop()
 
 
-def rows(stream: HistoryStream, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+def rows(stream: Any, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
     batches = [batch for each in stream.partitions(start, end) for batch in stream.read(each)]
     return [id for batch in batches for id in batch.column(0).to_pylist()]
 
 
-def batches(stream: HistoryStream, limit: Any) -> list[list[str]]:
+def batches(stream: Any, limit: Any) -> list[list[str]]:
     """Read to the end, as Spark does."""
     start, results = stream.initialOffset(), []
     stream.prepareForTriggerAvailableNow()
@@ -105,14 +112,6 @@ def test_a_query_reads_each_item_once_and_goes_on_where_it_ended(run: Any, proce
     assert run() == []
 
 
-@pytest.mark.prove
-def test_a_batch_whose_sink_failed_is_read_again_as_it_was(run: Any, processed: Any) -> None:
-    ids = processed(400, 300, 200)
-    assert run(maxItems=2, fails=1) == [sorted(ids[:2]), ids[2:]]
-    later = processed(0, processed=datetime.now(UTC))
-    assert run(maxItems=2) == [ids[2:], later]
-
-
 def test_batches_hold_no_more_than_max_items(stream: Any, processed: Any) -> None:
     ids = processed(*range(70, 20, -1))
     results = batches(stream(maxItems=20), ReadMaxRows(20))
@@ -130,7 +129,7 @@ def test_all_that_is_there_is_one_batch_where_spark_asks_for_it(stream: Any, pro
     assert batches(stream(maxItems=2), ReadAllAvailable()) == [ids]
 
 
-def parts(stream: HistoryStream, start: dict[str, Any], end: dict[str, Any]) -> list[list[str]]:
+def parts(stream: Any, start: dict[str, Any], end: dict[str, Any]) -> list[list[str]]:
     return [
         [id for batch in stream.read(each) for id in batch.column(0).to_pylist()]
         for each in stream.partitions(start, end)
@@ -154,29 +153,6 @@ def test_a_batch_is_split_as_its_offset_tells_whatever_has_come_or_gone(
         {*ids[6:9]},
         {*ids[9:], *late},
     ]
-
-
-def test_items_of_one_moment_are_in_one_part(stream: Any, processed: Any) -> None:
-    early, together, late = processed(60), processed(*[50] * 8), processed(40)
-    reader = stream(partitions=5)
-    start = reader.initialOffset()
-    id_parts = parts(reader, start, reader.latestOffset(start, ReadAllAvailable()))
-    assert [set(part) for part in id_parts] == [{*early}, {*together}, {*late}]
-
-
-def test_a_batch_of_few_items_is_one_part(stream: Any, processed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    processed(60, 50, 40)
-    reader = stream()
-    start = reader.initialOffset()
-    for limit in (ReadMaxRows(100), ReadAllAvailable()):
-        assert len(parts(reader, start, reader.latestOffset(start, limit))) == 1
-    monkeypatch.setattr("mongoq.spark.read.reader.PARTITION_ITEMS", 1)
-    assert len(parts(reader, start, reader.latestOffset(start, ReadAllAvailable()))) == 3
-
-
-def test_the_default_limit_is_max_items(stream: Any) -> None:
-    assert stream(maxItems=7).getDefaultReadLimit() == ReadMaxRows(7)
-    assert stream().getDefaultReadLimit() == ReadMaxRows(100_000)
 
 
 def test_what_is_younger_than_the_lag_is_read_later(stream: Any, processed: Any, store: Any) -> None:
@@ -210,13 +186,6 @@ def test_since_and_until_bound_the_stream(stream: Any, processed: Any, store: An
     assert batches(stream(since=since, until=until), ReadMaxRows(100)) == [ids[1:2]]
 
 
-def test_a_time_between_two_milliseconds_is_the_later_one(stream: Any, processed: Any, store: Any) -> None:
-    [id] = processed(60)
-    after = (store.now - timedelta(seconds=60) + timedelta(microseconds=500)).isoformat()
-    assert batches(stream(since=after), ReadMaxRows(100)) == []
-    assert batches(stream(until=after), ReadMaxRows(100)) == [[id]]
-
-
 def test_several_queues_are_one_stream(stream: Any, processed: Any) -> None:
     a, b = processed(60), processed(50, queue="refunds")
     processed(40, queue="others")
@@ -243,20 +212,6 @@ def test_a_batch_is_found_by_the_index_alone(stream: Any, store: Any, processed:
     finds = [each for each in database.system.profile.find({"ns": store.collection.full_name}) if "execStats" in each]
     database.system.profile.drop()
     assert [(each["docsExamined"], each.get("hasSortStage", False)) for each in finds] == [(0, False), (0, False)]
-
-
-def test_an_idle_stream_asks_once_a_second(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mongoq.spark.scan import Scan
-
-    asked: list[float] = []
-    now = Scan.now
-    monkeypatch.setattr(Scan, "now", lambda self: asked.append(time.monotonic()) or now(self))
-    reader = stream(missing="empty")
-    start = reader.initialOffset()
-    ends = [reader.latestOffset(start, ReadMaxRows(100)) for _ in range(30)]
-    assert ends == [start] * 30
-    assert all(later - earlier >= 1 for earlier, later in pairwise(asked))
-    assert len(asked) >= 1
 
 
 def test_reading_alone_is_enough(auth_server: Any, store: Any, stream: Any) -> None:
@@ -301,12 +256,3 @@ def test_a_queue_that_does_not_exist_is_refused_at_the_start(stream: Any, proces
 def test_the_checkpoint_of_another_kind_of_stream_is_refused(stream: Any, offset: dict[str, Any]) -> None:
     with pytest.raises(ArgumentInvalid, match="belongs to another kind of stream"):
         stream().latestOffset(offset, ReadMaxRows(1))
-
-
-@pytest.mark.parametrize("cuts", [7, "yesterday"])
-def test_cuts_that_are_none_are_refused(stream: Any, processed: Any, cuts: Any) -> None:
-    processed(60)
-    reader = stream()
-    start = reader.initialOffset()
-    with pytest.raises(ArgumentInvalid, match="belongs to another kind of stream"):
-        reader.partitions(start, reader.latestOffset(start, ReadMaxRows(1)) | {"cuts": cuts})

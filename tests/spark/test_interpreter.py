@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mongoq.spark import ExecutorsUnready, SparkUnavailable, check
+from mongoq.spark import SparkUnavailable, check
 
 HINT = "set the environment variable PYSPARK_PYTHON to a Python with mongoq-driver"
 
@@ -70,8 +70,3 @@ def test_a_python_of_another_version_is_named(tmp_path: Path, monkeypatch: pytes
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     with pytest.raises(SparkUnavailable, match=f"it is Python 3.2, and the driver is {own}: Spark wants the same"):
         check()
-
-
-def test_executors_that_are_not_ready_are_reported_with_the_python_they_run() -> None:
-    error = ExecutorsUnready("orders", "ModuleNotFoundError: No module named 'mongoq'")
-    assert "in the Python that PYSPARK_PYTHON names (else Spark runs the first python3 on the path)" in str(error)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bson import ObjectId
 
-import mongoq
 from tests.spark.queries import start_query
 
 SCHEMA = "_id string, _token string, _state string, _attempts int, n int"
@@ -104,19 +96,6 @@ def test_a_batch_that_failed_is_read_again_the_same_by_the_next_start(streams: S
 
 
 @pytest.mark.prove
-def test_available_now_takes_nothing_that_came_later(streams: Streams) -> None:
-    streams.store.add_many(3)
-    numbers: list[int] = []
-
-    def pushing(frame: Any, _: int) -> None:
-        numbers.extend(row.n for row in frame.collect())
-        mongoq.Broker(streams.store.collection).queue("orders").push({"n": 99})
-
-    assert streams.each(pushing, frame=streams.load(maxItems=1), availableNow=True).awaitTermination(60)
-    assert (sorted(numbers), streams.count_reserved(), streams.count_remaining()) == ([0, 1, 2], 0, 3)
-
-
-@pytest.mark.prove
 def test_a_query_goes_on_after_a_stop_and_only_one_runs_under_a_name(streams: Streams) -> None:
     numbers: list[int] = []
     collect = lambda frame, _: numbers.extend(row.n for row in frame.collect())  # noqa: E731
@@ -151,121 +130,9 @@ def test_a_new_checkpoint_begins_with_what_the_old_one_left(streams: Streams) ->
     assert (len(batches), len(batches[1]), streams.count_remaining()) == (2, 1, 0)
 
 
-@pytest.mark.prove
-def test_what_the_batch_itself_settled_and_what_others_took_is_left_alone(streams: Streams) -> None:
-    moved, dropped, untouched = streams.store.add_many(3)
-    collection = streams.store.collection
-
-    def working(frame: Any, _: int) -> None:
-        tokens = {row._id: row._token for row in frame.collect()}
-        assert len(tokens) == 3
-        to_next = {"$set": {"q": "next", "reserved": False}, "$unset": {"token": ""}}
-        collection.update_one({"_id": moved, "token": ObjectId(tokens[str(moved)])}, to_next)
-        collection.delete_one({"_id": dropped, "token": ObjectId(tokens[str(dropped)])})
-        assert [row._id for row in frame.collect()] == [str(untouched)]
-
-    assert streams.each(working, availableNow=True).awaitTermination(60)
-    assert [item["_id"] for item in collection.find({"q": {"$exists": True}})] == [moved]
-    assert (streams.count_reserved(), streams.count_remaining()) == (0, 0)
-
-
-@pytest.mark.prove
-def test_several_items_are_made_of_one_whatever_task_fails_between(streams: Streams, tmp_path: Path) -> None:
-    streams.store.add_many(4)
-    broken, place = tmp_path / "broken", streams.store.options(queue=None)
-    broken.touch()
-
-    def at_times(frames: Iterator[Any]) -> Iterator[Any]:
-        for frame in frames:
-            if broken.exists():
-                raise RuntimeError("not today")
-            yield frame
-
-    def run() -> Any:
-        frame = streams.load("n int")
-        several = frame.union(frame.selectExpr("n + 100 AS n").mapInArrow(at_times, "n int"))
-        return streams.start(several.writeStream.format("mongoq").options(**place, to="next"), availableNow=True)
-
-    with pytest.raises(Exception, match="Job aborted|not today"):
-        run().awaitTermination(60)
-    broken.unlink()
-    assert run().awaitTermination(60)
-    numbers = sorted(item["payload"]["n"] for item in streams.store.collection.find({"q": "next"}))
-    assert numbers == [0, 1, 2, 3, 100, 101, 102, 103]
-    assert (streams.count_reserved(), streams.count_remaining()) == (0, 0)
-
-
-@pytest.mark.prove
-def test_windows_of_a_watermark_on_the_time_of_entry_are_complete_without_what_is_late(
-    streams: Streams, spark: Any
-) -> None:
-    from pyspark.sql import functions as f
-
-    began = streams.store.now.replace(minute=0, second=0) - timedelta(hours=9)
-    name = f"t{uuid.uuid4().hex[:8]}"
-
-    def add(*minutes: int) -> None:
-        for each in minutes:
-            streams.store.add({"n": each}, when=began + timedelta(minutes=each))
-
-    def windows() -> dict[float, int]:
-        rows = spark.table(name).selectExpr("CAST(window.start AS long) AS start", "count AS number").collect()
-        return {(row.start - began.timestamp()) / 60: row.number for row in rows}
-
-    # The first items come after the start: the stream may look for the queue before them.
-    frame = streams.load("_pushed timestamp", missing="empty").withWatermark("_pushed", "10 minutes")
-    counts = frame.groupBy(f.window("_pushed", "1 hour")).count()
-    query = streams.start(counts.writeStream.format("memory").queryName(name).outputMode("append"))
-    add(0, 20, 150)  # which makes it 140
-    query.processAllAvailable()
-    _until(lambda: windows() == {0: 2})
-    add(40, 145, 155, 300)
-    query.processAllAvailable()
-    _until(lambda: windows() == {0: 2, 120: 3})
-    of_state = [operator for progress in query.recentProgress for operator in progress["stateOperators"]]
-    assert sum(operator["numRowsDroppedByWatermark"] for operator in of_state) == 1
-    assert sum(progress["numInputRows"] for progress in query.recentProgress) == 7
-    query.stop()
-    assert (streams.count_reserved(), streams.count_remaining()) == (0, 0)
-
-
-def test_the_default_columns_of_a_stream_are_those_of_a_table(streams: Streams) -> None:
-    assert (
-        streams.load(None).schema
-        == streams.spark.read.format("mongoq").options(**streams.store.options()).load().schema
-    )
-
-
 def _failing(frame: Any, _: int) -> None:
     frame.collect()
     raise RuntimeError("not today")
-
-
-@pytest.mark.prove
-def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
-    streams: Streams, spark_environment: dict[str, str], tmp_path: Path
-) -> None:
-    ids = streams.store.add_many(40)
-    options = streams.store.options(consumer="etl", maxItems=7)
-    paths = str(tmp_path / "output"), str(tmp_path / "checkpoint")
-    station = [sys.executable, str(Path(__file__).parent / "stream_station.py"), json.dumps(options), *paths]
-    # what a killed JVM leaves behind goes with the test
-    places = {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={tmp_path}", "TMPDIR": str(tmp_path)}
-    environment = {**os.environ, **spark_environment, **places}
-    driver = subprocess.Popen(station, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
-    try:
-        _until(lambda: streams.count_remaining() < 40 or driver.poll() is not None, looks=10_000)
-        assert driver.poll() is None
-    finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-    assert streams.count_remaining() > 0
-    frame = streams.load("_id string, n int", maxItems=7)
-    writer = frame.writeStream.format("json").option("path", paths[0])
-    assert streams.start(writer, availableNow=True).awaitTermination(120)
-    rows = streams.spark.read.schema("_id string, n int").json(paths[0]).collect()
-    assert sorted(row._id for row in rows) == sorted(str(id) for id in ids)
-    assert (streams.count_reserved(), streams.count_remaining()) == (0, 0)
 
 
 def _until(fulfilled: Callable[[], bool], *, looks: int = 2_000) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-import mongoq.spark
-
 SECRETS = ("analyst", "s3cret-p4ss")
 
 
@@ -52,13 +50,6 @@ def test_plans_of_sql_show_no_credentials(queue: Any, auth_server: Any, store: A
     spark.catalog.dropTempView("secrets")
 
 
-def test_what_spark_hides_by_itself_stays_hidden(spark: Any) -> None:
-    for _ in range(2):
-        mongoq.spark.register(spark)
-    regex = spark.conf.get("spark.sql.redaction.options.regex")
-    assert regex == "(?i)url|(?i:^uri$)"
-
-
 def test_a_failing_task_shows_no_credentials(queue: Any, auth_server: Any, load: Any) -> None:
     with pytest.raises(Exception, match="column 'n' of type int cannot hold a string") as caught:
         load("n int", uri=auth_server.uri).collect()
@@ -87,11 +78,3 @@ def test_errors_of_planning_show_no_credentials(reader: Any, unusable_uri: str) 
     with pytest.raises(Exception) as caught:
         reader(uri=unusable_uri, database="app").partitions()
     assert hidden("".join(traceback.format_exception(caught.value)))
-
-
-def test_what_travels_shows_no_credentials(queue: Any, auth_server: Any, reader: Any) -> None:
-    source = reader(uri=auth_server.uri)
-    partition = source.partitions()[0]
-    assert repr(partition) == "ScanPartition('orders', live, 1 of 1)"
-    for each in (source, partition, partition.options):
-        assert hidden(repr(each) + str(each))

@@ -1,3 +1,5 @@
+"""Values of payloads as columns: what each type takes, what becomes of the rest by the mode, and JSON."""
+
 from __future__ import annotations
 
 import json
@@ -8,12 +10,16 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import bson
 import pytest
 from bson import Decimal128, Int64, MaxKey, ObjectId, Regex, Timestamp
 from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
+from bson.raw_bson import RawBSONDocument
 
+import mongoq
 from mongoq.errors import ArgumentInvalid
+from mongoq.spark import ColumnMismatch
 
 MOMENT = datetime(2026, 11, 20, 8, 30, 0, 250_000, tzinfo=UTC)
 WALL = MOMENT.replace(tzinfo=None)
@@ -57,9 +63,9 @@ FITS: list[tuple[Any, str, Any]] = [
     (datetime(1, 1, 1, tzinfo=UTC), "date", date(1, 1, 1)),
     (MOMENT, "timestamp_ntz", WALL),
     ("2026-11-20T09:30:00.25+01:00", "timestamp_ntz", WALL),
-    (b"\0\xff", "binary", bytearray(b"\0\xff")),
-    (Binary(b"x", 128), "binary", bytearray(b"x")),
-    (UUID, "binary", bytearray(UUID.bytes)),
+    (b"\0\xff", "binary", b"\0\xff"),
+    (Binary(b"x", 128), "binary", b"x"),
+    (UUID, "binary", bytes(UUID.bytes)),
     ([1, None, 3], "array<int>", [1, None, 3]),
     ([], "array<string>", []),
     ([["a"], []], "array<array<string>>", [["a"], []]),
@@ -68,37 +74,20 @@ FITS: list[tuple[Any, str, Any]] = [
     ({"k": [MOMENT]}, "map<string,array<date>>", {"k": [date(2026, 11, 20)]}),
     ({"a": 1, "more": 2}, "struct<a:int,b:string>", {"a": 1, "b": None}),
     ({"s": {"d": Decimal128("1")}}, "struct<s:struct<d:decimal(2,1)>>", {"s": {"d": Decimal("1.0")}}),
-    ([{"a": b"x"}, None], "array<struct<a:binary>>", [{"a": bytearray(b"x")}, None]),
+    ([{"a": b"x"}, None], "array<struct<a:binary>>", [{"a": b"x"}, None]),
 ]
 
 
-def test_each_type_of_the_table_arrives_in_spark(store: Any, load: Any) -> None:
+def test_each_type_of_the_table_takes_its_values(store: Any, rows: Any) -> None:
     store.add({f"c{place}": value for place, (value, _, _) in enumerate(FITS)})
     store.add({})
     store.add({f"c{place}": None for place in range(len(FITS))})
     schema = ", ".join(f"c{place} {type}" for place, (_, type, _) in enumerate(FITS))
-    rows = load(f"{schema}, _id string").orderBy("_id").collect()
-    full, missing, null = (row.asDict(recursive=True) for row in rows)
-    for place, (value, type, expected) in enumerate(FITS):
-        assert full[f"c{place}"] == expected, (value, type)
-        assert missing[f"c{place}"] is None
-        assert null[f"c{place}"] is None
-
-
-@pytest.mark.parametrize(
-    "value",
-    [MOMENT, "2026-11-20T09:30:00.25+01:00", "2026-11-20T08:30:00.250Z"],
-)
-def test_timestamps_are_moments(store: Any, load: Any, value: Any) -> None:
-    store.add({"at": value})
-    row = load("at timestamp").selectExpr("at", "unix_millis(at) AS ms", "string(at) AS text").collect()[0]
-    assert row.ms == int(MOMENT.timestamp() * 1000)
-    assert row.text == "2026-11-20 08:30:00.25"
-
-
-def test_a_nan_is_a_nan(store: Any, load: Any) -> None:
-    store.add({"x": math.nan})
-    assert math.isnan(load("x double").collect()[0].x)
+    full, missing, null = sorted(rows(f"_id string, {schema}"))
+    for place, (value, type, expected) in enumerate(FITS, 1):
+        got = dict(full[place]) if type.startswith("map") else full[place]
+        assert got == expected, (value, type)
+        assert missing[place] is null[place] is None
 
 
 # stored value, Spark type, words of the error; the path of the column where it goes deeper
@@ -144,97 +133,93 @@ MISFITS: list[tuple[Any, str, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", MISFITS, ids=str)
-def test_a_value_that_does_not_fit_names_item_column_and_type(
-    spark: Any, store: Any, reader: Any, case: tuple[Any, str, str, str]
-) -> None:
-    from pyspark.sql.types import StructType
-
-    from mongoq.spark import ColumnMismatch
-
-    value, type, words, path = case
-    schema = StructType.fromDDL(f"c {type}")
+def test_a_value_that_does_not_fit_names_item_column_and_type(store: Any, rows: Any) -> None:
+    schema = ", ".join(f"c{place} {type}" for place, (_, type, _, _) in enumerate(MISFITS))
     store.add({})
-    item = store.add({"c": value})
-    source = reader(schema)
-    with pytest.raises(ColumnMismatch) as caught:
-        list(source.read(source.partitions()[0]))
-    error = caught.value
-    assert error.item_id == item
-    assert error.column == path
-    assert error.problem == words
-    assert path != "c" or error.type == schema["c"].dataType.simpleString()
-    for part in (str(item), path, error.type, words):
-        assert part in str(error).replace('"', "'").replace("\\'", "'")
+    for place, (value, type, words, suffix) in enumerate(MISFITS):
+        item = store.add({f"c{place}": value})
+        path = f"c{place}{suffix[1:]}"
+        with pytest.raises(ColumnMismatch) as caught:
+            rows(f"c{place} {type}", mode="FailFast" if place % 2 else None)
+        error = caught.value
+        assert (error.item_id, error.column, error.problem) == (item, path, words)
+        for part in (str(item), path, error.type, words):
+            assert part in str(error).replace('"', "'").replace("\\'", "'")
+        store.collection.delete_one({"_id": item})
+    for place, (value, _, _, _) in enumerate(MISFITS):
+        store.add({f"c{place}": value})
+    read = rows(f"_corrupt string, {schema}", mode="permissive")
+    assert [row[0] is not None for row in read] == [False] + [True] * len(MISFITS)
+    assert rows(schema, mode="dropmalformed") == [(None,) * len(MISFITS)]
 
 
-def test_a_misfit_fails_the_query_with_its_sentence(store: Any, load: Any) -> None:
-    store.add({"n": 1})
-    item = store.add({"n": "private"})
-    with pytest.raises(Exception, match=f"item {item}: column 'n' of type int cannot hold a string") as caught:
-        load("n int").collect()
-    assert "private" not in str(caught.value)
+def test_permissive_makes_null_of_what_does_not_fit_and_keeps_the_payload(store: Any, rows: Any) -> None:
+    good, bad = {"n": 1, "s": "a"}, {"n": "private", "s": "b", "more": [1.5]}
+    for payload in (good, bad, {"s": "c"}, "text", [{"n": 1}], None):
+        store.add(payload)
+    read = rows("n int, s string, _corrupt string", mode="permissive")
+    assert [row[:2] for row in read] == [(1, "a"), (None, "b"), (None, "c"), *[(None, None)] * 3]
+    assert [row[2] and json.loads(row[2]) for row in read] == [None, bad, None, "text", [{"n": 1}], None]
+    assert read[-1][2] == "null"
+    assert rows("n int", mode="dropmalformed") == [(1,), (None,)]
+    assert rows("n int, _corrupt string", mode="dropmalformed")[0] == (1, None)
 
 
-@pytest.mark.parametrize(
-    ("payload", "words"),
-    [(5, "no document"), (None, "no document"), ("text", "no document"), ([{"n": 1}], "an array")],
-)
-def test_a_payload_without_fields_is_never_a_row_of_nulls(
-    spark: Any, store: Any, reader: Any, payload: Any, words: str
-) -> None:
-    from pyspark.sql.types import StructType
-
-    from mongoq.spark import ColumnMismatch
-
-    store.add({"n": 1})
-    item = store.add(payload)
-    source = reader(StructType.fromDDL("n int"))
-    with pytest.raises(ColumnMismatch, match=f"item {item}: column 'n' .* cannot hold a payload that is {words}"):
-        list(source.read(source.partitions()[0]))
+def test_permissive_makes_null_as_far_inside_as_it_can(store: Any, rows: Any) -> None:
+    store.add({"a": {"n": "x", "m": 1}, "l": [1, "x", 3], "d": {"k": 1, "j": "x"}})
+    [row] = rows("a struct<n:int,m:int>, l array<int>, d map<string,int>", mode="permissive")
+    assert row == ({"n": None, "m": 1}, [1, None, 3], [("k", 1), ("j", None)])
 
 
-def test_a_column_that_admits_no_null_refuses_a_missing_value(store: Any, reader: Any) -> None:
-    from pyspark.sql.types import IntegerType, StructType
-
-    from mongoq.spark import ColumnMismatch
-
-    store.add({})
-    source = reader(StructType().add("n", IntegerType(), nullable=False))
-    with pytest.raises(ColumnMismatch, match="'n' of type int cannot hold a null or missing value"):
-        list(source.read(source.partitions()[0]))
+def test_a_column_that_is_not_null_fails_the_read_in_permissive_too(store: Any, rows: Any) -> None:
+    item = store.add({"m": 1})
+    for mode in ("failfast", "permissive"):
+        with pytest.raises(ColumnMismatch, match=f"item {item}: column 'n' of type int cannot hold a null or missing"):
+            rows("n int NOT NULL, m int", mode=mode)
+    assert rows("n int NOT NULL", mode="dropmalformed") == []
 
 
-def test_a_column_declared_not_null_is_read(store: Any, load: Any) -> None:
-    store.add({"n": 1, "tags": ["x"]})
-    assert [tuple(row) for row in load("n int NOT NULL, tags array<string>").collect()] == [(1, ["x"])]
+def test_a_payload_without_fields_is_never_a_row_of_nulls(store: Any, rows: Any) -> None:
+    for payload, words in [(5, "no document"), (None, "no document"), ("text", "no document"), ([{"n": 1}], "an arr")]:
+        item = store.add(payload)
+        with pytest.raises(ColumnMismatch, match=f"item {item}: column 'n' .* cannot hold a payload that is {words}"):
+            rows("n int")
+        store.collection.delete_one({"_id": item})
 
 
-def test_the_payload_itself_can_have_a_type(store: Any, load: Any) -> None:
+def test_a_foreign_value_in_the_envelope_follows_the_mode(store: Any, rows: Any) -> None:
+    store.add({"n": 1}, priority="high", key=5, when=DatetimeMS(2**50))
+    for column in ("_priority int", "_key string", "_when timestamp"):
+        with pytest.raises(ColumnMismatch, match=f"column '{column.split()[0]}' of type "):
+            rows(column)
+    schema = "_priority int, _key string, _when timestamp, _state string, n int, _corrupt string"
+    assert rows(schema, mode="permissive") == [(None, None, None, "scheduled", 1, '{"n":1}')]
+    assert rows(schema, mode="dropmalformed") == []
+
+
+def test_text_that_is_not_utf8_follows_the_mode(store: Any, rows: Any) -> None:
+    store.add({"n": 1, "s": "a"})
+    item = {"_id": ObjectId(), "q": "orders", "payload": {"n": 2, "s": "XYZ"}, "when": MOMENT}
+    store.collection.insert_one(RawBSONDocument(bson.encode(item).replace(b"XYZ", b"\xff\xfe.")))
+    for schema in ("s string", "payload string", "payload struct<s:string>", "_payload binary"):
+        with pytest.raises(ColumnMismatch, match=f"item {item['_id']}: .* cannot hold text that is not UTF-8"):
+            rows(schema)
+    assert sorted(rows("n int")) == [(1,), (2,)]
+    read = sorted(rows("n int, s string, _corrupt string", mode="permissive"))
+    assert [row[:2] for row in read] == [(1, "a"), (2, None)]
+    assert json.loads(read[1][2]) == {"n": 2, "s": "\ufffd\ufffd."}
+    assert rows("n int, s string", mode="dropmalformed") == [(1, "a")]
+
+
+def test_names_of_fields_are_taken_literally(store: Any, rows: Any) -> None:
+    store.add({"a.b": 1, "$set": 2, "a": {"b": 3}, "with space": 5, "ä`'": 6})
+    assert rows("`a.b` int, `$set` int, a struct<b:int>, `with space` int, `ä``'` int") == [(1, 2, {"b": 3}, 5, 6)]
+
+
+def test_the_payload_itself_can_have_a_type(store: Any, rows: Any) -> None:
     for value in (1, None, 3):
         store.add(value)
-    assert sorted((row.payload or 0) for row in load("payload int").collect()) == [0, 1, 3]
-    assert load("payload string").filter("payload = 'null'").count() == 1
-
-
-def test_names_of_fields_are_taken_literally(store: Any, load: Any) -> None:
-    store.add({"a.b": 1, "$set": 2, "a": {"b": 3}, "_id": 4, "with space": 5, "ä`'": 6})
-    rows = load("`a.b` int, `$set` int, a struct<b:int>, `with space` int, `ä``'` int").collect()
-    assert [tuple(row) for row in rows] == [(1, 2, (3,), 5, 6)]
-
-
-def test_only_what_the_schema_needs_is_fetched(spark: Any, reader: Any) -> None:
-    from pyspark.sql.types import StructType
-
-    from mongoq.spark.read.schema import Columns
-
-    def projection(schema: str) -> set[str]:
-        return set(Columns(StructType.fromDDL(schema)).projection())
-
-    assert projection("a int, b string, _when timestamp") == {"_id", "payload.a", "payload.b", "when"}
-    assert projection("_state string") == {"_id", "when", "reserved", "processed"}
-    assert projection("a int, payload string") == {"_id", "payload"}
-    assert projection("a int, `b.c` int") == {"_id", "payload"}
+    assert rows("payload int") == [(1,), (None,), (3,)]
 
 
 JSON: list[tuple[Any, Any]] = [
@@ -262,56 +247,52 @@ JSON: list[tuple[Any, Any]] = [
 ]  # fmt: skip
 
 
-def test_a_payload_as_json_is_plain(store: Any, load: Any) -> None:
+def test_a_payload_as_json_is_plain(store: Any, rows: Any) -> None:
     for value, _ in JSON:
         store.add(value)
-    rows = load("payload string, _id string").orderBy("_id").collect()
-    assert [json.loads(row.payload) for row in rows] == [plain for _, plain in JSON]
+    assert [json.loads(text) for _, text in sorted(rows("_id string, payload string"))] == [plain for _, plain in JSON]
 
 
-def test_spark_reads_the_json_back(store: Any, load: Any) -> None:
-    store.add(
-        {"n": LONG, "x": math.nan, "price": Decimal128("12.34"), "at": MOMENT, "raw": b"\0\xff", "s": {"k": [1, 2]}}
-    )
-    schema = "n bigint, x double, price decimal(10,2), at timestamp, raw binary, s struct<k:array<int>>"
-    frame = load().selectExpr(f"from_json(payload, '{schema}') AS p", "get_json_object(payload, '$.s.k[1]') AS k")
-    row = frame.selectExpr("p.n", "p.x", "p.price", "unix_millis(p.at) AS ms", "p.raw", "p.s.k AS ks", "k").collect()[0]
-    assert math.isnan(row.x)
-    assert (row.n, row.price, row.ms, row.raw, row.ks, row.k) == (
-        LONG, Decimal("12.34"), int(MOMENT.timestamp() * 1000), bytearray(b"\0\xff"), [1, 2], "2",
-    )  # fmt: skip
-
-
-def of_levels(levels: int, kinds: str) -> str:
-    type = "bigint"
-    for level in reversed(range(levels)):
-        kind = kinds[level % len(kinds)]
-        type = {"s": f"struct<a: {type}>", "l": f"array<{type}>", "m": f"map<string, {type}>"}[kind]
-    return type
-
-
-@pytest.mark.parametrize(
-    ("kinds", "levels", "steps"),
-    [("s", 63, 62), ("s", 120, 62), ("l", 63, 62), ("sl", 80, 62), ("m", 32, 31), ("m", 60, 31), ("ms", 42, 41)],
-)
 def test_a_type_deeper_than_arrow_brings_is_refused_and_a_string_there_holds_the_rest(
-    spark: Any, reader: Any, kinds: str, levels: int, steps: int
+    store: Any, rows: Any, reader: Any
 ) -> None:
-    from pyspark.sql.types import StructType
-
-    path = "c" + "".join(".a" if kinds[level % len(kinds)] == "s" else "[]" for level in range(steps))
-    with pytest.raises(ArgumentInvalid, match=f"schema: field {re.escape(repr(path))} nests deeper than the 62 lev"):
-        reader(StructType.fromDDL(f"n int, c {of_levels(levels, kinds)}"))
-    reader(StructType.fromDDL(f"c {of_levels(steps, kinds)}"))
-
-
-def test_a_string_in_place_of_what_is_too_deep_holds_it_as_json(store: Any, load: Any) -> None:
+    for opening, closing, levels, step, steps in [
+        ("struct<a:", ">", 63, ".a", 62),
+        ("array<", ">", 63, "[]", 62),
+        ("map<string,", ">", 32, "[]", 31),
+    ]:
+        path = re.escape(repr("c" + step * steps))
+        with pytest.raises(ArgumentInvalid, match=f"schema: field {path} nests deeper than the 62 levels"):
+            reader("n int, c " + opening * levels + "int" + closing * levels)
     value: Any = {"n": 7}
     for _ in range(80):
         value = {"a": value}
     store.add(value)
-    type = of_levels(62, "s").replace("bigint", "string")
-    [(inner,)] = load(f"a {type}").collect()
+    [(inner,)] = rows("a " + "struct<a:" * 62 + "string" + ">" * 62)
     for _ in range(62):
         inner = inner["a"]
     assert inner == '{"a":' * 17 + '{"n":7}' + "}" * 17
+
+
+TRAIL = (
+    "array<struct<queue:string,stage:string,by:string,taken:timestamp,settled:timestamp,"
+    "attempts:int,ended:string,to:string>>"
+)
+
+
+def test_the_hops_of_a_trail_are_read_as_the_stages_wrote_them(store: Any, rows: Any) -> None:
+    pipeline = mongoq.Pipeline("orders", errors="orders.errors", trail="payloads")
+    pipeline.stage("raw", to="checked", name="check")(lambda order: order)
+    pipeline.sink("checked", name="bill")(lambda order: None)
+    with mongoq.Broker(store.collection) as broker:
+        broker.queue("checked").configure(history=60)
+        id = broker.queue("raw").push({"sku": "bolt"})
+        pipeline.drain(broker)
+        hops = broker.trail(id)
+    [(read_id, trail)] = rows(f"_id string, _trail {TRAIL}", queue="checked", view="history")
+    assert (read_id, len(trail)) == (str(id), 2)
+    for read, expected in zip(trail, hops or (), strict=True):
+        assert read == {name: getattr(expected, name) for name in read}
+    store.add(1, trail=["scribble", {"queue": "raw"}])
+    store.add(2)
+    assert rows(f"_trail {TRAIL}") == [([],), (None,)]

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import bson
 import pytest
-from bson import Decimal128, Int64, MaxKey, ObjectId, Regex, Timestamp
+from bson import Decimal128, Int64, MaxKey, Regex, Timestamp
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pyspark.sql.types import StructType
 
-from mongoq.errors import ArgumentInvalid
-from mongoq.spark.errors import RowRefused
-from mongoq.spark.write.column_roles import ColumnRoles
-from mongoq.spark.write.write_options import WriteOptions
-from mongoq.spark.write.write_rows import Task, WrittenRows, write
-from tests.spark.tables import Target, table, target_in
+from mongoq.errors import ArgumentInvalid, QueueNameInvalid
+from mongoq.spark import RowRefused
+from tests.spark.tables import Target
 
 MOMENT = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-@pytest.fixture
-def target(spark: Any, store: Any) -> Iterator[Target]:
-    with target_in(store) as target:
-        yield target
-
-
 def test_columns_become_the_fields_of_a_payload(target: Target) -> None:
-    result = target.write("customer string, total double", [("ann", 1.5), ("bob", None)])
-    assert result.pushed == 2
+    target.write("customer string, total double", [("ann", 1.5), ("bob", None)])
     assert sorted(target.payloads, key=str) == [
         {"customer": "ann", "total": 1.5},
         {"customer": "bob", "total": None},
@@ -50,7 +39,7 @@ def test_what_is_pushed_is_handed_out_and_its_id_is_remembered(target: Target) -
     item = queue.reserve()
     assert item.payload == {"n": 1}
     queue.commit(item)
-    assert target.write("n int", [(1,)], once=3600).pushed == 1
+    target.write("n int", [(1,)], once=3600)
     assert queue.size() == 0
 
 
@@ -110,7 +99,7 @@ def test_keys_keep_one_live_item(target: Target) -> None:
     target.write(ddl, [(1, "a"), (2, "a"), (3, "b"), (4, None), (5, None)])
     documents = target.documents
     assert sorted(str(each.get("key")) for each in documents) == ["None", "None", "a", "b"]
-    assert target.write(ddl, [(1, "a"), (2, "a"), (3, "b"), (4, None), (5, None)]).pushed == 5
+    target.write(ddl, [(1, "a"), (2, "a"), (3, "b"), (4, None), (5, None)])
     assert len(target.documents) == 4
 
 
@@ -139,23 +128,10 @@ def test_pushes_reach_the_queues_bound_to_a_topic(target: Target) -> None:
     assert {each["origin"]["queue"] for each in target.documents} == {"news"}
 
 
-def test_settings_of_the_queue_hold(target: Target) -> None:
-    target.broker.queue("orders").configure(history=DAY)
-    target.write("n int", [(1,)])
-    assert target.broker.queue("orders").settings.history == DAY
-
-
 def test_many_rows_go_in_few_commands_and_all_arrive(target: Target) -> None:
     rows = [(n, "x" * (n % 50)) for n in range(3000)]
-    result = target.write("n int, s string", rows[:1700], rows[1700:], batchSize=1000)
-    assert result.pushed == 3000
+    target.write("n int, s string", rows[:1700], rows[1700:], batchSize=1000)
     assert sorted(each["n"] for each in target.payloads) == list(range(3000))
-
-
-def test_a_task_without_rows_sends_nothing(spark: Any) -> None:
-    options = WriteOptions.parse({"uri": "mongodb://127.0.0.1:1/", "to": "q"})
-    layout = ColumnRoles(StructType.fromDDL("n int"), options)
-    assert write([table("n int", [])], layout, options, Task(0), ("a",)) == WrittenRows()
 
 
 GOOD_RAW = bson.encode({"payload": 1})
@@ -186,16 +162,14 @@ REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("ddl", "row", "sentence"), REFUSED, ids=[f"{n}" for n in range(len(REFUSED))])
-def test_a_row_that_cannot_be_stored_is_named_and_not_quoted(
-    target: Target, ddl: str, row: tuple[Any, ...], sentence: str
-) -> None:
-    good = (GOOD_RAW if ddl == "_payload binary" else None, *(None for _ in row[1:]))
-    with pytest.raises(RowRefused, match=f"row 2 of partition 4: {sentence}") as caught:
-        target.write(ddl, [good, good], [row], partition=4)
-    assert "private" not in str(caught.value)
-    assert caught.value.row == 2
-    assert len(target.documents) == 2
+def test_a_row_that_cannot_be_stored_is_named_and_not_quoted(target: Target) -> None:
+    for place, (ddl, row, sentence) in enumerate(REFUSED):
+        good = (GOOD_RAW if ddl == "_payload binary" else None, *(None for _ in row[1:]))
+        with pytest.raises(RowRefused, match=f"row 2 of partition 0: {sentence}") as caught:
+            target.write(ddl, [good, good], [row], label=f"case {place}")
+        assert "private" not in str(caught.value)
+        assert caught.value.row == 2
+    assert len(target.documents) == 2 * len(REFUSED)
 
 
 def test_a_row_without_a_queue_is_named(target: Target) -> None:
@@ -211,17 +185,10 @@ def test_nothing_of_a_slice_is_sent_when_one_of_its_rows_is_refused(target: Targ
     assert target.documents == []
 
 
-def test_ids_look_like_those_of_a_driver_to_the_reader(target: Target, load: Any) -> None:
-    target.write("n int", [(1,), (2,)])
-    rows = load("_id string, n int, _payload binary").collect()
-    assert {ObjectId(row._id) for row in rows} == {each["_id"] for each in target.documents}
-
-
-def test_a_payload_as_bson_is_copied_as_it_is(target: Target, load: Any) -> None:
+def test_a_payload_as_bson_is_copied_as_it_is(target: Target, rows: Any) -> None:
     payload = {"r": Regex("a", 2), "t": Timestamp(1, 2), "i": Int64(5), "d": Decimal128("1.500"), "m": MaxKey()}
     target.broker.queue("orders").push_many([payload, [payload, None]])
-    rows = [(bytes(row._payload),) for row in load("_payload binary").collect()]
-    target.write("_payload binary", rows, to="copies")
+    target.write("_payload binary", rows("_payload binary"), to="copies")
     raw = target.store.collection.with_options(CodecOptions(document_class=RawBSONDocument))
     originals, copies = (
         [each.raw for each in raw.find({"q": q}, {"_id": 0, "payload": 1})] for q in ("orders", "copies")
@@ -230,35 +197,95 @@ def test_a_payload_as_bson_is_copied_as_it_is(target: Target, load: Any) -> None
     assert len(copies) == 2
 
 
-def test_the_bson_of_the_payload_is_not_among_the_default_columns(load: Any) -> None:
-    assert "_payload" not in load().columns
+UNWRITABLE: list[tuple[str, dict[str, Any], str]] = [
+    ("a interval day to second", {}, "column 'a': type interval day to second cannot be written; make it a number"),
+    ("a variant", {}, "column 'a': type variant cannot be written; make it a struct, or JSON text"),
+    ("a struct<b:array<map<int,string>>>", {}, "column 'a': type map<int,string> cannot be written: the keys"),
+    ("a int, _prority int", {}, "schema: no columns of the envelope: '_prority'; it has _attempts, _by"),
+    ("a int, payload string", {}, "schema: columns 'payload', 'a' make several payloads; drop some"),
+    ("_payload binary, payload string", {}, "columns '_payload', 'payload' make several payloads"),
+    ("_q string, _state string", {}, "schema: no column makes the payload"),
+    ("a int", {"fields": '["b"]'}, "fields: there is no column 'b'; there are a"),
+    ("a int", {"idColumn": "b"}, "idColumn: there is no column 'b'"),
+    ("a double", {"idColumn": "a"}, "idColumn: column 'a': type double makes no id; cast it to a string"),
+    ("a int, _sequence int", {}, "column '_sequence' is to be a string of 1 to 1,024 bytes, not int"),
+    ("a int, _priority string", {}, r"column '_priority' is to be an integer from -100 .*, not string"),
+    ("a int, _headers map<string,int>", {}, "column '_headers' is to be a map of strings to strings"),
+    ("a int, _token int, _id string", {}, "column '_token' is to be a string, not int"),
+    ("_payload string", {}, "column '_payload' is to be a binary, not string"),
+    ("a int", {"to": None}, "to: this option is missing: the queue to push to; or add a column '_to'"),
+    ("`$ref` string, `$id` int", {}, "fields '\\$ref' and '\\$id' together would come back as a DBRef"),
+]
 
 
-@pytest.mark.parametrize(
-    ("ddl", "options", "sentence"),
-    [
-        ("a interval day to second", {}, "column 'a': type interval day to second cannot be written; make it a number"),
-        ("a variant", {}, "column 'a': type variant cannot be written; make it a struct, or JSON text"),
-        ("a struct<b:array<map<int,string>>>", {}, "column 'a': type map<int,string> cannot be written: the keys"),
-        ("a int, _prority int", {}, "schema: no columns of the envelope: '_prority'; it has _attempts, _by"),
-        ("a int, payload string", {}, "schema: columns 'payload', 'a' make several payloads; drop some"),
-        ("_payload binary, payload string", {}, "columns '_payload', 'payload' make several payloads"),
-        ("_q string, _state string", {}, "schema: no column makes the payload"),
-        ("a int", {"fields": '["b"]'}, "fields: there is no column 'b'; there are a"),
-        ("a int", {"idColumn": "b"}, "idColumn: there is no column 'b'"),
-        ("a double", {"idColumn": "a"}, "idColumn: column 'a': type double makes no id; cast it to a string"),
-        ("a int, _sequence int", {}, "column '_sequence' is to be a string of 1 to 1,024 bytes, not int"),
-        ("a int, _priority string", {}, r"column '_priority' is to be an integer from -100 .*, not string"),
-        ("a int, _headers map<string,int>", {}, "column '_headers' is to be a map of strings to strings"),
-        ("a int, _token int, _id string", {}, "column '_token' is to be a string, not int"),
-        ("_payload string", {}, "column '_payload' is to be a binary, not string"),
-        ("a int", {"to": None}, "to: this option is missing: the queue to push to; or add a column '_to'"),
-        ("`$ref` string, `$id` int", {}, "fields '\\$ref' and '\\$id' together would come back as a DBRef"),
-    ],
-)
-def test_a_column_that_cannot_be_written_is_named(
-    target: Target, ddl: str, options: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(ArgumentInvalid, match=sentence):
-        target.write(ddl, **{"to": "orders", **options})
+def test_a_column_that_cannot_be_written_is_named(target: Target) -> None:
+    for ddl, options, sentence in UNWRITABLE:
+        with pytest.raises(ArgumentInvalid, match=sentence):
+            target.writer(ddl, **options)
     assert target.store.collection.count_documents({}) == 0
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"uri": ""}, "uri: this option is empty"),
+    ({"to": ""}, "to: a queue name cannot be empty"),
+    ({"queue": "x"}, "queue: not an option of format mongoq, which has uri, database, collection, to"),
+    ({"pritority": "1"}, "pritority: not an option of format mongoq"),
+    ({"path": "/x"}, "path: '/x' and the option to"),
+    ({"delay": "-1"}, "delay: a number of seconds"),
+    ({"delay": "1e12"}, "delay: cannot be longer than 36525 days"),
+    ({"delay": "1", "when": "2026-11-20T08:30:00Z"}, "when: delay and when say both"),
+    ({"when": "2026-11-20T08:30:00"}, "when: a time in ISO 8601 with an offset"),
+    ({"priority": "101"}, r"priority: a whole number from -100 \(first\) to 100 \(last\), not '101'"),
+    ({"priority": "1.5"}, "priority: a whole number"),
+    ({"fields": "a, b"}, "fields: a list of names as JSON"),
+    ({"idColumn": " "}, "idColumn: this option is empty"),
+    ({"label": "x" * 101}, "label: 101 bytes in UTF-8, and 100 is the limit"),
+    ({"once": "0.0001"}, "once: must be a millisecond or longer"),
+    ({"carry": '["state"]'}, "carry: some of when, key, priority, headers, not 'state'"),
+    ({"settle": "yes"}, "settle: one of true, false, not 'yes'"),
+    ({"lost": "drop"}, "lost: one of ignore, fail, not 'drop'"),
+    ({"batchSize": "10001"}, "batchSize: a whole number from 1 to 10,000"),
+    ({"expires": "0"}, "expires: a number of seconds"),
+    ({"expires": "60", "delay": "60"}, "expires: items wait 60.0 seconds"),
+]
+
+
+def test_a_bad_option_is_named(target: Target) -> None:
+    for options, sentence in BAD:
+        with pytest.raises((ArgumentInvalid, QueueNameInvalid), match=sentence):
+            target.writer("n int", **options)
+    with pytest.raises(ArgumentInvalid, match="mode: rows are pushed to a queue, and overwrite nothing"):
+        target.writer("n int", overwrite=True)
+    assert target.store.uri not in repr(target.writer("n int"))
+
+
+def test_names_of_options_come_in_any_case(target: Target) -> None:
+    target.write("n int, _key string", [(1, "a")], PRIORITY="-7", IDCOLUMN="n", Fields='["_key"]', Settle="FALSE")
+    [document] = target.documents
+    assert (document["priority"], document["payload"]) == (-7, {"_key": "a"})
+
+
+EVERY = (
+    "s string, b boolean, i8 byte, i16 short, i32 int, i64 long, f float, d double, dec decimal(38,10), day date, "
+    "at timestamp, wall timestamp_ntz, raw binary, l array<int>, m map<string,int>, t struct<a:int,b:array<string>>"
+)
+
+
+def test_what_is_written_is_read_equal(target: Target, rows: Any) -> None:
+    wall = datetime(1969, 12, 31, 23, 59, 59, 999_000)
+    values = ("\u017c\0", True, -128, 32767, -(2**31), 2**63 - 1, 0.5, 5e-324, Decimal("1.5"), wall.date(),
+              wall.replace(tzinfo=UTC), wall, b"\0\xff", [1, None], [("k", 1)], {"a": None, "b": ["x"]})  # fmt: skip
+    target.write(EVERY, [values, (None,) * len(values)])
+    first, second = sorted(rows(EVERY), key=lambda row: row[0] is None)
+    assert first == values
+    assert second == (None,) * len(values)
+    assert target.documents[0]["payload"].keys() == {name.split()[0] for name in EVERY.split(", ")}
+    fine = wall.replace(microsecond=999_999, tzinfo=UTC)
+    target.write("at timestamp", [(fine,)], to="cut")
+    assert rows("at timestamp", queue="cut") == [(wall.replace(tzinfo=UTC),)]
+
+
+def test_types_nested_deeper_than_arrow_brings_are_refused_with_the_path(target: Target) -> None:
+    path = re.escape("'c" + "[]" * 62 + "'")
+    with pytest.raises(ArgumentInvalid, match=f"schema: field {path} nests deeper than the 62 levels .*; .*to_json"):
+        target.writer("c " + "array<" * 63 + "int" + ">" * 63)

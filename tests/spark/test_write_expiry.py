@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.spark.errors import RowRefused
-from mongoq.spark.write.write_options import WriteOptions
-from tests.spark.tables import Target, target_in
+from mongoq.spark import RowRefused
+from tests.spark.tables import Target
 
 OVER, FAR = datetime(2020, 1, 1, tzinfo=UTC), datetime(2090, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def target(spark: Any, store: Any) -> Iterator[Target]:
-    with target_in(store) as target:
-        yield target
 
 
 def times(target: Target) -> dict[int, datetime | None]:
@@ -29,7 +21,7 @@ def times(target: Target) -> dict[int, datetime | None]:
 
 def test_rows_have_their_times(target: Target) -> None:
     rows = [(n, [OVER, FAR, None][n % 3]) for n in range(9)]
-    assert target.write("n int, _start_by timestamp", rows[:5], rows[5:]).pushed == 9
+    target.write("n int, _start_by timestamp", rows[:5], rows[5:])
     assert times(target) == dict(rows)
     assert sorted(item.payload["n"] for item in target.broker.queue("orders").reserve_many(9)) == [1, 2, 4, 5, 7, 8]
 
@@ -57,7 +49,7 @@ def test_a_moved_item_has_the_time_of_its_row(target: Target) -> None:
         (str(item.id), str(item.token), "priced", item.payload["n"], at)
         for item, at in zip(items, [OVER, FAR, None], strict=True)
     ]
-    assert target.write(ddl, rows, to=None).settled == 3
+    target.write(ddl, rows, to=None)
     assert times(target) == {0: OVER, 1: FAR, 2: None}
 
 
@@ -74,19 +66,6 @@ def test_a_row_that_could_never_start_is_refused(
     with pytest.raises(RowRefused, match=f"row 0 .*column '{column}': the item is due only after"):
         target.write(ddl, [row], **options)
     assert target.documents == []
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"expires": "0"}, "expires: a number of seconds"),
-        ({"expires": "soon"}, "expires: a number of seconds"),
-        ({"expires": "60", "delay": "60"}, "expires: items wait 60.0 seconds"),
-    ],
-)
-def test_an_option_that_cannot_be_used_is_refused(options: dict[str, str], problem: str) -> None:
-    with pytest.raises(ArgumentInvalid, match=problem):
-        WriteOptions.parse({"uri": "mongodb://127.0.0.1:1/", "to": "q", **options})
 
 
 def test_a_column_of_another_type_is_refused(target: Target) -> None:

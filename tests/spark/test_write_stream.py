@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.tables import Target, target_in
-
-
-@pytest.fixture
-def target(spark: Any, store: Any) -> Iterator[Target]:
-    with target_in(store) as target:
-        yield target
+from tests.spark.tables import Target
 
 
 class Files:
@@ -62,19 +56,6 @@ def run(target: Target, files: Files) -> Callable[..., None]:
     return run
 
 
-def test_a_batch_that_is_written_again_pushes_nothing_twice(target: Target, files: Files, run: Any) -> None:
-    rows = [{"n": n % 5} for n in range(20)]
-    files.add(*rows)
-    for _ in range(2):
-        run(files.read("n int"))
-        assert Counter(each["n"] for each in target.payloads) == Counter(row["n"] for row in rows)
-        files.forget_the_commit_of(0)
-    run(files.read("n int"))
-    files.add(*rows)
-    run(files.read("n int"), queryName="named")
-    assert len(target.documents) == 40
-
-
 def test_rows_are_settled_once_and_others_pushed(target: Target, files: Files, run: Any) -> None:
     queue = target.broker.queue("raw")
     queue.push_many([{"n": n} for n in range(10)])
@@ -96,13 +77,6 @@ def test_the_output_mode_is_append(target: Target, files: Files, run: Any) -> No
     with pytest.raises(Exception, match="mode: rows are pushed to a queue, and overwrite nothing"):
         run(counts, mode="complete")
     assert target.documents == []
-
-
-def test_bad_input_of_a_stream_is_a_sentence_before_a_task_starts(files: Files, run: Any) -> None:
-    files.add({"n": 1})
-    with pytest.raises(Exception, match="lost: one of ignore, fail, not 'drop'") as caught:
-        run(files.read("n int"), lost="drop")
-    assert "Job aborted" not in str(caught.value)
 
 
 def test_foreach_batch_writes_once_under_a_label(target: Target, files: Files, run: Any) -> None:

@@ -125,7 +125,7 @@ def each_api(request: pytest.FixtureRequest, uri: str, database: str, open_app: 
     runner.run(other.close())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A browser without a window; it can reach this machine only."""
     from selenium import webdriver
@@ -210,3 +210,39 @@ def list_all(api: Api, path: str, **parameters: Any) -> list[Any]:
         if answer["next"] is None:
             return items
         cursor = {"cursor": answer["next"]}
+
+
+def make_pipeline(name: str = "flights") -> mongoq.Pipeline:
+    """A pipeline with a source, two stages, failures, and a way back."""
+    pipeline = mongoq.Pipeline(name, errors="flights.errors")
+
+    @pipeline.source(to="raw", name="files")
+    def read(position: Any) -> Any:
+        yield from ()
+
+    @pipeline.stage("raw", to="checked", name="check")
+    def check(flight: Any) -> Any:
+        if flight is None:
+            raise ValueError("no flight")
+        return flight
+
+    @pipeline.stage("checked", to="raw", name="again")
+    def again(flight: Any) -> Any:
+        return flight
+
+    return pipeline
+
+
+@pytest.fixture
+def freeze_clock() -> Callable[[Api], Callable[[float], None]]:
+    """Stops the clock of an app's readings, and returns what moves it on.
+
+    An app tells rates when it has been looking for two minutes, and takes no clock from a user.
+    """
+
+    def freeze(api: Api) -> Callable[[float], None]:
+        now = [1_000.0]
+        api.app.state.feed._read.__self__._reading._clock = lambda: now[0]
+        return lambda seconds: now.append(now.pop() + seconds)
+
+    return freeze

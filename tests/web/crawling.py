@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from html import unescape
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 import mongoq
+
+if TYPE_CHECKING:
+    import httpx
 
 ADDRESS = re.compile(r'\b(href|src|action|data-events)="([^"]*)"')
 MAX_PAGES = 60

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-
-import mongoq
-from mongoq.web import create_app
+from typing import Any
 
 PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
 ROW = re.compile(r"^\| (`/api/[^|]*) \| ([^|]*) \|([^|]*)\|$", re.MULTILINE)
 NAME = re.compile(r"`(\w+)`")
 
 
-def test_the_page_names_the_fields_of_each_body(broker: mongoq.Broker) -> None:
+def test_the_page_names_the_fields_of_each_body(make_app: Callable[[], Any]) -> None:
     shown = {
         path: (set(NAME.findall(needed)), set(NAME.findall(optional)))
         for paths, needed, optional in ROW.findall(PAGE.read_text())
         for path in re.findall(r"`(/api/[\w/]+)`", paths)
     }
-    described = create_app(broker).openapi()
+    described = make_app().openapi()
     taken = {}
     for path, calls in described["paths"].items():
         if path.startswith("/api/") and "post" in calls:

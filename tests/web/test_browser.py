@@ -12,17 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
-
 import mongoq
-from mongoq.web import Users, create_app
 from tests.waiting import until
 from tests.web.chromium import click, needs_browser, texts
 
 pytestmark = needs_browser
-SECRETS = {"ada": "a-secret-of-ada", "bob": "a-secret-of-bob"}
-USERS = "ada:act:a-secret-of-ada\nbob:read:a-secret-of-bob"
+ENTER = "\ue007"
 
 
 HANDLER = """\
@@ -47,27 +42,26 @@ def save_picture(browser: Any, name: str) -> None:
 
 
 def test_a_failing_item_is_found_explained_and_sent_back(
-    browser: Any, serve: Callable[[Any], str], broker: mongoq.Broker
+    browser: Any, serve: Callable[[Any], str], make_app: Callable[..., Any], broker: mongoq.Broker
 ) -> None:
     """A queue fills while somebody looks; three letters go back after a fix, and are done."""
     queue = broker.queue("orders", max_retries=0, history=3600)
     broker.queue("mails").push_many(range(40))
     broker.queue("mails").pause()
-    place = serve(create_app(broker, access="act"))
+    place = serve(make_app(access="act"))
     browser.get(f"http://{place}/")
     browser.delete_all_cookies()  # those of other tests on this machine
     browser.refresh()
     until(lambda: "numbers are live" in texts(browser, "#live"))
     assert "orders" not in texts(browser, "tbody th a")
     queue.push_many([{"id": number, "city": "Paris" if number % 2 else None} for number in range(6)])
-    until(lambda: "orders" in texts(browser, "tbody th a"))
-
     is_fixed = threading.Event()
     ship = make_handler(is_fixed)
     worker = mongoq.Worker(broker)
     worker.consumer("orders", max_retries=0)(ship)
     worker.run(drain=True)
-    until(lambda: "3" in texts(browser, "tbody td a"))
+    until(lambda: "3" in texts(browser, "tbody td a"))  # the page renews itself
+    assert "orders" in texts(browser, "tbody th a")
     assert "What is shown here" in texts(browser, "section h2")
     browser.refresh()
     assert texts(browser, "section h2") == []
@@ -86,7 +80,7 @@ def test_a_failing_item_is_found_explained_and_sent_back(
     browser.execute_script("document.querySelectorAll('input[type=checkbox]').forEach(box => box.click())")
     click(browser, "button", "Send the selected letters back")
     until(lambda: texts(browser, "h1") == ["Send 3 letters back to their queues, orders.dead?"])
-    browser.switch_to.active_element.send_keys(Keys.ENTER)
+    browser.switch_to.active_element.send_keys(ENTER)
     until(lambda: "3 letters of orders.dead went back" in browser.page_source)
     worker = mongoq.Worker(broker)
     worker.consumer("orders", max_retries=0)(ship)
@@ -96,38 +90,24 @@ def test_a_failing_item_is_found_explained_and_sent_back(
     assert queue.dead.size() == 0
 
 
-def test_a_reader_has_no_buttons(browser: Any, serve: Callable[[Any], str], broker: mongoq.Broker) -> None:
-    queue = broker.queue("orders", max_retries=0)
-    queue.push(1)
-    queue.bury(queue.reserve(), reason="no such city")  # type: ignore[arg-type]  # there is an item
-    place = serve(create_app(broker, access=Users(USERS)))
-    for user, buttons in (("bob", 0), ("ada", 4)):
-        browser.get(f"http://{user}:{SECRETS[user]}@{place}/letters?queue=orders")
-        assert len(texts(browser, "form[method=post] button")) == buttons
-    answer = browser.execute_async_script(
-        "fetch(location.origin + '/api/letters/drop', {method: 'POST', headers: {'content-type': 'application/json', "
-        "authorization: 'Basic ' + btoa('bob:a-secret-of-bob')}, body: '{\"queue\": \"orders\"}'})"
-        ".then(answer => arguments[0](answer.status))"
-    )
-    assert (answer, queue.dead.size()) == (403, 1)
-
-
-def test_hostile_payloads_stay_text(browser: Any, serve: Callable[[Any], str], broker: mongoq.Broker) -> None:
+def test_hostile_payloads_stay_text(
+    browser: Any, serve: Callable[[Any], str], make_app: Callable[..., Any], broker: mongoq.Broker
+) -> None:
     evil = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
     queue = broker.queue(evil[:60], max_retries=0)
-    for payload in (evil, {"__proto__": {"hacked": 1}}, "javascript:window.hacked=1", "a\u202eb", "x" * 5_000_000):
+    for payload in (evil, {"__proto__": {"hacked": 1}}, "javascript:window.hacked=1", "a\u202eb"):
         queue.push({"note": payload}, headers={"x": evil})
         queue.bury(queue.reserve(), reason=evil, error=evil)  # type: ignore[arg-type]  # there is an item
-    place = serve(create_app(broker, access="act"))
+    place = serve(make_app(access="act"))
     browser.get(f"http://{place}/")
-    addresses = [link.get_attribute("href") for link in browser.find_elements(By.CSS_SELECTOR, "main a")]
+    addresses = [link.get_attribute("href") for link in browser.find_elements("css selector", "main a")]
     browser.get(next(address for address in addresses if "/letters" in address))
-    addresses += [link.get_attribute("href") for link in browser.find_elements(By.CSS_SELECTOR, "main a")]
-    assert len(addresses) >= 8
+    addresses += [link.get_attribute("href") for link in browser.find_elements("css selector", "main a")]
+    assert len(addresses) >= 7
     for address in dict.fromkeys(addresses):
         assert address.startswith(f"http://{place}/")
         browser.get(address)
         assert browser.execute_script("return window.hacked === undefined && ({}).hacked === undefined")
-        assert browser.find_elements(By.CSS_SELECTOR, "main img, main script") == []
+        assert browser.find_elements("css selector", "main img, main script") == []
     complaints = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert [text for text in complaints if "Content Security Policy" in text] == []

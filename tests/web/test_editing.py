@@ -12,15 +12,13 @@ from uuid import UUID
 import bson
 import pytest
 from bson import Decimal128, Int64, ObjectId, Regex
-from pymongo import MongoClient
+from bson.binary import UuidRepresentation
+from bson.codec_options import CodecOptions
 
 import mongoq
-from mongoq.model.encoding.extended_json import read_json
-from mongoq.web import create_app
-from mongoq.web.pages.editing import BYTES, MAX_EDITED_CHARACTERS, NotEditable, edit_text, find_differences
-from tests.web.conftest import Api
-from tests.web.test_pages import HTML, open_page, read_form
+from tests.web.conftest import HTML, Api, open_page, read_form
 
+BYTES = CodecOptions[Any](uuid_representation=UuidRepresentation.STANDARD)
 TYPED = {
     "small long": Int64(7),
     "int": 7,
@@ -53,7 +51,7 @@ def id(queue: mongoq.Queue[Any]) -> str:
 
 
 def test_a_payload_is_edited_seen_and_pushed_with_its_types(
-    each_api: Api, broker: mongoq.Broker, client: MongoClient[Any], database: str, id: str
+    each_api: Api, broker: mongoq.Broker, raw: Any, id: str
 ) -> None:
     assert f'href="/edit?id={id}"' in open_page(each_api, "/item", id=id)
     text = read_text(open_page(each_api, "/edit", id=id))
@@ -68,7 +66,7 @@ def test_a_payload_is_edited_seen_and_pushed_with_its_types(
     form = read_form(asked.text[: asked.text.index("Edit it further")])
     done = each_api.request("POST", "/edit", data=form, headers=HTML)
     assert "1 copy with the edited payload was pushed to again." in done.text
-    [stored] = client[database]["mongoq"].find({"q": "again", "when": {"$exists": True}})
+    [stored] = raw.find({"q": "again", "when": {"$exists": True}})
     expected = {**TYPED, "int": "7", "lines": [{**TYPED["lines"][0], "city": "Bern"}, *TYPED["lines"][1:]]}  # type: ignore[index]
     assert bson.encode(stored["payload"], codec_options=BYTES) == bson.encode(expected, codec_options=BYTES)
     again = each_api.request("POST", "/edit", data=form, headers=HTML)
@@ -78,9 +76,8 @@ def test_a_payload_is_edited_seen_and_pushed_with_its_types(
     assert broker.queue("again").size() == 2
 
 
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
+def test_what_cannot_be_used_is_explained_beside_its_field(api: Api, queue: mongoq.Queue[Any], id: str) -> None:
+    for fields, problem in (
         ({"payload": '{"a": 1'}, "not valid JSON: Expecting ',' delimiter: line 1 column 8"),
         ({"payload": '{"a": {"$oid": "x"}}'}, "extended JSON that means no value"),
         ({"payload": '{"a": 1, "a": 2}'}, "name 'a' occurs twice"),
@@ -89,19 +86,14 @@ def test_a_payload_is_edited_seen_and_pushed_with_its_types(
         ({"payload": '{"a": 9999999999999999999999}'}, "payload.a"),
         ({"payload": "1", "to": "$x"}, "cannot begin with"),
         ({"payload": "1", "label": "x" * 3000}, "bytes"),
-    ],
-)
-def test_what_cannot_be_used_is_explained_beside_its_field(
-    api: Api, queue: mongoq.Queue[Any], fields: dict[str, str], problem: str
-) -> None:
-    id, name = str(queue.push(TYPED)), list(fields)[-1]
-    queue.pop()
-    for confirmed in ({}, {"confirmed": "yes"}):
-        answer = send(api, id=id, **fields, **confirmed)
-        assert (answer.status_code, answer.headers["content-type"][:9]) == (422, "text/html")
-        [beside] = re.findall(rf'id="problem-{name}">([^<]*)<', answer.text)
-        assert problem in unescape(beside)
-        assert read_text(answer.text) == fields["payload"]
+    ):
+        name = list(fields)[-1]
+        for confirmed in ({}, {"confirmed": "yes"}):
+            answer = send(api, id=id, **fields, **confirmed)
+            assert (answer.status_code, answer.headers["content-type"][:9]) == (422, "text/html")
+            [beside] = re.findall(rf'id="problem-{name}">([^<]*)<', answer.text)
+            assert problem in unescape(beside)
+            assert read_text(answer.text) == fields["payload"]
     assert queue.size() == 0
 
 
@@ -116,48 +108,58 @@ def test_only_what_was_processed_is_edited(api: Api, broker: mongoq.Broker, queu
     assert (queue.size(), other.size()) == (1, 0)
 
 
-def test_a_reader_has_no_editor(open_api: Callable[..., Api], broker: mongoq.Broker, id: str) -> None:
-    api = open_api(create_app(broker))
+def test_a_reader_has_no_editor(open_app: Callable[..., Api], id: str) -> None:
+    api = open_app()
     assert "/edit" not in open_page(api, "/item", id=id)
     assert api.request("GET", f"/edit?id={id}", headers=HTML).status_code == 403
     assert send(api, id=id, payload="3", confirmed="yes").status_code == 403
 
 
-def test_a_payload_that_json_would_change_is_not_edited(api: Api, queue: mongoq.Queue[Any]) -> None:
-    id = queue.push({"note": "x" * MAX_EDITED_CHARACTERS})
+def test_a_payload_is_read_from_the_form_as_it_was(api: Api, queue: mongoq.Queue[Any], raw: Any) -> None:
+    payloads: list[Any] = [
+        *(Int64(-5), 5, 5.0, "x", True, [1, [2]], {"$set": {"a.b": 1}}, {"": Regex("a.b", "i")}),
+    ]
+    for payload in payloads:
+        id = str(queue.push(payload))
+        queue.pop()
+        text = read_text(open_page(api, "/edit", id=id))
+        assert send(api, id=id, payload=text, confirmed="yes", to="again").status_code == 200, payload
+        [stored] = raw.find({"q": "again", "when": {"$exists": True}})
+        assert bson.encode({"v": stored["payload"]}) == bson.encode({"v": payload})
+        raw.delete_many({"q": "again", "when": {"$exists": True}})
+
+
+def test_what_only_looks_like_extended_json_or_is_too_long_is_not_edited(api: Api, queue: mongoq.Queue[Any]) -> None:
+    for payload, problem in (
+        ({"a": {"$oid": "65f0c0ffee65f0c0ffee0001"}}, "would change the types"),
+        ({"$numberLong": "7"}, "would change the types"),
+        ({"$date": "soon"}, "would change the types"),
+        ({"note": "x" * 500_000}, "a form takes 500,000 at most"),
+    ):
+        id = queue.push(payload)
+        queue.pop()
+        answer = api.request("GET", f"/edit?id={id}", headers=HTML)
+        assert (answer.status_code, problem in answer.text) == (409, True), answer.text
+
+
+def test_differences_have_paths_and_types(api: Api, queue: mongoq.Queue[Any]) -> None:
+    id = str(queue.push({"a": 1, "b": [1, {"c": None}], "gone": 1, "same": 2**40}))
     queue.pop()
-    answer = api.request("GET", f"/edit?id={id}", headers=HTML)
-    assert (answer.status_code, "a form takes 500,000 at most" in answer.text) == (409, True)
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [TYPED, Int64(-5), 5, 5.0, "x", True, [1, [2]], {"$set": {"a.b": 1}}, {"": Regex("a.b", "i")}],
-)
-def test_a_payload_is_read_from_the_form_as_it_was(payload: Any) -> None:
-    text = edit_text(payload)
-    assert bson.encode({"v": read_json(text)}, codec_options=BYTES) == bson.encode({"v": payload}, codec_options=BYTES)
-
-
-@pytest.mark.parametrize(
-    "payload", [{"a": {"$oid": "65f0c0ffee65f0c0ffee0001"}}, {"$numberLong": "7"}, {"$date": "soon"}]
-)
-def test_what_only_looks_like_extended_json_is_not_edited(payload: Any) -> None:
-    with pytest.raises(NotEditable, match="would change the types"):
-        edit_text(payload)
-
-
-def test_differences_have_paths_and_types() -> None:
-    before = {"a": 1, "b": [1, {"c": None}], "d": float("nan"), "gone": 1, "big": 2**40}
-    after = {"a": Int64(1), "b": [1, {"c": 0.5}, 3], "d": float("nan"), "new": [], "big": Int64(2**40)}
-    found = {
-        each.path: (each.kind_before, each.kind_after, each.is_other_type) for each in find_differences(before, after)
+    after = '{"a": {"$numberLong": "1"}, "b": [1, {"c": 0.5}, 3], "new": [], "same": 1099511627776}'
+    page = send(api, id=id, payload=after).text
+    rows = [
+        [
+            " ".join(unescape(re.sub(r"<[^>]+>", "", cell)).split())
+            for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)
+        ]
+        for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    ]
+    seen = {row[0]: " ".join(row[1:]) for row in rows}
+    assert {path: seen.get(path) for path in ("a", "b[1].c", "b[2]", "gone", "new", "same")} == {
+        "a": "1 int 1 long, another type",
+        "b[1].c": "null null 0.5 double, another type",
+        "b[2]": "not there 3 int",
+        "gone": "1 int left out",
+        "new": "not there [] array",
+        "same": None,
     }
-    assert found == {
-        "a": ("int", "long", True),
-        "b[1].c": ("null", "double", True),
-        "b[2]": ("", "int", False),
-        "gone": ("int", "", False),
-        "new": ("", "array", False),
-    }
-    assert [each.path for each in find_differences(1, [])] == [""]

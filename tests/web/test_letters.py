@@ -99,6 +99,7 @@ def test_two_callers_send_each_letter_once(open_app: Callable[..., Api], queue: 
     assert (queue.size(), queue.dead.size()) == (100, 0)
 
 
+@pytest.mark.prove  # it writes 100,000 items
 @pytest.mark.parametrize(
     ("path", "form"),
     [
@@ -140,23 +141,23 @@ def test_the_history_is_searched_and_replayed(each_api: Api, broker: mongoq.Brok
 
 
 def test_the_calls_of_ziggurat_work_on_dead_letters(
-    each_api: Api, broker: mongoq.Broker, queue: mongoq.Queue[Any], letters: mongoq.DeadQueue
+    api: Api, broker: mongoq.Broker, queue: mongoq.Queue[Any], letters: mongoq.DeadQueue
 ) -> None:
-    listed = each_api.request("GET", "/v1/dead_set?count=2&topic-entity=orders&channel=")
+    listed = api.request("GET", "/v1/dead_set?count=2&topic-entity=orders&channel=")
     assert listed.json() == {"messages": [0, 1]}
-    replayed = each_api.post("/v1/dead_set/replay", count="3", topic_entity="orders")
+    replayed = api.post("/v1/dead_set/replay", count="3", topic_entity="orders")
     assert (replayed.status_code, queue.size(), letters.size()) == (200, 3, 3)
-    deleted = each_api.request("DELETE", "/v1/dead_set?count=2&topic-entity=orders")
+    deleted = api.request("DELETE", "/v1/dead_set?count=2&topic-entity=orders")
     assert (deleted.status_code, letters.size()) == (200, 1)
     for query in ("", "count=0&topic-entity=orders", "count=x&topic-entity=orders", "count=3"):
         for method in ("GET", "DELETE"):
-            answer = each_api.request(method, f"/v1/dead_set?{query}")
+            answer = api.request(method, f"/v1/dead_set?{query}")
             assert (answer.status_code, list(answer.json())) == (400, ["error"])
     assert letters.size() == 1
-    unknown = each_api.request("GET", "/v1/dead_set?count=1&topic-entity=oders")
+    unknown = api.request("GET", "/v1/dead_set?count=1&topic-entity=oders")
     assert (unknown.status_code, list(unknown.json())) == (404, ["error"])
     bury(broker.queue("orders.fast"), *("x" * 6_000_000 for _ in range(4)))
-    large = each_api.request("GET", "/v1/dead_set?count=4&topic-entity=orders&channel=fast")
+    large = api.request("GET", "/v1/dead_set?count=4&topic-entity=orders&channel=fast")
     assert (large.status_code, 0 < len(large.json()["messages"]) < 4, len(large.content) < 17_000_000) == (
         200, True, True,
     )  # fmt: skip

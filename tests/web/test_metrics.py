@@ -14,10 +14,10 @@ from tests.web.conftest import Api, make_users
 ACCEPT = {"Accept": "text/html,text/plain"}
 
 
-def test_a_scrape_has_the_state_of_all_queues(each_api: Api, queue: mongoq.Queue[Any]) -> None:
+def test_a_scrape_has_the_state_of_all_queues(api: Api, queue: mongoq.Queue[Any]) -> None:
     queue.push_many(range(3))
     queue.reserve()
-    answer = each_api.request("GET", "/metrics", headers=ACCEPT)
+    answer = api.request("GET", "/metrics", headers=ACCEPT)
     assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/plain")
     for sample in (
         "mongoq_up 1.0",

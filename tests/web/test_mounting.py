@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 import mongoq
@@ -94,6 +93,8 @@ def filled(broker: mongoq.Broker) -> mongoq.Broker:
 @pytest.mark.prove
 @pytest.mark.parametrize("name", ["in_fastapi", "in_starlette"])
 def test_an_app_that_is_mounted_works_below_its_prefix(serve: Serve, filled: mongoq.Broker, name: str) -> None:
+    import httpx
+
     with httpx.Client(base_url=serve(name, "app"), timeout=60) as client:
         for path in ("/queues/", "/queues/api/queues", "/queues/static/style.css", "/queues/events"):
             assert client.get(path).status_code == 403
@@ -110,6 +111,8 @@ def test_sessions_of_django_decide(serve: Serve, tmp_path: Path, filled: mongoq.
     command = [sys.executable, "-c", USERS]
     made = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     sessions = dict(zip(("eve", "bob", "ada"), made.stdout.split(), strict=True))
+    import httpx
+
     with httpx.Client(base_url=serve("in_django", "application"), timeout=60) as client:
 
         def ask(session: str | None) -> tuple[int, int]:

@@ -10,38 +10,14 @@ from typing import Any
 import pytest
 
 import mongoq
-from mongoq.web import create_app
-from mongoq.web.pipelines import make_drawing
-from tests.web.conftest import Api
-from tests.web.test_pages import open_page, read_form, send_form
+from tests.web.conftest import HTML, Api, make_pipeline, open_page, read_form, send_form
 
 HOSTILE = "<script>alert(1)</script>"
 
 
-def make_pipeline(name: str = "flights") -> mongoq.Pipeline:
-    """A pipeline with a source, two stages, failures, and a way back."""
-    pipeline = mongoq.Pipeline(name, errors="flights.errors")
-
-    @pipeline.source(to="raw", name="files")
-    def read(position: Any) -> Any:
-        yield from ()
-
-    @pipeline.stage("raw", to="checked", name="check")
-    def check(flight: Any) -> Any:
-        if flight is None:
-            raise ValueError("no flight")
-        return flight
-
-    @pipeline.stage("checked", to="raw", name="again")
-    def again(flight: Any) -> Any:
-        return flight
-
-    return pipeline
-
-
 @pytest.fixture
-def api(open_api: Callable[..., Api], broker: mongoq.Broker) -> Api:
-    return open_api(create_app(broker, access="act", pipelines=[make_pipeline(), make_pipeline(HOSTILE)]))
+def api(open_app: Callable[..., Api]) -> Api:
+    return open_app(access="act", pipelines=[make_pipeline(), make_pipeline(HOSTILE)])
 
 
 def test_edges_have_the_numbers_of_their_items(api: Api, broker: mongoq.Broker) -> None:
@@ -72,20 +48,10 @@ def test_the_picture_shows_all_nodes_and_numbers(api: Api, broker: mongoq.Broker
     assert "<script>alert" not in open_page(api, "/pipeline", name=HOSTILE)
 
 
-class Clock:
-    """Clock of the readings of an app, which the test moves on.
-
-    Attributes:
-        now: its time in seconds.
-    """
-
-    def __init__(self, api: Api) -> None:
-        self.now = 1_000.0
-        api.app.state.feed._read.__self__._reading._clock = lambda: self.now
-
-
 @pytest.fixture
-def run_items(uri: str, database: str, api: Api) -> Callable[[list[Any]], None]:
+def run_items(
+    uri: str, database: str, api: Api, freeze_clock: Callable[[Api], Callable[[float], None]]
+) -> Callable[[list[Any]], None]:
     """Runs items through a stage with one further run, and lets a minute pass for the readings."""
     pipeline = mongoq.Pipeline("flights", errors="flights.errors", outputs=["checked"])
 
@@ -95,14 +61,14 @@ def run_items(uri: str, database: str, api: Api) -> Callable[[list[Any]], None]:
             raise ValueError("no flight")
         return flight
 
-    clock = Clock(api)
+    pass_time = freeze_clock(api)
 
     def run(payloads: list[Any]) -> None:
         open_page(api, "/")
         with mongoq.connect(uri, database=database) as broker:  # its end writes the counters
             broker.queue("raw").push_many(payloads)
             pipeline.drain(broker)
-        clock.now += 120
+        pass_time(120)
         open_page(api, "/")
 
     return run
@@ -154,13 +120,6 @@ def test_an_item_shows_its_way_through_the_stages(api: Api, broker: mongoq.Broke
     assert re.search(r'<time datetime="20[^"]+Z">', way)
 
 
-def test_ways_that_counters_cannot_tell_apart_have_no_numbers() -> None:
-    pipeline = mongoq.Pipeline("split", errors=None, outputs=["odd", "even"])
-    pipeline.stage("raw", to=["odd", "even"], name="sort")(lambda payload: payload)
-    edges = [edge for edge in make_drawing(pipeline.graph, {}).edges if edge.kind == "to"]
-    assert [(edge.end, edge.passed) for edge in edges] == [("queue:odd", None), ("queue:even", None)]
-
-
 def test_an_error_queue_leads_to_its_letters_and_needs_no_consumer(
     api: Api, broker: mongoq.Broker, run_items: Callable[[list[Any]], None]
 ) -> None:
@@ -183,18 +142,20 @@ def test_an_error_queue_leads_to_its_letters_and_needs_no_consumer(
     assert (broker.queue("raw").size(), broker.queue("flights.errors").size()) == (2, 0)
 
 
-def test_an_unknown_pipeline_is_not_found(api: Api) -> None:
+def test_ways_that_counters_cannot_tell_apart_have_no_numbers(open_app: Callable[..., Api]) -> None:
+    split = mongoq.Pipeline("split", errors=None, outputs=["odd", "even"])
+    split.stage("raw", to=["odd", "even"], name="sort")(lambda payload: payload)
+    graph = open_app(pipelines=[split]).get("/api/pipeline", name="split").json()
+    ways = {edge["end"]: edge.get("passed") for edge in graph["edges"] if edge["kind"] == "to"}
+    assert ways == {"queue:odd": None, "queue:even": None}
+
+
+def test_pipelines_that_are_not_there_or_cannot_be_shown_are_an_error(open_app: Callable[..., Api], api: Api) -> None:
     assert api.get("/api/pipeline", name="none").status_code == 404
-    assert api.request("GET", "/pipeline?name=none", headers={"accept": "text/html"}).status_code == 404
-
-
-@pytest.mark.parametrize("pipelines", [[1], [make_pipeline(), make_pipeline()]], ids=["no pipeline", "the same name"])
-def test_pipelines_that_cannot_be_shown_are_an_error(broker: mongoq.Broker, pipelines: Any) -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match="pipelines"):
-        create_app(broker, pipelines=pipelines)
+    assert api.request("GET", "/pipeline?name=none", headers=HTML).status_code == 404
+    assert "--pipeline app:pipeline" in open_page(open_app(), "/pipelines")
+    for pipelines in ([1], [make_pipeline(), make_pipeline()]):
+        with pytest.raises(mongoq.ArgumentInvalid, match="pipelines"):
+            open_app(pipelines=pipelines)
     with pytest.raises(mongoq.GraphInvalid):
-        create_app(broker, pipelines=[mongoq.Pipeline("empty")])
-
-
-def test_without_pipelines_the_page_says_how_to_show_one(open_api: Callable[..., Api], broker: mongoq.Broker) -> None:
-    assert "--pipeline app:pipeline" in open_page(open_api(create_app(broker)), "/pipelines")
+        open_app(pipelines=[mongoq.Pipeline("empty")])

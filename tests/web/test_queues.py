@@ -9,27 +9,27 @@ import mongoq
 from tests.web.conftest import Api
 
 
-def test_the_state_of_all_queues_is_listed(each_api: Api, broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
+def test_the_state_of_all_queues_is_listed(api: Api, broker: mongoq.Broker, queue: mongoq.Queue[Any]) -> None:
     queue.push_many(range(50))
     broker.queue("mails").push(1, delay=60)
-    listed = each_api.get("/api/queues").json()["queues"]
+    listed = api.get("/api/queues").json()["queues"]
     assert [(each["queue"], each["ready"], each["scheduled"]) for each in listed] == [
         ("mails", 0, 1), ("orders", 50, 0),
     ]  # fmt: skip
     assert (listed[1]["at_least"], listed[1]["dead_queue"]) == ([], "orders.dead")
-    [orders] = each_api.get("/api/queues", queue="orders", budget=20).json()["queues"]
+    [orders] = api.get("/api/queues", queue="orders", budget=20).json()["queues"]
     assert ("ready" in orders["at_least"], orders["ready"] < 50) == (True, True)
 
 
-def test_what_is_used_of_limits_is_part_of_a_queue(each_api: Api, queue: mongoq.Queue[Any], raw: Any) -> None:
+def test_what_is_used_of_limits_is_part_of_a_queue(api: Api, queue: mongoq.Queue[Any], raw: Any) -> None:
     queue.push(1)
-    [orders] = each_api.get("/api/queues", queue="orders").json()["queues"]
+    [orders] = api.get("/api/queues", queue="orders").json()["queues"]
     assert orders["limits"] is None
     queue.configure(max_running=2)
     now = datetime.now(UTC)
     holder = {"by": "worker", "number": 2, "wanted": 4, "since": now, "until": now + timedelta(minutes=5)}
     raw.insert_one({"_id": "limit:orders", "holders": [holder]})
-    [orders] = each_api.get("/api/queues", queue="orders").json()["queues"]
+    [orders] = api.get("/api/queues", queue="orders").json()["queues"]
     limits = orders["limits"]
     assert (limits["max_running"], limits["permits"], limits["rate"], limits["next_start"]) == (2, 2, None, None)
     assert limits["reason"] == "workers hold 2 of 2 permits"
@@ -80,9 +80,9 @@ def test_settings_that_cannot_be_used_change_nothing(api: Api, queue: mongoq.Que
     assert api.get("/api/settings", queue="orders").json() == before
 
 
-def test_workers_bindings_and_health_are_shown(each_api: Api, broker: mongoq.Broker) -> None:
+def test_workers_bindings_and_health_are_shown(api: Api, broker: mongoq.Broker) -> None:
     broker.bind("news", "mails", "orders")
-    assert each_api.get("/api/workers").json() == {"workers": []}
-    assert each_api.get("/api/bindings").json() == {"bindings": {"news": ["mails", "orders"]}}
-    health = each_api.get("/api/health")
+    assert api.get("/api/workers").json() == {"workers": []}
+    assert api.get("/api/bindings").json() == {"bindings": {"news": ["mails", "orders"]}}
+    health = api.get("/api/health")
     assert (health.status_code, health.json()["healthy"]) == (200, True)

@@ -6,10 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mongoq
-from mongoq.web import Users, create_app
-from mongoq.web.readings import MAX_PAUSE_SECONDS
-from tests.web.conftest import Api
-from tests.web.test_pages import HTML, open_page
+from tests.web.conftest import HTML, Api, make_users, open_page
 
 RENEWAL = {**HTML, "x-mongoq-renewal": "yes"}
 
@@ -28,16 +25,16 @@ def test_readers_of_a_page_share_its_renewals(each_api: Api, broker: mongoq.Brok
     queue.push("second")
     shared = renew(each_api, "/queue?name=orders")
     assert shared.text == first.text
-    assert 1 <= int(shared.headers["x-mongoq-again"]) <= MAX_PAUSE_SECONDS
+    assert int(shared.headers["x-mongoq-again"]) >= 1
     # Another page, and one that a reader opens, are made anew; no renewal shows less than a reader has seen.
     assert "second" in renew(each_api, "/queue?name=orders&state=ready").text
     assert "second" in open_page(each_api, "/queue", name="orders")
     assert "second" in renew(each_api, "/queue?name=orders").text
 
 
-def test_a_renewal_shows_nobody_else(open_api: Callable[..., Api], broker: mongoq.Broker) -> None:
+def test_a_renewal_shows_nobody_else(open_app: Callable[..., Api], broker: mongoq.Broker) -> None:
     broker.queue("orders").push(1)
-    api = open_api(create_app(broker, access=Users("ada:act:a-secret-of-ada\nbob:read:a-secret-of-bob\n")))
+    api = open_app(access=make_users("ada:act:a-secret-of-ada\nbob:read:a-secret-of-bob\n"))
     pages = {
         user: renew(api, "/queue?name=orders", authorization=f"Bearer a-secret-of-{user}").text
         for user in ("ada", "bob")

@@ -12,9 +12,7 @@ import pytest
 from bson import ObjectId
 
 import mongoq
-from mongoq.web import create_app
-from tests.web.conftest import Api
-from tests.web.test_pages import open_page
+from tests.web.conftest import Api, open_page
 
 ODD = "<script>alert(1)</script>"
 
@@ -49,17 +47,18 @@ def test_schedules_are_listed_and_changed(
         assert f"{action} schedule 'hourly'" in caplog.text
 
 
-@pytest.mark.parametrize("action", ["pause", "resume", "run", "remove"])
-def test_mistakes_are_named(api: Api, hourly: mongoq.Broker, action: str) -> None:
-    answer = api.post(f"/api/schedules/{action}", schedule="hourl")
-    assert answer.status_code == 404
-    assert "'hourly'" in answer.json()["detail"]
-    assert api.post(f"/api/schedules/{action}", schedule="$x").status_code == 422
-    assert api.post(f"/api/schedules/{action}", schedule="hourly", more=1).status_code == 422
+@pytest.mark.usefixtures("hourly")
+def test_mistakes_are_named(api: Api) -> None:
+    for action in ("pause", "resume", "run", "remove"):
+        answer = api.post(f"/api/schedules/{action}", schedule="hourl")
+        assert answer.status_code == 404
+        assert "'hourly'" in answer.json()["detail"]
+        assert api.post(f"/api/schedules/{action}", schedule="$x").status_code == 422
+        assert api.post(f"/api/schedules/{action}", schedule="hourly", more=1).status_code == 422
 
 
-def test_readers_change_nothing(hourly: mongoq.Broker, open_api: Callable[..., Api]) -> None:
-    api = open_api(create_app(hourly, access="read"))
+def test_readers_change_nothing(hourly: mongoq.Broker, open_app: Callable[..., Api]) -> None:
+    api = open_app(access="read")
     for action in ("pause", "run", "remove"):
         assert api.post(f"/api/schedules/{action}", schedule="hourly").status_code == 403
         assert send(api, action=action, schedule="hourly", confirmed="yes").status_code == 403

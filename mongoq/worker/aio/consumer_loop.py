@@ -231,7 +231,7 @@ class AsyncFetcher:
         try:
             items = await self._claim(context, documents, together=True)
         finally:
-            for item in items:
+            for item in items if self.consumer.claims is None else ():
                 self._log_suspect(item, "it runs again")
             self._doubtful = next((item for item in items if item.attempts > DOUBTFUL_ATTEMPTS), self._doubtful)
             await self._admit(items, asked=len(documents) + 1)

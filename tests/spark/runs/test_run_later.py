@@ -44,17 +44,3 @@ def test_a_task_does_not_run_expired_items(drained: Any, broker: mongoq.Broker) 
     letters = broker.queue("line.errors").peek(9)
     assert sorted(item.payload for item in letters) == [0, 3]
     assert {item.origin and item.origin.reason for item in letters} == {"expired"}
-
-
-@pytest.mark.prove
-def test_a_frame_stage_takes_no_expired_items(drained: Any, broker: mongoq.Broker, tmp_path: Any) -> None:
-    pipeline = mongoq.Pipeline("line", errors="line.errors", outputs="out")
-
-    @pipeline.frame_stage("raw", to="out")
-    def work(frame: Any) -> Any:
-        return frame
-
-    broker.queue("raw").push_many([{"n": n} for n in range(4)], expires=[PAST, None, 3600, PAST])
-    drained(pipeline, checkpoint=str(tmp_path / "checkpoint"))
-    assert sorted(item.payload["n"] for item in broker.queue("out").peek(9)) == [1, 2]
-    assert broker.queue("raw").size() == 0

@@ -153,25 +153,6 @@ def test_a_frame_stage_has_the_spans_of_its_settlements(
     assert [link["context"]["trace_id"] for link in settle["links"]] == [f"0x{7:032x}"]
 
 
-@pytest.mark.prove
-@pytest.mark.parametrize(
-    ("setup", "problem"),
-    [
-        ("tests.spark.span_file:nothing", "cannot import 'tests.spark.span_file:nothing'"),
-        ("nowhere.shop:configure", "cannot import 'nowhere.shop:configure'"),
-        ("tests.spark.span_file:refuse", "no collector"),
-        ("tests.spark.span_file:EXPORT_MILLIS", "is to be a function of the broker, not int"),
-    ],
-)
-def test_a_setup_that_fails_in_an_executor_is_named(setup: str, problem: str, start: Any) -> None:
-    pipeline = mongoq.Pipeline("shop", errors="shop.errors")
-    pipeline.sink("orders", name="load")(print)
-    mongoq.telemetry.instrument(pipeline, setup=setup)
-    with pytest.raises(mongoq.MongoqError, match="shop") as caught:
-        start(pipeline)
-    assert problem in str(caught.value)
-
-
 @pytest.mark.parametrize("setup", ["configure", "", 5, lambda broker: None])
 def test_a_setup_that_no_executor_can_import_is_refused(setup: Any, broker: mongoq.Broker) -> None:
     pipeline = mongoq.Pipeline("shop", errors="shop.errors")
