@@ -161,6 +161,17 @@ def test_old_items_and_queues_without_workers_are_named(examine: Examine, broker
     assert findings["oldest item"]["detail"].startswith("the first one waits for 2:08:")
 
 
+def test_a_queue_that_waits_for_its_limits_says_so(examine: Examine, broker: mongoq.Broker, raw: Any) -> None:
+    calls, now = broker.queue("calls"), datetime.now(UTC)
+    calls.push(1, when=now - timedelta(hours=2))
+    calls.configure(max_running=2)
+    permits = {"by": "worker", "number": 2, "wanted": 2, "since": now, "until": now + timedelta(hours=1)}
+    raw.insert_one({"_id": "limit:calls", "holders": [permits]})
+    assert examine()[1]["oldest item"]["detail"].endswith(", workers hold 2 of 2 permits)")
+    calls.configure(max_running=3)
+    assert "permits" not in examine()[1]["oldest item"]["detail"]
+
+
 def test_workers_that_have_gone_are_named(examine: Examine, broker: mongoq.Broker, raw: Any) -> None:
     broker.queue("orders").push(1, when=datetime.now(UTC) - timedelta(hours=2))
     now = datetime.now(UTC)

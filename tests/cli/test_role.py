@@ -131,10 +131,10 @@ def work(environment: dict[str, str]) -> None:
         worker.consumer("mails")(lambda payload: None)
         worker.run(drain=True, signals=False)
         waiting, items = begin_to_wait(broker)
+        until(lambda: broker.health().notes == ())  # the change stream is open
         broker.queue("late").push(1)
         waiting.join()
         assert items[0].payload == 1
-        assert broker.health().notes == ()
         orders.purge()
         broker.drop_queue("mails")
 
@@ -195,7 +195,8 @@ def view(site: Site, environment: dict[str, str], id: ObjectId) -> None:
     _, findings = examine(site, environment, "--role=viewer")
     unknown = {name: finding["detail"] for name, finding in findings.items() if finding["state"] == "unknown"}
     # No right on a database shows the whole server.
-    assert unknown.keys() == {"write concern", "history window", "cache"}, unknown
+    if unknown.keys() != {"write concern", "history window", "cache"}:
+        pytest.fail(str(unknown))
     assert findings["rights"]["state"] == "ok"
 
 
@@ -328,8 +329,7 @@ def test_a_worker_without_a_change_stream_is_told_that_it_looks_now_and_then(sit
     environment = site.environment("worker", without="changeStream")
     with mongoq.connect(environment["MONGOQ_URI"], database=site.name) as broker:
         waiting, items = begin_to_wait(broker)
-        (note,) = until(lambda: broker.health().notes)
-        assert "the user no right to it" in note
+        until(lambda: "the user no right to it" in str(broker.health().notes))
         broker.queue("late").push(1)
         waiting.join()
         assert items[0].payload == 1
@@ -339,5 +339,5 @@ def test_a_worker_without_a_change_stream_is_told_that_it_looks_now_and_then(sit
 @pytest.mark.parametrize("action", ["find", "listIndexes"])
 def test_a_viewer_needs_each_of_its_rights(site: Site, action: str) -> None:
     dead = site.set_up().queue("orders").dead.peek()[0]
-    with pytest.raises(AssertionError, match=f"'{action}'"):
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=f"'{action}'"):
         view(site, site.environment("viewer", without=action), dead.id)

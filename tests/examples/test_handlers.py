@@ -45,45 +45,44 @@ def utc(*parts: int) -> datetime:
     return datetime(*parts, tzinfo=UTC)  # type: ignore[misc,arg-type]
 
 
-@pytest.mark.parametrize(
-    "text, clock",
-    [
-        ("517", time(5, 17)),
-        ("5", time(0, 5)),
-        ("0", time(0, 0)),
-        ("2359", time(23, 59)),
-        ("2400", time(0, 0)),
-        ("NA", None),
-        ("", None),
-    ],
-)
-def test_reads_a_clock_time(text: str, clock: time | None) -> None:
-    assert row(dep_time=text).dep_time == clock
+CLOCKS: list[Any] = [
+    ("517", time(5, 17)),
+    ("5", time(0, 5)),
+    ("0", time(0, 0)),
+    ("2359", time(23, 59)),
+    ("2400", time(0, 0)),
+    ("NA", None),
+    ("", None),
+]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"dep_time": "2401"},
-        {"dep_time": "1260"},
-        {"dep_time": "-5"},
-        {"dep_time": "noon"},
-        {"dep_delay": "1" * 40},
-        {"sched_dep_time": "NA"},
-        {"month": "13"},
-        {"month": "2", "day": "30"},
-        {"year": "0"},
-        {"flight": "ten"},
-        {"carrier": ""},
-        {"origin": None},
-        {"dest": "I\x00H"},
-        {"surplus": ["one", "two"]},
-    ],
-    ids=str,
-)
-def test_refuses_garbage(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        row(**changes)
+def test_reads_a_clock_time() -> None:
+    for text, clock in CLOCKS:
+        assert row(dep_time=text).dep_time == clock
+
+
+GARBAGE: list[Any] = [
+    {"dep_time": "2401"},
+    {"dep_time": "1260"},
+    {"dep_time": "-5"},
+    {"dep_time": "noon"},
+    {"dep_delay": "1" * 40},
+    {"sched_dep_time": "NA"},
+    {"month": "13"},
+    {"month": "2", "day": "30"},
+    {"year": "0"},
+    {"flight": "ten"},
+    {"carrier": ""},
+    {"origin": None},
+    {"dest": "I\x00H"},
+    {"surplus": ["one", "two"]},
+]
+
+
+def test_refuses_garbage() -> None:
+    for changes in GARBAGE:
+        with pytest.raises(ValidationError):
+            row(**changes)
 
 
 @pytest.mark.parametrize(
@@ -128,20 +127,20 @@ def test_validates_times_as_utc(changes: dict[str, str], scheduled: datetime, de
     assert (flight.scheduled, flight.departed) == (scheduled, departed)
 
 
-@pytest.mark.parametrize(
-    "changes, reason",
-    [
-        (NEVER_DEPARTED, "never departed"),
-        (NEVER_DEPARTED | {"tailnum": "NA"}, "never departed"),
-        ({"dep_time": "NA"}, "departure half known"),
-        ({"dep_delay": "NA"}, "departure half known"),
-        ({"dep_delay": "3"}, "departure and delay contradict each other"),
-        ({"month": "3", "day": "10", "sched_dep_time": "230"}, "scheduled at a time that summer time skips"),
-    ],
-)
-def test_says_why_a_flight_is_unusable(changes: dict[str, str], reason: str) -> None:
-    with pytest.raises(Unusable, match=f"^{reason}$"):
-        validate(row(**changes))
+UNUSABLE: list[Any] = [
+    (NEVER_DEPARTED, "never departed"),
+    (NEVER_DEPARTED | {"tailnum": "NA"}, "never departed"),
+    ({"dep_time": "NA"}, "departure half known"),
+    ({"dep_delay": "NA"}, "departure half known"),
+    ({"dep_delay": "3"}, "departure and delay contradict each other"),
+    ({"month": "3", "day": "10", "sched_dep_time": "230"}, "scheduled at a time that summer time skips"),
+]
+
+
+def test_says_why_a_flight_is_unusable() -> None:
+    for changes, reason in UNUSABLE:
+        with pytest.raises(Unusable, match=f"^{reason}$"):
+            validate(row(**changes))
 
 
 PLANE = Plane(manufacturer="BOEING", model="737-824", year=1999, seats=149)
@@ -159,30 +158,28 @@ def flight(**changes: Any) -> Flight:
     return validate(row()).model_copy(update=changes)
 
 
-@pytest.mark.parametrize(
-    "changes, field, value",
-    [
-        ({}, "airline", "United Air Lines Inc."),
-        ({"carrier": "XX"}, "airline", None),
-        ({}, "plane", PLANE),
-        ({"tail": "N99999"}, "plane", None),
-        ({"tail": None}, "plane", None),
-        ({}, "origin_airport", NEWARK),
-        ({}, "destination_airport", None),
-        ({"destination": "EWR"}, "destination_airport", NEWARK),
-        ({}, "weather", WEATHER),
-        ({"scheduled": utc(2013, 1, 1, 10, 59)}, "weather", WEATHER),
-        ({"scheduled": utc(2013, 1, 1, 11)}, "weather", None),
-        ({"origin": "JFK"}, "weather", None),
-    ],
-)
-def test_enriches_from_the_tables_and_knows_what_it_does_not_know(
-    changes: dict[str, Any], field: str, value: Any
-) -> None:
-    before = flight(**changes)
-    after = enrich(before, TABLES)
-    assert getattr(after, field) == value
-    assert Flight(**after.model_dump(include=set(Flight.model_fields))) == before
+ENRICHED: list[Any] = [
+    ({}, "airline", "United Air Lines Inc."),
+    ({"carrier": "XX"}, "airline", None),
+    ({}, "plane", PLANE),
+    ({"tail": "N99999"}, "plane", None),
+    ({"tail": None}, "plane", None),
+    ({}, "origin_airport", NEWARK),
+    ({}, "destination_airport", None),
+    ({"destination": "EWR"}, "destination_airport", NEWARK),
+    ({}, "weather", WEATHER),
+    ({"scheduled": utc(2013, 1, 1, 10, 59)}, "weather", WEATHER),
+    ({"scheduled": utc(2013, 1, 1, 11)}, "weather", None),
+    ({"origin": "JFK"}, "weather", None),
+]
+
+
+def test_enriches_from_the_tables_and_knows_what_it_does_not_know() -> None:
+    for changes, field, value in ENRICHED:
+        before = flight(**changes)
+        after = enrich(before, TABLES)
+        assert getattr(after, field) == value
+        assert Flight(**after.model_dump(include=set(Flight.model_fields))) == before
 
 
 def test_the_first_version_fails_where_the_table_does_not() -> None:

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
+from tests.integration.commands import Commands
 
 CALLERS = 40
-
-
-class Listener(CommandListener):
-    """Counts the commands that a client sends, by their name."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def started(self, event: CommandStartedEvent) -> None:
-        self.counts[event.command_name] += 1
-
-    def succeeded(self, event: CommandSucceededEvent) -> None:
-        pass
-
-    def failed(self, event: CommandFailedEvent) -> None:
-        pass
-
 
 Call = Callable[[], Any]
 
@@ -39,7 +21,7 @@ class ConcurrentCallers:
 
     kind: str
     broker: Any
-    commands: Counter[str]
+    commands: Commands
     together: Callable[[Iterable[Call]], Awaitable[list[Any]]]
 
     def queue(self, **options: Any) -> Any:

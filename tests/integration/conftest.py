@@ -8,33 +8,46 @@ from typing import Any
 
 import pymongo.common
 import pytest
-from pymongo import MongoClient
+from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
-from tests.clients import opened
-from tests.integration.concurrent_callers import CALLERS, ConcurrentCallers, Listener, gathered, in_threads
+from tests.integration.commands import Commands
+from tests.integration.concurrent_callers import CALLERS, ConcurrentCallers, gathered, in_threads
 from tests.proxy import Proxy
 
 
-@pytest.fixture(params=["aio", "motor", "threads"])
+@pytest.fixture(params=["aio", "threads"])
 async def callers(request: pytest.FixtureRequest, uri: str, database: str) -> AsyncIterator[ConcurrentCallers]:
-    """A broker of each kind whose callers share commands."""
-    listener = Listener()
-    if request.param == "threads":
-        client: MongoClient[Any] = MongoClient(uri, event_listeners=[listener])
-        with ThreadPoolExecutor(CALLERS) as pool:
-            broker = mongoq.Broker(client[database]["mongoq"], group_commit=True)
+    """A broker of each kind whose callers share commands; ``motor`` for a test that asks for it."""
+    commands, kind = Commands(), request.param
+    if kind == "threads":
+        with (
+            MongoClient[Any](uri, event_listeners=[commands]) as client,
+            ThreadPoolExecutor(CALLERS) as pool,
+            mongoq.Broker(client[database]["mongoq"], group_commit=True) as broker,
+        ):
             broker.ensure_indexes()
-            yield ConcurrentCallers("threads", broker, listener.counts, in_threads(pool))
-            broker.close()
-        client.close()
+            yield ConcurrentCallers(kind, broker, commands, in_threads(pool))
         return
+    from tests.clients import opened
+
     async with (
-        opened(request.param, uri, event_listeners=[listener]) as own,
+        opened(kind, uri, event_listeners=[commands]) as own,
         mongoq.AsyncBroker(own[database]["mongoq"]) as shared,
     ):
         await shared.ensure_indexes()
-        yield ConcurrentCallers(request.param, shared, listener.counts, gathered)
+        yield ConcurrentCallers(kind, shared, commands, gathered)
+
+
+@pytest.fixture
+async def listened(uri: str, database: str) -> AsyncIterator[tuple[mongoq.AsyncBroker, Commands]]:
+    """A broker on asyncio, with the commands of its client, which the server knows by the name of the database."""
+    commands = Commands()
+    async with (
+        AsyncMongoClient[Any](uri, event_listeners=[commands], appname=database) as own,
+        mongoq.AsyncBroker(own[database]["mongoq"]) as broker,
+    ):
+        yield broker, commands
 
 
 @pytest.fixture

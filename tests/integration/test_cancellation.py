@@ -3,151 +3,194 @@
 from __future__ import annotations
 
 import asyncio
-import random
+import itertools
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from pymongo import AsyncMongoClient, MongoClient
+from pymongo.errors import OperationFailure
 
 import mongoq
-from tests.clients import opened
-from tests.waiting import PATIENCE
+from tests.integration.commands import Commands, listened_to
+from tests.waiting import PATIENCE, until
 
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
-ITEMS = 40
-CANCELLATIONS = 400
+ITEMS = 20
+MOMENTS = list(itertools.product(["before", "after"], [1, 2, 3], [0, 1, 3]))
+"""When a caller is cancelled: so many turns of the loop after its first, second or third command is sent or done."""
 
 
-@pytest.fixture(params=["aio", "motor"])
-async def own(request: pytest.FixtureRequest, uri: str) -> AsyncIterator[Any]:
-    async with opened(request.param, uri) as client:
-        yield client
+@pytest.fixture(params=["aio"])
+async def own(request: pytest.FixtureRequest, uri: str) -> AsyncIterator[tuple[Any, Commands]]:
+    """A client on asyncio, and its commands."""
+    from tests.clients import opened
+
+    commands = Commands()
+    async with opened(request.param, uri, event_listeners=[commands]) as client:
+        yield client, commands
 
 
-@pytest.mark.parametrize("operation", ["reserve", "reserve alone", "reserve and wait", "pop", "pop with history"])
+def later(call: Callable[[], Any], turns: int) -> None:
+    if turns:
+        asyncio.get_running_loop().call_soon(later, call, turns - 1)
+    else:
+        call()
+
+
+async def cancelled_at(commands: Commands, moment: tuple[str, int, int], call: Any) -> Any:
+    """Call, and cancel the caller at a moment, if it is still there; ``None`` if it has gone."""
+    when, number, turns = moment
+    loop, task = asyncio.get_running_loop(), asyncio.create_task(call)
+    countdown = itertools.count(1 - number)
+    hook = lambda *_: next(countdown) == 0 and loop.call_soon_threadsafe(later, task.cancel, turns)  # noqa: E731
+    setattr(commands, when, hook)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
+    finally:
+        commands.before = commands.after = None
+
+
+CLAIMS: dict[str, Callable[[Any], Any]] = {
+    "reserve": lambda queue: queue.reserve(),
+    "reserve alone": lambda queue: queue.reserve(),
+    "reserve and wait": lambda queue: queue.reserve(wait=PATIENCE),
+    "pop": lambda queue: queue.pop(),
+    "pop with history": lambda queue: queue.pop(),
+}
+
+
+@pytest.mark.parametrize(
+    ("own", "operation"), [("motor", "reserve"), *(("aio", name) for name in CLAIMS)], indirect=["own"]
+)
 async def test_cancelled_claims_leave_nothing_reserved_and_lose_nothing(
-    own: Any, database: str, raw: Any, operation: str
+    own: tuple[Any, Commands], database: str, raw: Any, operation: str
 ) -> None:
-    broker = mongoq.AsyncBroker(own[database]["mongoq"], group_commit="alone" not in operation)
-    queue = broker.queue("orders", history=3600 if "history" in operation else None, max_retries=None)
-    for n in range(ITEMS):
-        await queue.push(n)
-    seed = random.randrange(2**32)
-    chance = random.Random(seed)
+    client, commands = own
+    async with mongoq.AsyncBroker(client[database]["mongoq"], group_commit="alone" not in operation) as broker:
+        queue = broker.queue("orders", history=3600 if "history" in operation else None, max_retries=None)
+        await queue.push_many(range(ITEMS))
+        popped: set[int] = set()
+        for moment in MOMENTS:
+            item = await cancelled_at(commands, moment, CLAIMS[operation](queue))
+            if item is not None and operation.startswith("pop"):
+                popped.add(item.payload)
+            elif item is not None:
+                await queue.release(item)
+    left = list(raw.find({"q": "orders", "when": {"$exists": True}}))
+    assert [document for document in left if document["reserved"] or document["attempts"]] == []
+    remaining = {document["payload"] for document in left}
+    assert popped | remaining == set(range(ITEMS))
+    assert not popped & remaining
 
-    async def claim() -> Any:
-        if operation.startswith("pop"):
-            return await queue.pop()
-        return await queue.reserve(wait=5 if "wait" in operation else None)
 
-    async def cancelled() -> Any:
-        task = asyncio.create_task(claim())
-        await asyncio.sleep(chance.uniform(0, 0.004))
+@pytest.mark.parametrize("suspects", [0, 5])
+async def test_cancelled_batches_leave_nothing_reserved_and_lose_nothing(
+    own: tuple[Any, Commands], database: str, raw: Any, suspects: int
+) -> None:
+    client, commands = own
+    async with mongoq.AsyncBroker(client[database]["mongoq"]) as broker:
+        queue = broker.queue("orders", max_retries=2)
+        await queue.push_many(range(ITEMS))
+        marker = raw.find_one({"q": "orders"})["_id"]
+        spent = {"attempts": 3, "batch": marker, "token": marker}
+        raw.update_many({"q": "orders", "payload": {"$lt": suspects}}, {"$set": spent})
+        attempts = {document["payload"]: document["attempts"] for document in raw.find({"q": "orders"})}
+        for moment in MOMENTS:
+            items = await cancelled_at(commands, moment, queue.reserve_many(ITEMS // 2))
+            await queue.release_many(items or [])
+    documents = list(raw.find({"q": "orders"}))
+    # what only was put behind the others keeps the marks of its last run
+    assert [document for document in documents if document["when"] > datetime.now(UTC)] == []
+    assert {document["payload"]: document["attempts"] for document in documents} == attempts
+
+
+async def test_a_cancelled_settlement_that_is_under_way_runs_to_its_end(
+    own: tuple[Any, Commands], database: str, raw: Any
+) -> None:
+    client, commands = own
+    async with mongoq.AsyncBroker(client[database]["mongoq"]) as broker:
+        queue = broker.queue("orders")
+        await queue.push_many(range(4))
+        released, committed, *rest = await queue.reserve_many(4)
+        for call in (queue.release(released), queue.commit(committed), queue.commit_many(rest)):
+            await cancelled_at(commands, ("before", 1, 0), call)
+    (left,) = raw.find({"q": "orders"})
+    assert (left["payload"], left["reserved"]) == (released.payload, False)
+
+
+async def test_a_cancelled_wait_takes_nothing_that_comes_later(listened: tuple[mongoq.AsyncBroker, Commands]) -> None:
+    broker, commands = listened
+    queue = broker.queue("orders")
+    waiting = [asyncio.create_task(queue.reserve(wait=PATIENCE)) for _ in range(20)]
+    while "findAndModify" not in commands.names():
+        await asyncio.sleep(0.005)
+    for task in waiting:
         task.cancel()
-        try:
-            return await task
-        except asyncio.CancelledError:
-            return None
-
-    items = []
-    for _ in range(CANCELLATIONS // 8):
-        got = [item for item in await asyncio.gather(*(cancelled() for _ in range(8))) if item is not None]
-        if operation.startswith("pop"):
-            items += got
-            continue
-        for item in got:
-            await queue.release(item)
-    await broker.close()
-    payloads = {item.payload for item in items}
-    assert raw.count_documents({"q": "orders", "reserved": True}) == 0, f"seed {seed}"
-    remaining = {document["payload"] for document in raw.find({"q": "orders", "when": {"$exists": True}})}
-    assert payloads | remaining == set(range(ITEMS)), f"seed {seed}"
-    assert not payloads & remaining, f"seed {seed}"
-    assert {document["attempts"] for document in raw.find({"q": "orders", "when": {"$exists": True}})} <= {0}
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await queue.push("late")
+    item = await queue.reserve()
+    assert item is not None
+    assert item.attempts == 1
 
 
-async def test_a_cancelled_wait_takes_nothing_that_comes_later(uri: str, database: str, raw: Any) -> None:
-    async with mongoq.connect_async(uri, database=database) as broker:
-        queue = broker.queue("orders")
-        waiting = [asyncio.create_task(queue.reserve(wait=30)) for _ in range(20)]
-        await asyncio.sleep(0.1)
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        await queue.push("late")
-        item = await queue.reserve()
-        assert item is not None
-        assert item.attempts == 1
+async def test_a_cancelled_block_releases_its_item(listened: tuple[mongoq.AsyncBroker, Commands], raw: Any) -> None:
+    broker, entered = listened[0], asyncio.Event()
+    await broker.queue("orders").push("a")
 
+    async def work() -> None:
+        async with broker.queue("orders").reserved():
+            entered.set()
+            await asyncio.sleep(PATIENCE)
 
-async def test_a_timeout_around_a_wait_leaves_nothing_reserved(uri: str, database: str, raw: Any) -> None:
-    async with mongoq.connect_async(uri, database=database) as broker:
-        queue = broker.queue("orders")
-        for _ in range(60):
-            try:
-                async with asyncio.timeout(0.003):
-                    await queue.push("x")
-                    item = await queue.reserve(wait=1)
-                    assert item is not None
-                    await queue.release(item)
-            except TimeoutError:
-                pass
-    # a timeout after reserve() has returned cancels the release, which still runs to its end
-    assert raw.count_documents({"reserved": True}) == 0
-
-
-async def test_a_cancelled_block_releases_its_item(uri: str, database: str, raw: Any) -> None:
-    async with mongoq.connect_async(uri, database=database) as broker:
-        queue = broker.queue("orders")
-        await queue.push("a")
-
-        async def work() -> None:
-            async with queue.reserved():
-                await asyncio.sleep(30)
-
-        for _ in range(5):
-            task = asyncio.create_task(work())
-            while raw.count_documents({"reserved": True}) == 0:
-                await asyncio.sleep(0.005)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+    task = asyncio.create_task(work())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     document = raw.find_one({"q": "orders"})
     assert (document["reserved"], document["attempts"]) == (False, 0)
 
 
-async def test_a_closed_broker_hands_nothing_to_those_who_wait(uri: str, database: str, raw: Any) -> None:
-    client: AsyncMongoClient[Any] = AsyncMongoClient(uri)
-    broker = mongoq.AsyncBroker(client[database]["mongoq"])
-    waiting = asyncio.create_task(broker.queue("orders").reserve(wait=30))
-    await asyncio.sleep(0.05)
-    await broker.close()
+def push_from_outside(raw: Any) -> None:
     raw.insert_one({"q": "orders", "payload": 1, "when": EARLY, "priority": 0, "attempts": 0, "reserved": False})
+
+
+async def test_a_closed_broker_hands_nothing_to_those_who_wait(
+    listened: tuple[mongoq.AsyncBroker, Commands], raw: Any
+) -> None:
+    broker, commands = listened
+    waiting = asyncio.create_task(broker.queue("orders").reserve(wait=PATIENCE))
+    while "findAndModify" not in commands.names():
+        await asyncio.sleep(0.005)
+    await broker.close()
+    push_from_outside(raw)
     with pytest.raises(mongoq.BrokerClosed):
         await waiting
     assert raw.count_documents({"reserved": True}) == 0
-    await client.close()
 
 
-def test_a_closed_broker_hands_nothing_to_threads_that_wait(client: MongoClient[Any], database: str, raw: Any) -> None:
-    broker = mongoq.Broker(client[database]["mongoq"])
+def test_a_closed_broker_hands_nothing_to_threads_that_wait(uri: str, database: str, raw: Any) -> None:
     errors: list[BaseException] = []
+    with listened_to(uri, database) as (broker, commands):
 
-    def wait() -> None:
-        try:
-            broker.queue("orders").reserve(wait=30)
-        except mongoq.BrokerClosed as error:
-            errors.append(error)
+        def wait() -> None:
+            try:
+                broker.queue("orders").reserve(wait=PATIENCE)
+            except mongoq.BrokerClosed as error:
+                errors.append(error)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    broker.close()
-    raw.insert_one({"q": "orders", "payload": 1, "when": EARLY, "priority": 0, "attempts": 0, "reserved": False})
-    thread.join(PATIENCE)
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until(lambda: "findAndModify" in commands.names())
+        broker.close()
+        push_from_outside(raw)
+        thread.join(PATIENCE)
     assert len(errors) == 1
     assert raw.count_documents({"reserved": True}) == 0
 
@@ -157,66 +200,72 @@ def test_a_broker_that_is_closed_at_the_end_of_the_loop_gives_back_what_was_unde
     uri: str, database: str, raw: Any, operation: str
 ) -> None:
     """The main function ends, or is interrupted, in the middle of somebody's claim."""
-    chance, claims = random.Random(3), []
 
-    async def main() -> None:
-        async with mongoq.connect_async(uri, database=database) as broker:
+    async def main(when: str) -> None:
+        commands, reached = Commands(), asyncio.Event()
+        async with (
+            AsyncMongoClient[Any](uri, event_listeners=[commands]) as client,
+            mongoq.AsyncBroker(client[database]["mongoq"]) as broker,
+        ):
             queue = broker.queue("orders")
-            await queue.push("a")
-            await queue.pop()
             await queue.push("b")
-            claims.append(asyncio.create_task(getattr(queue, operation)()))
-            await asyncio.sleep(chance.uniform(0, 0.002))
-            claims[-1].cancel()
+            setattr(commands, when, lambda *_: reached.set())
+            claim = asyncio.create_task(getattr(queue, operation)())
+            await reached.wait()
+            claim.cancel()
 
-    for _ in range(25):
-        asyncio.run(main())
-        remaining = raw.count_documents({"q": "orders", "reserved": False})
-        assert remaining == (1 if claims[-1].cancelled() else 0)
+    for when in ("before", "after"):
+        asyncio.run(main(when))
+        assert raw.count_documents({"q": "orders", "reserved": False}) == 1, when
         raw.delete_many({"q": "orders"})
-    assert any(claim.cancelled() for claim in claims)
 
 
-class Alarm:
-    """Raises ``KeyboardInterrupt`` in the main thread after a while."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGALRM, self._ring)
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
-
-    def __exit__(self, *error: Any) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
-
-    def _ring(self, number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-
-# an interrupt that comes within a __del__ of somebody's is swallowed by Python, which warns
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("operation", ["reserve", "pop"])
-def test_an_interrupted_claim_gives_back_what_it_took(broker: mongoq.Broker, raw: Any, operation: str) -> None:
+@pytest.mark.parametrize("operation", ["reserve", "pop", "reserve_many"])
+def test_an_interrupted_claim_gives_back_what_it_took(uri: str, database: str, raw: Any, operation: str) -> None:
     assert threading.current_thread() is threading.main_thread()
-    queue = broker.queue("orders", max_retries=None)
-    for n in range(ITEMS):
-        queue.push(n)
-    chance, interrupted, got = random.Random(7), 0, []
-    for _ in range(200):
-        item = None
-        try:
-            with Alarm(chance.uniform(0.0001, 0.002)):
-                item = queue.reserve() if operation == "reserve" else queue.pop()
-        except KeyboardInterrupt:
-            interrupted += 1
-        if item is not None and operation == "reserve":
-            queue.release(item)
-        elif item is not None:
-            got.append(item.payload)
-            queue.push(item.payload)
-    assert interrupted > 20
-    # an interrupt between the return of the call and the assignment cannot be seen by anybody: allow for it
-    missing = ITEMS - raw.count_documents({"q": "orders", "reserved": False})
-    assert missing <= 2, (missing, interrupted)
+    with listened_to(uri, database) as (broker, commands):
+        queue = broker.queue("orders", max_retries=None)
+        queue.push_many(range(ITEMS))
+        interrupted = 0
+        for when, number in itertools.product(["before", "after"], [1, 2, 3]):
+            countdown = itertools.count(1 - number)
+            hook = lambda *_, left=countdown: next(left) == 0 and signal.raise_signal(signal.SIGINT)  # noqa: E731
+            setattr(commands, when, hook)
+            try:
+                taken = queue.reserve_many(5) if operation == "reserve_many" else [getattr(queue, operation)()]
+                if operation == "pop":
+                    queue.push_many([item.payload for item in taken])
+                else:
+                    queue.release_many(taken)
+            except KeyboardInterrupt:
+                interrupted += 1
+            commands.before = commands.after = None
+        assert interrupted >= 2
+        free = raw.find({"q": "orders", "reserved": False, "attempts": 0})
+        assert {document["payload"] for document in free} == set(range(ITEMS))
+
+
+def test_a_batch_whose_reading_fails_is_given_back(client: MongoClient[Any], uri: str, database: str, raw: Any) -> None:
+    with listened_to(uri, database, appname=database) as (broker, commands):
+        queue = broker.queue("orders")
+        queue.push_many(range(3))
+        queue.release_many(queue.reserve_many(3))  # what was claimed before is read again after the claim
+        due = {document["payload"]: document["when"] for document in raw.find({"q": "orders"})}
+        refusal = {"failCommands": ["find"], "errorCode": 13, "appName": database}
+        commands.after = lambda name, _: name == "update" and client.admin.command(
+            "configureFailPoint", "failCommand", mode={"times": 1}, data=refusal
+        )
+        with pytest.raises(OperationFailure, match="failCommand"):
+            queue.reserve_many(3)
+        documents = list(raw.find({"q": "orders"}))
+        assert {(document["reserved"], document["attempts"]) for document in documents} == {(False, 0)}
+        assert {document["payload"]: document["when"] for document in documents} == due
+
+
+def test_of_a_batch_with_one_that_is_raised_the_others_are_given_back(broker: mongoq.Broker, raw: Any) -> None:
+    broker.queue("orders").push_many([1, "bad", 3])
+    with pytest.raises(mongoq.PayloadInvalid) as caught:
+        broker.queue("orders", model=int).reserve_many(3, on_invalid="raise")
+    (reserved,) = raw.find({"q": "orders", "reserved": True})
+    assert reserved["_id"] == caught.value.item.id
+    assert {document["attempts"] for document in raw.find({"q": "orders", "reserved": False})} == {0}

@@ -19,8 +19,7 @@ OTHER_LOOP = "an AsyncBroker, like its client, belongs to the event loop on whic
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("driver", ["pymongo", "motor"])
-@pytest.mark.parametrize("way", ["closed", "stopped"])
+@pytest.mark.parametrize("driver, way", [("pymongo", "closed"), ("motor", "stopped")])
 def test_nobody_waits_for_calls_of_a_loop_that_has_ended(
     uri: str, database: str, raw: Any, driver: str, way: str
 ) -> None:
@@ -40,7 +39,6 @@ def test_a_loop_beside_that_of_the_broker_is_refused(uri: str, database: str, ra
     async def busy() -> None:
         async with mongoq.connect_async(uri, database=database) as broker:
             queue = broker.queue("orders")
-            await queue.push("first")
             brokers.append(broker)
 
             async def pusher() -> None:
@@ -60,7 +58,7 @@ def test_a_loop_beside_that_of_the_broker_is_refused(uri: str, database: str, ra
     thread.start()
     try:
         assert ready.wait(PATIENCE)
-        for operation in ("push", "reserve", "count", "work") * 3:
+        for operation in ("push", "reserve", "count", "work"):
             with pytest.raises(RuntimeError, match=OTHER_LOOP):
                 asyncio.run(other(operation))
     finally:
