@@ -18,7 +18,6 @@ import pytest
 
 import mongoq
 from tests.cli.conftest import Run
-from tests.proxy import Proxy
 from tests.waiting import until
 
 COMMAND = [sys.executable, "-m", "mongoq", "watch", "--interval", "0.2"]
@@ -123,17 +122,3 @@ def test_what_cannot_be_watched_ends_it(broker: mongoq.Broker, run: Run) -> None
     assert "'orders'" in result.stderr
     for interval in ("0", "-1", "soon"):
         assert run("watch", "--interval", interval).exit_code == 2
-
-
-@pytest.mark.prove
-def test_the_table_stays_and_says_since_when_the_server_does_not_answer(
-    broker: mongoq.Broker, environment: dict[str, str], uri: str
-) -> None:
-    broker.queue("orders").push_many(range(3))
-    with Proxy(uri) as proxy:
-        place = {**environment, "MONGOQ_URI": proxy.uri_with(serverSelectionTimeoutMS="50")}
-        with terminal(place) as shown:
-            until(lambda: b"orders" in shown.written and b"Ctrl-C ends" in shown.written)
-            proxy.stop()
-            until(lambda: b"no answer: " in shown.written and b"shown as of " in shown.written)
-            assert shown.end(signal.SIGINT) == 0

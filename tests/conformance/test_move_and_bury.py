@@ -43,6 +43,12 @@ async def test_a_move_takes_payload_priority_delay_and_headers(shell: Shell) -> 
     assert (moved.payload, moved.priority, moved.headers) == ([1, 2], -3, {"new": True})
 
 
+async def test_a_move_to_empty_headers_leaves_none(shell: Shell) -> None:
+    item = await _reserved(shell, 1, headers={"h": "x"})
+    await shell.queue().move(item, "next", headers={})
+    assert (await shell.queue("next").reserve()).headers == {}
+
+
 async def test_a_move_goes_to_a_time_and_removes_headers(shell: Shell) -> None:
     item = await _reserved(shell, 1, headers={"h": "x"})
     await shell.queue().move(item, "next", when=shell.clock.now() + timedelta(hours=1), headers=None)

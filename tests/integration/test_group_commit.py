@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from bson import ObjectId
-from pymongo.monitoring import CommandStartedEvent, CommandSucceededEvent
+from pymongo import AsyncMongoClient
+from pydantic import BaseModel, field_validator
+from pymongo.errors import OperationFailure
 
 import mongoq
-from mongoq.protocol.state.batcher import CONCURRENT_CALLERS
-from mongoq.protocol.state.context import QueueContext
-from tests.clients import opened
-from tests.integration.concurrent_callers import CALLERS, ConcurrentCallers, Listener, calls, failures
+from tests.integration.commands import Commands, failing
+from tests.integration.concurrent_callers import CALLERS, ConcurrentCallers, calls, failures
+from tests.proxy import Proxy
+
+TASKS = pytest.mark.parametrize("callers", ["aio"], indirect=True)
+"""For what threads cannot do: to start at once, or in an order."""
+ALL = pytest.mark.parametrize("callers", ["aio", "motor", "threads"], indirect=True)
+CROWD = 96
+"""Twice as many callers as it takes for two batches under way."""
 
 
 async def test_every_caller_gets_its_own_answer_and_few_commands_are_sent(callers: ConcurrentCallers, raw: Any) -> None:
@@ -255,113 +261,3 @@ async def test_what_is_part_of_a_transaction_goes_by_itself(callers: ConcurrentC
     ]
 
 
-class Beside(Listener):
-    """Also tells how many commands of one name were under way at a time, at most."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-        self.under_way: set[int] = set()
-        self.most = 0
-
-    def started(self, event: CommandStartedEvent) -> None:
-        super().started(event)
-        if event.command_name == self.name:
-            self.under_way.add(event.request_id)
-            self.most = max(self.most, len(self.under_way))
-
-    def succeeded(self, event: CommandSucceededEvent) -> None:
-        self.under_way.discard(event.request_id)
-
-
-@contextmanager
-def slow(client: Any, appname: str, command: str) -> Iterator[None]:
-    """Hold up each such command of one application for a second."""
-    data = {"failCommands": [command], "appName": appname, "blockConnection": True, "blockTimeMS": 1000}
-    client.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=data)
-    try:
-        yield
-    finally:
-        client.admin.command("configureFailPoint", "failCommand", mode="off")
-
-
-async def test_pushes_of_many_callers_have_two_batches_under_way(
-    uri: str, client: Any, database: str, raw: Any
-) -> None:
-    listener, callers = Beside("insert"), 2 * CONCURRENT_CALLERS
-    async with (
-        opened("aio", uri, event_listeners=[listener], appname=database) as own,
-        mongoq.AsyncBroker(own[database]["mongoq"]) as broker,
-    ):
-        queue = broker.queue("orders")
-        await asyncio.gather(*(queue.push(n) for n in range(callers)))  # which opens the connections
-        listener.counts.clear()
-        listener.most = 0
-        with slow(client, database, "insert"):
-            await asyncio.gather(*(queue.push(n) for n in range(callers)))
-        assert (listener.counts["insert"], listener.most) == (2, 2)
-        assert raw.count_documents({"q": "orders"}) == 2 * callers
-
-
-async def test_claims_of_many_callers_have_two_batches_under_way_which_take_different_items(
-    uri: str, client: Any, database: str, raw: Any
-) -> None:
-    listener, callers = Beside("update"), 2 * CONCURRENT_CALLERS
-    async with (
-        opened("aio", uri, event_listeners=[listener], appname=database) as own,
-        mongoq.AsyncBroker(own[database]["mongoq"]) as broker,
-    ):
-        queue = broker.queue("orders")
-        await queue.push_many(range(3 * callers))
-        for item in await asyncio.gather(*(queue.reserve() for _ in range(callers))):  # which opens the connections
-            await queue.commit(item)
-        listener.counts.clear()
-        listener.most = 0
-        with slow(client, database, "update"):
-            items = await asyncio.gather(*(queue.reserve() for _ in range(callers)))
-        assert (listener.counts["update"], listener.most) == (2, 2)
-        assert len({item.id for item in items}) == callers
-        assert all(item.attempts == 1 for item in items)
-        prefetch = broker.queue("orders")._context.state.prefetch
-        assert not prefetch.closed_until > 0, "they met"
-        assert not prefetch.claimed_keys
-    assert raw.count_documents({"q": "orders", "reserved": True}) == callers
-
-
-@pytest.mark.parametrize("code", [13, 50, 2])
-async def test_a_claim_that_fails_keeps_no_item_from_the_next_one(
-    uri: str, client: Any, database: str, code: int
-) -> None:
-    async with opened("aio", uri, appname=database) as own, mongoq.AsyncBroker(own[database]["mongoq"]) as broker:
-        queue = broker.queue("orders")
-        await queue.push_many(range(CALLERS))
-        fails = {"failCommands": ["update"], "appName": database, "errorCode": code}
-        client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=fails)
-        try:
-            results = await asyncio.gather(*(queue.reserve() for _ in range(CALLERS)), return_exceptions=True)
-        finally:
-            client.admin.command("configureFailPoint", "failCommand", mode="off")
-        items = [result for result in results if isinstance(result, mongoq.Item)]
-        rest = [await queue.reserve() for _ in range(CALLERS - len(items))]
-        assert sorted(item.payload for item in [*items, *rest]) == list(range(CALLERS))
-        assert not queue._context.state.prefetch.claimed_keys
-        assert await queue.reserve() is None
-
-
-async def test_without_group_commit_each_caller_sends_its_own_command(uri: str, database: str) -> None:
-    listener = Listener()
-    async with (
-        opened("aio", uri, event_listeners=[listener]) as own,
-        mongoq.AsyncBroker(own[database]["mongoq"], group_commit=False) as broker,
-    ):
-        queue = broker.queue("orders")
-        await queue.push("first")
-        listener.counts.clear()
-        await asyncio.gather(*(queue.push(n) for n in range(10)))
-        assert listener.counts["insert"] == 10
-
-
-@pytest.mark.parametrize("wrong", [1, "yes", 0])
-def test_group_commit_is_yes_or_no(client: Any, database: str, wrong: Any) -> None:
-    with pytest.raises(mongoq.ArgumentInvalid, match="group_commit"):
-        mongoq.Broker(client[database]["mongoq"], group_commit=wrong)

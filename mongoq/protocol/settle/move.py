@@ -169,7 +169,7 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
     raw = handover if handover.patch else handover.raw
     expires = handover.expires
     start_by = batch.now + expires if isinstance(expires, timedelta) else expires
-    key = raw, when, payload, marks, headers and headers.raw, handover.sequence, start_by
+    key = raw, when, payload, marks, None if headers is None else headers.raw, handover.sequence, start_by
     if key not in batch.alike:
         update = handover.update(when)
         if headers is not None:
@@ -181,7 +181,7 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
         new_key, fixed = handover.changes.get("key"), handover.when is not None
         happened = partial(is_gone, queue=handover.queue, when=when, key=new_key, fixed=fixed)
         put = Put(handover.queue, when, handover.changes.get("priority"))
-        size = len(handover.raw) + len(payload or b"") + marks.size + (len(headers.raw) if headers else 0)
+        size = len(handover.raw) + len(payload or b"") + marks.size + (0 if headers is None else len(headers.raw))
         settlement = Settlement(marks.on(update), happened, "move", size=size, put=put, enters=handover.sequence)
         merge_patch(context, settlement, handover.patch)
         batch.alike[key] = settlement
