@@ -33,10 +33,12 @@ MIN_INTERVAL_MARGIN_MS, MAX_INTERVAL_MARGIN_MS = 1.0, 20.0
 """The least and the largest such margin, in milliseconds."""
 TOLERANCE_MARGIN_MS = 10.0
 """Milliseconds by which slots end early: the clocks of two processes differ a little."""
-SLACK_SHARE, MIN_SLACK_MS, MAX_SLACK_MS = 0.015, 5.0, 100.0
+SLACK_SHARE, MIN_SLACK_MS, MAX_SLACK_MS = 0.015, 5.0, 1_000.0
 """Share of a block, and milliseconds, that are left free behind it: late starts move its later slots into them."""
 LATE_MS = 100.0
 """Tolerance in milliseconds from which on late starts lose no slots, and no such margins are needed."""
+LONG_INTERVAL_MS = 5_000.0
+"""Interval in milliseconds from which on a lost slot is missed: the first ones of an idle bucket may be late as well."""
 LEAD_MS = 20.0
 """Milliseconds in which a process learns of a slot that is free now, and gets ready to use it."""
 AHEAD_MS = 1_000.0
@@ -138,7 +140,8 @@ def make_pace(text: str, burst: int | None, *, exact: bool = False) -> Pace:
         return Pace(rate.interval, (burst - 1) * rate.interval, 0.0, 0.0, 0.0, 0.0)
     length = (burst - 1) * rate.interval
     if length >= LATE_MS:
-        return Pace(rate.interval, length - TOLERANCE_MARGIN_MS, slack=0.0, slack_share=0.0)
+        share = SLACK_SHARE if rate.interval >= LONG_INTERVAL_MS else 0.0
+        return Pace(rate.interval, length - TOLERANCE_MARGIN_MS, slack=0.0, slack_share=share)
     margin = min(max(rate.interval * INTERVAL_MARGIN, MIN_INTERVAL_MARGIN_MS), MAX_INTERVAL_MARGIN_MS)
     return Pace(rate.interval + margin, length - min(TOLERANCE_MARGIN_MS, length / 2))
 

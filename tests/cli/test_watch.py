@@ -1,4 +1,4 @@
-"""The command ``watch``: at a terminal, for other programs, and while the server does not answer."""
+"""The command ``watch``: at a terminal, and for other programs."""
 
 from __future__ import annotations
 

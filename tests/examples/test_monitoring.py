@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from mongoq.model.process import EVENTS
 from mongoq.monitoring.durations import OUTCOMES
 from mongoq.monitoring.prometheus import STATES, PrometheusMetrics
 from mongoq.testing import VirtualBroker
@@ -23,7 +22,7 @@ MATCHER = re.compile(r'(\w+)(?:=~|=|!=|!~)"([^"]*)"')
 GROUPING = re.compile(r"\b(?:by|without|on) \(([^)]*)\)")
 VALUES: dict[str, set[str]] = {
     "state": set(STATES),
-    "event": set(EVENTS),
+    "event": {"put", "get", "reserve", "commit", "rollback", "release", "move", "dead", "expired"},
     "outcome": {"done", "failed", "cancelled", "mixed", *(outcome.__name__.lower() for outcome in OUTCOMES)},
     "job": {"mongoq", "mongoq-workers"},
     "queue": {"$queue"},

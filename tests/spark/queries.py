@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from mongoq.pipeline.on_spark.frame_query import MAX_RESTARTS, SLOW_START
-
 __all__ = ["start_query"]
+
+MAX_RESTARTS = 20
+SLOW_START = "Python worker failed to connect back"
+"""What Spark says when the Python of a source has not started within 10 s."""
 
 
 def start_query(writer: Any) -> Any:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Mapping
 from typing import Any
 
+import mongoq
+from tests.integration.commands import listened_to
 from tests.waiting import until
 from tests.worker.conftest import Desk
 from tests.worker.test_rate import Starts
@@ -49,3 +54,24 @@ def test_items_of_one_key_keep_their_order(desk: Desk, queue: Any) -> None:
     assert sorted(order) == list(range(8))
     assert order[0] == 0
     assert order[-1] == 7
+
+
+def test_a_key_loses_no_start_when_a_busy_machine_is_late(uri: str, database: str) -> None:
+    def delay_rates(name: str, command: Mapping[str, Any]) -> None:
+        if "rate:orders" in str(command):
+            time.sleep(0.3)  # before the reply arrives; by then a start of an idle key was lost
+
+    starts: list[Any] = []
+    with listened_to(uri, database) as (broker, commands):
+        commands.after = delay_rates
+        queue = broker.queue("orders")
+        queue.push_many([{"key": "a"}, {"key": "b"}])
+        worker = mongoq.Worker(broker)
+        worker.consumer(queue, rate="1/h", burst=1, rate_key="key")(starts.append)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            until(lambda: len(starts) == 2)
+        finally:
+            worker.stop()
+            thread.join()

@@ -1,6 +1,6 @@
 """Two processes on a graph, of threads and of asyncio, killed at random moments, and the primary under them as well.
 
-Several graphs are at work on one replica set, each in a collection of its own with two processes of its own.
+Several graphs are at work on one server or replica set, each in a collection of its own with two processes of its own.
 ``MONGOQ_CRASH_SEED`` brings a schedule back.
 """
 
@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,15 @@ class Site:
         return self._fork_server.start("work", engine=engine, **self._arguments)
 
 
-def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
+def fought(
+    client: MongoClient[Any],
+    uri: str,
+    notes: Path,
+    *,
+    kills: int,
+    crashes: int = 0,
+    servers: ReplicaSet | None = None,
+) -> None:
     """Feed each graph before each kill in it: of one of its processes or, so many times, of the primary of all."""
     print(f"MONGOQ_CRASH_SEED={SEED}")
     chance = random.Random(SEED)
@@ -73,12 +82,8 @@ def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
     struck: Counter[str] = Counter()
     rows = notes / "rows"
     rows.touch()
-    with (
-        ReplicaSet(memory, members=3, parameters={"transactionLifetimeLimitSeconds": 1}) as servers,
-        MongoClient[Any](servers.uri, tz_aware=True) as client,
-        ForkServer(notes / "log", roles="tests.pipeline.proof.roles", environment={ROWS: str(rows)}) as fork_server,
-    ):
-        sites = {graph: Site(graph, client, fork_server, servers.uri) for graph in AT_WORK}
+    with ForkServer(notes / "log", roles="tests.pipeline.proof.roles", environment={ROWS: str(rows)}) as fork_server:
+        sites = {graph: Site(graph, client, fork_server, uri) for graph in AT_WORK}
         for turn, graph in enumerate(turns):
             fed(sites[graph].broker, graph)
             write_rows(rows, graph)
@@ -86,17 +91,18 @@ def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
             if not struck[graph]:
                 until(sites[graph].is_busy)  # each graph is struck at work once at least
             struck[graph] += sites[graph].is_busy()
-            if turn in striking:
+            if servers and turn in striking:
                 servers.wait_until_whole()
                 servers.kill_primary()
                 time.sleep(chance.uniform(*DOWN))
                 servers.restore()
             else:
                 sites[graph].kill(chance.randrange(len(ENGINES_AT_WORK)))
-        servers.wait_until_whole()
+        if servers:
+            servers.wait_until_whole()
         for pid in [site.end() for site in sites.values()]:
             assert fork_server.wait(pid, PATIENCE) == 0, fork_server.log.read_text()
-        outcomes = {graph: outcome(site.broker) for graph, site in sites.items()}
+    outcomes = {graph: outcome(site.broker) for graph, site in sites.items()}
     print(f"of {kills} kills in each graph, so many struck something under way: {dict(struck)}")
     assert min(struck.values()) > 0
     # the partners in a join are alike in all rounds, so it does not matter of which round a partner is
@@ -105,7 +111,24 @@ def fought(memory: Path, notes: Path, *, kills: int, crashes: int) -> None:
     }
 
 
+@pytest.fixture
+def forgetful(client: MongoClient[Any]) -> Iterator[MongoClient[Any]]:
+    """The server drops the transactions of the dead soon: who takes over waits for that."""
+    client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=1)
+    yield client
+    client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=60)
+    client.drop_database(DATABASE)
+
+
+def test_a_few_kills_of_two_processes_change_nothing(forgetful: MongoClient[Any], uri: str, tmp_path: Path) -> None:
+    fought(forgetful, uri, tmp_path, kills=2)
+
+
 @pytest.mark.prove
 @pytest.mark.timeout(600)
 def test_fifty_kills_of_two_processes_and_their_primary_change_nothing(memory: Path, tmp_path: Path) -> None:
-    fought(memory, tmp_path, kills=50, crashes=5)
+    with (
+        ReplicaSet(memory, members=3, parameters={"transactionLifetimeLimitSeconds": 1}) as servers,
+        MongoClient[Any](servers.uri, tz_aware=True) as client,
+    ):
+        fought(client, servers.uri, tmp_path, kills=50, crashes=5, servers=servers)

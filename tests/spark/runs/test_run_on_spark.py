@@ -40,8 +40,8 @@ def graph() -> mongoq.Pipeline:
 
     @pipeline.stage("raw", to=["checked", "out"], max_retries=1, retry=QUICK)
     def check(n: int, job: Any) -> Any:
-        if n == 1:
-            return None
+        if n < 2:
+            return mongoq.Drop()
         if n == 2:
             return mongoq.Dead("two is too few")
         if n == 3 or (n == 4 and job.item.attempts == 1):
@@ -55,7 +55,7 @@ def graph() -> mongoq.Pipeline:
 
     @pipeline.join(["left", "right"], on="n", to="pair")
     def unite(left: Any, right: Any) -> Any:
-        return [left["side"], right["side"]]
+        return {"left": left["side"], "right": right["side"]}
 
     return pipeline
 
