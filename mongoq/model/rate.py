@@ -38,7 +38,7 @@ SLACK_SHARE, MIN_SLACK_MS, MAX_SLACK_MS = 0.015, 5.0, 1_000.0
 LATE_MS = 100.0
 """Tolerance in milliseconds from which on late starts lose no slots, and no such margins are needed."""
 LONG_INTERVAL_MS = 5_000.0
-"""Interval in milliseconds from which on a lost slot is missed: the first ones of an idle bucket may be late as well."""
+"""Interval in milliseconds from which on a lost slot is missed: the first one of an idle bucket may be late as well."""
 LEAD_MS = 20.0
 """Milliseconds in which a process learns of a slot that is free now, and gets ready to use it."""
 AHEAD_MS = 1_000.0

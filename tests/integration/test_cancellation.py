@@ -252,8 +252,9 @@ def test_a_batch_whose_reading_fails_is_given_back(client: MongoClient[Any], uri
         queue.release_many(queue.reserve_many(3))  # what was claimed before is read again after the claim
         due = {document["payload"]: document["when"] for document in raw.find({"q": "orders"})}
         refusal = {"failCommands": ["find"], "errorCode": 13, "appName": database}
-        commands.after = lambda name, _: name == "update" and client.admin.command(
-            "configureFailPoint", "failCommand", mode={"times": 1}, data=refusal
+        commands.after = lambda name, _: (
+            name == "update"
+            and client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=refusal)
         )
         with pytest.raises(OperationFailure, match="failCommand"):
             queue.reserve_many(3)

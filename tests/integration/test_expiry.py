@@ -34,7 +34,8 @@ def test_each_expired_item_becomes_one_letter_however_many_claim(
     brokers = [mongoq.Broker(raw, clock=clock) for _ in range(2)]
     queues = [broker.queue("orders", on_expired="dead") for broker in brokers]
     sequences = [SEQUENCES[place % 4] for place in range(number)]
-    queues[0].push_many(range(number), sequences=sequences, expires=[1 if place % 3 else None for place in range(number)])
+    expires = [1 if place % 3 else None for place in range(number)]
+    queues[0].push_many(range(number), sequences=sequences, expires=expires)
     wanted = [place for place in range(number) if not place % 3]
     clock.advance(1)
     started: list[int] = []
@@ -105,7 +106,7 @@ def test_a_push_in_a_transaction_has_its_time_and_its_place(raw: Any, clock: mon
         ("pop", "update", "dead"),
     ],
 )
-def test_a_claim_that_loses_a_message_settles_each_expired_item_once(
+def test_a_claim_that_loses_a_message_settles_each_expired_item_once(  # noqa: PLR0917
     lossy: tuple[Proxy, Any], clock: mongoq.VirtualClock, claim: str, command: str, what: Kind, on_expired: Any
 ) -> None:
     proxy, raw = lossy

@@ -15,7 +15,7 @@ from pymongo.errors import OperationFailure
 import mongoq
 from tests.integration.commands import Commands, failing
 from tests.integration.concurrent_callers import CALLERS, ConcurrentCallers, calls, failures
-from tests.proxy import Proxy
+from tests.waiting import until
 
 CROWD = 96
 """Twice as many callers as have two batches under way."""
@@ -71,22 +71,25 @@ async def test_without_group_commit_each_caller_sends_its_own_command(
             mongoq.AsyncBroker(client[database]["mongoq"], group_commit="yes")  # type: ignore[arg-type]
 
 
-class Broken(BaseModel):
-    """A model that cannot be made, for a fault of its own."""
+class Stop(BaseException):
+    """Ends a call, as an interrupt does."""
 
+
+class Stopping(BaseModel):
     @model_validator(mode="before")
     @classmethod
-    def fail(cls, value: Any) -> Any:
-        raise ZeroDivisionError
+    def stop(cls, value: Any) -> Any:
+        raise Stop
 
 
 async def test_what_was_claimed_together_is_given_back_when_the_calls_fail_later(
     callers: ConcurrentCallers, raw: Any
 ) -> None:
     await callers.together(calls(callers.queue().push, range(10)))
-    results = await callers.together([callers.queue(model=Broken).reserve] * 10)
-    assert [type(error) for error in results] == [ZeroDivisionError] * 10
-    assert raw.count_documents({"q": "orders", "reserved": False, "attempts": 0}) == 10
+    results = await callers.together([callers.queue(model=Stopping).reserve] * 10)
+    assert [type(error) for error in results] == [Stop] * 10
+    free = {"q": "orders", "reserved": False, "attempts": 0}
+    await asyncio.to_thread(until, lambda: raw.count_documents(free) == 10)
 
 
 async def test_what_cannot_be_pushed_fails_alone(callers: ConcurrentCallers, client: Any, raw: Any) -> None:
@@ -237,35 +240,36 @@ async def test_what_is_part_of_a_transaction_goes_by_itself(callers: ConcurrentC
 
 
 async def test_many_callers_have_two_batches_under_way_which_take_different_items(
-    proxy: Proxy, database: str, raw: Any
+    listened: tuple[mongoq.AsyncBroker, Commands], client: Any, database: str, raw: Any
 ) -> None:
-    commands = Commands()
-    async with (
-        AsyncMongoClient[Any](proxy.uri, event_listeners=[commands]) as client,
-        mongoq.AsyncBroker(client[database]["mongoq"]) as broker,
-    ):
-        queue = broker.queue("orders")
+    broker, commands = listened
+    queue, slow = broker.queue("orders"), {"blockConnection": True, "blockTimeMS": 200, "appName": database}
 
-        async def held_up(name: str, work: list[Any]) -> list[Any]:
-            """Hold up what is sent until two such commands are; then let them pass."""
-            commands.sent.clear()
-            commands.before = lambda sent, _: sent == name and proxy.hold()
-            together = asyncio.gather(*work)
-            while commands.names().count(name) < 2:
-                await asyncio.sleep(0.005)
-            commands.before = None
-            proxy.pass_on()
-            results = await together
-            assert commands.names().count(name) == 2
-            return results
+    async def together(name: str, call: Callable[[int], Any]) -> tuple[int, list[Any]]:
+        """Call for all at once; also return how many commands of this name were under way at a time, at most."""
+        under_way, most = 0, 0
 
-        await asyncio.gather(*(queue.push(n) for n in range(CROWD)))  # which opens the connections
-        await held_up("insert", [queue.push(n) for n in range(CROWD)])
-        assert raw.count_documents({"q": "orders"}) == 2 * CROWD
-        items = await held_up("update", [queue.reserve() for _ in range(CROWD)])
+        def count(sent: str, step: int) -> None:
+            nonlocal under_way, most
+            under_way += step * (sent == name)
+            most = max(most, under_way)
+
+        commands.sent.clear()
+        commands.before, commands.after = lambda sent, _: count(sent, 1), lambda sent, _: count(sent, -1)
+        with failing(client, name, times=None, **slow):
+            results = await asyncio.gather(*(call(n) for n in range(CROWD)))
+        assert commands.names().count(name) == 2
+        return most, results
+
+    await asyncio.gather(*(queue.push(n) for n in range(CROWD)))  # which opens the connections
+    while (await together("insert", queue.push))[0] < 2:
+        pass  # the first one was over before the other was sent
+    most = 0
+    while most < 2:
+        most, items = await together("update", lambda _: queue.reserve())
         assert len({item.id for item in items}) == CROWD
         assert all(item.attempts == 1 for item in items)
-    assert raw.count_documents({"q": "orders", "reserved": True}) == CROWD
+        await queue.release_many(items)
 
 
 async def test_a_claim_that_fails_keeps_no_item_from_the_next_one(

@@ -150,10 +150,11 @@ def test_the_whole_batch_is_released(desk: Desk, queue: mongoq.Queue[Any], raw: 
         if len(payloads) == 3:
             await hung(payloads, job)
 
-    desk.consume("orders", handle, batch=3, prefetch=3, concurrency=2, max_time=1, on_timeout="release", lease=LEASE)
+    desk.consume("orders", handle, batch=3, prefetch=3, concurrency=4, max_time=1, on_timeout="release", lease=LEASE)
     desk.run()
     assert runs[0] == [1, 2, 3]
-    assert sorted(number for batch in runs[1:] for number in batch) == [1, 2, 3]
+    # together once more, and then one at a time: what hangs twice is found by that
+    assert sorted(number for batch in runs if len(batch) < 3 for number in batch) == [1, 2, 3]
     assert queue.dead.size() == 0
 
 

@@ -120,6 +120,7 @@ def forgetful(client: MongoClient[Any]) -> Iterator[MongoClient[Any]]:
     client.drop_database(DATABASE)
 
 
+@pytest.mark.prove
 def test_a_few_kills_of_two_processes_change_nothing(forgetful: MongoClient[Any], uri: str, tmp_path: Path) -> None:
     fought(forgetful, uri, tmp_path, kills=2)
 
