@@ -150,3 +150,15 @@ def lossy(uri: str, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     options = {"serverMonitoringMode": "poll", "retryWrites": "false"}
     with Proxy(uri) as proxy, MongoClient[Any](proxy.uri_with(**options)) as own:
         yield proxy, own[database]["mongoq"]
+
+
+@pytest.fixture
+def signals() -> Iterator[list[int]]:
+    """The signals that the test's own handlers received; without them a late one would end the process of the tests."""
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda number, _: received.append(number))
+    yield received
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -160,24 +159,22 @@ def test_what_the_block_raises_comes_out_of_it_and_the_run_ends(broker: mongoq.B
     assert run.ended
 
 
-def test_a_signal_ends_a_run_that_is_waited_for(broker: mongoq.Broker) -> None:
-    before = signal.getsignal(signal.SIGTERM)
+def test_a_signal_ends_a_run_that_is_waited_for(broker: mongoq.Broker, signals: list[int]) -> None:
+    before, over = signal.getsignal(signal.SIGTERM), threading.Event()
+
+    def send_again() -> None:
+        while not over.wait(0.3):  # the first may come before anybody waits
+            os.kill(os.getpid(), signal.SIGTERM)
+
     with line().start(broker) as run:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        assert run.wait(20)
+        sender = threading.Thread(target=send_again)
+        sender.start()
+        ended = run.wait(PATIENCE)
+        over.set()
+        sender.join()
+        assert ended
+    assert signals
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-@pytest.fixture
-def signals() -> Iterator[list[int]]:
-    """The signals that the test's own handlers received; without them they would end the process."""
-    signals: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        signal.signal(number, lambda number, _: signals.append(number))
-    yield signals
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -270,7 +270,9 @@ def test_runs_that_are_given_up_are_counted(
     assert re.fullmatch("has ended; items done: 0, failed: 0, given back: [2-9]", life(caplog)[-1])
 
 
-def test_a_signal_is_named_as_the_reason(broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_signal_is_named_as_the_reason(
+    broker: mongoq.Broker, caplog: pytest.LogCaptureFixture, signals: list[int]
+) -> None:
     broker.queue("orders").push(1)
     worker = mongoq.Worker(broker)
 
@@ -280,6 +282,7 @@ def test_a_signal_is_named_as_the_reason(broker: mongoq.Broker, caplog: pytest.L
 
     worker.run()
     assert life(caplog)[1] == "stops: a signal came; handlers have 25 s"
+    assert signals == [signal.SIGTERM]
 
 
 def test_a_stage_that_stops_the_run_is_the_reason(broker: mongoq.Broker, caplog: pytest.LogCaptureFixture) -> None:
