@@ -66,7 +66,8 @@ def outcome(broker: mongoq.Broker) -> dict[str, Any]:
     return {
         **{queue: sorted((item.payload for item in items), key=repr) for queue, items in queues.items()},
         "reasons": sorted(item.origin.reason for item in queues["errors"] if item.origin),
-        "hops": sorted([hop.stage for hop in trail or ()] for trail in trails),
+        # the two sides of a pair were settled side by side
+        "hops": sorted(sorted(hop.stage for hop in trail or ()) for trail in trails),
     }
 
 
