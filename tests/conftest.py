@@ -9,11 +9,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import disk_usage
+from shutil import disk_usage, rmtree
 from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import pymongo.common
 import pytest
 from pymongo import MongoClient
@@ -70,10 +71,17 @@ def _claims_begin_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def memory() -> Iterator[Path]:
-    """A directory for servers, in memory where there is room for it: every majority write waits for the journal."""
+    """A directory for servers, in memory where there is room for it: every majority write waits for the journal.
+
+    What killed runs have left there is removed: a gigabyte each, which stays in memory until the machine has none.
+    """
     shared = Path("/dev/shm")
-    roomy = shared.is_dir() and disk_usage(shared).free > 4 * 1024**3
-    with TemporaryDirectory(prefix="mongoq-tests-", dir=shared if roomy else None) as path:
+    for left in shared.glob("mongoq-tests-*-*"):
+        process = left.name.split("-")[2]
+        if process.isdigit() and not psutil.pid_exists(int(process)):
+            rmtree(left, ignore_errors=True)
+    roomy = shared.is_dir() and min(disk_usage(shared).free, psutil.virtual_memory().available) > 4 * 1024**3
+    with TemporaryDirectory(prefix=f"mongoq-tests-{os.getpid()}-", dir=shared if roomy else None) as path:
         yield Path(path)
 
 
