@@ -54,12 +54,12 @@ dashboard: $(DEMO) ## Run the flights demo without Spark, and show its data in a
 test: $(TEST) ## Run all tests but the campaigns
 	@$(BIN)/python -m pytest -m "not prove" -n $(JOBS) --dist loadgroup --durations=10
 
-prove: $(TEST) ## Run the campaigns, and a sample of the mutants; with LONG=1 the longest campaigns as well
+prove: $(DEV) ## Run the campaigns, and a sample of the mutants; with LONG=1 the longest campaigns as well
 	@$(BIN)/python -m pytest -m prove tests/crash -n 2 # with nothing else: replica sets lose and find their primaries all the time
 	@$(BIN)/python -m pytest -m "prove$(if $(LONG),, and not long)" --ignore tests/crash -n $(JOBS) --dist loadgroup
 	@$(BIN)/python scripts/mutants.py --jobs $(JOBS) --sample $(MUTANTS)
 
-campaigns: $(TEST) ## Run campaigns drawn by chance, for some minutes
+campaigns: $(DEV) ## Run campaigns drawn by chance, for some minutes
 	@$(BIN)/python scripts/campaigns.py --jobs $(JOBS) --minutes $(MINUTES)
 
 sample: campaigns mutants ## Run campaigns and mutants drawn by chance, as every night
