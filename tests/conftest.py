@@ -69,6 +69,13 @@ def _claims_begin_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim_hints, "CLAIM_SECONDS_BEFORE_MEASURING", math.inf)
 
 
+@pytest.fixture
+def claims_go_by_bounds(_claims_begin_at_the_beginning: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let claims go by bounds from the first refresh on; else a measurement decides, and load distorts it."""
+    monkeypatch.setattr(claim_hints, "CLAIM_SECONDS_BEFORE_MEASURING", 0.0)
+    monkeypatch.setattr(claim_hints.ClaimHints, "is_slow", lambda *_: True)
+
+
 @pytest.fixture(scope="session")
 def memory() -> Iterator[Path]:
     """A directory for servers, in memory where there is room for it: every majority write waits for the journal.

@@ -23,6 +23,9 @@ CONCURRENT_CALLERS = 48
 NEARLY_FULL_SHARE = 0.75
 """The part of a full batch that is worth a second command: some of many callers are always late."""
 
+MAX_BATCHERS = 1_000
+"""Batchers that are kept, used or not. A caller that has got one just before it is forgotten sends beside the next."""
+
 Send = Callable[[list[Any]], Flow[Sequence[Any]]]
 """Builds the flow of one batch from its entries. It returns one answer per caller; an exception for a failure."""
 
@@ -52,6 +55,11 @@ class Batcher:
         if not self.batches_in_flight or self.batches_in_flight >= self.max_in_flight:
             return not self.batches_in_flight
         return len(self.waiting) >= NEARLY_FULL_SHARE * self._max_size
+
+    @property
+    def is_used(self) -> bool:
+        """True while a caller waits in it, or for its answer."""
+        return bool(self.waiting) or self.batches_in_flight > 0
 
     @property
     def _max_size(self) -> int:
@@ -123,6 +131,8 @@ class Batchers:
         """Return the batcher with this key, made at first use with ``send`` and ``max_in_flight``."""
         batcher = self._batchers.get(key)
         if batcher is None:
+            if len(self._batchers) >= MAX_BATCHERS:
+                self._batchers = {key: each for key, each in list(self._batchers.items()) if each.is_used}
             batcher = self._batchers[key] = Batcher(send, max_in_flight if self.divides else 1)
         return batcher
 

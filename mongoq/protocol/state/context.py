@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import uniform
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from mongoq.errors import PayloadInvalid
 from mongoq.model.clock import Clock, VirtualClock, milliseconds, time_of
@@ -35,6 +37,8 @@ MARK_IN_USE_SECONDS = 3600.0
 """Seconds after which a process that claims from an empty queue writes that the queue is in use."""
 FIRST_SWEEP_SECONDS = 3600.0
 """Seconds within which a process first looks for idle queues, at random: many processes do not live so long."""
+MAX_UNUSED_STATES = 1_000
+"""States of queues without a handle that a process keeps, the latest used ones: a queue for each reply is soon over."""
 
 
 @dataclass(slots=True)
@@ -82,11 +86,11 @@ class Topics(Known):
         self.bound, self.read_at = bound, asked_at
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class QueueState(Known):
     """This process's state of a queue: its copy of the control document, and what keeps claims fast.
 
-    All handles of a broker share it.
+    All handles of a broker share it. It goes with the last of them, a while later.
 
     Attributes:
         paused: the queue is paused.
@@ -167,7 +171,8 @@ class BrokerContext:
             that is forked meanwhile measures for itself.
         checked: the schema and the collection were checked.
         indexed: the indexes and the schema document were written.
-        states: the state of each queue.
+        states: the state of each queue that has a handle, or was used lately.
+        latest: the states that were asked for last, by queue, the latest one last.
         topics: the copy of the bindings.
         calm_until: until when, on the monotonic clock, a push skips the checks that come before a command.
         batchers: the batchers in which callers share commands; ``None`` when each caller sends its own.
@@ -193,7 +198,8 @@ class BrokerContext:
     measured: bool = False
     measuring: int = 0
     indexed: bool = False
-    states: dict[str, QueueState] = field(default_factory=dict)
+    states: WeakValueDictionary[str, QueueState] = field(default_factory=WeakValueDictionary)
+    latest: OrderedDict[str, QueueState] = field(default_factory=OrderedDict)
     topics: Topics = field(default_factory=Topics)
     calm_until: float = float("-inf")
     unsettled: set[Any] = field(default_factory=set)
@@ -220,7 +226,13 @@ class BrokerContext:
 
     def state(self, queue: str) -> QueueState:
         """Return the state of a queue, made at first use."""
-        return self.states.setdefault(queue, QueueState())
+        with self.registry.lock:  # two threads that make a handle have to share one state
+            state = self.latest[queue] = self.states.get(queue) or QueueState()
+            self.states[queue] = state
+            self.latest.move_to_end(queue)
+            if len(self.latest) > MAX_UNUSED_STATES:
+                self.latest.popitem(last=False)
+            return state
 
     def record_put(
         self, queue: str, when: datetime, *priorities: Any, number: int = 1, id: Any = None, is_new: bool = True

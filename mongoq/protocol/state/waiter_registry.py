@@ -10,7 +10,7 @@ from threading import RLock
 from typing import Any
 from weakref import WeakSet
 
-from mongoq.protocol.flow import WakeEvent
+from mongoq.protocol.flow import Waiter, WakeEvent
 from mongoq.protocol.state.wait_queue import POLL_IDLE, WaitQueue
 
 GET_MORE_WAIT_SECONDS = 10.0
@@ -25,6 +25,8 @@ QUEUES_PER_POLL = 100
 """Queues of one poll."""
 STREAM_LINGER_SECONDS = 1.0
 """Seconds for which the stream stays open without a waiter."""
+MIN_ROOM = 100
+"""Wait queues that are kept, used or not."""
 
 
 class WaiterRegistry:
@@ -34,6 +36,7 @@ class WaiterRegistry:
         lock: held for moments only, never while a waiter sleeps.
         restless: returns whether only polling helps: on a virtual clock, or without a server.
         wait_queues: the wait queues, by the names of their queues.
+        room: the number of wait queues from which on the next new one lets unused ones be forgotten.
         reader: the event on which the reader of the stream sleeps while no waiter sleeps.
         ending: the event that is set when the broker is closed.
         patience: seconds that the server waits before it answers without events.
@@ -62,6 +65,7 @@ class WaiterRegistry:
     def _start(self) -> None:
         self.lock = RLock()
         self.wait_queues: dict[str, WaitQueue] = {}
+        self.room = MIN_ROOM
         self.reader, self.ending = WakeEvent(), WakeEvent()
         self.running = self.readers = 0
         self.deaf = False
@@ -82,12 +86,23 @@ class WaiterRegistry:
         self.since = math.inf
         self.alive_until = -math.inf
 
-    def wait_queue(self, queue: str) -> WaitQueue:
-        """Return the wait queue of a queue, made at first use."""
+    def enter(self, queue: str, *, patient: bool) -> tuple[WaitQueue, Waiter]:
+        """Add a waiter to the wait queue of a queue, made at first use; return both."""
         with self.lock:
             if queue not in self.wait_queues:
+                if len(self.wait_queues) >= self.room:
+                    self._forget_unused()
                 self.wait_queues[queue] = WaitQueue(self, queue)
-            return self.wait_queues[queue]
+            wait_queue = self.wait_queues[queue]
+            return wait_queue, wait_queue.enter(patient=patient)
+
+    def _forget_unused(self) -> None:
+        """Forget wait queues that no waiter has used lately: all of them are looked through for each reply."""
+        recently = time.monotonic() - STREAM_LINGER_SECONDS
+        self.wait_queues = {
+            name: each for name, each in self.wait_queues.items() if each.waiters or each.left_at > recently
+        }
+        self.room = max(MIN_ROOM, 2 * len(self.wait_queues))
 
     def watches(self, queue: str) -> bool:
         """Return whether the stream is alive and covers this queue."""

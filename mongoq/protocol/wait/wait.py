@@ -86,8 +86,7 @@ def wait_for_item(
     later than that, it lets every waiter try again.
     """
     deadline = math.inf if patience == math.inf else time.monotonic() + patience
-    wait_queue = context.broker.registry.wait_queue(context.name)
-    waiter = wait_queue.enter(patient=patience >= TRUST_SECONDS)
+    wait_queue, waiter = context.broker.registry.enter(context.name, patient=patience >= TRUST_SECONDS)
     try:
         while True:
             result = yield from _take_turn(context, wait_queue, waiter, attempt)

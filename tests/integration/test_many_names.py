@@ -1,0 +1,39 @@
+"""A process that uses a queue for each reply: what it keeps of finished queues does not grow with their number."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+
+import mongoq
+
+
+def use_and_drop(broker: mongoq.Broker, names: Iterable[str]) -> None:
+    """Use a queue of each name once, with a caller that waits, and drop every second one."""
+    for number, name in enumerate(names):
+        queue = broker.queue(name)
+        queue.push(number)
+        item = queue.reserve(wait=5)
+        assert item is not None
+        queue.commit(item)
+        if number % 2:
+            broker.drop_queue(name)
+
+
+def test_a_process_forgets_the_queues_that_it_no_longer_uses(broker: mongoq.Broker) -> None:
+    use_and_drop(broker, (f"first-{number}" for number in range(1_100)))
+    gc.collect()
+    before = len(gc.get_objects())
+    use_and_drop(broker, (f"second-{number}" for number in range(1_100)))
+    gc.collect()
+    assert len(gc.get_objects()) - before < 1_100
+
+
+def test_two_handles_of_a_queue_agree_after_many_other_names(broker: mongoq.Broker) -> None:
+    first = broker.queue("kept")
+    first.pause()
+    for number in range(1_100):
+        broker.queue(f"other-{number}")
+    assert broker.queue("kept").is_paused()
+    broker.queue("kept").push(1)
+    assert first.pop() is None
