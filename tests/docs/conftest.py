@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from pymongo import MongoClient
@@ -53,13 +54,18 @@ def live(dying: tuple[MongoClient[Any], Mortal], raw: Any) -> Live:
 
 
 @pytest.fixture
-def shared_server(client: MongoClient[Any], uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let a page that starts a server get the server of the tests: to start one takes half of the page's time."""
+def shared_server(
+    client: MongoClient[Any], uri: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Let a page that starts a server get the server of the tests: to start one takes half of the page's time.
+
+    Each page has a database of its own: a thread that a page has given up may still write for a while.
+    """
     before = set(client.list_database_names())
 
     class SharedServer:
         def __init__(self, *_: Any, **__: Any) -> None:
-            self.uri = uri
+            self.uri = urlsplit(uri)._replace(path=f"/{database}").geturl()
 
         def start(self) -> SharedServer:
             return self
