@@ -5,6 +5,7 @@ Ticks are a function of the timetable alone, never of the last run: every proces
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,8 @@ from mongoq.model.clock import EPOCH, MILLISECOND
 Missed = Literal["last", "all", "skip"]
 """What becomes of ticks that no process was there for."""
 
-CRON_FIELDS = ("minute", "hour", "day-of-month", "month", "day-of-week")
+CRON_FIELDS = {"minute": 60, "hour": 24, "day-of-month": 31, "month": 12, "day-of-week": 7}
+"""Names of the fields, and how many values each has."""
 CRON_EXAMPLE = "such as '0 6 * * 1-5', 6:00 from Monday to Friday"
 MAX_CRON_LETTERS = 200
 MIN_EVERY = timedelta(seconds=1)
@@ -30,8 +32,12 @@ DEFAULT_HORIZON = timedelta(days=1)
 """How far back ``missed="all"`` makes ticks by default."""
 LATE = timedelta(minutes=1)
 """Lateness from which on a tick counts as missed: a worker looks every few seconds."""
+OFFSET_NAME = re.compile(r"(?:UTC|GMT)(?P<sign>[+-])(?P<hours>[0-9]{1,2})", re.IGNORECASE)
+"""How people write a fixed offset."""
 MACHINE_ZONES = frozenset({"localtime", "Factory"})
 """Names that some systems list as zones, and that mean another zone on each machine, or none."""
+CLOCK_CHANGE = timedelta(hours=3)
+"""Time for which a change of the clocks can mislead cronsim: longer than any change."""
 CRONSIM_HINT = "cron expressions need cronsim: install mongoq-driver[schedules] (pip install '.[schedules]')"
 
 
@@ -129,12 +135,11 @@ class Cron:
     def after(self, time: datetime) -> datetime | None:
         """Return the first tick after a time; raises ``ModuleNotFoundError`` without cronsim."""
         try:
-            # From the beginning of an hour that comes twice, the library may go back to its first pass: go on there.
-            ticks = _cron_ticks(self.expression, time.astimezone(ZoneInfo(self.timezone)))
-            for _ in range(MAX_TICKS):
-                tick = next(ticks, None)
-                if tick is None:
-                    return None
+            zone = ZoneInfo(self.timezone)
+            start, earlier = time.astimezone(zone), (time - CLOCK_CHANGE).astimezone(zone)
+            # Asked just behind a change of the clocks, cronsim 2.8 may begin at a local time that does not exist, and
+            # skip a tick (Pacific/Chatham), or go back into an hour that comes twice: ask from before the change.
+            for tick in _cron_ticks(self.expression, start if start.utcoffset() == earlier.utcoffset() else earlier):
                 utc: datetime = tick.astimezone(UTC)
                 if utc > time:
                     return utc
@@ -221,7 +226,11 @@ def check_cron(expression: Any, timezone: Any) -> Cron:
         problem = f"{expression!r} has {count}, and five are needed: {' '.join(CRON_FIELDS)}"
         raise ArgumentInvalid("cron", f"{problem}; {CRON_EXAMPLE}")
     cron = Cron(" ".join(fields), check_timezone(timezone))
-    for place, (name, field) in enumerate(zip(CRON_FIELDS, fields, strict=True)):
+    for place, ((name, values), field) in enumerate(zip(CRON_FIELDS.items(), fields, strict=True)):
+        steps = [int(step) for part in field.split(",") if (step := part.partition("/")[2]).isdecimal()]
+        if any(step >= values for step in steps):
+            problem = f"the field {name} of {expression!r} has {values} values, and a step of {max(steps)} leaves one"
+            raise ArgumentInvalid("cron", f"{problem}; for longer intervals use every=, such as every='90m'")
         alone = ["*"] * len(fields)
         alone[place] = field
         if not _is_usable(" ".join(alone)):
@@ -258,6 +267,9 @@ def check_timezone(timezone: Any) -> str:
         by_letters = {each.lower(): each for each in sorted(names)}
         nearest = [by_letters[each] for each in get_close_matches(name.lower(), by_letters, 3, 0.5)]
         hint = f"the nearest are {', '.join(map(repr, nearest))}" if nearest else "such as 'Europe/Berlin', or 'UTC'"
+        if offset := OFFSET_NAME.fullmatch(name):
+            opposite = "-" if offset["sign"] == "+" else "+"
+            hint = f"that is 'Etc/GMT{opposite}{int(offset['hours'])}', with the opposite sign (POSIX)"
         raise ArgumentInvalid("timezone", f"there is no zone {name[:60]!r}; {hint}")
     return name
 
