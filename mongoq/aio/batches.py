@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from bson import ObjectId
 
 from mongoq.drivers.aio.driver import AsyncRunner
-from mongoq.model.arguments import Duration, Expires
+from mongoq.model.arguments import Duration, Expires, Id
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.protocol.base.transaction import run_within
@@ -33,7 +33,7 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
         when: datetime | None = None,
         priority: int = 0,
         headers: Mapping[str, Any] | None = None,
-        ids: Iterable[ObjectId] | None = None,
+        ids: Iterable[Id] | None = None,
         once: Duration | None = None,
         sequence: str | None = None,
         sequences: Iterable[str | None] | None = None,

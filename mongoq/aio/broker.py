@@ -11,7 +11,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from bson import ObjectId
 from pydantic import TypeAdapter
 
 from mongoq.aio.blocks import AsyncTransaction
@@ -21,7 +20,7 @@ from mongoq.drivers.aio.driver import AioDriver
 from mongoq.drivers.backend import open_backend
 from mongoq.drivers.health import CHECK_ERRORS, HealthWatch, describe_trouble
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, duration
+from mongoq.model.arguments import Duration, Id, duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.health import Health
@@ -262,7 +261,7 @@ class AsyncBroker(AsyncSchedules, Local):
         """
         return await self._run(admin.drop, name, force=force)
 
-    async def trail(self, id: ObjectId) -> tuple[Hop, ...] | None:
+    async def trail(self, id: Id) -> tuple[Hop, ...] | None:
         """Return the settlements of an item by stages of pipelines, oldest first, from any queue (``find``).
 
         Only a pipeline with that option records them, at most the last 50 hops. An item without any has an empty trail;

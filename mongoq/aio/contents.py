@@ -6,10 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bson import ObjectId
-
 from mongoq.drivers.aio.driver import AsyncRunner
-from mongoq.model.arguments import Duration
+from mongoq.model.arguments import Duration, Id
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.model.limits import QueueLimits
@@ -33,7 +31,7 @@ M = TypeVar("M")
 class AsyncContents(AsyncRunner[QueueContext[M]]):
     """The part of ``AsyncQueue`` that reads, replays, configures and purges the queue as a whole."""
 
-    async def get(self, id: ObjectId) -> Item[M] | None:
+    async def get(self, id: Id) -> Item[M] | None:
         """Return one item of this queue by its id, live or in history, or ``None`` (``find`` by ``_id``).
 
         A reserved item has its holder's token, and can be settled with it in place of the holder, which then gets
@@ -90,7 +88,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         """
         return await self._run(read_limits)
 
-    async def blocked_by(self, id: ObjectId) -> list[Item[M]]:
+    async def blocked_by(self, id: Id) -> list[Item[M]]:
         """Return the items that an item waits for, the first ones of its sequence (two ``find``).
 
         An empty list if the item is not blocked, or the queue has no item of this id; else as many as
@@ -113,7 +111,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         """
         return await self._run(read.find_next_due)
 
-    async def remove(self, id: ObjectId) -> bool:
+    async def remove(self, id: Id) -> bool:
         """Delete an item, live or in history, unless a caller holds it; return whether it was deleted (``delete``).
 
         Its id is forgotten: pushed again, it is a new item.
@@ -174,7 +172,7 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         *,
         to: str | AsyncQueue[Any] | None = None,
         hop: str | None = None,
-        ids: Iterable[ObjectId] | None = None,
+        ids: Iterable[Id] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         after: tuple[datetime, Any] | None = None,

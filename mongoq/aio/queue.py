@@ -12,7 +12,7 @@ from bson import ObjectId
 from mongoq.aio.batches import AsyncBatches
 from mongoq.aio.blocks import AsyncReserved
 from mongoq.aio.contents import AsyncContents
-from mongoq.model.arguments import Duration, Expires
+from mongoq.model.arguments import Duration, Expires, Id
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
@@ -83,7 +83,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
         key: str | None = None,
         on_duplicate: OnDuplicate = "keep",
         headers: Mapping[str, Any] | None = None,
-        id: ObjectId | None = None,
+        id: Id | None = None,
         once: Duration | None = None,
         sequence: str | None = None,
         expires: Expires | None = None,
@@ -389,7 +389,7 @@ class AsyncDeadQueue(AsyncQueue[Any]):
     async def replay(  # type: ignore[override]  # the letters themselves go back, and no copies of a history
         self,
         *,
-        ids: Iterable[ObjectId] | None = None,
+        ids: Iterable[Id] | None = None,
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,
         to: str | AsyncQueue[Any] | None = None,
@@ -435,7 +435,7 @@ class AsyncDeadQueue(AsyncQueue[Any]):
         self,
         *,
         state: Selection = None,
-        ids: Iterable[ObjectId] | None = None,
+        ids: Iterable[Id] | None = None,
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,
         stage: str | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,10 +12,17 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, QueueNameInvalid
 
-Duration = timedelta | float
-"""A ``timedelta``, or a number of seconds."""
+Duration = timedelta | float | str
+"""A ``timedelta``, a number of seconds, or a text such as ``90s``, ``5m``, ``2h`` or ``7d``."""
 Expires = Duration | datetime
-"""A ``timedelta`` or a number of seconds from now, or an aware time."""
+"""A duration from now, or an aware time."""
+UNIT_MILLISECONDS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+"""Milliseconds of the units of durations, the longest unit first."""
+DURATION_TEXT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d|)")
+
+Id = ObjectId | str
+"""An ``ObjectId``, or its 24 hex digits."""
+ID_TEXT = re.compile(r"[0-9A-Fa-f]{24}")
 
 QUEUE_NAME_BYTES = 120
 """Bytes of a queue's name in UTF-8, at most, without ``DEAD_SUFFIX``."""
@@ -57,9 +65,14 @@ def _utf8(name: str, argument: str) -> bytes:
 
 
 def duration(value: Any, argument: str, *, zero: bool = True) -> timedelta:
-    """Return a duration in whole milliseconds, from a ``timedelta`` or a number of seconds; never negative."""
+    """Return a duration in whole milliseconds, from a ``timedelta``, a number of seconds or a text; never negative."""
     if isinstance(value, timedelta):
         length = value
+    elif isinstance(value, str):
+        try:
+            length = read_duration(value)
+        except ValueError as error:
+            raise ArgumentInvalid(argument, str(error)) from None
     else:
         length = _seconds(value, argument)
     if length < timedelta(0):
@@ -71,9 +84,25 @@ def duration(value: Any, argument: str, *, zero: bool = True) -> timedelta:
     return length - length % MILLISECOND
 
 
+def read_duration(text: str) -> timedelta:
+    """Return the duration that a text such as ``90s``, ``5m``, ``2h`` or ``7d`` names; seconds without a unit.
+
+    Raises:
+        ValueError: the text names no duration.
+    """
+    parts = DURATION_TEXT.fullmatch(text.strip().lower())
+    if parts is None:
+        raise ValueError(f"{text!r:.60} is no duration; write it as 90s, 5m, 2h or 7d")
+    try:
+        return timedelta(milliseconds=float(parts[1]) * UNIT_MILLISECONDS[parts[2] or "s"])
+    except OverflowError:
+        raise ValueError(f"{text!r} is too long") from None
+
+
 def _seconds(value: Any, argument: str) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ArgumentInvalid(argument, f"a timedelta or a number of seconds, not {type(value).__name__}")
+        hint = "a timedelta, a number of seconds or a text such as '5m'"
+        raise ArgumentInvalid(argument, f"{hint}, not {type(value).__name__}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ArgumentInvalid(argument, f"a finite number of seconds, not {value!r}")
     try:
@@ -114,8 +143,8 @@ def expires(value: Any, argument: str = "expires") -> timedelta | datetime:
     """Return how long an item may wait for its start, or until when (aware); a time may be over already."""
     if isinstance(value, datetime):
         return moment(value, argument)
-    if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
-        problem = f"a timedelta, a number of seconds or an aware datetime, such as 300, not {type(value).__name__}"
+    if isinstance(value, bool) or not isinstance(value, timedelta | int | float | str):
+        problem = f"a duration such as '5m' or 300 (seconds), or an aware datetime, not {type(value).__name__}"
         raise ArgumentInvalid(argument, problem)
     return duration(value, argument, zero=False)
 
@@ -135,9 +164,12 @@ def count(value: Any, argument: str, *, least: int = 1) -> int:
 
 
 def object_id(value: Any, argument: str = "id") -> ObjectId:
-    """Return an ObjectId; other types are refused."""
+    """Return an ObjectId, from one or from its 24 hex digits, as logs and pages show it."""
+    if isinstance(value, str) and ID_TEXT.fullmatch(value):
+        return ObjectId(value)
     if not isinstance(value, ObjectId):
-        raise ArgumentInvalid(argument, f"a bson.ObjectId, not {type(value).__name__}")
+        given = f"{value!r:.40}" if isinstance(value, str) else type(value).__name__
+        raise ArgumentInvalid(argument, f"a bson.ObjectId or its 24 hex digits, not {given}")
     return value
 
 

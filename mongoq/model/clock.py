@@ -222,6 +222,6 @@ class VirtualClock:
         return False
 
     def advance(self, by: Duration) -> datetime:
-        """Move on by a ``timedelta`` or a number of seconds, and return the new time."""
+        """Move on by a duration, such as ``60`` (seconds) or ``"5m"``, and return the new time."""
         self._now = moment(self._now + duration(by, "by"), "by")
         return self._now

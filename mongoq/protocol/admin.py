@@ -17,10 +17,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from bson import ObjectId
-
 from mongoq.errors import ArgumentInvalid, FilterInvalid, QueueNotEmpty
-from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, count, object_id, queue_name, read_list
+from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, Id, count, object_id, queue_name, read_list
 from mongoq.model.indexes import BEGINNING, SEQUENCE_ORDER
 from mongoq.model.sequence import blocked_filter, control_prefix
 from mongoq.model.stream_claim import STREAM_PREFIX
@@ -59,7 +57,7 @@ def purge(
     *,
     where: Any = None,
     limit: int | None = None,
-    ids: Iterable[ObjectId] | None = None,
+    ids: Iterable[Id] | None = None,
     stage: str | None = None,
     reason: str | None = None,
     error: str | None = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -12,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.arguments import duration
 
 T = TypeVar("T")
 
@@ -156,17 +156,9 @@ class RawOptions:
         return tuple(dict.fromkeys(names))
 
     def seconds(self, name: str, *, zero: bool = False) -> float | None:
-        """Return a number of seconds above zero, or from zero up."""
+        """Return the seconds of a duration such as ``30``, ``0.5`` or ``5m``, above zero or from zero up."""
         value = self.value(name)
-        if value is None:
-            return None
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not zero):
-            raise ArgumentInvalid(name, f"a number of seconds, such as 30 or 0.5, not {value!r}")
-        return seconds
+        return None if value is None else duration(value, name, zero=zero).total_seconds()
 
     def moment(self, name: str) -> datetime | None:
         """Return a time with an offset, in UTC."""

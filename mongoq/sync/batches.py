@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from bson import ObjectId
 
 from mongoq.drivers.threads.driver import Runner
-from mongoq.model.arguments import Duration, Expires
+from mongoq.model.arguments import Duration, Expires, Id
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
 from mongoq.protocol.base.transaction import run_within
@@ -34,7 +34,7 @@ class Batches(Runner[QueueContext[M]]):
         when: datetime | None = None,
         priority: int = 0,
         headers: Mapping[str, Any] | None = None,
-        ids: Iterable[ObjectId] | None = None,
+        ids: Iterable[Id] | None = None,
         once: Duration | None = None,
         sequence: str | None = None,
         sequences: Iterable[str | None] | None = None,

@@ -11,14 +11,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from bson import ObjectId
 from pydantic import TypeAdapter
 
 from mongoq.drivers.backend import open_backend
 from mongoq.drivers.health import CHECK_ERRORS, HealthWatch, describe_trouble
 from mongoq.drivers.threads.driver import ThreadDriver
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, duration
+from mongoq.model.arguments import Duration, Id, duration
 from mongoq.model.clock import Clock, LocalClock, ServerClock
 from mongoq.model.encoding.codec import Codec, Encoding
 from mongoq.model.health import Health
@@ -262,7 +261,7 @@ class Broker(Schedules, Local):
         """
         return self._run(admin.drop, name, force=force)
 
-    def trail(self, id: ObjectId) -> tuple[Hop, ...] | None:
+    def trail(self, id: Id) -> tuple[Hop, ...] | None:
         """Return the settlements of an item by stages of pipelines, oldest first, from any queue (``find``).
 
         Only a pipeline with that option records them, at most the last 50 hops. An item without any has an empty trail;

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bson import ObjectId
-
 from mongoq.drivers.threads.driver import Runner
-from mongoq.model.arguments import Duration
+from mongoq.model.arguments import Duration, Id
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.model.limits import QueueLimits
@@ -34,7 +32,7 @@ M = TypeVar("M")
 class Contents(Runner[QueueContext[M]]):
     """The part of ``Queue`` that reads, replays, configures and purges the queue as a whole."""
 
-    def get(self, id: ObjectId) -> Item[M] | None:
+    def get(self, id: Id) -> Item[M] | None:
         """Return one item of this queue by its id, live or in history, or ``None`` (``find`` by ``_id``).
 
         A reserved item has its holder's token, and can be settled with it in place of the holder, which then gets
@@ -91,7 +89,7 @@ class Contents(Runner[QueueContext[M]]):
         """
         return self._run(read_limits)
 
-    def blocked_by(self, id: ObjectId) -> list[Item[M]]:
+    def blocked_by(self, id: Id) -> list[Item[M]]:
         """Return the items that an item waits for, the first ones of its sequence (two ``find``).
 
         An empty list if the item is not blocked, or the queue has no item of this id; else as many as
@@ -114,7 +112,7 @@ class Contents(Runner[QueueContext[M]]):
         """
         return self._run(read.find_next_due)
 
-    def remove(self, id: ObjectId) -> bool:
+    def remove(self, id: Id) -> bool:
         """Delete an item, live or in history, unless a caller holds it; return whether it was deleted (``delete``).
 
         Its id is forgotten: pushed again, it is a new item.
@@ -175,7 +173,7 @@ class Contents(Runner[QueueContext[M]]):
         *,
         to: str | Queue[Any] | None = None,
         hop: str | None = None,
-        ids: Iterable[ObjectId] | None = None,
+        ids: Iterable[Id] | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         after: tuple[datetime, Any] | None = None,

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from bson import ObjectId
 
-from mongoq.model.arguments import Duration, Expires
+from mongoq.model.arguments import Duration, Expires, Id
 from mongoq.model.copies import Replayed
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
@@ -84,7 +84,7 @@ class Queue(Batches[M], Contents[M], Local):
         key: str | None = None,
         on_duplicate: OnDuplicate = "keep",
         headers: Mapping[str, Any] | None = None,
-        id: ObjectId | None = None,
+        id: Id | None = None,
         once: Duration | None = None,
         sequence: str | None = None,
         expires: Expires | None = None,
@@ -388,7 +388,7 @@ class DeadQueue(Queue[Any]):
     def replay(  # type: ignore[override]  # the letters themselves go back, and no copies of a history
         self,
         *,
-        ids: Iterable[ObjectId] | None = None,
+        ids: Iterable[Id] | None = None,
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,
         to: str | Queue[Any] | None = None,
@@ -434,7 +434,7 @@ class DeadQueue(Queue[Any]):
         self,
         *,
         state: Selection = None,
-        ids: Iterable[ObjectId] | None = None,
+        ids: Iterable[Id] | None = None,
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,
         stage: str | None = None,

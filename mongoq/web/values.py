@@ -21,8 +21,8 @@ from fastapi.routing import APIRoute
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import queue_name
-from mongoq.model.encoding.extended_json import json_text, read_duration, read_json, read_time
+from mongoq.model.arguments import queue_name, read_duration
+from mongoq.model.encoding.extended_json import json_text, read_json, read_time
 from mongoq.protocol.history.pages import Range
 
 JSON_TYPE = "application/json"

@@ -103,10 +103,11 @@ async def test_a_priority_out_of_range_is_named(shell: Shell, value: Any) -> Non
     await queue.commit(item)
 
 
-async def test_an_id_is_an_object_id(shell: Shell) -> None:
-    queue, value = shell.queue(), "65e06e6e0000000000000001"
+@pytest.mark.parametrize("value", ["65e06e6e000000000000001", "x" * 24, "twelve bytes", b"twelve bytes", 5])
+async def test_an_id_is_an_object_id_or_its_digits(shell: Shell, value: Any) -> None:
+    queue = shell.queue()
     for attempt in (lambda: queue.push(1, id=value), lambda: queue.get(value), lambda: queue.remove(value)):
-        with pytest.raises(mongoq.ArgumentInvalid, match="^id: a bson.ObjectId"):
+        with pytest.raises(mongoq.ArgumentInvalid, match="^id: a bson.ObjectId or its 24 hex digits, not"):
             await attempt()
 
 

@@ -16,6 +16,35 @@ from tests.shells import Shell
 Fate = Callable[[Any, Any], Awaitable[Any]]
 
 
+async def test_an_id_may_be_given_as_the_text_that_logs_show(shell: Shell) -> None:
+    queue = shell.queue(history=60)
+    id = await queue.push(1, id="65E06E6E0000000000000001")
+    text = str(id)
+    assert isinstance(id, ObjectId)
+    assert await queue.push(1, id=text) == id
+    assert (await queue.get(text)).id == id
+    assert await shell.broker.trail(text) is not None
+    await queue.pop()
+    assert (await queue.replay(ids=[text])).pushed == 1
+    await queue.bury(await queue.reserve())
+    [letter] = await queue.dead.peek(5)
+    assert (await queue.dead.replay(ids=[str(letter.id)])).pushed == 1
+    assert await queue.remove(text)
+
+
+@pytest.mark.parametrize("length", ["1500ms", "1.5s", " 1.5 ", timedelta(seconds=1.5), 1.5])
+async def test_a_duration_may_be_given_as_a_text(shell: Shell, length: Any) -> None:
+    queue = shell.queue(lease=length, history=length)
+    await queue.push(1, delay="0s", expires=length)
+    assert (queue.settings.lease, queue.settings.history) == (timedelta(seconds=1.5), timedelta(seconds=1.5))
+    item = await queue.reserve(wait="5s", lease="2h")
+    assert item.lease_until - shell.clock.now() == timedelta(hours=2)
+    await queue.rollback(item, delay="1d")
+    assert await queue.size("scheduled") == 1
+    with pytest.raises(mongoq.ArgumentInvalid, match="^delay: .5 minutes. is no duration; write it as 90s, 5m"):
+        await queue.push(1, delay="5 minutes")
+
+
 async def moved(charges: Any, shell: Shell) -> None:
     await charges.move(await charges.reserve(), "archive", payload="changed")
 

@@ -440,7 +440,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"cron": "0 0 * * *", "timezone": "../etc/passwd"}, "timezone: there is no zone"),
     ({"every": 60, "timezone": "UTC"}, "timezone: belongs to cron="),
     ({"every": 0}, "every: must be a second .*such as 60"),
-    ({"every": "1h"}, "every: a timedelta .*such as 60"),
+    ({"every": "hourly"}, "every: 'hourly' is no duration.*such as 60"),
     ({"at": datetime(2030, 1, 1)}, "at: a naive datetime"),
     ({"at": datetime.now(UTC), "start": datetime.now(UTC)}, "start: is the origin of every="),
     ({"every": 60, "missed": "none"}, "missed: 'last', 'all' or 'skip'"),

@@ -54,9 +54,7 @@ def live(dying: tuple[MongoClient[Any], Mortal], raw: Any) -> Live:
 
 
 @pytest.fixture
-def shared_server(
-    client: MongoClient[Any], uri: str, database: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def shared_server(client: MongoClient[Any], uri: str, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let a page that starts a server get the server of the tests: to start one takes half of the page's time.
 
     Each page has a database of its own: a thread that a page has given up may still write for a while.

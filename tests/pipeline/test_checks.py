@@ -245,7 +245,7 @@ ROWS: dict[str, tuple[Build, list[str]]] = {
         lambda: line(
             concurrency=0,
             prefetch=-1,
-            lease="30",
+            lease="a minute",
             retry=5,
             max_retries=-1,
             success_on=[5],
@@ -256,7 +256,7 @@ ROWS: dict[str, tuple[Build, list[str]]] = {
         [
             f"{HERE}: concurrency: a whole number from 1 up, not 0",
             f"{HERE}: prefetch: a whole number from 0 up, not -1",
-            f"{HERE}: lease: a timedelta or a number of seconds, not str",
+            f"{HERE}: lease: 'a minute' is no duration; write it as 90s, 5m, 2h or 7d",
             f"{HERE}: retry: a policy such as Exponential(base=1), not 5",
             f"{HERE}: max_retries: a whole number from 0 up, not -1",
             f"{HERE}: success_on: exception classes, not 5",

@@ -522,7 +522,7 @@ def test_a_recipe_names_sources() -> None:
         "sources[2]: unknown key 'speed'; it may have name, to, handler, batch, every, lease",
         "sources[2]: handler: 'nowhere:rows' cannot be imported",
         "source 'no_generator': handler: no_generator is a plain function",
-        "source 'no_generator': every: a timedelta or a number of seconds, not str",
+        "source 'no_generator': every: 'often' is no duration; write it as 90s, 5m, 2h or 7d",
         "source 'sources[2]': to: no stage takes items from 'elsewhere'",
     ):
         assert fault in text

@@ -35,7 +35,7 @@ PROBLEMS = [
     ({"maxItems": "0"}, "maxItems: a whole number from 1 to 500,000"),
     ({"maxItems": "500001"}, "maxItems: a whole number from 1 to 500,000"),
     ({"partitions": "none"}, "partitions: a whole number"),
-    ({"lease": "0"}, "lease: a number of seconds"),
+    ({"lease": "0"}, "lease: must be a millisecond"),
     ({"since": "2026-11-20T08:30:00Z"}, "since: not an option"),
 ]
 

@@ -231,7 +231,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"queue": "x"}, "queue: not an option of format mongoq, which has uri, database, collection, to"),
     ({"pritority": "1"}, "pritority: not an option of format mongoq"),
     ({"path": "/x"}, "path: '/x' and the option to"),
-    ({"delay": "-1"}, "delay: a number of seconds"),
+    ({"delay": "-1"}, "delay: '-1' is no duration"),
     ({"delay": "1e12"}, "delay: cannot be longer than 36525 days"),
     ({"delay": "1", "when": "2026-11-20T08:30:00Z"}, "when: delay and when say both"),
     ({"when": "2026-11-20T08:30:00"}, "when: a time in ISO 8601 with an offset"),
@@ -245,7 +245,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"settle": "yes"}, "settle: one of true, false, not 'yes'"),
     ({"lost": "drop"}, "lost: one of ignore, fail, not 'drop'"),
     ({"batchSize": "10001"}, "batchSize: a whole number from 1 to 10,000"),
-    ({"expires": "0"}, "expires: a number of seconds"),
+    ({"expires": "0"}, "expires: must be a millisecond"),
     ({"expires": "60", "delay": "60"}, "expires: items wait 60.0 seconds"),
 ]
 

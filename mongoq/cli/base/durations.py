@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mongoq.model.encoding.extended_json import NONE, read_duration
+from mongoq.model.arguments import read_duration
+from mongoq.model.encoding.extended_json import NONE
 
 if TYPE_CHECKING:
     ParameterType = click.ParamType[Any]

@@ -14,7 +14,7 @@ from bson.binary import UuidRepresentation
 from bson.codec_options import DatetimeConversion
 from bson.errors import BSONError
 
-from mongoq.model.arguments import moment
+from mongoq.model.arguments import UNIT_MILLISECONDS, moment
 
 JSON_OPTIONS = json_util.JSONOptions(
     json_mode=json_util.JSONMode.RELAXED, tz_aware=True, uuid_representation=UuidRepresentation.STANDARD
@@ -23,9 +23,6 @@ AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "we
 """Unit of a time ago, by its letter."""
 DURATION_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 """Units of durations, with their seconds."""
-SETTING_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
-"""Units of the durations of settings, with their milliseconds, the longest unit first."""
-SETTING_TEXT = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d|)")
 NONE: Final = "none"
 """Text of a setting without a value."""
 AGO = re.compile(r"(\d{1,9})([smhdw])")
@@ -110,23 +107,9 @@ def setting_text(length: timedelta | None) -> str:
     if length is None:
         return NONE
     whole = length // timedelta(milliseconds=1)
-    unit, size = next(((unit, size) for unit, size in SETTING_UNITS.items() if whole and whole % size == 0), ("s", 1))
+    units = ((unit, size) for unit, size in UNIT_MILLISECONDS.items() if whole and whole % size == 0)
+    unit, size = next(units, ("s", 1))
     return f"{whole // size}{unit}"
-
-
-def read_duration(text: str) -> timedelta:
-    """Return the duration that a text such as ``90s``, ``5m``, ``2h`` or ``7d`` names; seconds without a unit.
-
-    Raises:
-        ValueError: the text names no duration.
-    """
-    parts = SETTING_TEXT.fullmatch(text.strip().lower())
-    if parts is None:
-        raise ValueError(f"{text!r:.60} is no duration; write it as 90s, 5m, 2h or 7d")
-    try:
-        return timedelta(milliseconds=float(parts[1]) * SETTING_UNITS[parts[2] or "s"])
-    except OverflowError:
-        raise ValueError(f"{text!r} is too long") from None
 
 
 def read_time(text: str) -> datetime | timedelta:

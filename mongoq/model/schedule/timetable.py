@@ -201,7 +201,7 @@ def timetable(*, cron: Any, every: Any, at: Any, timezone: Any, start: Any = Non
 
 def _interval(every: Any) -> timedelta:
     """Return the distance of two ticks: a second or longer."""
-    example = "such as 60 (seconds) or timedelta(hours=1)"
+    example = "such as 60 (seconds) or '1h'"
     try:
         length = duration(every, "every")
     except ArgumentInvalid as error:

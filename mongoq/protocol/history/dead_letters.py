@@ -16,7 +16,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import REASON_BYTES, count, object_id, queue_name, read_list, text
+from mongoq.model.arguments import REASON_BYTES, Id, count, object_id, queue_name, read_list, text
 from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import TYPE_BYTES, Document, shorten
@@ -98,7 +98,7 @@ def revive(
 def selection(
     context: QueueContext[Any],
     *,
-    ids: Iterable[ObjectId] | None,
+    ids: Iterable[Id] | None,
     where: Any,
     stage: str | None,
     reason: str | None,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import count, object_id
+from mongoq.model.arguments import Id, count, object_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER, SEQUENCE_ORDER
 from mongoq.model.item import Item, State
@@ -83,7 +83,7 @@ def in_state(queue: str, state: Any, now: datetime) -> dict[str, Any]:
     return {"q": queue, "when": due, "reserved": True if state in ("reserved", "expired") else NOT_RESERVED}
 
 
-def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
+def get(context: QueueContext[M], id: Id) -> Flow[Item[M] | None]:
     """Find one item of the queue by its id, live or in history (``find`` by ``_id``)."""
     filter = {"_id": object_id(id), "q": context.name, "payload": {"$exists": True}}
     yield from ensure_broker_ready(context.broker, write=False)
@@ -91,7 +91,7 @@ def get(context: QueueContext[M], id: ObjectId) -> Flow[Item[M] | None]:
     return None if document is None else context.item(document, context.broker.clock.now())
 
 
-def trail(broker: BrokerContext, id: ObjectId) -> Flow[tuple[Hop, ...] | None]:
+def trail(broker: BrokerContext, id: Id) -> Flow[tuple[Hop, ...] | None]:
     """Read the trail of an item in any queue (``find`` by ``_id``); ``None`` when the item does not exist."""
     filter = {"_id": object_id(id), "payload": {"$exists": True}}
     yield from ensure_broker_ready(broker, write=False)
@@ -172,7 +172,7 @@ def counts_of(groups: Iterable[Mapping[str, Any]]) -> Counts:
     return Counts(**numbers)
 
 
-def blocked_by(context: QueueContext[M], id: ObjectId) -> Flow[list[Item[M]]]:
+def blocked_by(context: QueueContext[M], id: Id) -> Flow[list[Item[M]]]:
     """Read the items that a blocked item waits for (four ``find``): letters that hold its sequence, and first items."""
     filter = {"_id": object_id(id), **blocked_filter(context.name)}
     yield from ensure_broker_ready(context.broker, write=False)
@@ -187,7 +187,7 @@ def blocked_by(context: QueueContext[M], id: ObjectId) -> Flow[list[Item[M]]]:
     return context.items(documents, context.broker.clock.now())
 
 
-def remove(context: QueueContext[Any], id: ObjectId) -> Flow[bool]:
+def remove(context: QueueContext[Any], id: Id) -> Flow[bool]:
     """Delete one item unless a caller holds it (``find``, ``delete`` by ``_id``); its id is forgotten too.
 
     If it was a dead letter that held its sequence, a transaction after it lets the next item follow.

@@ -14,7 +14,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import Duration, count, duration, object_id, queue_name, read_list, text
+from mongoq.model.arguments import Duration, Id, count, duration, object_id, queue_name, read_list, text
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.copies import COPY_MARK, Replayed
 from mongoq.model.item import Document
@@ -47,7 +47,7 @@ def replay(
     *,
     to: str | QueueContext[Any] | None,
     hop: str | None,
-    ids: Iterable[ObjectId] | None,
+    ids: Iterable[Id] | None,
     since: datetime | None,
     until: datetime | None,
     after: Any,

@@ -10,7 +10,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid
-from mongoq.model.arguments import Duration, Expires, duration, moment, object_id
+from mongoq.model.arguments import Duration, Expires, Id, duration, moment, object_id
 from mongoq.model.arguments import expires as checked_expires
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.clock import Clock, milliseconds, time_of
@@ -176,7 +176,7 @@ def push(
     when: datetime | None,
     priority: int,
     headers: Mapping[str, Any] | None,
-    id: ObjectId | None,
+    id: Id | None,
     once: Duration | None,
     key: str | None = None,
     on_duplicate: OnDuplicate = "keep",

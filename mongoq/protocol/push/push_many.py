@@ -14,7 +14,7 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from mongoq.errors import ArgumentInvalid, BatchIncomplete, DuplicateItem
-from mongoq.model.arguments import Duration, Expires, object_id, read_list
+from mongoq.model.arguments import Duration, Expires, Id, object_id, read_list
 from mongoq.model.arguments import expires as checked_expires
 from mongoq.model.arguments import priority as checked_priority
 from mongoq.model.encoding.ids import new_ids
@@ -149,7 +149,7 @@ def push_many(
     when: datetime | None,
     priority: int,
     headers: Mapping[str, Any] | None,
-    ids: Iterable[ObjectId] | None,
+    ids: Iterable[Id] | None,
     once: Duration | None,
     sequence: str | None = None,
     sequences: Iterable[str | None] | None = None,
@@ -278,7 +278,7 @@ def _encode_payloads(context: QueueContext[Any], payloads: Iterable[Any]) -> lis
     return values
 
 
-def _check_ids(ids: Iterable[ObjectId], number: int) -> list[ObjectId]:
+def _check_ids(ids: Iterable[Id], number: int) -> list[ObjectId]:
     object_ids = [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
     if len(object_ids) != number:
         raise ArgumentInvalid("ids", f"{len(object_ids)} ids for {number} payloads; give one for each")

@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from fastapi import APIRouter, HTTPException, Request, Response
 
 from mongoq.errors import ArgumentInvalid
-from mongoq.model.arguments import queue_name
-from mongoq.model.encoding.extended_json import NONE, read_duration, setting_text
+from mongoq.model.arguments import queue_name, read_duration
+from mongoq.model.encoding.extended_json import NONE, setting_text
 from mongoq.model.settings import SETTINGS, QueueSettings, queue_options, resolve_settings
 from mongoq.protocol.insight import StoredSettings, read_settings
 from mongoq.web import audit
