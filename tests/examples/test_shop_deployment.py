@@ -9,7 +9,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +136,6 @@ def all_commands() -> dict[str, list[str]]:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     return {
         "compose worker": compose["worker"]["command"],
-        "compose health": compose["worker"]["healthcheck"]["test"][1:],
         "kubernetes": container_of(read_workloads()["shop-worker"])["command"],
         "systemd": ["mongoq", *shlex.split(read_unit("shop-worker.service")["ExecStart"][0])[1:]],
     }
@@ -243,13 +244,32 @@ def test_the_command_of_the_worker_serves_what_is_probed(start: Any) -> None:
     assert worker.end() == 0
 
 
-def test_the_health_check_of_compose_looks_at_a_path_that_is_served() -> None:
-    app = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["app"]
-    program = app["healthcheck"]["test"][-1]
-    compile(program, "compose.yaml", "exec")
-    port = image_environment()["SHOP_PORT"]
-    assert f'"http://127.0.0.1:{port}/readyz"' in program
-    assert app["ports"] == [f"127.0.0.1:{port}:{port}"]
+class Probed(BaseHTTPRequestHandler):
+    """Answers ``/readyz`` with the status that the server has."""
+
+    def do_GET(self) -> None:
+        self.send_response(self.server.status if self.path == "/readyz" else 404)  # type: ignore[attr-defined]
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("service", ["app", "worker"])
+def test_the_health_check_of_compose_asks_whether_the_process_is_ready(service: str) -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    port = {"app": image_environment()["SHOP_PORT"], "worker": services["worker"]["command"][4].partition(":")[2]}
+    kind, *command = services[service]["healthcheck"]["test"]
+    assert kind == "CMD"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Probed) as server:
+        place = f"/127.0.0.1/{port[service]} "
+        assert place in command[-1]
+        command[-1] = command[-1].replace(place, f"/127.0.0.1/{server.server_port} ").replace("$$", "$")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for server.status, expected in ((200, 0), (503, 1)):  # type: ignore[attr-defined]
+            assert subprocess.run(command, timeout=30, check=False).returncode == expected
+        server.shutdown()
+    assert subprocess.run(command, timeout=30, check=False, capture_output=True).returncode != 0
 
 
 # --- Compose and Kubernetes ----------------------------------------------------------------------
