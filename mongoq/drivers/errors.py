@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any
 
-from pymongo.errors import NotPrimaryError, OperationFailure
+from pymongo.errors import BulkWriteError, NotPrimaryError, OperationFailure
 
 from mongoq.drivers.backend import Backend, classify_error, decode_details, find_primary, is_outage
 from mongoq.model.clock import Clock, ServerClock
@@ -25,6 +25,9 @@ __all__ = [
 
 LOGIN_REFUSED_CODES = frozenset({11, 17, 18, 334, 8000})
 """What a server answers to credentials that it does not take, or to a mechanism that it does not have."""
+REFUSED_BY_VALIDATOR_CODE = 121
+"""What a server answers to a document that a validator of its collection refuses."""
+VALIDATOR_ADVICE = "a validator of the collection refuses what mongoq writes: take it away by collMod, validator: {}"
 READ_COMMANDS = frozenset({"find", "aggregate", "count", "getMore", "listIndexes", "collStats", "killCursors"})
 """Commands whose actions the role ``read`` holds."""
 WRITE_COMMANDS = frozenset({"insert", "update", "delete", "findAndModify"})
@@ -112,6 +115,12 @@ def advise(error: Exception, client: Any) -> None:
             _add(error, f"this server {_describe_primary(client)}")
     elif isinstance(error, OperationFailure) and error.code == UNAUTHORIZED_CODE:
         _add(error, f"the server {describe_missing_right(error)}")
+    elif getattr(error, "code", None) == REFUSED_BY_VALIDATOR_CODE:
+        _add(error, VALIDATOR_ADVICE)
+    elif isinstance(error, BulkWriteError):
+        for refused in error.details.get("writeErrors", ()):
+            if refused.get("code") == REFUSED_BY_VALIDATOR_CODE:
+                refused["errmsg"] += ADVICE_SEPARATOR + VALIDATOR_ADVICE
 
 
 def _add(error: Exception, advice: str) -> None:
@@ -170,8 +179,8 @@ class FailoverNotice:
         The refusal for a missing right, or of a server that is not the primary, gets a note with advice.
         """
         error = decode_details(error)
-        converted = classify_error(error)
         advise(error, self._client)
+        converted = classify_error(error)
         if is_outage(error):
             self.last_outage = time.monotonic(), type(error).__name__
         if isinstance(converted, ReplyLost) and self._clock is not None:

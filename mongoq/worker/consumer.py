@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +19,7 @@ from mongoq.protocol.flow import WakeEvent
 from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
 
+logger = logging.getLogger("mongoq.worker")
 
 class SettleGroup:
     """Several consumers of an engine with one settle loop for the items of all of them.
@@ -253,7 +255,24 @@ def _check_handler(handler: Any, *, coroutines: bool) -> tuple[bool, bool]:
         )
         raise ArgumentInvalid("handler", f"{_name(handler)} is a coroutine function; {hint}")
     expected = f"{_name(handler)} is to take (payload) or (payload, job), and nothing else"
-    return asynchronous, takes_job(handler, 1, expected=expected)
+    with_job = takes_job(handler, 1, expected=expected)
+    _warn_of_other_names(handler, with_job=with_job)
+    return asynchronous, with_job
+
+
+def _warn_of_other_names(handler: Callable[..., Any], *, with_job: bool) -> None:
+    """Log a handler whose arguments look as if it expects others: ``h(job)``, or ``h(sku, quantity)``."""
+    try:
+        first, *others = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):  # no signature, or only *args
+        return
+    if first.name == "job" and first.annotation is first.empty:
+        text = "handler %s gets the payload as its argument 'job'; the job is a second argument: (payload, job)"
+        logger.warning(text, _name(handler))
+    second = others[0] if others and with_job else None
+    if second and second.name.strip("_") not in ("", "job") and second.annotation is second.empty:
+        text = "handler %s gets the job as its argument %r; call it job, or take the payload as one argument"
+        logger.warning(text, _name(handler), second.name)
 
 
 def takes_job(handler: Callable[..., Any], number: int, *, expected: str) -> bool:

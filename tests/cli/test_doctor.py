@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from click import Group
 from click.testing import CliRunner
-from pymongo import MongoClient
+from pymongo import IndexModel, MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
@@ -129,7 +129,29 @@ def test_a_dropped_index_is_a_problem(examine: Examine, broker: mongoq.Broker, r
     code, findings = examine()
     assert code == 1
     assert "lacks mongoq1_claim, or has them in another form" in findings["indexes"]["detail"]
+    assert "drop mongoq1_claim" in findings["indexes"]["advice"]
     assert findings["use of the index"]["state"] == "problem"
+
+
+def test_indexes_that_are_of_no_use_are_problems(examine: Examine, broker: mongoq.Broker, raw: Any) -> None:
+    broker.ensure_indexes()
+    raw.database.command("collMod", raw.name, index={"name": "mongoq1_key", "hidden": True})
+    assert "mongoq1_key of" in examine()[1]["indexes"]["detail"]
+    assert "hidden: false" in examine()[1]["indexes"]["advice"]
+    raw.drop_index("mongoq1_key")
+    raw.create_index([("q", 1), ("key", 1)], name="mine")
+    assert "drop mine" in examine()[1]["indexes"]["advice"]
+    raw.drop_index("mine")
+    raw.create_indexes([IndexModel(f"f{n}") for n in range(59)])
+    assert "64 is the most" in examine()[1]["indexes"]["detail"]
+
+
+def test_a_validator_is_a_problem(examine: Examine, broker: mongoq.Broker, raw: Any) -> None:
+    broker.ensure_indexes()
+    raw.database.command("collMod", raw.name, validator={"name": {"$exists": True}})
+    code, findings = examine()
+    assert code == 1
+    assert "has a validator" in findings["collection"]["detail"]
 
 
 def test_a_server_that_does_not_answer_is_the_only_finding(examine: Examine) -> None:

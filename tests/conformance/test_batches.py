@@ -135,7 +135,7 @@ async def test_options_of_a_batch_are_checked(shell: Shell) -> None:
     for n in (0, 1.0, True, 10_001):
         with pytest.raises(mongoq.ArgumentInvalid, match="^n: "):
             await queue.reserve_many(n)
-    for option, value in [("lease", -1), ("lease", 0), ("lease", "5"), ("wait", -1), ("on_invalid", "skip")]:
+    for option, value in [("lease", -1), ("lease", 0), ("lease", "soon"), ("wait", -1), ("on_invalid", "skip")]:
         with pytest.raises(mongoq.ArgumentInvalid, match=f"^{option}: "):
             await queue.reserve_many(1, **{option: value})
 

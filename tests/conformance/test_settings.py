@@ -140,7 +140,7 @@ async def test_settings_of_another_program_are_named_and_nothing_is_done(shell: 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "configure"),
     ({"lease": 0}, "lease"),
-    ({"lease": "1"}, "lease"),
+    ({"lease": "soon"}, "lease"),
     ({"history": 0}, "history"),
     ({"history": float("nan")}, "history"),
     ({"max_retries": -1}, "max_retries"),

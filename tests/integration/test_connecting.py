@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from bson import ObjectId
-from pymongo import AsyncMongoClient, MongoClient, ReadPreference, WriteConcern
+from pymongo import AsyncMongoClient, IndexModel, MongoClient, ReadPreference, WriteConcern
 from pymongo.database import Database
 
 import mongoq
@@ -369,7 +369,12 @@ def test_a_sharded_collection_is_refused(raw: Any, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     "options",
-    [{"capped": True, "size": 10_000}, {"collation": {"locale": "en", "strength": 2}}, {"viewOn": "other"}],
+    [
+        {"capped": True, "size": 10_000},
+        {"collation": {"locale": "en", "strength": 2}},
+        {"viewOn": "other"},
+        {"validator": {"name": {"$exists": True}}},
+    ],
     ids=lambda options: next(iter(options)),
 )
 def test_a_collection_that_is_not_plain_is_refused(uri: str, database: str, raw: Any, options: Any) -> None:
@@ -377,6 +382,48 @@ def test_a_collection_that_is_not_plain_is_refused(uri: str, database: str, raw:
     with pytest.raises(mongoq.CollectionUnsuitable, match="name a plain collection") as caught:
         mongoq.connect(uri, database=database)
     assert caught.value.__cause__ is None
+
+
+KEYS = [("q", 1), ("priority", 1), ("when", 1), ("_id", 1)]
+SPOILT: dict[str, tuple[Callable[[Any], object], str]] = {
+    "name": (lambda raw: raw.create_index("other", name="mongoq1_claim"), "mongoq1_claim.*drop the index of that name"),
+    "keys": (
+        lambda raw: raw.create_index(KEYS, name="mine", partialFilterExpression={"when": {"$exists": True}}),
+        "mine.*drop the other index",
+    ),
+    "many": (
+        lambda raw: raw.create_indexes([IndexModel(f"f{n}") for n in range(62)]),
+        "too many indexes.*mongoq needs five",
+    ),
+}
+"""Indexes of another program that leave no room for those of mongoq, and what the error says."""
+
+
+@pytest.mark.parametrize("fault", SPOILT)
+def test_indexes_of_others_that_are_in_the_way_are_named(broker: mongoq.Broker, raw: Any, fault: str) -> None:
+    spoil, message = SPOILT[fault]
+    spoil(raw)
+    with pytest.raises(mongoq.CollectionUnsuitable, match=f"cannot have mongoq's indexes: .*{message}"):
+        broker.queue("orders").push(1)
+    assert raw.find_one({}) is None
+
+
+def test_a_hidden_index_is_named_with_the_command_that_shows_it(broker: mongoq.Broker, raw: Any) -> None:
+    broker.ensure_indexes()
+    raw.database.command("collMod", raw.name, index={"name": "mongoq1_claim", "hidden": True})
+    refused = pytest.raises(mongoq.CollectionUnsuitable, match="hidden mongoq1_claim from .*hidden: false")
+    with mongoq.Broker(raw) as other, refused:
+        other.queue("orders").push(1)
+    assert raw.count_documents({"q": "orders"}) == 0
+
+
+def test_a_validator_that_comes_later_is_named(broker: mongoq.Broker, raw: Any) -> None:
+    orders = broker.queue("orders")
+    orders.push(1)
+    raw.database.command("collMod", raw.name, validator={"name": {"$exists": True}})
+    for write in (lambda: orders.push(2), lambda: orders.push_many([2, 3]), orders.reserve):
+        with pytest.raises(Exception, match="a validator of the collection refuses what mongoq writes"):
+            write()
 
 
 @pytest.mark.parametrize("retried", [True, False], ids=["retried", "not-retried"])

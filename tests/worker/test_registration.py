@@ -23,7 +23,7 @@ OPTIONS: dict[str, list[Any]] = {
     "concurrency": [0, 1.5, True, 10**6],
     "prefetch": [-1, 10**6],
     "prefetch_bytes": [0],
-    "lease": [0, "1"],
+    "lease": [0, "soon"],
     "retry": [1, mongoq.Fixed],
     "max_retries": [-1, 1.0],
     "success_on": ["KeyError", ("KeyError",), (int,)],
@@ -83,6 +83,39 @@ def test_what_cannot_be_a_handler_is_refused(worker: mongoq.Worker, handler: Any
         worker.consumer("orders")(handler)
 
 
+def by_parts(sku: str, quantity) -> None:  # type: ignore[no-untyped-def]
+    pass
+
+
+def with_job_alone(job) -> None:  # type: ignore[no-untyped-def]
+    pass
+
+
+def annotated(job: dict[str, Any], context: mongoq.Job[Any]) -> None:
+    pass
+
+
+def usual(payload, _job) -> None:  # type: ignore[no-untyped-def]
+    pass
+
+
+@pytest.mark.parametrize(
+    ("handler", "warning"),
+    [
+        (by_parts, "handler by_parts gets the job as its argument 'quantity'"),
+        (with_job_alone, "handler with_job_alone gets the payload as its argument 'job'"),
+        (annotated, None),
+        (usual, None),
+        (fine, None),
+    ],
+)
+def test_arguments_that_look_like_others_are_named(
+    worker: mongoq.Worker, caplog: pytest.LogCaptureFixture, handler: Any, warning: str | None
+) -> None:
+    worker.consumer("orders")(handler)
+    assert [record.getMessage()[: len(warning or "")] for record in caplog.records] == ([warning] if warning else [])
+
+
 def test_a_handler_stays_what_it_was(worker: mongoq.Worker) -> None:
     assert worker.consumer("orders")(fine) is fine
 
@@ -111,7 +144,7 @@ def test_a_queue_that_cannot_be_is_refused(worker: mongoq.Worker) -> None:
         worker.consumer("$a")
 
 
-@pytest.mark.parametrize("options", [{"grace": -1}, {"grace": "1"}, {"heartbeat": 0}])
+@pytest.mark.parametrize("options", [{"grace": -1}, {"grace": "soon"}, {"heartbeat": 0}])
 def test_options_of_the_worker_are_checked(broker: mongoq.Broker, options: dict[str, Any]) -> None:
     with pytest.raises(mongoq.ArgumentInvalid, match=next(iter(options))):
         mongoq.Worker(broker, **options)

@@ -16,7 +16,7 @@ from mongoq.drivers.connection_string import make_client
 
 ROLE_ACTIONS: Mapping[str, tuple[str, ...]] = {
     "producer": ("find", "insert", "update"),
-    "worker": ("find", "insert", "update", "remove", "changeStream"),
+    "worker": ("find", "insert", "update", "remove", "changeStream", "listIndexes"),
     "viewer": ("find", "listIndexes"),
 }
 """Actions on the collection that each role needs at all times."""

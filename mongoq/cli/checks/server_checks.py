@@ -275,11 +275,26 @@ def check_indexes(server: Server) -> Finding:
             raise
         return Finding.fine("the first write makes them")
     there = {index["name"]: index for index in listed["cursor"]["firstBatch"]}
+    if hidden := [index.name for index in INDEXES if there.get(index.name, {}).get("hidden")]:
+        return Finding.problem(
+            f"{', '.join(hidden)} of {server.place} are hidden from the server's plans",
+            f"show each: db.runCommand({{collMod: '{server.name}', index: {{name: '{hidden[0]}', hidden: false}}}})",
+        )
     missing = [index.name for index in INDEXES if not _is_made(there.get(index.name), index.document())]
+    keys = [list(index.pattern.items()) for index in INDEXES if index.name in missing]
+    in_the_way = [name for name, index in there.items() if name in missing or list(index["key"].items()) in keys]
+    if missing and len(there) + len(missing) > MAX_INDEXES:
+        return Finding.problem(
+            f"{server.place} lacks {', '.join(missing)}, and has {len(there)} indexes; {MAX_INDEXES} is the most",
+            "drop indexes of other programs, and run broker.ensure_indexes()",
+        )
     if missing:
+        drop = (
+            f"drop {', '.join(in_the_way)}, which the server would have to make otherwise, and " if in_the_way else ""
+        )
         return Finding.problem(
             f"{server.place} lacks {', '.join(missing)}, or has them in another form",
-            "drop those in another form, and run broker.ensure_indexes() as a user with the right to create indexes",
+            f"{drop}run broker.ensure_indexes() as a user with the right to create indexes",
         )
     others = len(there) - len(INDEXES) - 1
     return Finding.fine(f"all {len(INDEXES)}" + (f", and {others} of other programs" if others > 0 else ""))

@@ -29,6 +29,12 @@ UNAUTHORIZED_CODE = 13
 """Error code of the server when the user lacks a right."""
 MAX_INDEXES = 64
 """Indexes that a collection can have."""
+INDEX_FAULTS: dict[Any, str] = {
+    67: "drop indexes of other programs: mongoq needs five",
+    85: "drop the other index, and call broker.ensure_indexes()",
+    86: "drop the index of that name, and call broker.ensure_indexes()",
+}
+"""What to do where the server cannot make the indexes, by its error code: too many, the same keys, the same name."""
 
 
 def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
@@ -112,7 +118,7 @@ def _is_sharded(broker: BrokerContext) -> Flow[bool]:
 
 
 def _check_options(broker: BrokerContext) -> Flow[None]:
-    """Refuse a collection that loses items (capped), one that changes equality (a collation), and a view."""
+    """Refuse a collection that loses items (capped), changes equality (a collation) or refuses them, and a view."""
     command = {"listCollections": 1, "filter": {"name": broker.collection}}
     listed: Any = yield from retry_until_reply(Command("command", {"command": command}, target="database"))
     for collection in listed["cursor"]["firstBatch"]:
@@ -121,6 +127,12 @@ def _check_options(broker: BrokerContext) -> Flow[None]:
         for option in ("capped", "collation"):
             if collection.get("options", {}).get(option):
                 raise CollectionUnsuitable(broker.namespace, f"was made with {option!r}; name a plain collection")
+        if collection.get("options", {}).get("validator") and collection["options"].get("validationAction") != "warn":
+            remove = f"db.runCommand({{collMod: '{broker.collection}', validator: {{}}}})"
+            advice = f"name a plain collection, or take the validator away: {remove}"
+            raise CollectionUnsuitable(
+                broker.namespace, f"has a validator, which may refuse what mongoq writes; {advice}"
+            )
 
 
 def hello_command() -> Command[Any]:
@@ -148,8 +160,16 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
         try:
             yield from retry_until_reply(Command("command", {"command": command}, target="database"))
         except Exception as error:
+            if (advice := INDEX_FAULTS.get(getattr(error, "code", None))) is not None:
+                cause = (getattr(error, "details", None) or {}).get("errmsg", str(error))
+                raise CollectionUnsuitable(
+                    broker.namespace, f"cannot have mongoq's indexes: {cause}; {advice}"
+                ) from error
             if not (exists and is_unauthorized(error) and (yield from _has_indexes(broker))):
                 raise
+        else:
+            if exists:
+                yield from _has_indexes(broker)
     if not exists:
         schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
         try:
@@ -160,7 +180,10 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
 
 
 def _has_indexes(broker: BrokerContext) -> Flow[bool]:
-    """Return whether the indexes exist (``listIndexes``); a user without that right relies on the schema document."""
+    """Return whether the indexes exist (``listIndexes``), and refuse hidden ones.
+
+    A user without that right relies on the schema document.
+    """
     command = {"listIndexes": broker.collection, "cursor": {"batchSize": MAX_INDEXES}}
     try:
         reply: Any = yield from retry_until_reply(Command("command", {"command": command}, target="database"))
@@ -168,8 +191,11 @@ def _has_indexes(broker: BrokerContext) -> Flow[bool]:
         if is_unauthorized(error):
             return True  # the schema document is written only after the indexes exist
         raise
-    there = {index["name"] for index in reply["cursor"]["firstBatch"]}
-    return there >= {index.name for index in INDEXES}
+    there = {index["name"]: index for index in reply["cursor"]["firstBatch"]}
+    if hidden := [index.name for index in INDEXES if there.get(index.name, {}).get("hidden")]:
+        shown = f"db.runCommand({{collMod: '{broker.collection}', index: {{name: '{hidden[0]}', hidden: false}}}})"
+        raise CollectionUnsuitable(broker.namespace, f"has hidden {', '.join(hidden)} from the server's plans; {shown}")
+    return there.keys() >= {index.name for index in INDEXES}
 
 
 def _calibrate(broker: BrokerContext) -> Flow[None]:
