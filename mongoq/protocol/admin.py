@@ -61,22 +61,26 @@ def purge(
     stage: str | None = None,
     reason: str | None = None,
     error: str | None = None,
+    until: datetime | None = None,
 ) -> Flow[int]:
     """Delete items of a state, or live ones that no caller holds, and return how many (``delete``).
 
+    With ``until``, items that came after this time stay.
     A ``find`` looks for items in sequences first. Without a limit there is one ``delete``, or one for each 1,000 ids;
     with a limit, a ``find`` of ids in queue order and a ``delete`` of them for each 1,000 items. Items in sequences are
     deleted in transactions of their own. A crash in between leaves the rest.
     """
     failure = failure_filter(stage=stage, reason=reason, error=error)
-    if not failure and all(choice is None for choice in (where, limit, ids)):
+    if not failure and all(choice is None for choice in (where, limit, ids, until)):
         return (yield from read.purge(context, state))
     room = math.inf if limit is None else count(limit, "limit")
     live_state = None if state == "blocked" else state
     wanted = history_range(context, since=None, until=None, where=where, state=live_state, page=MAX_DELETED_ITEMS)
     if failure:
         wanted = wanted.narrow(failure)
-    groups = _groups(ids, is_filtered=where is not None or bool(failure))
+    if until is not None:
+        wanted = wanted.without_later(until, context.broker.clock.now())
+    groups = _groups(ids, is_filtered=bool(failure) or (where, until) != (None, None))
     yield from ensure_ready(context, fresh=False)
     try:
         deleted = yield from _purge_groups(context, state, wanted, groups, room)
@@ -123,11 +127,14 @@ def count_purge(
     state: Selection,
     *,
     where: Any = None,
+    until: datetime | None = None,
     limit: int,
     progress: Progress | None = None,
 ) -> Flow[BoundedCount]:
     """Count the items that a purge would delete, among the first ``limit`` items of the state."""
     wanted = history_range(context, since=None, until=None, where=where, state=state, page=MAX_DELETED_ITEMS)
+    if until is not None:
+        wanted = wanted.without_later(until, context.broker.clock.now())
     counter = count_free if state is None else count_range
     return (yield from counter(context, wanted, limit=limit, progress=progress))
 

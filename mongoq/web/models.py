@@ -14,6 +14,9 @@ ListedState = Literal[State, "live"]
 """State of listed items; ``live`` stands for all that are not processed."""
 Reason = Annotated[str | None, Field(description="Reason of their burial, the whole text.")]
 ErrorType = Annotated[str | None, Field(description="Type of their errors, such as app.errors.NoCity.")]
+Until = Annotated[
+    Moment | None, Field(description="Items that came after this time stay: the field until of a dry run's answer.")
+]
 Stage = Annotated[str | None, Field(description="Stage of a pipeline that buried them.")]
 
 
@@ -213,6 +216,21 @@ class Changed(Answer):
     dry_run: bool
     number: int = Field(description="Items that were changed; in a dry run, items that would be.")
     exact: bool = Field(True, description="False if a dry run ended at its limit: there are at least so many.")
+    until: str | None = Field(
+        None, description="Time of a dry run; with it in the change, items that have come since then stay."
+    )
+    releases: list[Released] = Field(
+        [], description="Sequences that go on without the letters which hold them, the first ones; only in a dry run."
+    )
+
+
+class Released(Answer):
+    """A sequence that goes on when the letters which hold it are gone."""
+
+    queue: str
+    sequence: str
+    items: int = Field(description="Items that wait in it, 10,001 for more.")
+    first: Any = Field(description="Id of the item that runs next.")
 
 
 class Sent(Changed):
@@ -278,6 +296,7 @@ class Purge(BulkAction):
 
     state: State | None = Field(None, description="State of the items; null for all live ones that no caller holds.")
     where: Filter | None = None
+    until: Until = None
 
 
 class DropQueue(Action):
@@ -312,11 +331,12 @@ class LetterChoice(BulkAction):
     stage: Stage = None
     reason: Reason = None
     error: ErrorType = None
+    until: Until = None
     exact: bool = Field(False, description="The queue itself holds the letters: the error queue of a pipeline.")
 
     @property
     def filters(self) -> dict[str, Any]:
-        """Arguments of ``replay`` and ``purge`` that select the letters."""
+        """Arguments that select the letters, but for ``until``."""
         return {name: getattr(self, name) for name in ("ids", "where", "stage", "reason", "error")}
 
 

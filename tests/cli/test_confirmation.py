@@ -42,6 +42,44 @@ def test_a_person_is_asked(environment: dict[str, str], broker: mongoq.Broker) -
     assert (agreed.returncode, queue.size()) == (0, 0)
 
 
+@pytest.mark.parametrize("command", ["dead drop", "dead replay", "purge", "purge --state processed", "replay --to new"])
+def test_what_comes_while_a_person_thinks_stays(
+    environment: dict[str, str], broker: mongoq.Broker, command: str
+) -> None:
+    queue = broker.queue("orders", history=3600, on_dead="hold")
+    verb, _, options = command.partition(" ")
+
+    def add(number: int) -> None:
+        for each in range(number):
+            queue.push(each, sequence=None if verb != "dead" else str(ObjectId()))
+        if command != "purge":
+            for item in queue.reserve_many(9):
+                queue.bury(item, reason="no city") if verb == "dead" else queue.commit(item)
+
+    add(2)
+    if command == "dead drop":
+        [held] = [item.sequence for item in queue.dead.peek(1)]
+        first = queue.push("waits", sequence=held)
+    terminal, end = pty.openpty()
+    line = [sys.executable, "-m", "mongoq", *(verb, *options.split())]
+    line.insert(5 if verb == "dead" else 4, "orders")
+    with subprocess.Popen(line, env={**os.environ, **environment}, stdin=end, stdout=-1, stderr=-1, text=True) as asked:
+        assert asked.stderr is not None
+        question = ""
+        while not question.endswith("[y/N]: "):
+            question += asked.stderr.read(1) or pytest.fail(question)
+        add(3)
+        os.write(terminal, b"y\n")
+        asked.communicate()
+    os.close(end)
+    os.close(terminal)
+    assert (" 2 " in question, asked.returncode) == (True, 0)
+    if command == "dead drop":
+        assert f"; without them go on sequence {held} of orders (1 item, first {first})? " in question
+    left = {"dead": queue.dead.size, "purge": queue.size, "replay": broker.queue("new").size}[verb]
+    assert (left("processed") if "processed" in command else left()) == (2 if verb == "replay" else 3)
+
+
 def test_letters_named_by_ids_are_explained_though_none_of_them_can_go(run: Run, broker: mongoq.Broker) -> None:
     orders = broker.queue("orders", max_retries=0)
     orders.push(1)

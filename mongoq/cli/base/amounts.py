@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from mongoq.cli.base.confirmation import Confirmation
 from mongoq.cli.base.output import Output
 from mongoq.cli.base.progress import Meter
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.history.pages import BoundedCount
+from mongoq.sync import Broker
 
 COUNT_LIMIT = 1_000_000
 """Items that a command examines, at most, to say how many it would change."""
@@ -31,6 +34,14 @@ def count_items(
     if at_most is not None and counted.number >= at_most:
         return BoundedCount(at_most)
     return counted
+
+
+def time_of_count(confirmation: Confirmation, broker: Broker) -> datetime | None:
+    """Return the time at which items are counted for a person, who agrees to no later ones; ``None`` with ``--yes``."""
+    if confirmation.yes:
+        return None
+    broker._run(ensure_broker_ready, write=False)  # reads the server's clock
+    return broker._context.clock.now()
 
 
 def may_change(confirmation: Confirmation, output: Output, change: str, counted: BoundedCount) -> bool:

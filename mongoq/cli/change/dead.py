@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change
+from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change, time_of_count
 from mongoq.cli.base.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
@@ -23,6 +24,7 @@ from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import json_text
 from mongoq.model.item import Item, id_key
 from mongoq.model.item_document import item_document, to_plain
+from mongoq.protocol.admin import purge
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.protocol.insight import find_dead_queue
@@ -36,6 +38,8 @@ LISTED = 20
 """Letters in one list, unless ``--limit`` gives another number."""
 GROUPED = 100_000
 """Letters that ``dead list --group`` examines, at most."""
+NAMED = 3
+"""Sequences that a question names, at most."""
 GROUPS = 100
 """Groups in one list, at most."""
 
@@ -72,9 +76,9 @@ class LetterOptions:
         """Return the dead queue that the name in the command stands for."""
         return open_letters(broker, queue, exact=self.exact)
 
-    def select(self, letters: DeadQueue) -> dead_letters.Selection:
-        """Return the selection, checked."""
-        return dead_letters.selection(letters._context, **self.filters)
+    def select(self, letters: DeadQueue, until: datetime | None = None) -> dead_letters.Selection:
+        """Return the selection, checked, without letters that came after ``until``."""
+        return dead_letters.selection(letters._context, **self.filters, until=until)
 
     def read(self, letters: DeadQueue, limit: int) -> list[Item[Any]]:
         """Return the first selected letters; a search for them shows its progress."""
@@ -269,7 +273,7 @@ def replay(
 ) -> None:
     """Send dead letters of QUEUE back to the queues that they died in, with all their attempts again."""
     where = "back to their queues" if to is None else target_text(broker, to)
-    _send(chosen.open(broker, queue), chosen, confirmation, output, to=to, where=where)
+    _send(broker, queue, chosen, confirmation, output, to=to, where=where)
 
 
 @dead.command()
@@ -282,24 +286,51 @@ def move(
     *, queue: str, to: str, chosen: LetterOptions, confirmation: Confirmation, broker: Broker, output: Output
 ) -> None:
     """Move dead letters of QUEUE to another queue, without their keys and with all their attempts again."""
-    _send(chosen.open(broker, queue), chosen, confirmation, output, to=to, where=target_text(broker, to))
+    _send(broker, queue, chosen, confirmation, output, to=to, where=target_text(broker, to))
 
 
 def _send(
-    letters: DeadQueue, chosen: LetterOptions, confirmation: Confirmation, output: Output, *, to: str | None, where: str
+    broker: Broker,
+    queue: str,
+    chosen: LetterOptions,
+    confirmation: Confirmation,
+    output: Output,
+    *,
+    to: str | None,
+    where: str,
 ) -> None:
+    letters = chosen.open(broker, queue)
+    until = None if chosen.ids else time_of_count(confirmation, broker)
     counted = chosen.count(letters)
     change = f"send {amount(counted, 'letter')} of {letters.name} {where}"
+    if to is not None:
+        change += _describe_releases(letters, chosen)
     if not may_change(confirmation, output, change, counted):
         return
     if changes_nothing(confirmation, counted):
         done = chosen.explain_nothing(letters)
     else:
-        done = _replay(letters, chosen, output, to=to)
+        done = _replay(letters, chosen, output, to=to, until=until)
     _report(output, letters.name, done, where)
 
 
-def _replay(letters: DeadQueue, chosen: LetterOptions, output: Output, *, to: str | None) -> Replayed:
+def _describe_releases(letters: DeadQueue, chosen: LetterOptions) -> str:
+    """Return which sequences go on without the chosen letters, as the end of a question; empty for none."""
+    releases, more = letters._run(dead_letters.find_releases, chosen.select(letters))
+    if not releases:
+        return ""
+    named = [
+        f"sequence {each.sequence} of {each.queue} ({amount(each.items)}, first {each.first})"
+        for each in releases[:NAMED]
+    ]
+    number = len(releases) + more
+    rest = f" and {number - len(named):,} more" if number > len(named) else ""
+    return f"; without them go on {', '.join(named)}{rest}"
+
+
+def _replay(
+    letters: DeadQueue, chosen: LetterOptions, output: Output, *, to: str | None, until: datetime | None
+) -> Replayed:
     """Send letters, and say after Ctrl-C how many were sent."""
     so_far = Replayed()
 
@@ -313,7 +344,7 @@ def _replay(letters: DeadQueue, chosen: LetterOptions, output: Output, *, to: st
         return f"{sent}; the others are still in {letters.name}"
 
     with Meter() as meter, explain_interruption(output, explain):
-        selected = chosen.select(letters)
+        selected = chosen.select(letters, until)
         return letters._run(dead_letters.revive, selected, to=to, hop=None, limit=chosen.limit, progress=show)
 
 
@@ -337,13 +368,15 @@ def _report(output: Output, name: str, done: Replayed, where: str) -> None:
 def drop(*, queue: str, chosen: LetterOptions, confirmation: Confirmation, broker: Broker, output: Output) -> None:
     """Delete dead letters of QUEUE for good; letters that a caller has reserved stay."""
     letters = chosen.open(broker, queue)
+    until = None if chosen.ids else time_of_count(confirmation, broker)
     counted = chosen.count(letters)
-    change = f"delete {amount(counted, 'letter')} of {letters.name}"
+    change = f"delete {amount(counted, 'letter')} of {letters.name}{_describe_releases(letters, chosen)}"
     if not may_change(confirmation, output, change, counted):
         return
     with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
         nothing = changes_nothing(confirmation, counted)
-        deleted = 0 if nothing else letters.purge(**chosen.filters, limit=chosen.limit)
+        options = {**chosen.filters, "limit": chosen.limit, "until": until}
+        deleted = 0 if nothing else letters._run(purge, None, **options)
     if output.as_json:
         output.document({"queue": letters.name, "deleted": deleted})
     else:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change
+from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change, time_of_count
 from mongoq.cli.base.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
@@ -46,13 +46,14 @@ def purge(
     """
     handle = broker.queue(queue)
     broker._run(refuse_unknown, handle.name)
+    until = time_of_count(confirmation, broker)
     counted = count_items(handle, admin.count_purge, state, where=where, at_most=limit)
     change = f"delete {amount(counted, f'{state} item' if state else 'item')} of {queue}"
     if not may_change(confirmation, output, change, counted):
         return
     with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
         nothing = changes_nothing(confirmation, counted)
-        deleted = 0 if nothing else handle.purge(state=state, where=where, limit=limit)
+        deleted = 0 if nothing else handle._run(admin.purge, state, where=where, limit=limit, until=until)
     if output.as_json:
         output.document({"queue": queue, "state": state, "deleted": deleted})
     else:

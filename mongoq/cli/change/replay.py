@@ -9,7 +9,7 @@ from typing import Any
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change
+from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change, time_of_count
 from mongoq.cli.base.arguments import COUNT, FILTER, MOMENT, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import new_queue_text, with_broker
@@ -17,6 +17,7 @@ from mongoq.cli.base.errors import OPERATION_FAILED
 from mongoq.cli.base.help import examples
 from mongoq.cli.base.output import Output
 from mongoq.cli.base.progress import Meter, explain_interruption
+from mongoq.model.clock import MILLISECOND
 from mongoq.model.copies import Replayed
 from mongoq.protocol.history.mistaken import is_known, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount, history_range
@@ -65,6 +66,8 @@ def replay(
     chosen: dict[str, Any] = {"ids": list(ids) or None, "since": since, "until": until, "where": where}
     where_to = target_text(broker, to or queue)
     if not confirmation.dry_run:
+        if until is None and not ids and (counted_at := time_of_count(confirmation, broker)) is not None:
+            chosen["until"] = counted_at + MILLISECOND
         counted = _count(handle, limit, **chosen)
         change = f"push copies of {amount(counted)} of {queue} {where_to}"
         if not may_change(confirmation, output, change, counted):

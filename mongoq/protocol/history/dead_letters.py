@@ -20,9 +20,9 @@ from mongoq.model.arguments import REASON_BYTES, Id, count, object_id, queue_nam
 from mongoq.model.copies import Replayed, is_publication
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import TYPE_BYTES, Document, shorten
-from mongoq.model.indexes import CLAIM_ORDER
+from mongoq.model.indexes import CLAIM_ORDER, SEQUENCE_ORDER
 from mongoq.model.item import Item, id_key
-from mongoq.model.sequence import held_target
+from mongoq.model.sequence import blocked_filter, held_entries, held_target
 from mongoq.model.settings import queue_options
 from mongoq.model.trail import STAGE_BYTES, payload_at
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
@@ -45,13 +45,17 @@ from mongoq.protocol.history.replay import hop_destination
 from mongoq.protocol.history.search import Progress, count_free, search
 from mongoq.protocol.sequence.control import ensure_possible, run_atomic
 from mongoq.protocol.sequence.enter import enter
-from mongoq.protocol.sequence.hold import release, take_back
+from mongoq.protocol.sequence.hold import find_held_from, release, take_back
 from mongoq.protocol.sequence.leave import leave
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import QueueContext
 
 LETTERS_PER_PAGE = 500
 """Letters in one page."""
+MAX_RELEASES = 10
+"""Sequences that are named before letters which hold them go, at most."""
+MAX_WAITING = 10_000
+"""Waiting items that are counted in one sequence, at most."""
 Selection = Range | list[ObjectId]
 """Selected letters: those of a range, or those with the listed ids."""
 KEY_TAKEN = "a live item has its key; settle that one first, or give to="
@@ -103,13 +107,18 @@ def selection(
     stage: str | None,
     reason: str | None,
     error: str | None,
+    until: datetime | None = None,
 ) -> Selection:
-    """Check the selection of dead letters: by ids, or by a filter of payloads and of the failure."""
+    """Check the selection of dead letters: by ids, or by a filter of payloads and of the failure.
+
+    With ``until``, a filter leaves out letters that came after this time.
+    """
     failure = failure_filter(stage=stage, reason=reason, error=error)
-    if ids is not None and (where is not None or failure):
+    if ids is not None and (failure or (where, until) != (None, None)):
         raise ArgumentInvalid("ids", IDS_ALONE)
     if ids is None:
         wanted = history_range(context, since=None, until=None, where=where, state=None, page=LETTERS_PER_PAGE)
+        wanted = wanted if until is None else wanted.without_later(until, context.broker.clock.now())
         return wanted.narrow(failure) if failure else wanted
     return [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
 
@@ -218,6 +227,53 @@ def group_letters(
     found = yield from aggregate_filtered(pipeline)
     named = [{"reason": None, "error": None, **group.pop("_id"), **group} for group in found]
     return [FailureGroup(**group) for group in named], examined > limit
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A sequence that goes on when the letters that hold it are gone.
+
+    Attributes:
+        queue: queue of the sequence.
+        sequence: the sequence.
+        items: items that wait in it.
+        first: id of the first of them, which runs next.
+    """
+
+    queue: str
+    sequence: str
+    items: BoundedCount
+    first: Any
+
+
+def find_releases(context: QueueContext[Any], chosen: Selection) -> Flow[tuple[list[Release], int]]:
+    """Find sequences that go on without the selected letters, and return how many more may do so.
+
+    They are among the first 1,000 held sequences (two ``find``, and two commands for each of the first
+    ``MAX_RELEASES``). A sequence that another letter holds as well does not go on.
+    """
+    broker = context.broker
+    yield from ensure_broker_ready(broker, write=False)
+    controls = yield from find_held_from(broker, context.name, "")
+    entries = {control["_id"]: held_entries(control) for control in controls}
+    holding = [entry["id"] for held in entries.values() for entry in held]
+    if not holding:
+        return [], 0
+    filter = chosen.filter(context.name) if isinstance(chosen, Range) else _ids_filter(context, chosen)
+    filter = {"$and": [filter, {"_id": {"$in": holding}}]}
+    documents = yield from find_few(broker, filter, [("_id", 1)], len(holding), projection={"_id": 1})
+    leaving = {id_key(document["_id"]) for document in documents}
+    ended = [each for each in controls if all(id_key(entry["id"]) in leaving for entry in entries[each["_id"]])]
+    releases = []
+    for control in ended[:MAX_RELEASES]:
+        waiting = {**blocked_filter(control["queue"]), "sequence": control["sequence"]}
+        first = yield from find_few(broker, waiting, SEQUENCE_ORDER, 1, projection={"_id": 1})
+        if first:
+            limit = MAX_WAITING + 1
+            number: int = yield from Command("count_documents", {"filter": waiting, "limit": limit})
+            items = BoundedCount(number, exact=number < limit)
+            releases.append(Release(control["queue"], control["sequence"], items, first[0]["_id"]))
+    return releases, max(0, len(ended) - MAX_RELEASES)
 
 
 class _All:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import NoneType
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -84,6 +84,19 @@ class Range:
     def narrow(self, filter: Mapping[str, Any]) -> Range:
         """Return the range of the items that match a filter of envelopes as well."""
         return replace(self, where={"$and": [self.where, filter]} if self.where else filter)
+
+    def without_later(self, time: datetime, now: datetime) -> Range:
+        """Return the range without items that came after a time; ``now`` is the end of what can have come.
+
+        An item that became due or died since then is left out by its date. One that is due at another time has only its
+        id, which says the second of its push; an id that a caller has drawn by chance lies in no such window.
+        """
+        one, ahead = timedelta(seconds=1), timedelta(hours=1)  # clocks of pushers may be ahead
+        ids = {"$gte": ObjectId.from_datetime(time + one), "$lte": ObjectId.from_datetime(now + ahead)}
+        # An item with a place in a sequence may be due since a moment ago because the one before it was deleted.
+        due = {"when": {"$gt": time, "$lte": now}, "place": {"$exists": False}}
+        later = [due, {"processed": {"$gt": time}}, {"_id": ids}]
+        return self.narrow({"$nor": later})
 
     def filter(self, queue: str) -> dict[str, Any]:
         """Return the filter of the remaining items, without stubs, which have no payload."""

@@ -160,7 +160,7 @@ def release_of_dead_queue(broker: BrokerContext, dead: str) -> Flow[int]:
 
     As ``release_all``, but the ``find`` goes over the control documents of all sequences: of 100,000 it takes 0.1 s.
     """
-    return (yield from _release_pages(broker, partial(_find_held_from, broker, dead)))
+    return (yield from _release_pages(broker, partial(find_held_from, broker, dead)))
 
 
 def _release_pages(broker: BrokerContext, find: Callable[[str], Flow[list[Document]]]) -> Flow[int]:
@@ -181,7 +181,8 @@ def find_held(broker: BrokerContext, queue: str, after: str = "") -> Flow[list[D
     return (yield from _find_held(broker, own, after))
 
 
-def _find_held_from(broker: BrokerContext, dead: str, after: str) -> Flow[list[Document]]:
+def find_held_from(broker: BrokerContext, dead: str, after: str) -> Flow[list[Document]]:
+    """Find control documents of sequences that letters of a dead queue hold, behind one, 1,000 at most (``find``)."""
     return (yield from _find_held(broker, {**prefix_filter(SEQUENCE_PREFIX), "held.queue": dead}, after))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
@@ -12,8 +14,10 @@ from fastapi import APIRouter, HTTPException, Request, Response
 
 from mongoq.errors import ArgumentInvalid, MongoqError
 from mongoq.model.arguments import queue_name
+from mongoq.model.clock import MILLISECOND
 from mongoq.model.copies import Replayed
 from mongoq.model.encoding.extended_json import read_time, time_text
+from mongoq.protocol.admin import purge
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import BoundedCount
 from mongoq.web import audit
@@ -21,11 +25,13 @@ from mongoq.web.pages.forms import NO_FORM, first_values, go_to, read_fields
 from mongoq.web.pages.render import Renderer, make_address, root_of, show_count
 from mongoq.web.readings import LetterReadings
 from mongoq.web.routes.history import count_matches
-from mongoq.web.routes.letters import open_letters, select
+from mongoq.web.routes.letters import count_letters, hand_back, open_letters, select
 from mongoq.web.routes.queues import COUNT_LIMIT
 from mongoq.web.services import Services
 from mongoq.web.values import read_filter
 
+MOST_DIGITS = 9
+"""Digits of a number of items in a form, at most."""
 LETTER_VERBS = {"replay": "Send {} {}", "drop": "Delete {} for good"}
 QUEUE_VERBS = {"pause": "Stop claims of this queue", "resume": "Let workers claim from this queue"}
 
@@ -46,6 +52,8 @@ class Form:
         to: queue that copies go to; the same queue if it is empty.
         exact: True if the queue itself holds the letters: the error queue of a pipeline.
         confirmed: True if the reader has seen the number of items.
+        counted: time at which they were counted, as text; empty before.
+        most: number that the reader has seen, which is the limit of the change; 0 before.
         fields: all fields, to send them again.
     """
 
@@ -60,6 +68,8 @@ class Form:
     to: str
     exact: bool
     confirmed: bool
+    counted: str
+    most: int
     fields: list[tuple[str, str]]
 
     @property
@@ -82,6 +92,7 @@ async def read_form(request: Request) -> Form:
     except (InvalidId, KeyError) as error:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, NO_FORM) from error
     first = first_values(values)
+    most = first.get("most", "")
     return Form(
         action=action,
         queue=queue_name(queue),
@@ -94,6 +105,8 @@ async def read_form(request: Request) -> Form:
         to=first.get("to", "").strip(),
         exact="exact" in first,
         confirmed="confirmed" in first,
+        counted=first.get("counted", ""),
+        most=int(most) if most.isdecimal() and len(most) <= MOST_DIGITS else 0,
         fields=[(name, value) for name, many in values.items() for value in many],
     )
 
@@ -137,9 +150,8 @@ class _Changes:
         """Stop or resume claims of a queue."""
         handle = await self._services.open_queue(form.queue)
         if not form.confirmed:
-            return self._ask(
-                request, form, f"{QUEUE_VERBS[form.action]}, {form.queue}?", form.action.capitalize(), "/queue"
-            )
+            question = f"{QUEUE_VERBS[form.action]}, {form.queue}?"
+            return self._ask(request, form, question, form.action.capitalize(), "/queue")
         await self._client.call(handle.pause if form.action == "pause" else handle.resume)
         audit.record(request, form.action, form.queue)
         return go_to(request, "/queue", name=form.queue)
@@ -152,34 +164,51 @@ class _Changes:
         to = queue_name(form.to, "to") if form.to and form.action == "replay" else None
         if to == letters.name:
             raise ArgumentInvalid("to", f"{to!r} is the dead queue itself")
-        if not form.confirmed:
-            chosen = select(letters, **form.filters)
-            counted: BoundedCount = await self._client.read(
-                dead_letters.count_letters, chosen, handle=letters, limit=COUNT_LIMIT
-            )
-            if counted.number >= self._services.max_bulk:
-                counted = BoundedCount(self._services.max_bulk)
-            amount = _describe(counted, "letter", "letters")
-            where = f"to {form.to}" if form.to else "back to their queues"
-            verb = LETTER_VERBS[form.action].format(amount, where)
-            return self._ask(request, form, f"{verb}, {letters.name}?", verb, "/letters")
+        # A letter that has come since the question was counted by no reader: time and number bound the change.
+        is_counted = form.confirmed and form.most and (form.ids or form.counted)
+        [now] = await self._services.read_times(timedelta(0))
+        until = read_time(form.counted) if is_counted and not form.ids else None
+        chosen = {**form.filters, "until": until}
+        if not is_counted:
+            return await self._ask_about_letters(request, form, letters, now, chosen)
+        most = min(form.most, self._services.max_bulk)
+        shown = audit.show_filter(chosen)
         if form.action == "drop":
-            deleted = await self._client.call(letters.purge, **form.filters, limit=self._services.max_bulk)
+            deleted = await self._client.call(letters._run, purge, None, **chosen, limit=most)
             self._letters.forget(letters.name)
-            audit.record(request, "drop letters", letters.name, deleted)
+            audit.record(request, "drop letters", letters.name, deleted, **shown)
             return self._report(request, f"{show_count(deleted)} letters of {letters.name} were deleted.")
-        done: Replayed = await self._client.call(letters.replay, **form.filters, limit=self._services.max_bulk, to=to)
+        done = await hand_back(self._services, letters, chosen, limit=most, to=to)
         self._letters.forget(letters.name)
-        audit.record(request, "replay letters", letters.name, done.pushed, to=to)
+        audit.record(request, "replay letters", letters.name, done.pushed, to=to, **shown)
         where = "back" if to is None else f"to {to}"
         return self._report(request, f"{show_count(done.pushed)} letters of {letters.name} went {where}.{_rest(done)}")
+
+    async def _ask_about_letters(
+        self, request: Request, form: Form, letters: Any, now: datetime, chosen: dict[str, Any]
+    ) -> Response:
+        """Ask before a change of letters: with their number, what chooses them, and what runs without them."""
+        selected = select(letters, **chosen)
+        counted = await count_letters(self._services, letters, selected, self._services.max_bulk)
+        if counted == BoundedCount():
+            return self._renderer.message(request, "Nothing to change", f"No letter of {letters.name} is like that.")
+        details = [(name, value) for name, value in (("reason", form.reason), ("error", form.error)) if value]
+        releases: tuple[list[dead_letters.Release], int] = ([], 0)
+        if form.action == "drop" or form.to:
+            releases = await self._client.read(dead_letters.find_releases, selected, handle=letters)
+        where = f"to {form.to}" if form.to else "back to their queues"
+        verb = LETTER_VERBS[form.action].format(_describe(counted, "letter", "letters"), where)
+        most = counted.number if counted.exact else self._services.max_bulk
+        bounds = [("counted", time_text(now)), ("most", str(most))]
+        options: dict[str, Any] = {"details": details, "releases": releases[0], "more": releases[1]}
+        return self._ask(request, form, f"{verb}, {letters.name}?", verb, "/letters", bounds=bounds, **options)
 
     async def _replay_history(self, request: Request, form: Form) -> Response:
         """Push copies of processed items, each once: of one item, or of all that match a filter and a time."""
         handle = await self._services.open_queue(form.queue)
         target = queue_name(form.to, "to") if form.to else form.queue
-        since, until = await self._services.read_times(
-            *(read_time(text) if text else None for text in (form.since, form.until))
+        since, until, now = await self._services.read_times(
+            *(read_time(text) if text else None for text in (form.since, form.until)), timedelta(0)
         )
         chosen: dict[str, Any] = {"ids": form.ids or None, "since": since, "until": until}
         chosen["where"] = read_filter(form.where)
@@ -192,21 +221,33 @@ class _Changes:
         amount = _describe(counted or BoundedCount(done.pushed), "copy", "copies")
         before = f" {done.already:,} were pushed before." if done.already else ""
         if form.confirmed:
-            audit.record(request, "replay", form.queue, done.pushed, to=target)
+            audit.record(request, "replay", form.queue, done.pushed, to=target, **audit.show_filter(chosen))
             return self._report(request, f"{amount} pushed to {target}.{before}{_rest(done)}")
-        # A time ago would mean another time once the reader has read the question.
-        times = {"since": since, "until": until}
-        fields = [(name, time_text(times[name]) if times.get(name) else value) for name, value in form.fields]
+        # A time ago would mean another time once the question is read, and no end what comes meanwhile as well.
+        times = {} if form.ids else {"since": since, "until": until or now + MILLISECOND}
+        bounds = [(name, time_text(value)) for name, value in times.items() if value is not None]
         question = f"Push {amount} of processed items to {target}?{before}{_rest(done)}"
-        return self._ask(request, replace(form, fields=fields), question, "Push", "/queue")
+        return self._ask(request, form, question, "Push", "/queue", bounds=bounds)
 
-    def _ask(self, request: Request, form: Form, question: str, verb: str, back: str) -> Response:
-        """Return the page that asks whether to go on."""
-        fields = [pair for pair in form.fields if pair[0] != "confirmed"]
+    def _ask(
+        self,
+        request: Request,
+        form: Form,
+        question: str,
+        verb: str,
+        back: str,
+        *,
+        bounds: Sequence[tuple[str, str]] = (),
+        **details: Any,
+    ) -> Response:
+        """Return the page that asks whether to go on; its form sends ``bounds`` in place of fields with these names."""
+        replaced = {"confirmed", *(name for name, _ in bounds)}
+        fields = [*(pair for pair in form.fields if pair[0] not in replaced), *bounds]
         exact = "true" if form.exact else None
         names = {"name": form.queue} if back == "/queue" else {"queue": form.queue, "exact": exact}
         address = make_address(root_of(request), back, **names)
-        return self._renderer.page(request, "confirm", question=question, verb=verb, fields=fields, back=address)
+        values = {"question": question, "verb": verb, "fields": fields, "back": address, **details}
+        return self._renderer.page(request, "confirm", **values)
 
     def _report(self, request: Request, text: str) -> Response:
         """Return the page that says what was done."""

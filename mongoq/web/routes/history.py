@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.clock import MILLISECOND
 from mongoq.model.copies import Replayed
+from mongoq.model.encoding.extended_json import time_text
 from mongoq.protocol.history.pages import BoundedCount, history_range
 from mongoq.protocol.history.search import count_range
 from mongoq.web import audit
@@ -62,17 +65,19 @@ def make_router(services: Services) -> APIRouter:
         """
         limit = services.check_limit(action.limit)
         handle = await services.open_queue(action.queue)
-        since, until = await services.read_times(action.since, action.until)
+        since, until, now = await services.read_times(action.since, action.until, timedelta(0))
+        # Processed before: the millisecond of now counts as before.
+        bound = {"until": time_text(until or now + MILLISECOND)} if action.dry_run and action.ids is None else {}
         chosen = {"ids": action.ids, "since": since, "until": until, "where": action.where}
         options = {"to": action.to, "label": action.label, "limit": limit, "dry_run": action.dry_run}
         if action.dry_run and (counted := await count_matches(services, handle, limit=limit, **chosen)) is not None:
             result = make_result(Replayed(pushed=counted.number), action.queue, action.to or action.queue, is_dry=True)
-            return respond({**result, "exact": False})
+            return respond({**result, "exact": False, **bound})
         done: Replayed = await client.call(handle.replay, **chosen, **options, transform=_make_transform(action))
         target = action.to or action.queue
         if not action.dry_run:
-            audit.record(request, "replay", action.queue, done.pushed, to=target)
-        return respond(make_result(done, action.queue, target, is_dry=action.dry_run))
+            audit.record(request, "replay", action.queue, done.pushed, to=target, **audit.show_filter(chosen))
+        return respond({**make_result(done, action.queue, target, is_dry=action.dry_run), **bound})
 
     return router
 

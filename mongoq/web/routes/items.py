@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
 
+from mongoq.model.encoding.extended_json import time_text
 from mongoq.protocol import admin
 from mongoq.protocol.history.mistaken import is_known
 from mongoq.protocol.history.pages import history_range
@@ -105,14 +107,15 @@ def make_router(services: Services) -> APIRouter:
         """Delete items of a queue: of one state, or all live ones that no caller holds."""
         limit = services.check_limit(action.limit)
         handle = await services.open_queue(action.queue)
+        until, now = await services.read_times(action.until, timedelta(0))
+        chosen = {"where": action.where, "until": until}
         if action.dry_run:
-            counted = await client.read(
-                admin.count_purge, action.state, handle=handle, where=action.where, limit=COUNT_LIMIT
-            )
+            counted = await client.read(admin.count_purge, action.state, handle=handle, **chosen, limit=COUNT_LIMIT)
             number, exact = (limit, True) if counted.number >= limit else (counted.number, counted.exact)
-            return respond({"queue": action.queue, "dry_run": True, "number": number, "exact": exact})
-        number = await client.call(handle.purge, state=action.state, where=action.where, limit=limit)
-        audit.record(request, "purge", action.queue, number, state=action.state)
+            result = {"queue": action.queue, "dry_run": True, "number": number, "exact": exact}
+            return respond({**result, "until": time_text(until or now)})
+        number = await client.call(handle._run, admin.purge, action.state, **chosen, limit=limit)
+        audit.record(request, "purge", action.queue, number, **audit.show_filter({**chosen, "state": action.state}))
         return respond({"queue": action.queue, "dry_run": False, "number": number, "exact": True})
 
     return router

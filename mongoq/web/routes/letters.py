@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.copies import Replayed
+from mongoq.model.encoding.extended_json import time_text
 from mongoq.model.item_document import to_plain
+from mongoq.protocol.admin import purge
 from mongoq.protocol.history import dead_letters
 from mongoq.protocol.history.pages import BoundedCount, Range
 from mongoq.protocol.insight import find_dead_queue
@@ -98,11 +102,12 @@ def make_router(services: Services) -> APIRouter:
         """Delete dead letters for good; letters that a caller has reserved stay."""
         limit = services.check_limit(action.limit)
         letters = await open_letters(services, action.queue, exact=action.exact)
+        [until] = await services.read_times(action.until)
         if action.dry_run:
-            counted = await _count(services, letters, action, limit)
-            return respond({"queue": letters.name, "dry_run": True, "number": counted.number, "exact": counted.exact})
-        number = await client.call(letters.purge, **action.filters, limit=limit)
-        audit.record(request, "drop letters", letters.name, number)
+            return respond(await _count(services, letters, action, until, limit, releases=True))
+        chosen = {**action.filters, "until": until}
+        number = await client.call(letters._run, purge, None, **chosen, limit=limit)
+        audit.record(request, "drop letters", letters.name, number, **audit.show_filter(chosen))
         return respond({"queue": letters.name, "dry_run": False, "number": number, "exact": True})
 
     return router
@@ -130,19 +135,46 @@ async def send_letters(
     """Send letters back or elsewhere, or count them, and return the answer."""
     limit = services.check_limit(action.limit)
     letters = await open_letters(services, action.queue, exact=action.exact)
+    [until] = await services.read_times(action.until)
     if action.dry_run:
         if to == letters.name:
             raise ArgumentInvalid("to", f"{to!r} is the dead queue itself")
-        counted = await _count(services, letters, action, limit)
-        result = {"queue": letters.name, "to": to, "dry_run": True, "number": counted.number}
-        return {**result, "exact": counted.exact}
-    done: Replayed = await services.client.call(letters.replay, **action.filters, limit=limit, to=to)
-    audit.record(request, f"{verb} letters", letters.name, done.pushed, to=to)
+        return {**await _count(services, letters, action, until, limit, releases=to is not None), "to": to}
+    chosen = {**action.filters, "until": until}
+    done = await hand_back(services, letters, chosen, limit=limit, to=to)
+    audit.record(request, f"{verb} letters", letters.name, done.pushed, to=to, **audit.show_filter(chosen))
     return make_result(done, letters.name, to)
 
 
-async def _count(services: Services, letters: Any, action: LetterChoice, limit: int) -> BoundedCount:
-    chosen = select(letters, **action.filters)
+async def hand_back(
+    services: Services, letters: Any, chosen: Mapping[str, Any], *, limit: int, to: str | None
+) -> Replayed:
+    """Send the chosen letters back, or to another queue."""
+    selected = select(letters, **chosen)
+    done: Replayed = await services.client.call(
+        letters._run, dead_letters.revive, selected, to=to, hop=None, limit=limit
+    )
+    return done
+
+
+async def _count(
+    services: Services, letters: Any, action: LetterChoice, until: datetime | None, limit: int, *, releases: bool
+) -> dict[str, Any]:
+    """Return the answer to a dry run; with ``releases`` also the sequences that go on without the letters."""
+    [now] = await services.read_times(timedelta(0))
+    chosen = select(letters, **action.filters, until=until)
+    counted = await count_letters(services, letters, chosen, limit)
+    result = {"queue": letters.name, "dry_run": True, "number": counted.number, "exact": counted.exact}
+    if action.ids is None:
+        result["until"] = time_text(until or now)
+    if releases:
+        found, _ = await services.client.read(dead_letters.find_releases, chosen, handle=letters)
+        result["releases"] = [to_plain({**asdict(each), "items": each.items.number}) for each in found]
+    return result
+
+
+async def count_letters(services: Services, letters: Any, chosen: Any, limit: int) -> BoundedCount:
+    """Count letters before a change that concerns ``limit`` of them at most."""
     counted: BoundedCount = await services.client.read(
         dead_letters.count_letters, chosen, handle=letters, limit=COUNT_LIMIT
     )
