@@ -48,12 +48,16 @@ class Grant:
         user: name of the caller, for the audit log.
         problem: why the caller may not do more, in a sentence; may be empty.
         asks_for_login: True if the caller may try again with a name and a secret.
+        has_failed: True if the caller has sent a secret that is wrong.
+        has_session: True if the caller has a session, which it can end.
     """
 
     level: Level
     user: str
     problem: str = ""
     asks_for_login: bool = False
+    has_failed: bool = False
+    has_session: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ class Users:
         # All users are compared, so that the time of an answer says nothing about names.
         fits = [user for user in self._users if hmac.compare_digest(user.digest, digest) & (name in (None, user.name))]
         if not fits:
-            return Grant("none", "", "the token or the password is wrong", asks_for_login=True)
+            return Grant("none", "", "the token or the password is wrong", asks_for_login=True, has_failed=True)
         return Grant(fits[0].level, fits[0].name)
 
 
@@ -210,12 +214,14 @@ async def decide(access: Access | Users | SecretLink, request: Request) -> Grant
 
 def _decide_locally(access: Level | SecretLink, request: Request) -> Grant:
     """Return what a request may do without users: nothing from another machine."""
-    address, problem = _address(request), _find_remote(request)
+    address, problem = address_of(request), _find_remote(request)
     if problem:
         return Grant("none", address, problem)
     if not isinstance(access, SecretLink):
         return Grant(access, address)
-    return Grant("act", address) if access.is_known(request) else Grant("read", address, PROBLEM)
+    if access.has_session(request):
+        return Grant("act", address, has_session=True)
+    return Grant("act", address) if access.has_token(request) else Grant("read", address, PROBLEM)
 
 
 def _find_remote(request: Request) -> str:
@@ -227,7 +233,7 @@ def _find_remote(request: Request) -> str:
     name = request.headers.get("host", "").lower()
     name = name if name.endswith("]") else name.rsplit(":", 1)[0]
     is_passed_on = any(header in request.headers for header in PROXY_HEADERS)
-    if _is_loopback(_address(request)) and name in LOCAL_NAMES and not is_passed_on:
+    if _is_loopback(address_of(request)) and name in LOCAL_NAMES and not is_passed_on:
         return ""
     return "without authentication only this machine is answered, by the name localhost or 127.0.0.1"
 
@@ -239,11 +245,12 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def _address(request: Request) -> str:
+def address_of(request: Request) -> str:
+    """Return the address of a caller; empty if the server does not say it."""
     return "" if request.client is None else request.client.host
 
 
 def _name_of(request: Request) -> str:
     """Return the name that the application's authentication has put into the request, else the caller's address."""
     user = request.scope.get("user")
-    return str(getattr(user, "display_name", "") or _address(request))
+    return str(getattr(user, "display_name", "") or address_of(request))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, MutableMapping
 from http import HTTPStatus
 from typing import Any
@@ -15,7 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mongoq.model.encoding.error_text import name_of
-from mongoq.web.access import Access, Grant, Users, decide
+from mongoq.web.access import Access, Grant, Users, address_of, decide
+from mongoq.web.attempts import Attempts
 from mongoq.web.link import SecretLink
 from mongoq.web.problems import (
     LOGIN_HEADER,
@@ -71,6 +73,7 @@ class Guard:
         self._show_page = show_page
         self._access: Access | Users | SecretLink = access
         self._origins = frozenset(origins)
+        self._attempts = Attempts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, and let it through or answer it with a problem document or its page."""
@@ -104,6 +107,10 @@ class Guard:
 
     async def _refuse(self, request: Request) -> ProblemResponse | None:
         """Return the answer to a request that may not go on; ``None`` for one that may."""
+        is_login = isinstance(self._access, Users) and "authorization" in request.headers
+        if is_login and (wait := self._attempts.find_wait(address_of(request))):
+            headers = {"Retry-After": str(math.ceil(wait))}
+            return make_problem(HTTPStatus.TOO_MANY_REQUESTS, "too many logins have failed; try again later", headers)
         try:
             grant = await decide(self._access, request)
         except Exception as error:  # of the application's function; its text may hold private data
@@ -111,6 +118,8 @@ class Guard:
             detail = f"the access could not be decided: {name_of(error)}"
             return make_problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
         request.scope[GRANT] = grant
+        if is_login:
+            self._record_login(address_of(request), grant)
         if grant.level == "none":
             return self._refuse_caller(request, grant)
         if request.method in SAFE_METHODS:
@@ -118,22 +127,31 @@ class Guard:
         if grant.level != "act":
             return self._refuse_caller(request, grant)
         if not self._is_same_origin(request):
-            logger.warning("a page of another site has sent a change: %r", path_of(request), extra=_fields(grant))
+            _log_refusal(request, grant, "a page of another site has sent it")
             return make_problem(HTTPStatus.FORBIDDEN, "a page of another site may not change anything here")
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length) > MAX_BODY_BYTES:
             return make_problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TOO_LONG)
         return None
 
+    def _record_login(self, address: str, grant: Grant) -> None:
+        """Count and log a failed login; neither name nor secret is logged: people mix up the fields."""
+        if grant.level != "none":
+            self._attempts.record_success(address)
+        if grant.has_failed:
+            self._attempts.record_failure(address)
+            logger.warning("a login has failed: %r", address, extra=_fields(grant))
+            if self._attempts.find_wait(address):
+                logger.warning("too many logins have failed: those of %r wait", address, extra=_fields(grant))
+
     @staticmethod
     def _refuse_caller(request: Request, grant: Grant) -> ProblemResponse:
+        problem = grant.problem or "this access is read-only: nothing can be changed"
+        if request.method not in SAFE_METHODS and not grant.has_failed:
+            _log_refusal(request, grant, problem)
         if grant.asks_for_login:
             headers = {LOGIN_HEADER: 'Basic realm="mongoq", charset="UTF-8"'}
-            return make_problem(HTTPStatus.UNAUTHORIZED, grant.problem, headers)
-        if request.method not in SAFE_METHODS:
-            # With %r: a path is decoded, and may hold control characters.
-            logger.warning("a change was refused: %s %r", request.method, path_of(request), extra=_fields(grant))
-        problem = grant.problem or "this access is read-only: nothing can be changed"
+            return make_problem(HTTPStatus.UNAUTHORIZED, problem, headers)
         return make_problem(HTTPStatus.FORBIDDEN, problem)
 
     def _is_same_origin(self, request: Request) -> bool:
@@ -176,6 +194,14 @@ def _host_of(origin: str) -> str | None:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:
         return None
+
+
+def _log_refusal(request: Request, grant: Grant, reason: str) -> None:
+    """Log a change that was refused, with its caller."""
+    caller = " from ".join(dict.fromkeys(name for name in (grant.user, address_of(request)) if name))
+    text = "a change was refused: %r: %s %r: %s"
+    # With %r: a path is decoded, and may hold control characters.
+    logger.warning(text, caller, request.method, path_of(request), reason, extra=_fields(grant))
 
 
 def _doubt_change(request: Request) -> None:

@@ -165,8 +165,9 @@ async def show_to_people(request: Request, problem: ProblemResponse, show_page: 
     if path_of(request).startswith(DATA_PATHS) or "text/html" not in request.headers.get("accept", ""):
         return problem
     page = await show_page(request, json.loads(bytes(problem.body)))
-    if (login := problem.headers.get(LOGIN_HEADER)) is not None:  # without it a browser asks for no password
-        page.headers[LOGIN_HEADER] = login
+    for name in (LOGIN_HEADER, "Retry-After"):  # without the first a browser asks for no password
+        if name in problem.headers:
+            page.headers[name] = problem.headers[name]
     return page
 
 

@@ -243,3 +243,67 @@ def test_a_browser_without_access_gets_a_page_that_shows_nothing_else(
                 assert hidden not in answer.text, hidden
         assert api.request("GET", "/api/queues", headers=HTML).headers["content-type"] == "application/problem+json"
         assert api.request("GET", "/").headers["content-type"] == "application/problem+json"
+
+
+def test_failed_logins_are_logged_with_their_callers_and_limited(
+    make_app: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(access=make_users(USERS))
+    one, *others = [Api(app, address=(f"10.0.0.{number}", 1)) for number in range(15)]
+    with caplog.at_level(logging.INFO, "mongoq.audit"):
+        assert one.get(READ).status_code == 401  # a browser asks like this before it knows that it needs a password
+        assert not caplog.records
+        for number in range(10):
+            assert one.request("GET", READ, auth=("ada", f"wrong-secret-{number}")).status_code == 401
+        records = [record for record in caplog.records if "10.0.0.0" in record.getMessage()]
+        assert {record.levelname for record in records} == {"WARNING"}
+        assert len(records) == 11  # ten logins, and the beginning of the limit
+        for auth in (("ada", "wrong-secret-11"), ("ada", SECRET)):
+            limited = one.request("GET", READ, auth=auth)
+            assert (limited.status_code, 0 < int(limited.headers["retry-after"]) <= 60) == (429, True)
+            assert one.request("GET", "/", auth=auth, headers=HTML).status_code == 429
+        assert (one.get(READ).status_code, len(caplog.records)) == (401, 11)
+        known, new, *rest = others
+        assert known.request("GET", READ, auth=("ada", SECRET)).status_code == 200
+        for api in rest:
+            for number in range(9):
+                api.request("GET", READ, auth=("ada", f"wrong-secret-{number}"))
+        # In all, the limit is reached; a caller that has logged in before is no part of it.
+        assert known.request("GET", READ, auth=("ada", SECRET)).status_code == 200
+        assert new.request("GET", READ, auth=("ada", SECRET)).status_code == 429
+    assert "secret" not in caplog.text
+    for api in (one, *others):
+        api.close()
+
+
+def test_the_limit_of_logins_ends() -> None:
+    from mongoq.web.attempts import Attempts
+
+    now = [0.0]
+    attempts = Attempts(clock=lambda: now[0])
+    for _ in range(10):
+        assert attempts.find_wait("10.0.0.7") == 0
+        attempts.record_failure("10.0.0.7")
+        now[0] += 1
+    assert (attempts.find_wait("10.0.0.7"), attempts.find_wait("10.0.0.8")) == (50, 0)
+    now[0] += 50
+    assert attempts.find_wait("10.0.0.7") == 0
+
+
+def test_a_refused_change_is_logged_with_its_caller(
+    open_app: Callable[..., Api], caplog: pytest.LogCaptureFixture
+) -> None:
+    users = open_app(access=make_users(USERS), address=AWAY)
+    for api, options, user in (
+        (users, {}, ""),
+        (users, {"auth": ("bob", "a-secret-of-bob")}, "bob"),
+        (users, {"auth": ("ada", SECRET), "headers": {"Origin": "http://evil.example"}}, "ada"),
+        (open_app(access="act", address=AWAY), {}, "10.0.0.7"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "mongoq.audit"):
+            assert api.request("POST", CHANGE, json=BODY, **options).status_code in (401, 403)
+        [record] = caplog.records
+        assert (record.levelname, record.mongoq_user) == ("WARNING", user)  # type: ignore[attr-defined]
+        for text in ("10.0.0.7", "POST", CHANGE):
+            assert text in record.getMessage()

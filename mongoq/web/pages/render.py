@@ -172,6 +172,7 @@ class Renderer:
             "may_act": grant is not None and grant_of(request.scope).level == "act",
             # The script of a page takes its content alone, and several readers share it.
             "user": "" if grant is None or RENEWAL_HEADER in request.headers else grant.user,
+            "has_session": grant is not None and grant.has_session,
             "path": path_of(request),
             # The answer to a form has no address of its own: another page would come in its place.
             "renews": request.method in SAFE_METHODS,
