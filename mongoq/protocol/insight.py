@@ -2,7 +2,7 @@
 
 The counts of a queue are read from the index of live items up to a limit; above it they say "at least". One
 ``aggregate`` reads 25 queues: its parts are joined by ``$unionWith``, and each of them ends at its limit. 500 queues
-take 0.4 s of the server's processor.
+take 0.4 s of the server's processor. Where there are many queues that hold few items, one reads 100 of them, whole.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from mongoq.model.item import Document, Item, state_of
 from mongoq.model.item_document import to_plain
 from mongoq.model.limits import QueueLimits
 from mongoq.model.process import EVENTS
-from mongoq.model.sequence import blocked_filter, control_id
+from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id
 from mongoq.model.settings import QueueSettings, from_stored, queue_options, resolve_settings
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
@@ -37,7 +37,7 @@ from mongoq.protocol.coordination.limits import read_limits_of
 from mongoq.protocol.flow import Command, Flow
 from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
-from mongoq.protocol.history.read import find_queues
+from mongoq.protocol.history.read import count_states, counts_of, find_queues
 from mongoq.protocol.push.insert import check_key, live_filter
 from mongoq.protocol.sequence.hold import HELD_PER_PAGE, find_held, find_letters
 from mongoq.protocol.sequence.repair import find_incomplete, read_heads
@@ -71,6 +71,10 @@ MAX_CONTROL_DOCUMENTS = 10_000
 """Control documents of one kind in one read, at most."""
 QUEUES_TOGETHER = 25
 """Queues that one ``aggregate`` reads: up to 100 parts, and the server allows 1,000 stages."""
+SHALLOW_TOGETHER = 100
+"""Queues that one ``aggregate`` reads whole, if they hold few items."""
+SHALLOW_ITEMS = 20
+"""Items of each of these queues on average, at most."""
 KEYS_PER_DOCUMENT = 10
 """Keys of an index that may be examined in place of one document, which takes that much longer."""
 MAX_LISTED_SEQUENCES = 1_000
@@ -164,8 +168,8 @@ def read_queues(
     """Read the state of all queues, or of the named ones, in order of their names.
 
     It takes six reads of control documents and names, a seventh if a queue has limits, one ``aggregate`` of history,
-    and one ``aggregate`` for each 25 queues. All counts together examine ``budget`` documents at most, but about 20 for
-    each queue in any case.
+    one ``aggregate`` for each 100 queues, and one for each 25 queues of hundreds that hold many items. All counts
+    together examine ``budget`` documents at most, but about 40 for each queue in any case.
 
     Raises:
         QueueUnknown: no caller has used a named queue.
@@ -275,9 +279,10 @@ def _read_states(
     Only queues that are ``ordered`` have sequences, and so blocked items.
     """
     limit = max(10, min(MAX_LIMIT, budget // (2 * max(len(names), 1))) - 1)
-    states: dict[str, QueueInsight] = {}
-    for start in range(0, len(names), QUEUES_TOGETHER):
-        together, now = names[start : start + QUEUES_TOGETHER], broker.clock.now()
+    states = yield from _read_shallow(broker, names, ordered=ordered)
+    rest = [name for name in names if name not in states]
+    for start in range(0, len(rest), QUEUES_TOGETHER):
+        together, now = rest[start : start + QUEUES_TOGETHER], broker.clock.now()
         parts = [
             part
             for place, name in enumerate(together)
@@ -288,6 +293,39 @@ def _read_states(
             answers[answer["place"]].setdefault(answer["part"], []).append(answer)
         states |= {name: _insight(name, now, answers[place], limit) for place, name in enumerate(together)}
     return states
+
+
+def _read_shallow(
+    broker: BrokerContext, names: Sequence[str], *, ordered: Collection[str]
+) -> Flow[dict[str, QueueInsight]]:
+    """Count all items of many queues that hold few, 100 queues by one ``aggregate``; leave out the other hundreds.
+
+    Of 5,000 queues with three items each it takes 0.1 s of the server's processor, and the parts of each queue 1.8 s.
+    """
+    states: dict[str, QueueInsight] = {}
+    if broker.serverless or len(names) <= QUEUES_TOGETHER:
+        return states
+    for start in range(0, len(names), SHALLOW_TOGETHER):
+        together, now = names[start : start + SHALLOW_TOGETHER], broker.clock.now()
+        most, which = SHALLOW_ITEMS * len(together), {"q": {"$in": together}}
+        live, blocked = {**which, "when": {"$gte": BEGINNING}}, {"place": HAS_PLACE, "ready_from": IS_BLOCKED}
+        blocked["q"] = {"$in": [name for name in together if name in ordered]}
+        command = count_states(broker, live, blocked, now, limit=most + 1, by_queue=True)
+        command.arguments = {**command.arguments, "batchSize": 5 * len(together)}
+        groups = yield from command
+        if sum(group["n"] for group in groups) > most:
+            continue
+        by_queue: dict[str, list[Any]] = {name: [] for name in together}
+        for group in groups:
+            by_queue[group["_id"]["q"]].append(group)
+        states |= {name: _insight_of(name, now, found) for name, found in by_queue.items()}
+    return states
+
+
+def _insight_of(name: str, now: datetime, groups: Sequence[Mapping[str, Any]]) -> QueueInsight:
+    counts: dict[str, Any] = {state: BoundedCount(number) for state, number in asdict(counts_of(groups)).items()}
+    due = [group["first"] for group in groups if group["_id"].get("due")]
+    return QueueInsight(name, now, oldest_due=min(due, default=None), **counts)
 
 
 def _parts(queue: str, place: int, now: datetime, limit: int, *, is_ordered: bool) -> Iterator[list[Mapping[str, Any]]]:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pymongo
 from anyio import CapacityLimiter, Lock, to_thread
+from pymongo.errors import NetworkTimeout
 
 import mongoq
 from mongoq.aio import AsyncBroker
@@ -17,6 +19,8 @@ from mongoq.web.problems import is_away
 
 READ_SECONDS = 10.0
 """Seconds that one read may take; after them it is a problem, and the server has stopped it."""
+CHANGE_SECONDS = 50.0
+"""Seconds that one change may take: a proxy in front gives up after 60 in many places, and would say nothing."""
 CONNECT_SECONDS = 5.0
 """Seconds that the search for a server may take."""
 MAX_THREADS = 16
@@ -77,7 +81,15 @@ class BrokerClient:
         return mongoq.connect(self._uri, timeout=CONNECT_SECONDS, **self._options)
 
     async def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Call a method of the broker, or of a queue of it, and return its result."""
+        """Call a method of the broker, or of a queue of it, within ``CHANGE_SECONDS``, and return its result."""
+        with pymongo.timeout(CHANGE_SECONDS):
+            try:
+                return await self._call(function, *args, **options)
+            except OverflowError as error:
+                # PyMongo 4.20 retries until the limit; the pause before the 1,024th retry is too large for a float.
+                raise NetworkTimeout(f"no server answered within {CHANGE_SECONDS:g} s") from error
+
+    async def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if isinstance(self._broker, AsyncBroker):
             return await function(*args, **options)
         if self._limiter is None:
@@ -95,7 +107,7 @@ class BrokerClient:
         if isinstance(self._broker, AsyncBroker):
             return await runner._run_within(within, flow, *args, **options)
         run = partial(runner._run_within, within, flow, *args, **options)
-        return await self.call(self._run_unless_away, run, time.monotonic())
+        return await self._call(self._run_unless_away, run, time.monotonic())
 
     def _run_unless_away(self, run: Callable[[], Any], asked: float) -> Any:
         failure = self._failure

@@ -39,6 +39,9 @@ RETRY_SECONDS = "5"
 LOGIN_HEADER = "WWW-Authenticate"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 IN_DOUBT = "the change may have happened, all of it or a part: look before you send it again"
+TOO_LONG = "MongoDB took too long, and the call was ended: choose fewer items, by a narrower filter or time"
+UNANSWERED = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+"""Statuses after which a change may have happened or not."""
 NO_SERVER = "no MongoDB server answers; the log says why"
 REFUSED_LOGIN = "MongoDB refuses the credentials of this app; the log says why"
 UNAUTHORIZED_CODE = 13
@@ -114,7 +117,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 def is_away(error: Exception) -> bool:
     """Return whether an error says that the driver has looked for a server in vain."""
-    return isinstance(error, ServerSelectionTimeoutError)
+    return isinstance(error, ServerSelectionTimeoutError) or isinstance(error.__cause__, OverflowError)
 
 
 def make_problem(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> ProblemResponse:
@@ -147,7 +150,7 @@ def add_handlers(app: FastAPI, show_page: ShowPage) -> None:
     def add(kind: type[Exception], answer: Callable[[Request, Exception], Awaitable[ProblemResponse]]) -> None:
         async def answer_or_show(request: Request, error: Exception) -> Response:
             problem = await answer(request, error)
-            if request.method not in SAFE_METHODS and problem.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+            if request.method not in SAFE_METHODS and problem.status_code in UNANSWERED:
                 problem = _doubt_change(request, problem)
             return await show_to_people(request, problem, show_page)
 
@@ -239,5 +242,7 @@ async def _answer_driver(_request: Request, error: Exception) -> ProblemResponse
     logger.warning("a call has failed: %s%s", type(error).__name__, text)
     if isinstance(error, OperationFailure) and not error.timeout:
         return make_problem(HTTPStatus.BAD_GATEWAY, f"MongoDB refused the command: code {error.code}")
+    if isinstance(error, PyMongoError) and error.timeout and not is_away(error):
+        return make_problem(HTTPStatus.GATEWAY_TIMEOUT, TOO_LONG)
     detail = f"no server answers: {type(error).__name__}"
     return make_problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"Retry-After": RETRY_SECONDS})

@@ -18,6 +18,7 @@ from mongoq.protocol.coordination import heartbeats
 from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.history.search import read_slice
 from mongoq.protocol.insight import BoundedCount, QueueInsight, read_queues
+from tests.integration.commands import Commands
 
 DEPTH = 3_000
 PRIORITIES = (-1, 0, 1)
@@ -163,6 +164,46 @@ def test_a_name_that_differs_in_a_number_is_suggested(broker: mongoq.Broker) -> 
     broker.queue("orders-1").push(1)
     with pytest.raises(mongoq.QueueUnknown, match="'orders-1'"):
         read(broker, "orders-2")
+
+
+def test_the_nearest_of_thousands_of_names_is_suggested(broker: mongoq.Broker, raw: Any) -> None:
+    broker.queue("shop.orders").push(1)
+    item = raw.find_one({"q": "shop.orders"})
+    raw.insert_many({**item, "_id": ObjectId(), "q": f"shop.of-customer-{number}"} for number in range(3_000))
+    for name in ("shop.oders", "shop.ordesr", "shop.Orders", "shop.orders-", "orders"):
+        with pytest.raises(mongoq.QueueUnknown, match=r"'shop\.orders'"):
+            read(broker, name)
+
+
+def test_many_queues_with_few_items_are_read_by_few_commands(
+    broker: mongoq.Broker, uri: str, database: str, raw: Any
+) -> None:
+    first = broker.queue("a-0")
+    first.push_many([1, 2])
+    first.push(3, delay=3600)
+    first.reserve(lease=1000)
+    item = raw.find_one({"q": "a-0", "reserved": False})
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    names = [f"a-{number}" for number in range(1, 300)]
+    raw.insert_many({**item, "_id": ObjectId(), "q": name, "when": yesterday} for name in names)
+    broker.queue("b-0").push_many([1, 2, 3], sequence="one")
+    broker.queue("b-1").push_many(range(3_000))
+    commands = Commands()
+    with (
+        MongoClient[Any](uri, event_listeners=[commands]) as client,
+        mongoq.Broker(client[database]["mongoq"]) as other,
+    ):
+        found = read(other)
+        assert len(found) == 302
+        assert commands.names().count("aggregate") < 15
+    for name, numbers in (("a-0", [1, 1, 1, 0]), ("a-7", [1, 0, 0, 0]), ("b-0", [1, 0, 0, 2])):
+        queue = found[name]
+        counts = [queue.ready, queue.scheduled, queue.reserved, queue.blocked]
+        assert [count.number for count in counts] == numbers, name
+    waits = found["a-7"].oldest_due
+    assert waits is not None
+    assert abs(waits - yesterday) < timedelta(seconds=1)
+    assert (found["a-0"].oldest_due, found["b-1"].ready.number > 100) == (read(broker, "a-0")["a-0"].oldest_due, True)
 
 
 def test_a_queue_is_known_by_any_trace_of_it(broker: mongoq.Broker, raw: Any) -> None:

@@ -17,7 +17,7 @@ from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
 from tests.waiting import until
-from tests.web.conftest import bury
+from tests.web.conftest import Api, bury
 
 LETTERS = 30
 
@@ -173,3 +173,44 @@ def test_a_request_that_is_cancelled_leaves_whole_letters(
     until(are_whole)
     [record] = [record for record in caplog.records if record.name == "mongoq.audit"]
     assert (record.mongoq_user, "in part" in record.message) == ("127.0.0.1", True)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_what_takes_too_long_says_so_and_is_ended(
+    *,
+    open_app: Callable[..., Api],
+    client: MongoClient[Any],
+    database: str,
+    named: tuple[str, str],
+    kind: str,
+    letters: mongoq.DeadQueue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from mongoq.web import client as calls
+
+    def check(api: Api) -> None:
+        search, html = {"queue": "orders", "where": '{"$gt": 0}'}, {"accept": "text/html"}
+        assert api.get("/api/letters", **search).status_code == 200
+        monkeypatch.setitem(calls.BrokerClient.read.__kwdefaults__, "within", 0.2)
+        with slowed(client, named[1], "find"):
+            for path, headers in (("/api/letters", {}), ("/letters", html)):
+                answer = api.request("GET", path, params=search, headers=headers)
+                assert (answer.status_code, "took too long" in answer.text) == (504, True)
+                assert ("no server" in answer.text.lower(), "refresh" in answer.headers) == (False, False)
+        monkeypatch.setitem(calls.BrokerClient.read.__kwdefaults__, "within", 10)
+        monkeypatch.setattr(calls, "CHANGE_SECONDS", 0.2)
+        with slowed(client, named[1], "update"):
+            answer = api.post("/api/letters/replay", queue="orders")
+            assert (answer.status_code, "took too long" in answer.text, "may have happened" in answer.text) == (
+                504, True, True,
+            )  # fmt: skip
+        monkeypatch.undo()
+
+    if kind == "threads":
+        with MongoClient(named[0]) as own, mongoq.Broker(own[database]["mongoq"]) as other:
+            check(open_app(other, access="act"))
+        return
+    runner = asyncio.Runner()
+    other = runner.run(mongoq.connect_async(named[0], database=database).__aenter__())
+    check(open_app(other, access="act", runner=runner))
+    runner.run(other.close())

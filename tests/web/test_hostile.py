@@ -125,3 +125,12 @@ def test_letters_without_an_error_are_not_chosen_by_a_reason_that_others_have(
     bury(queue, 2, 3, reason="gone", error=ValueError("x"))
     again = open_page(open_app(access="act"), "/letters", queue="orders")
     assert ('value="gone"><button name="action"' in again, 'name="error" value="ValueError"' in again) == (False, True)
+
+
+def test_a_field_of_a_form_that_is_nested_too_deeply_is_no_fault(api: Api, queue: mongoq.Queue[Any]) -> None:
+    bury(queue, 1)
+    for depth in (990, 100_000):
+        deep = "[" * depth + "]" * depth
+        for fields in ({"json:reason": deep}, {"json:reason": '{"a": 1}'}, {"json:reason": "1"}):
+            answer = send_form(api, {"action": "drop", "queue": "orders.dead", **fields})
+            assert (answer.status_code, "this is no form of a page" in answer.text) == (422, True)

@@ -146,18 +146,21 @@ def count_states(
     limit: int | None = None,
     by_queue: bool = False,
 ) -> Command[list[Any]]:
-    """Return the ``aggregate`` that counts items by state, and on request by queue too.
+    """Return the ``aggregate`` that counts items by state, and on request by queue too, with the first date of each.
 
     Blocked items come by ``$unionWith``, from an index of their own; mongomock has no such stage and leaves them out.
     """
-    queue = {"q": "$q"} if by_queue else {}
-    waiting = [{"$match": blocked}, {"$project": {"_id": 0, "q": 1, "blocked": {"$literal": True}}}]
+    queue, totals = ({"q": "$q"} if by_queue else {}), {"n": {"$sum": 1}, "first": {"$min": "$when"}}
+    # At the beginning as well: behind other stages the server would read a batch of megabytes before it.
+    ends: list[Mapping[str, Any]] = [] if limit is None else [{"$limit": limit}]
+    waiting = [{"$match": blocked}, *ends, {"$project": {"_id": 0, "q": 1, "blocked": {"$literal": True}}}]
     pipeline: list[Mapping[str, Any]] = [
         {"$match": live},
-        {"$project": {"q": 1, "reserved": {"$eq": ["$reserved", True]}, "due": {"$lte": ["$when", now]}}},
+        *ends,
+        {"$project": {"q": 1, "when": 1, "reserved": {"$eq": ["$reserved", True]}, "due": {"$lte": ["$when", now]}}},
         *([] if broker.serverless else [{"$unionWith": {"coll": broker.collection, "pipeline": waiting}}]),
-        *([] if limit is None else [{"$limit": limit}]),
-        {"$group": {"_id": {"reserved": "$reserved", "due": "$due", "blocked": "$blocked", **queue}, "n": {"$sum": 1}}},
+        *ends,
+        {"$group": {"_id": {"reserved": "$reserved", "due": "$due", "blocked": "$blocked", **queue}, **totals}},
     ]
     return Command("aggregate", {"pipeline": pipeline})
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import parse_qs
 
 from fastapi import HTTPException, Request, Response
 
+from mongoq.model.encoding.extended_json import read_json
 from mongoq.web.pages.render import make_address, root_of
 
 FORM_TYPE = "application/x-www-form-urlencoded"
@@ -39,7 +39,12 @@ async def read_fields(request: Request) -> dict[str, list[str]]:
 
 
 def _unpack(name: str, value: str) -> str:
-    return str(json.loads(value)) if name.startswith(PACKED) else value
+    if not name.startswith(PACKED):
+        return value
+    unpacked = read_json(value)
+    if not isinstance(unpacked, str):
+        raise ValueError(f"{name} is to be a text")  # noqa: TRY004  # one error for all that no page sends
+    return unpacked
 
 
 def first_values(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
