@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
@@ -37,7 +38,9 @@ MAX_PAGES = 100
 SAMPLE_SECONDS = 60.0
 """Seconds between two samples of the throughput, at least."""
 SAMPLES = 60
-"""Samples that are kept, for an hour."""
+"""Samples that are kept, beside the first one."""
+KEPT_SECONDS = 3_600.0
+"""Age of the first sample: the last one that is as old as this, if nobody has looked for long an older one."""
 DONE = ("get", "commit", "move")
 """Events by which an item leaves a queue as it should."""
 FAILED = ("rollback", "dead")
@@ -176,11 +179,11 @@ class Throughput:
 
     Attributes:
         minute: events a minute, between the last two samples.
-        hour: events between the first sample of the last hour and the last one.
+        number: events between the first sample that is kept and the last one.
     """
 
     minute: float
-    hour: int
+    number: int
 
 
 class QueueReadings:
@@ -195,11 +198,17 @@ class QueueReadings:
         self._client = client
         self._reading: SharedReading[list[QueueInsight]] = SharedReading(self._read_queues, clock)
         self._samples: deque[Sample] = deque(maxlen=SAMPLES + 1)
+        self._sampled_at = datetime.min.replace(tzinfo=UTC)
 
     @property
     def pause(self) -> float:
         """Seconds that a reading is used, before the next one."""
         return self._reading.pause
+
+    @property
+    def since(self) -> datetime:
+        """Time of the first sample that is kept, by the server's clock: numbers of events count from it."""
+        return self._sampled_at - timedelta(seconds=self._samples[-1].at - self._samples[0].at)
 
     async def read(self) -> list[QueueInsight]:
         """Return the state of all queues: the last reading, or a new one if that is too old."""
@@ -217,7 +226,7 @@ class QueueReadings:
         return [{**queue.to_document(), "at": None, "oldest_age_seconds": None} for queue in queues]
 
     def rates(self, queue: str, events: Collection[str] = DONE) -> list[float]:
-        """Return the numbers of events of a queue a minute, between each two samples of the last hour.
+        """Return the numbers of events of a queue a minute, between each two samples.
 
         By default these are the items that have left it as they should.
         """
@@ -248,6 +257,9 @@ class QueueReadings:
         if self._samples and read_at < self._samples[-1].at + SAMPLE_SECONDS:
             return
         self._samples.append(Sample(read_at, {queue.name: queue.events for queue in queues}))
+        self._sampled_at = queues[0].read_at if queues else datetime.now(UTC)
+        while len(self._samples) > 1 and self._samples[1].at <= read_at - KEPT_SECONDS:
+            self._samples.popleft()
 
 
 def _count_between(before: Sample, after: Sample, queue: str, events: Collection[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from html import unescape
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_stages_and_ways_have_rates_and_failures(api: Api, run_items: Callable[[
     assert rows["stage:check queue:checked"] == ["to", "", "2", "4", "4"]
     assert rows["stage:check queue:flights.errors"] == ["errors", "", "1", "2", "2"]
     assert rows["source:files queue:raw"] == ["to", "", "", "", ""]
-    assert "4 failed in the last hour" in page
+    assert re.search(r">4 failed since \d\d:\d\d UTC<", page)
     graph = api.get("/api/pipeline", name="flights").json()
     assert {node["name"]: node.get("failed") for node in graph["nodes"] if node["kind"] == "stage"} == {
         "check": 4, "again": 0,
@@ -106,6 +107,26 @@ def test_stages_and_ways_have_rates_and_failures(api: Api, run_items: Callable[[
     passed = {(edge["start"], edge["end"]): edge.get("passed") for edge in graph["edges"]}
     assert passed["stage:check", "queue:flights.errors"] == 2
     assert passed["source:files", "queue:raw"] is None
+
+
+def test_numbers_say_since_when_they_count(
+    api: Api, run_items: Callable[[list[Any]], None], open_app: Callable[..., Api], freeze_clock: Any
+) -> None:
+    run_items([1, None, None])
+    later = open_app(pipelines=[make_pipeline()])
+    pass_time = freeze_clock(later)
+    ages = []
+    for seconds in (120, 120, 3_600, 60):
+        page = open_page(later, "/pipeline", name="flights")
+        [stages, ways] = re.findall(r"<thead>(.*?)</thead>", page)
+        [start] = re.findall(r'>failed since <time datetime="([^"]+)"', stages)
+        assert f'>passed since <time datetime="{start}"' in ways
+        ages.append(round((datetime.now(UTC) - datetime.fromisoformat(start)).total_seconds() / 120))
+        # The failures before it began to look are not "0 in the last hour".
+        assert ("last hour" in page, "last hour" in open_page(later, "/")) == (False, False)
+        pass_time(seconds)
+    assert read_rows(page)["check raw"] == ["0", "0", "0", "0", "4"]
+    assert ages == [0, 1, 2, 30]  # of the sample that they count from, in two minutes each
 
 
 def test_an_item_shows_its_way_through_the_stages(api: Api, broker: mongoq.Broker) -> None:

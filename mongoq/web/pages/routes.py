@@ -105,7 +105,9 @@ class _Pages:
         lines = {queue.name: draw_rates(self._readings.rates(queue.name)) for queue in queues}
         judged = sort_by_trouble(queues, errors=self._error_queues, is_failing=self._readings.is_failing)
         introduces = VISITED not in request.cookies or "introduction" in request.query_params
-        response = self._renderer.page(request, "overview", queues=judged, lines=lines, introduces=introduces)
+        response = self._renderer.page(
+            request, "overview", queues=judged, lines=lines, introduces=introduces, since=self._readings.since
+        )
         if VISITED not in request.cookies:
             path = root_of(request) or "/"
             response.set_cookie(VISITED, "yes", VISITED_SECONDS, path=path, httponly=True, samesite="lax")
@@ -220,6 +222,7 @@ class _Pages:
             drawing=drawing,
             picture=draw(drawing),
             rates=rates,
+            since=self._readings.since,
             done={node.name: measure(node.sources, DONE) for node in stages},
             failures={node.name: measure(node.sources, FAILED) for node in stages},
             stages=stages,
