@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from bson import ObjectId
@@ -30,6 +31,23 @@ def purge_at_a_terminal(environment: dict[str, str], answer: str) -> subprocess.
     return done
 
 
+def answer_at_a_terminal(environment: dict[str, str], command: str, meanwhile: Callable[[], object]) -> tuple[int, str]:
+    """Answer the question of a command by yes, after something has happened; return the exit code and the question."""
+    terminal, end = pty.openpty()
+    line = [sys.executable, "-m", "mongoq", *command.split()]
+    with subprocess.Popen(line, env={**os.environ, **environment}, stdin=end, stdout=-1, stderr=-1, text=True) as asked:
+        assert asked.stderr is not None
+        question = ""
+        while not question.endswith("[y/N]: "):
+            question += asked.stderr.read(1) or pytest.fail(question)
+        meanwhile()
+        os.write(terminal, b"y\n")
+        asked.communicate()
+    os.close(end)
+    os.close(terminal)
+    return asked.returncode, question
+
+
 def test_a_person_is_asked(environment: dict[str, str], broker: mongoq.Broker) -> None:
     queue = broker.queue(HOSTILE)
     queue.push_many(range(2))
@@ -47,7 +65,7 @@ def test_what_comes_while_a_person_thinks_stays(
     environment: dict[str, str], broker: mongoq.Broker, command: str
 ) -> None:
     queue = broker.queue("orders", history=3600, on_dead="hold")
-    verb, _, options = command.partition(" ")
+    verb = command.partition(" ")[0]
 
     def add(number: int) -> None:
         for each in range(number):
@@ -60,24 +78,26 @@ def test_what_comes_while_a_person_thinks_stays(
     if command == "dead drop":
         [held] = [item.sequence for item in queue.dead.peek(1)]
         first = queue.push("waits", sequence=held)
-    terminal, end = pty.openpty()
-    line = [sys.executable, "-m", "mongoq", *(verb, *options.split())]
-    line.insert(5 if verb == "dead" else 4, "orders")
-    with subprocess.Popen(line, env={**os.environ, **environment}, stdin=end, stdout=-1, stderr=-1, text=True) as asked:
-        assert asked.stderr is not None
-        question = ""
-        while not question.endswith("[y/N]: "):
-            question += asked.stderr.read(1) or pytest.fail(question)
-        add(3)
-        os.write(terminal, b"y\n")
-        asked.communicate()
-    os.close(end)
-    os.close(terminal)
-    assert (" 2 " in question, asked.returncode) == (True, 0)
+    exit_code, question = answer_at_a_terminal(environment, f"{command} orders", lambda: add(3))
+    assert (" 2 " in question, exit_code) == (True, 0)
     if command == "dead drop":
         assert f"; without them go on sequence {held} of orders (1 item, first {first})? " in question
     left = {"dead": queue.dead.size, "purge": queue.size, "replay": broker.queue("new").size}[verb]
     assert (left("processed") if "processed" in command else left()) == (2 if verb == "replay" else 3)
+
+
+def test_a_queue_that_gets_items_while_a_person_thinks_is_not_dropped(
+    environment: dict[str, str], broker: mongoq.Broker
+) -> None:
+    queue = broker.queue("orders", history=3600)
+    queue.push_many([1, 2])
+    queue.reserve(lease=60)
+    queue.push(3, delay=3600)
+    exit_code, question = answer_at_a_terminal(environment, "drop-queue orders --force", lambda: queue.push(4))
+    assert ("with 3 live items" in question, exit_code) == (True, 1)
+    assert [item.payload for item in queue.peek(9)] == [4]
+    assert answer_at_a_terminal(environment, "drop-queue orders --force", lambda: None)[0] == 0
+    assert broker.queues() == []
 
 
 def test_letters_named_by_ids_are_explained_though_none_of_them_can_go(run: Run, broker: mongoq.Broker) -> None:

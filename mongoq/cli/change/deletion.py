@@ -22,6 +22,9 @@ from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.history.search import count_range
 from mongoq.sync import Broker, Queue
 
+LIVE_STATES: tuple[State | None, ...] = (None, "reserved")
+"""States of a purge that together delete all live items."""
+
 
 @click.command(short_help="Delete items of a queue.")
 @click.argument("queue", type=QUEUE)
@@ -110,10 +113,13 @@ def _find_state(handle: Queue[Any], id: ObjectId) -> str:
 def drop_queue(*, queue: str, force: bool, confirmation: Confirmation, broker: Broker, output: Output) -> None:
     """Delete the history, the counters and the settings of QUEUE; with --force its live items as well.
 
+    Items that come after the question stay, and the queue with them, unless --yes was given.
+
     Its dead queue is a queue of its own, and stays.
     """
     handle = broker.queue(queue)
     broker._run(refuse_unknown, handle.name)
+    until = time_of_count(confirmation, broker)
     ranges = [
         history_range(handle._context, since=None, until=None, where=None, state=state, page=1)
         for state in (None, "blocked", "processed")
@@ -126,7 +132,11 @@ def drop_queue(*, queue: str, force: bool, confirmation: Confirmation, broker: B
     if not confirmation.allows(output, change, count=(live + kept).number, exact=live.exact and kept.exact):
         return
     with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
-        deleted = broker.drop_queue(queue, force=force)
+        deleted = 0
+        if until is not None and force:
+            # What came after the question makes the drop fail, and stays.
+            deleted = sum(handle._run(admin.purge, state, until=until) for state in LIVE_STATES)
+        deleted += broker.drop_queue(queue, force=force and until is None)
     if output.as_json:
         output.document({"queue": queue, "deleted": deleted})
     else:
