@@ -38,6 +38,7 @@ from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.retry import retry_lost_race, retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow, ReplyLost, has_matched, number_matched
+from mongoq.protocol.history.mistaken import choose_candidates
 from mongoq.protocol.push.push import push
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -383,4 +384,4 @@ def _id(name: Any) -> str:
 
 def _raise_unknown(broker: BrokerContext, name: str) -> Flow[None]:
     names = [record.name for record in (yield from list_schedules(broker))]
-    raise ScheduleUnknown(name, get_close_matches(name, names), broker.namespace)
+    raise ScheduleUnknown(name, get_close_matches(name, choose_candidates(name, names)), broker.namespace)

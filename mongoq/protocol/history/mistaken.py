@@ -63,7 +63,7 @@ def refuse_unknown(broker: BrokerContext, name: str) -> Flow[None]:
     if not names & {name, _other(name)}:
         near = _nearest(name, names)
         if not near:
-            likely = sorted(_choose_candidates(name, names))
+            likely = sorted(choose_candidates(name, names))
             near = tuple(get_close_matches(name, likely, MAX_SUGGESTIONS, MIN_SIMILARITY))
         raise QueueUnknown(name, near, broker.namespace)
 
@@ -155,14 +155,14 @@ def _nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
     suffix = DEAD_SUFFIX if name.endswith(DEAD_SUFFIX) else ""
     owner = name.removesuffix(suffix)
     candidates = {other.removesuffix(DEAD_SUFFIX) if suffix else other for other in names}
-    likely = _choose_candidates(owner, candidates)
+    likely = choose_candidates(owner, candidates)
     ratios = {other: ratio for other in likely if (ratio := _likeness(owner, other)) >= MIN_SIMILARITY}
     return tuple(
         other + suffix for other in sorted(ratios, key=lambda other: (-ratios[other], other))[:MAX_SUGGESTIONS]
     )
 
 
-def _choose_candidates(name: str, names: Collection[str]) -> Collection[str]:
+def choose_candidates(name: str, names: Collection[str]) -> Collection[str]:
     """Return the names that share the longest beginning and end with this one: to compare thousands takes seconds."""
     if len(names) <= MAX_CANDIDATES:
         return names
