@@ -158,6 +158,7 @@ def test_letters_go_back_by_keyboard_alone(browser: Any, served: tuple[str, list
     go_by_tab(browser, "td button[value=replay]")
     press(browser, ENTER)
     until(lambda: texts(browser, "h1") == ["Send 2 letters back to their queues, orders.dead?"])
+    go_by_tab(browser, "main button")
     press(browser, ENTER)
     until(lambda: "2 letters of orders.dead went back" in browser.page_source)
     assert (broker.queue("orders").size(), broker.queue("orders").dead.size()) == (3, 0)
@@ -181,6 +182,7 @@ def test_a_setting_and_a_payload_are_changed_by_keyboard(
     go_by_tab(browser, "button", "Preview")
     press(browser, ENTER)
     until(lambda: any("long, another type" in each for each in texts(browser, ".preview td")))
+    go_by_tab(browser, "button", "Push this copy")
     press(browser, ENTER)
     until(lambda: "1 copy with the edited payload was pushed to orders" in browser.page_source)
     assert {"n": 7, "note": "b"} in [item.payload for item in broker.queue("orders").peek(9)]
