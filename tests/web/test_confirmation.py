@@ -87,6 +87,24 @@ def test_a_program_names_the_time_of_its_dry_run(api: Api, queue: mongoq.Queue[A
         assert queue.get(later) is not None
 
 
+def test_any_time_is_a_bound(api: Api, queue: mongoq.Queue[Any]) -> None:
+    for until, left in (("0001-01-01T00:00:00Z", 1), ("30m", 1), ("2110-01-01", 0), ("9999-12-31T23:59:59.999Z", 0)):
+        queue.dead.purge()
+        queue.purge()
+        bury(queue, 2)
+        queue.push(1)
+        for path in ("items/purge", "letters/drop"):
+            answer = api.post(f"/api/{path}", queue="orders", until=until)
+            assert (answer.status_code, answer.json().get("number")) == (200, 1 - left), (path, until)
+        queue.purge()
+        bury(queue, 3)
+        fields = {"action": "drop", "queue": "orders.dead", "reason": "no such city", "confirmed": "yes", "most": "9"}
+        answer = send_form(api, {**fields, "counted": until})
+        assert (answer.status_code, queue.dead.size() > 0) == (200, left == 1)
+    for wrong in ({"counted": "soon"}, {"counted": "-1"}):
+        assert send_form(api, {**fields, **wrong}).status_code == 422
+
+
 def test_the_question_says_what_runs_without_a_letter_that_holds_its_sequence(
     each_api: Api, broker: mongoq.Broker
 ) -> None:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import NoneType
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -31,6 +31,8 @@ from mongoq.protocol.history.read import Selection, in_state
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 M = TypeVar("M")
+MAX_ID_SECONDS = 2**32 - 1
+"""Seconds since 1970 that an ObjectId can have, at most."""
 REFUSED_FILTER_CODES = (2, 9, 51091)
 """Codes of the server's errors for a filter that it cannot read: bad values, a pattern that does not compile."""
 
@@ -91,8 +93,8 @@ class Range:
         An item that became due or died since then is left out by its date. One that is due at another time has only its
         id, which says the second of its push; an id that a caller has drawn by chance lies in no such window.
         """
-        one, ahead = timedelta(seconds=1), timedelta(hours=1)  # clocks of pushers may be ahead
-        ids = {"$gte": ObjectId.from_datetime(time + one), "$lte": ObjectId.from_datetime(now + ahead)}
+        # The clocks of pushers may be ahead by an hour.
+        ids = {"$gte": _first_id(time.timestamp() + 1), "$lte": _first_id(now.timestamp() + 3600)}
         # An item with a place in a sequence may be due since a moment ago because the one before it was deleted.
         due = {"when": {"$gt": time, "$lte": now}, "place": {"$exists": False}}
         later = [due, {"processed": {"$gt": time}}, {"_id": ids}]
@@ -157,6 +159,11 @@ class Range:
             *({"when": last["when"], **later} for later in _later_ids(last["_id"])),
         ]
         return {"$or": behind} | ({} if priority is None else {"priority": {"$gte": priority}})
+
+
+def _first_id(seconds: float) -> ObjectId:
+    """Return the first id of a second; an id has room for those of 1970 to 2106."""
+    return ObjectId(min(max(int(seconds), 0), MAX_ID_SECONDS).to_bytes(4, "big") + bytes(8))
 
 
 def _places_in_sequences(after: Document | None, last: Document | None) -> list[Mapping[str, Any]]:

@@ -166,8 +166,8 @@ class _Changes:
             raise ArgumentInvalid("to", f"{to!r} is the dead queue itself")
         # A letter that has come since the question was counted by no reader: time and number bound the change.
         is_counted = form.confirmed and form.most and (form.ids or form.counted)
-        [now] = await self._services.read_times(timedelta(0))
-        until = read_time(form.counted) if is_counted and not form.ids else None
+        counted = read_time(form.counted) if is_counted and not form.ids else None
+        until, now = await self._services.read_times(counted, timedelta(0))
         chosen = {**form.filters, "until": until}
         if not is_counted:
             return await self._ask_about_letters(request, form, letters, now, chosen)
