@@ -21,6 +21,7 @@ from mongoq.worker.outcome_resolver import OutcomeResolver, is_function
 
 logger = logging.getLogger("mongoq.worker")
 
+
 class SettleGroup:
     """Several consumers of an engine with one settle loop for the items of all of them.
 
