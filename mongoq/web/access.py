@@ -75,7 +75,7 @@ class Users:
     ```
 
     Each line of the text is ``name:level:secret``. The level is ``read`` or ``act``. The secret has at least 12
-    characters, or is ``sha256:`` with the SHA-256 of the secret in hex digits. Use random secrets: the hash of
+    characters, all of ASCII, or is ``sha256:`` with the SHA-256 of the secret in hex digits. Use random secrets: the hash of
     a guessable one is guessed as well. Empty lines and lines that begin with ``#`` are left out.
 
     Args:
@@ -162,6 +162,8 @@ def _read_secret(secret: str, where: str) -> bytes:
         return digest
     if len(secret) < MIN_SECRET_CHARACTERS:
         raise ArgumentInvalid("users", f"the secret in {where} has fewer than {MIN_SECRET_CHARACTERS} characters")
+    if not secret.isascii():  # a header has no encoding that all programs agree on
+        raise ArgumentInvalid("users", f"the secret in {where} has characters that are not ASCII, and would never work")
     return sha256(secret.encode()).digest()
 
 

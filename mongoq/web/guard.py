@@ -84,6 +84,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        if scope["path"] == scope.get("root_path"):  # the front page, as a proxy asks for it that keeps the prefix
+            scope = {**scope, "path": f"{scope['path']}/"}
         answer = _Answer(send)
         request = Request(scope)
         refusal = await self._refuse(request)

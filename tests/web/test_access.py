@@ -83,6 +83,7 @@ def test_users_that_cannot_be_read_are_an_error_without_their_secrets() -> None:
         ("ada", "line 1"),
         ("\nada:act", "line 2"),
         ("ada:admin:a-secret-of-ada", "level in line 1"),
+        ("ada:act:ä-secret-of-ada", "line 1 has characters that are not ASCII"),
         # A token that belongs to two users would have the level of the first one.
         (f"bob:read:{SECRET}\nada:act:{SECRET}", "secret in line 2 is that of another user"),
     ):

@@ -103,6 +103,7 @@ def test_a_prefix_may_be_removed_by_the_proxy_or_not(open_app: Callable[..., Api
         for prefix in ("", root):
             page = api.request("GET", f"{prefix}/queue", params={"name": "orders"}, headers=HTML)
             assert (page.status_code, f'href="{root}/workers"' in page.text) == (200, True)
+            assert api.request("GET", prefix or "/", headers=HTML).status_code == 200
             missing = api.request("GET", f"{prefix}/api/nothing", headers=HTML)
             assert (missing.status_code, missing.headers["content-type"]) == (404, "application/problem+json")
         assert api.get(f"{root}x/api/queues").status_code == 404
