@@ -75,8 +75,8 @@ class Users:
     ```
 
     Each line of the text is ``name:level:secret``. The level is ``read`` or ``act``. The secret has at least 12
-    characters, all of ASCII, or is ``sha256:`` with the SHA-256 of the secret in hex digits. Use random secrets: the hash of
-    a guessable one is guessed as well. Empty lines and lines that begin with ``#`` are left out.
+    characters, all of ASCII, or is ``sha256:`` with the SHA-256 of the secret in hex digits. Use random secrets: the
+    hash of a guessable one is guessed as well. Empty lines and lines that begin with ``#`` are left out.
 
     Args:
         text: the lines.
