@@ -14,6 +14,7 @@ from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
+from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,7 +29,9 @@ READ_SECONDS = 5.0
 CONNECTION_SECONDS = 15.0
 """Seconds that a connection may last: a client that sends a byte now and then is not silent."""
 MAX_CONNECTIONS = 32
-"""Connections at the same time, each of which has a thread; more are closed at once."""
+"""Connections at the same time, each of which has a thread; beyond them the one that is silent longest is closed."""
+MAX_CHECKS = MAX_CONNECTIONS // 2
+"""Requests other than ``/healthz`` at the same time: checks that hang, and clients that do not read, leave room."""
 POLL_SECONDS = 0.25
 """Seconds between two checks for connections that last too long, and for the end of the server."""
 MAX_HEADER_BYTES = 64 * 1024
@@ -53,7 +56,9 @@ class HealthServer:
     - ``/metrics``: what ``metrics()`` returns; 404 without it.
 
     It takes GET and HEAD. Names of queues and stages may be in the reasons, and there is no authentication: listen on
-    the loopback interface, or in a network of your own.
+    the loopback interface, or in a network of your own. On the loopback interface it answers requests to an address,
+    to ``localhost`` or to ``host``, and refuses other names: a page of another site can give its own name the address
+    of this machine, and read the answer (DNS rebinding).
 
     Args:
         host: name or address of the interface to listen on, such as ``"127.0.0.1"``.
@@ -169,7 +174,12 @@ def _to_json(status: HTTPStatus, document: dict[str, Any]) -> tuple[HTTPStatus, 
 
 
 class _Server(ThreadingHTTPServer):
-    """Listens on a port, and has a thread for each connection, up to ``MAX_CONNECTIONS`` of limited length."""
+    """Listens on a port, and has a thread for each connection, up to ``MAX_CONNECTIONS`` of limited length.
+
+    Attributes:
+        answer: returns the answer for a path.
+        checks: places for answers that may take long.
+    """
 
     daemon_threads = True
     block_on_close = False
@@ -177,10 +187,14 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, host: str, port: int, answer: Callable[[str], tuple[HTTPStatus, str, bytes]]) -> None:
         self.answer = answer
+        self.checks = threading.BoundedSemaphore(MAX_CHECKS)
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, float] = {}
+        self._silent: dict[socket.socket, None] = {}  # those without a whole request yet, the oldest first
         [(family, _, _, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         self.address_family = family
+        self._name = host.lower()
+        self._is_local = ip_address(str(address[0]).partition("%")[0]).is_loopback
         super().__init__(address[:2], _Handler)  # type: ignore[arg-type]  # the types do not say that it is TCP
 
     def server_bind(self) -> None:
@@ -189,14 +203,21 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = "mongoq", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection in a thread of its own; close it if there are too many."""
+        """Answer a connection in a thread of its own; if there are too many, one that is silent gives up its place."""
+        oldest = None
         with self._lock:
-            is_full = len(self._connections) >= MAX_CONNECTIONS
-            if not is_full:
+            self._silent[request] = None
+            if len(self._connections) >= MAX_CONNECTIONS:
+                oldest = next(iter(self._silent))
+                self._silent.pop(oldest)
+                self._connections.pop(oldest, None)
+            if oldest is not request:
                 self._connections[request] = time.monotonic()
-        if is_full:
+        if oldest is request:  # all others have sent their requests
             self.shutdown_request(request)
             return
+        if oldest is not None:
+            _cut_off(oldest)
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no thread can be started just now
@@ -206,7 +227,23 @@ class _Server(ThreadingHTTPServer):
         """Close a connection."""
         with self._lock:
             self._connections.pop(request, None)
+            self._silent.pop(request, None)
         super().shutdown_request(request)
+
+    def is_called(self, host: str | None) -> bool:
+        """Return whether the header ``Host`` of a request is one that no other site's page can have sent."""
+        if host is None or not self._is_local:
+            return True
+        name = host.lower() if host.endswith("]") else host.lower().rpartition(":")[0] or host.lower()
+        try:
+            return name in ("localhost", self._name) or bool(ip_address(name.removeprefix("[").removesuffix("]")))
+        except ValueError:
+            return False
+
+    def note_request(self, request: Any) -> None:
+        """Let a connection keep its place: its request has come."""
+        with self._lock:
+            self._silent.pop(request, None)
 
     def service_actions(self) -> None:
         """Cut off the connections that last too long."""
@@ -218,14 +255,19 @@ class _Server(ThreadingHTTPServer):
         with self._lock:
             late = [connection for connection, begun in self._connections.items() if begun <= begun_before]
         for connection in late:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:  # the client was faster
-                pass
+            _cut_off(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log the failure of a connection; a client may go at any time."""
         logger.debug("a connection has failed: %r", sys.exc_info()[1])
+
+
+def _cut_off(connection: socket.socket) -> None:
+    """End what the thread of a connection waits for; it then closes the connection."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # the client was faster
+        pass
 
 
 class _LimitedReader:
@@ -267,10 +309,28 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         self.rfile = _LimitedReader(self.rfile)  # type: ignore[assignment]  # the base class reads lines only
 
+    def parse_request(self) -> bool:
+        """Read the request; the connection has a fixed place from now on."""
+        is_read = super().parse_request()
+        self.server.note_request(self.connection)
+        return is_read
+
     def do_GET(self) -> None:  # the name that the base class looks for
-        """Answer a probe."""
-        status, content_type, body = self.server.answer(self.path.partition("?")[0])
-        self._send(status, content_type, body)
+        """Answer a probe; ``/healthz`` whatever the others wait for."""
+        path = self.path.partition("?")[0]
+        if not self.server.is_called(self.headers["Host"]):
+            problem = "ask for localhost or 127.0.0.1: this server listens for this machine alone"
+            self._send(*_to_json(HTTPStatus.FORBIDDEN, {"error": problem}))
+        elif path == "/healthz":
+            self._send(*self.server.answer(path))
+        elif self.server.checks.acquire(blocking=False):
+            try:
+                self._send(*self.server.answer(path))
+            finally:
+                self.server.checks.release()
+        else:
+            problem = f"{MAX_CHECKS} requests wait for their answers already; ask again later"
+            self._send(*_to_json(HTTPStatus.SERVICE_UNAVAILABLE, {"error": problem}))
 
     def do_HEAD(self) -> None:
         """Answer a probe, without the body."""

@@ -85,8 +85,10 @@ def test_the_exporter_starts_without_a_server_and_says_that_nothing_is_up(progra
     uri = "mongodb://user:secret@127.0.0.1:9/?serverSelectionTimeoutMS=100"
     command = program("exporter", "--http", ":0", MONGOQ_URI=uri)
     assert scrape(command)["mongoq_up",] == 0
-    with pytest.raises(urllib.error.HTTPError, match="503"):
+    with pytest.raises(urllib.error.HTTPError, match="503") as refused:
         scrape(command, "/readyz")
+    with refused.value as answer:
+        assert b"127.0.0.1" not in answer.read()  # everybody may ask
     command.process.terminate()
     assert command.end() == 0
     assert "secret" not in "".join(command.log)

@@ -113,6 +113,20 @@ def test_metrics_that_fail_are_an_error_without_its_text() -> None:
     assert (status, b"secret" in body) == (500, False)
 
 
+def test_a_page_of_another_site_reads_nothing_of_this_machine(probes: HealthServer) -> None:
+    """A site can give its own name the address of this machine; no browser takes an address or localhost for a site."""
+    for host, status in (
+        *((f"127.0.0.1:{probes.port}", 200), ("LocalHost", 200), ("[::1]:80", 200), ("10.0.0.7:80", 200)),
+        *(("evil.example", 403), ("127.0.0.1.evil.example:80", 403), ("localhost.evil.example", 403)),
+        *(("[", 403), ("", 403), ("a@localhost", 403)),
+    ):
+        answer = talk(probes, f"GET /readyz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        assert answer.split()[1] == str(status).encode(), (host, answer)
+    assert b" 200 " in talk(probes, b"GET /healthz HTTP/1.0\r\n\r\n")
+    with HealthServer("0.0.0.0", 0, ready) as public:  # as Prometheus and a kubelet call it
+        assert ask(public, "/readyz", headers={"Host": "exporter.monitoring.svc"})[0] == 200
+
+
 def test_an_answer_tells_no_versions(probes: HealthServer) -> None:
     assert ask(probes, "/healthz")[1]["Server"] == "mongoq"
 
@@ -160,15 +174,32 @@ def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(probes: HealthServer
     assert ask(probes, "/healthz")[0] == 200
 
 
-def test_connections_beyond_the_limit_are_closed(probes: HealthServer) -> None:
-    def is_refused() -> bool:
-        with contextlib.ExitStack() as idle:
-            for _ in range(32):
-                idle.enter_context(socket.create_connection((HOST, probes.port), timeout=30))
-            return talk(probes, b"GET /healthz HTTP/1.0\r\n\r\n") == b""
+def test_silent_connections_keep_no_probe_out(probes: HealthServer) -> None:
+    with contextlib.ExitStack() as silent:
+        for data in [b"", b"GET /heal"] * 32:
+            client = silent.enter_context(socket.create_connection((HOST, probes.port), timeout=30))
+            client.sendall(data)
+        for path in ("/healthz", "/readyz") * 4:
+            assert ask(probes, path)[0] == 200
 
-    until(is_refused)  # on a busy machine the first ones may be cut off before the last one comes
-    until(lambda: b" 200 " in talk(probes, b"GET /healthz HTTP/1.0\r\n\r\n"))
+
+def test_checks_that_hang_keep_no_probe_out() -> None:
+    goes_on, begun = threading.Event(), list[None]()
+
+    def hang() -> mongoq.Health:
+        begun.append(None)
+        goes_on.wait(60)
+        return mongoq.Health(healthy=True)
+
+    with HealthServer(HOST, 0, hang) as server, contextlib.ExitStack() as waiting:
+        for _ in range(40):
+            client = waiting.enter_context(socket.create_connection((HOST, server.port), timeout=30))
+            client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        until(lambda: len(begun) == 16)
+        assert ask(server, "/readyz")[0] == 503
+        assert ask(server, "/healthz")[0] == 200
+        goes_on.set()
+        until(lambda: ask(server, "/readyz")[0] == 200)
 
 
 def test_a_stopped_server_leaves_nothing_and_can_be_started_again() -> None:

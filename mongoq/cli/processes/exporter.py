@@ -20,6 +20,8 @@ from mongoq.worker.signals import stop_on_signals
 logger = logging.getLogger("mongoq.cli")
 
 DEFAULT_PORT = 9471
+UNREACHED = "no MongoDB server answers, or it refuses the user; the log says which, and why"
+"""Reason for callers of ``/readyz``, who need no login; the text of the error names hosts."""
 
 
 @click.command()
@@ -76,5 +78,8 @@ def exporter(
 def _check(reader: ServerReader) -> Health:
     try:
         return reader.connect().health(within=TIMEOUT_SECONDS)
+    except ServerUnavailable as error:
+        logger.warning("%s", error)
+        return Health.of([UNREACHED])
     except MongoqError as error:
         return Health.of([str(error)])
