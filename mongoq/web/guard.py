@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, MutableMapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from mongoq.web.attempts import Attempts
 from mongoq.web.link import SecretLink
 from mongoq.web.problems import (
     LOGIN_HEADER,
+    RETRY_SECONDS,
     SAFE_METHODS,
     ProblemResponse,
     ShowPage,
@@ -36,6 +38,13 @@ MAX_BODY_BYTES = 17 * 1024 * 1024
 BODY_SECONDS = 60.0
 """Seconds in which the body of a request has to come: a server waits for each request before it ends."""
 TOO_LONG = f"a body has {MAX_BODY_BYTES:,} bytes at most"
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
+"""Bytes of answers that clients have not read yet; beyond them, answers of more than one piece are refused."""
+PIECE_BYTES = 64 * 1024
+"""Bytes of an answer that are sent at once; the next ones wait until the client has read."""
+READ_SECONDS = 20.0
+"""Seconds in which a client has to read a piece of an answer."""
+UNREAD = "clients have not read the answers that are waiting for them: ask again later, or for fewer items"
 GRANT = "mongoq.grant"
 """Key of the grant in the scope of a request."""
 HEADERS = {
@@ -74,6 +83,7 @@ class Guard:
         self._access: Access | Users | SecretLink = access
         self._origins = frozenset(origins)
         self._attempts = Attempts()
+        self._unsent = _Unsent()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, and let it through or answer it with a problem document or its page."""
@@ -86,7 +96,7 @@ class Guard:
 
         if scope["path"] == scope.get("root_path"):  # the front page, as a proxy asks for it that keeps the prefix
             scope = {**scope, "path": f"{scope['path']}/"}
-        answer = _Answer(send)
+        answer = _Answer(send, self._unsent)
         request = Request(scope)
         refusal = await self._refuse(request)
         if refusal is not None:
@@ -167,27 +177,69 @@ class Guard:
         return origin is None or _host_of(origin) == request.headers.get("host", "").lower()
 
 
+@dataclass(slots=True)
+class _Unsent:
+    """Bytes of all answers that clients have not read yet."""
+
+    number: int = 0
+
+
 class _Answer:
-    """Sends an answer, with the headers of security.
+    """Sends an answer piece by piece, with the headers of security, or another one where there is no memory for it.
 
     Attributes:
         has_begun: True once a part of it was sent.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, unsent: _Unsent) -> None:
         self.has_begun = False
         self._send = send
+        self._unsent = unsent
+        self._start: Message | None = None
+        self._is_refused = False
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer."""
+        """Send a part of the answer; its beginning waits for the first bytes.
+
+        Raises:
+            ClientDisconnect: the client does not read.
+        """
+        if self._is_refused:
+            return
         if message["type"] == "http.response.start":
+            self._start = message
+            return
+        body = message.get("body", b"")
+        if self._start is not None:
+            if len(body) > PIECE_BYTES and self._unsent.number > MAX_UNSENT_BYTES:
+                self._is_refused = True
+                problem = make_problem(HTTPStatus.SERVICE_UNAVAILABLE, UNREAD, {"Retry-After": RETRY_SECONDS})
+                self._start = {**self._start, "status": problem.status_code, "headers": problem.raw_headers}
+                message, body = {"type": message["type"]}, bytes(problem.body)
             self.has_begun = True
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers.setdefault(name, value)
-            if headers.get("content-type", "").startswith("text/event-stream"):
-                headers.setdefault("X-Accel-Buffering", "no")  # nginx would keep events until there are many
-        await self._send(message)
+            await self._send(_secure(self._start))
+            self._start = None
+        self._unsent.number += len(body)
+        try:
+            for begin in range(0, len(body) or 1, PIECE_BYTES):
+                end = begin + PIECE_BYTES
+                more = end < len(body) or message.get("more_body", False)
+                with anyio.fail_after(READ_SECONDS):
+                    await self._send({"type": message["type"], "body": body[begin:end], "more_body": more})
+        except TimeoutError:
+            raise ClientDisconnect from None
+        finally:
+            self._unsent.number -= len(body)
+
+
+def _secure(start: Message) -> Message:
+    """Return the beginning of an answer, with the headers of security."""
+    headers = MutableHeaders(scope=start)
+    for name, value in HEADERS.items():
+        headers.setdefault(name, value)
+    if headers.get("content-type", "").startswith("text/event-stream"):
+        headers.setdefault("X-Accel-Buffering", "no")  # nginx would keep events until there are many
+    return start
 
 
 def _host_of(origin: str) -> str | None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+
+from anyio import to_thread
+from fastapi import Response
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.item import Item, id_key
@@ -17,7 +22,10 @@ from mongoq.protocol.history.search import Slice, read_slice
 from mongoq.protocol.insight import find_blockers
 from mongoq.protocol.sequence.hold import find_held_letters
 from mongoq.web.client import BrokerClient
-from mongoq.web.values import make_cursor, read_cursor, to_time
+from mongoq.web.values import make_cursor, read_cursor, respond, to_time
+
+MAX_LARGE = 4
+"""Answers with payloads that are made at the same time: each takes several times its length, up to 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,7 @@ class Services:
     client: BrokerClient
     max_bulk: int
     pipelines: Mapping[str, Pipeline]
+    _large: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, MAX_LARGE), init=False)
 
     async def open_queue(self, name: str) -> Any:
         """Return a handle of a queue.
@@ -50,6 +59,14 @@ class Services:
         await self.client.read(ensure_broker_ready, write=False)
         now = broker._context.clock.now()
         return [to_time(time, now) for time in times]
+
+    async def respond_with_payloads(self, reading: Awaitable[Any]) -> Response:
+        """Return the response with a document that may be large, such as a list; few are read at the same time.
+
+        A thread makes it: 16 MiB in JSON take seconds.
+        """
+        async with self._large:
+            return await to_thread.run_sync(respond, await reading)
 
     async def list_items(self, handle: Any, wanted: Range, cursor: str | None) -> dict[str, Any]:
         """Return the items of the next slice of a range, a page of them at most, and the cursor of what is behind."""

@@ -175,11 +175,6 @@ def respond(document: Any, status: int = 200) -> Response:
     return Response(body, status, media_type=JSON_TYPE)
 
 
-async def respond_with_payloads(document: Any) -> Response:
-    """Return the response with a document that may be large, made in a thread: 16 MiB in JSON take seconds."""
-    return await to_thread.run_sync(respond, document)
-
-
 def make_cursor(rest: Range | None) -> str | None:
     """Return the text that continues a list at the range of its next page; ``None`` at the end."""
     if rest is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from html import unescape
@@ -58,6 +59,40 @@ class Api:
         self._runner.run(self._client.aclose())
         self._runner.run(self._lifespan.__aexit__(None, None, None))
         self._runner.close()
+
+
+class Served:
+    """An app on the server of ``mongoq dashboard``, with its limits or others."""
+
+    def __init__(self, app: Any, **limits: Any) -> None:
+        from mongoq.web.server import make_server
+
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)  # else the system takes megabytes unread
+        self._server = make_server(app, **limits)
+        self._thread = threading.Thread(target=self._server.run, args=([listening],))
+        self._thread.start()
+        until(lambda: self._server.started)
+        self.address = listening.getsockname()
+
+    def send(self, head: str, body: bytes, *, length: int | None = None) -> socket.socket:
+        """Send a request, and return its connection as soon as it is worked on."""
+        connection = socket.create_connection(self.address)
+        lines = f"{head} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{lines}Content-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body)
+        until(lambda: self._server.server_state.tasks)
+        return connection
+
+    def count_connections(self) -> int:
+        return len(self._server.server_state.connections)
+
+    def is_idle(self) -> bool:
+        """Return whether no connection and no request is left."""
+        return not self._server.server_state.connections and not self._server.server_state.tasks
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
 
 
 @pytest.fixture
@@ -151,25 +186,22 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Any], str]]:
-    """Serves apps on ports of the system's choice, and returns their addresses."""
-    import uvicorn
+def serve_it() -> Iterator[Callable[..., Served]]:
+    running: list[Served] = []
 
-    running: list[tuple[uvicorn.Server, threading.Thread]] = []
-
-    def start(app: Any) -> str:
-        config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        running.append((server, thread))
-        until(lambda: server.started)
-        return f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    def start(app: Any, **limits: Any) -> Served:
+        running.append(Served(app, **limits))
+        return running[-1]
 
     yield start
-    for server, thread in running:
-        server.should_exit = True
-        thread.join()
+    for served in running:
+        served.stop()
+
+
+@pytest.fixture
+def serve(serve_it: Callable[..., Served]) -> Callable[[Any], str]:
+    """Serves apps on ports of the system's choice, and returns their addresses."""
+    return lambda app: "{}:{}".format(*serve_it(app).address)
 
 
 def open_page(api: Api, path: str, **parameters: Any) -> str:

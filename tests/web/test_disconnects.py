@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,51 +15,9 @@ from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
 from tests.waiting import until
-from tests.web.conftest import Api, bury
+from tests.web.conftest import Api, Served, bury
 
 LETTERS = 30
-
-
-class Served:
-    """An app on a real server."""
-
-    def __init__(self, app: Any) -> None:
-        import uvicorn
-
-        self._server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-        self._thread = threading.Thread(target=self._server.run)
-        self._thread.start()
-        until(lambda: self._server.started)
-        self.address = self._server.servers[0].sockets[0].getsockname()
-
-    def send(self, head: str, body: bytes, *, length: int | None = None) -> socket.socket:
-        """Send a request, and return its connection as soon as it is worked on."""
-        connection = socket.create_connection(self.address)
-        lines = f"{head} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        connection.sendall(f"{lines}Content-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body)
-        until(lambda: self._server.server_state.tasks)
-        return connection
-
-    def is_idle(self) -> bool:
-        """Return whether no connection and no request is left."""
-        return not self._server.server_state.connections and not self._server.server_state.tasks
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-
-
-@pytest.fixture
-def serve_it() -> Iterator[Callable[[Any], Served]]:
-    running: list[Served] = []
-
-    def start(app: Any) -> Served:
-        running.append(Served(app))
-        return running[-1]
-
-    yield start
-    for served in running:
-        served.stop()
 
 
 @pytest.fixture

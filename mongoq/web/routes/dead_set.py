@@ -16,7 +16,7 @@ from mongoq.errors import MongoqError, QueueUnknown
 from mongoq.web import audit
 from mongoq.web.routes.letters import open_letters, select, with_page
 from mongoq.web.services import Services
-from mongoq.web.values import MAX_LISTED, ExtendedJsonRoute, respond, respond_with_payloads
+from mongoq.web.values import MAX_LISTED, ExtendedJsonRoute, respond
 
 MISTAKE = "count is to be a positive whole number, and topic-entity the name of a queue"
 PARAMETERS = [
@@ -43,9 +43,13 @@ def make_router(services: Services) -> APIRouter:
     async def view_dead_set(request: Request) -> Response:
         """Return the payloads of the first dead letters; of large ones as many as 16 MB hold."""
         count, letters = await _open(services, dict(request.query_params), MAX_LISTED)
-        # One reply of the server, 16 MB at most: a thousand large letters would not fit into memory.
-        found = await services.list_items(letters, with_page(_all(letters), count), None)
-        return await respond_with_payloads({"messages": [letter.get("payload") for letter in found["items"]]})
+
+        async def read() -> Any:
+            # One reply of the server, 16 MB at most: a thousand large letters would not fit into memory.
+            found = await services.list_items(letters, with_page(_all(letters), count), None)
+            return {"messages": [letter.get("payload") for letter in found["items"]]}
+
+        return await services.respond_with_payloads(read())
 
     @router.post("/dead_set/replay", openapi_extra={"requestBody": {"content": {"application/json": {}}}})
     async def replay_dead_set(request: Request) -> Response:

@@ -27,7 +27,6 @@ from mongoq.web.values import (
     Moment,
     QueueName,
     respond,
-    respond_with_payloads,
 )
 
 
@@ -54,7 +53,7 @@ def make_router(services: Services) -> APIRouter:
         handle = await services.open_queue(queue)
         first, last = await services.read_times(since, until)
         wanted = history_range(handle._context, since=first, until=last, where=where, state="processed", page=limit)
-        return await respond_with_payloads(await services.list_items(handle, wanted, cursor))
+        return await services.respond_with_payloads(services.list_items(handle, wanted, cursor))
 
     @router.post("/replay", response_model=Sent)
     async def replay_history(request: Request, action: ReplayHistory) -> Response:

@@ -26,7 +26,6 @@ from mongoq.web.values import (
     Limit,
     QueueName,
     respond,
-    respond_with_payloads,
 )
 
 LISTED = 50
@@ -54,7 +53,7 @@ def make_router(services: Services) -> APIRouter:
         handle = await services.open_queue(queue)
         selected: Any = None if state == "live" else state
         wanted = history_range(handle._context, since=None, until=None, where=where, state=selected, page=limit)
-        return await respond_with_payloads(await services.list_items(handle, wanted, cursor))
+        return await services.respond_with_payloads(services.list_items(handle, wanted, cursor))
 
     @router.get("/items/{id}", response_model=ItemDocument)
     async def show_item(id: ItemId) -> Response:
@@ -66,7 +65,7 @@ def make_router(services: Services) -> APIRouter:
         if item is None:
             detail = f"there is no item {id}; it may have been settled in a queue without history"
             raise HTTPException(HTTPStatus.NOT_FOUND, detail)
-        return await respond_with_payloads(await services.describe_item(item))
+        return await services.respond_with_payloads(services.describe_item(item))
 
     @router.post("/items/push", response_model=Pushed, status_code=HTTPStatus.CREATED, responses={200: KNOWN})
     async def push_item(request: Request, action: Push) -> Response:

@@ -41,7 +41,6 @@ from mongoq.web.values import (
     Limit,
     QueueName,
     respond,
-    respond_with_payloads,
 )
 
 Exact = Annotated[bool, Query(description="The queue itself holds the letters: the error queue of a pipeline.")]
@@ -67,7 +66,7 @@ def make_router(services: Services) -> APIRouter:
         """Return dead letters, of the queue that they died in or of the dead queue itself."""
         letters = await open_letters(services, queue, exact=exact)
         chosen = select(letters, ids=None, where=where, stage=stage, reason=reason, error=error)
-        return await respond_with_payloads(await services.list_items(letters, with_page(chosen, limit), cursor))
+        return await services.respond_with_payloads(services.list_items(letters, with_page(chosen, limit), cursor))
 
     @router.get("/groups", response_model=LetterGroups)
     async def group_letters(
