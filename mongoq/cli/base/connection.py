@@ -138,7 +138,7 @@ def refuse_shown_password(uri: str | None) -> None:
 
 def _has_password(uri: str) -> bool:
     # Without urlsplit: it refuses some addresses, and a password that is not escaped may hold any character.
-    login, at, _ = uri.partition("://")[2].rpartition("@")
+    login, at, _ = (uri.partition("://")[2] or uri).rpartition("@")
     options = uri.partition("?")[2].lower()
     return (bool(at) and ":" in login) or any(secret in options for secret in SECRET_OPTIONS)
 

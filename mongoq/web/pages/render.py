@@ -179,8 +179,8 @@ class Renderer:
             "version": __version__,
         }
         text = self._environment.get_template(f"{name}.html").render({**common, **values})
-        # A lone surrogate, which another program may have stored, has no UTF-8.
-        return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
+        # HTML has no NUL, and a lone surrogate has no UTF-8; another program may have stored both.
+        return HTMLResponse(text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "backslashreplace"), status)
 
     def message(
         self,
