@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterator
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 
 import mongoq
-from tests.waiting import until
-from tests.web.conftest import Served
+from tests.waiting import PATIENCE, until
+from tests.web.conftest import Api, Served
 
 PLACES = 8
 LARGE = 2_000_000
@@ -109,3 +110,29 @@ def test_answers_that_nobody_reads_are_given_up_and_never_fill_the_memory(
     status, body = get(served, path)
     assert (status, b"x" * LARGE in body) == (200, True)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_any_server_is_rid_of_an_answer_that_nobody_reads(
+    api: Api, broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mongoq.web.guard.READ_SECONDS", 0.2)
+    monkeypatch.setattr("mongoq.web.guard.MAX_UNSENT_BYTES", 0)
+    path = f"/api/items/{broker.queue('orders').push('x' * LARGE)}"
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if len(sent) == 4:  # the beginning, and some pieces
+            await asyncio.Event().wait()
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "GET", "scheme": "http", "path": path, "root_path": "", "query_string": b""}
+        headers, client = [(b"host", b"127.0.0.1")], ("127.0.0.1", 1)
+        await api.app({**scope, "http_version": "1.1", "headers": headers, "client": client}, receive, send)
+
+    api.run(asyncio.wait_for(ask(), PATIENCE))
+    assert (sent[0]["status"], len(sent)) == (200, 4)
+    assert api.get(path).status_code == 200  # its bytes count no more
