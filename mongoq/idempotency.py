@@ -9,12 +9,14 @@ from pymongo import WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import DuplicateKeyError
 
+from mongoq.drivers.sessions import find_session
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.settings import KEEP
 
 __all__ = ["once", "once_async"]
 
 
-def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: Any = None) -> bool:
+def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: Any = KEEP) -> bool:
     """Insert a document under the hash of a delivery, unless an earlier attempt has done so (``insert``).
 
     ```python
@@ -30,8 +32,9 @@ def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: An
         collection: a collection of PyMongo's ``MongoClient``, of any database.
         hash: ``job.delivery_hash``, or another text that is the same in every attempt.
         document: what to write, without an ``_id``.
-        session: a session of that client; within a transaction it is first looked whether the document is there
-            (``find``), since an error would end the transaction.
+        session: a session of that client; by default that of the block of ``broker.transaction()`` that the call is in,
+            if any, and ``None`` for a write outside of it. Within a transaction it is first looked whether the document
+            is there (``find``), since an error would end the transaction.
 
     Returns:
         Whether it was written now.
@@ -43,6 +46,7 @@ def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: An
     Errors of the driver pass through. After a lost reply, run it again.
     """
     record, ready = _check_arguments(collection, hash, document, asynchronous=False)
+    session = _choose_session(collection, session)
     if _in_transaction(session) and ready.find_one({"_id": hash}, {"_id": 1}, session=session) is not None:
         return False
     try:
@@ -52,9 +56,10 @@ def once(collection: Any, hash: str, document: Mapping[str, Any], *, session: An
     return True
 
 
-async def once_async(collection: Any, hash: str, document: Mapping[str, Any], *, session: Any = None) -> bool:
+async def once_async(collection: Any, hash: str, document: Mapping[str, Any], *, session: Any = KEEP) -> bool:
     """Do as ``once``, for a collection of PyMongo's ``AsyncMongoClient`` or of Motor."""
     record, ready = _check_arguments(collection, hash, document, asynchronous=True)
+    session = _choose_session(collection, session)
     if _in_transaction(session) and await ready.find_one({"_id": hash}, {"_id": 1}, session=session) is not None:
         return False
     try:
@@ -82,6 +87,10 @@ def _check_arguments(collection: Any, hash: Any, document: Any, *, asynchronous:
 
 def _is_asynchronous(collection: Any) -> bool:
     return isinstance(collection, AsyncCollection) or type(collection).__module__.startswith("motor.")
+
+
+def _choose_session(collection: Any, session: Any) -> Any:
+    return find_session(collection.database.client) if session is KEEP else session
 
 
 def _in_transaction(session: Any) -> bool:

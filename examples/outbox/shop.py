@@ -41,7 +41,7 @@ class Shop:
         order = {"_id": id, "customer": customer, "quantity": quantity, "state": "ordered"}
         with self._broker.transaction() as tx:
             self._orders.insert_one(order, session=tx.session)
-            self._outbox.push({"order": id}, session=tx.session)
+            self._outbox.push({"order": id})
             if not paid:
                 raise Unpaid("unpaid")
         return id
@@ -56,7 +56,7 @@ class Shop:
             def shipped(tx: mongoq.Transaction) -> None:
                 change = {"$set": {"state": "shipped"}}
                 self._orders.update_one({"_id": reserved.payload["order"]}, change, session=tx.session)
-                self._outbox.commit(reserved, session=tx.session)
+                self._outbox.commit(reserved)
                 if broken:
                     raise ConnectionError("no printer")
 

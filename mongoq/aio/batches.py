@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -12,14 +12,17 @@ from mongoq.drivers.aio.driver import AsyncRunner
 from mongoq.model.arguments import Duration, Expires, Id
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
+from mongoq.model.settings import KEEP
 from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import reserve_many
 from mongoq.protocol.claim.reserve import OnInvalid
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.push import push_many
 from mongoq.protocol.settle import move, settle
 from mongoq.protocol.state.context import QueueContext, context_of
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 
 class AsyncBatches(AsyncRunner[QueueContext[M]]):
@@ -38,7 +41,7 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
         sequence: str | None = None,
         sequences: Iterable[str | None] | None = None,
         expires: Expires | Iterable[Expires | None] | None = None,
-        session: Any = None,
+        session: Any = KEEP,
     ) -> list[ObjectId]:
         """Add items, and return their ids in order once a majority has them (``insert`` of many).
 
@@ -63,8 +66,9 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
             sequences: the items' sequences instead, one or ``None`` for each payload.
             expires: as for ``push``, for all items; or a list with one for each payload, ``None`` for an item that
                 never expires. A topic takes one for all.
-            session: a session of the client with a transaction in it, such as ``tx.session``; then the push happens
-                when the transaction is committed, or not at all.
+            session: a session of the client with a transaction in it. Then the push happens when the transaction is
+                committed, or not at all. By default that of the block of ``broker.transaction()`` that the call is in,
+                if any; ``None`` for a push that happens at once.
 
         Raises:
             PayloadInvalid, PayloadTooLarge: one of the payloads cannot be stored; the message names it, as
@@ -82,8 +86,8 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
 
         A cancelled call may still push all or the first of them.
         """
-        pushing = self._observed(push_many.push_many)(
-            self._context,
+        return await self._run_joined(
+            push_many.push_many,
             payloads,
             delay=delay,
             when=when,
@@ -96,7 +100,6 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
             expires=expires,
             session=session,
         )
-        return await self._run_flow(pushing if session is None else run_within(self._context, session, pushing))
 
     async def reserve_many(
         self,
@@ -204,3 +207,13 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
             ItemForeign, ReservationLost: as for ``commit_many``.
         """
         await self._run(move.move_many, moves, context_of)
+
+    async def _run_joined(
+        self, flow: Callable[..., Flow[T]], *args: Any, session: Any, reserved: Item[Any] | None = None, **options: Any
+    ) -> T:
+        """Run a flow in the transaction of a session, if any; ``reserved`` is the item that it settles."""
+        session = self._sessions.choose(session)
+        running = self._observed(flow)(self._context, *args, session=session, **options)
+        if session is not None:
+            running = run_within(self._context, session, running, reserved)
+        return await self._run_flow(running)

@@ -304,8 +304,12 @@ class AsyncBroker(AsyncSchedules, Local):
         ```python
         async with broker.transaction() as tx:
             await orders.insert_one(order, session=tx.session)
-            await queue.push(order["_id"], session=tx.session)
+            await queue.push(order["_id"])
         ```
+
+        Calls of ``push``, ``push_many``, ``commit``, ``move`` and ``mongoq.once`` in the block are part of the
+        transaction, of this broker and of others of the same client, and so are those of tasks that the block starts
+        and awaits. Threads that it starts are not. ``session=None`` makes a call that happens at once.
 
         It reads a snapshot and is committed to the majority at the end of the block (``commitTransaction``). An
         exception that leaves the block aborts it (``abortTransaction``) and is raised further; a cancellation does the
@@ -330,8 +334,9 @@ class AsyncBroker(AsyncSchedules, Local):
         """Call ``function(tx)`` in a transaction, commit it, and return the result of the function.
 
         A transaction that met a write conflict, or lost its server, is aborted and run again as a whole, with growing
-        pauses, for up to two minutes. So the function may be called several times, and should have no effects except
-        through ``tx.session``. It must not catch the driver's errors: they have aborted the transaction.
+        pauses, for up to two minutes. So the function may be called several times, and should have no effects outside
+        of the transaction. Its calls are part of it, as in the block of ``transaction``. It must not catch the driver's
+        errors: they have aborted the transaction.
 
         Args:
             function: called with the transaction, and awaited.

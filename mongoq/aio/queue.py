@@ -19,7 +19,6 @@ from mongoq.model.outcomes import Move
 from mongoq.model.process import Local
 from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol import admin, group_commit
-from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import pop
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.history.dead_letters import revive, selection
@@ -87,7 +86,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
         once: Duration | None = None,
         sequence: str | None = None,
         expires: Expires | None = None,
-        session: Any = None,
+        session: Any = KEEP,
     ) -> ObjectId:
         """Add an item, and return its id once a majority has it (``insert``; with a key ``findAndModify``, upsert).
 
@@ -115,8 +114,9 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             expires: time from now by which the item must be started, a ``timedelta`` or seconds; or an aware time,
                 which may be over already. An item that no caller has claimed by then is never handed out: the claim
                 that meets it settles it, as the setting ``on_expired`` says. Once claimed, an item does not expire.
-            session: a session of the client with a transaction in it, such as ``tx.session``; then the push happens
-                when the transaction is committed, or not at all.
+            session: a session of the client with a transaction in it. Then the push happens when the transaction is
+                committed, or not at all. By default that of the block of ``broker.transaction()`` that the call is in,
+                if any; ``None`` for a push that happens at once.
 
         Raises:
             PayloadInvalid: BSON cannot hold the payload and give it back equal, or the model refuses it.
@@ -132,8 +132,8 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
         After a network error the item may have been pushed; give an ``id`` to push it again without a duplicate. A
         cancelled push may still happen.
         """
-        pushing = self._observed(group_commit.push)(
-            self._context,
+        return await self._run_joined(
+            group_commit.push,
             payload,
             delay=delay,
             when=when,
@@ -147,7 +147,6 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             expires=expires,
             session=session,
         )
-        return await self._run_flow(pushing if session is None else run_within(self._context, session, pushing))
 
     async def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Remove the first eligible item and return it, or ``None``: at most once, no settling (``findAndModify``).
@@ -228,7 +227,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
         *,
         payload: Any = KEEP,
         patch: Mapping[str, Mapping[str, Any]] | None = None,
-        session: Any = None,
+        session: Any = KEEP,
     ) -> None:
         """Settle an item as done (``delete``; with history, or a remembered id, ``update``).
 
@@ -236,8 +235,9 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             item: the result of ``reserve``.
             payload: payload for the history instead of the item's; without history it is only checked.
             patch: or operators that change the payload for the history, as for ``move``.
-            session: a session of the client with a transaction in it, such as ``tx.session``; then the commit happens
-                when the transaction is committed, or not at all.
+            session: a session of the client with a transaction in it. Then the commit happens when the transaction is
+                committed, or not at all. By default that of the block of ``broker.transaction()`` that the call is in,
+                if any; ``None`` for a commit that happens at once.
 
         Raises:
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed. With
@@ -246,10 +246,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
-        committing = self._observed(group_commit.commit)(
-            self._context, item, payload=payload, patch=patch, session=session
-        )
-        await self._run_flow(committing if session is None else run_within(self._context, session, committing, item))
+        await self._run_joined(group_commit.commit, item, payload=payload, patch=patch, session=session, reserved=item)
 
     async def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; without retries left, bury it at once (one ``update``).
@@ -310,7 +307,7 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
         headers: Mapping[str, Any] | None = KEEP,
         sequence: str | None = None,
         expires: Expires | None = None,
-        session: Any = None,
+        session: Any = KEEP,
     ) -> None:
         """Hand an item on to another queue in one ``update``: it is never in both and never in neither.
 
@@ -333,8 +330,9 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
                 for no other item there. Not with ``key``.
             expires: time by which it must be started there, as for ``push``; a duration counts from now. By default it
                 waits as long as it takes.
-            session: a session of the client with a transaction in it, such as ``tx.session``; then the move happens
-                when the transaction is committed, or not at all.
+            session: a session of the client with a transaction in it. Then the move happens when the transaction is
+                committed, or not at all. By default that of the block of ``broker.transaction()`` that the call is in,
+                if any; ``None`` for a move that happens at once.
 
         Raises:
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
@@ -345,8 +343,8 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        moving = self._observed(group_commit.move)(
-            self._context,
+        await self._run_joined(
+            group_commit.move,
             item,
             move.destination(self._context, context_of(to)),
             Move(
@@ -362,8 +360,8 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
             ),
             key=key,
             session=session,
+            reserved=item,
         )
-        await self._run_flow(moving if session is None else run_within(self._context, session, moving, item))
 
     async def bury(
         self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None

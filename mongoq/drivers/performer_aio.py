@@ -13,7 +13,8 @@ from mongoq.drivers import sleep
 from mongoq.drivers.backend import OwnRequest, UndoLog, classify_error, log_reply
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS
 from mongoq.drivers.errors import FailoverNotice
-from mongoq.errors import BrokerClosed
+from mongoq.drivers.sessions import ENDED
+from mongoq.errors import ArgumentInvalid, BrokerClosed
 from mongoq.protocol.flow import Begin, Begun, Beside, Command, Flow, ReplyLost, Rest, Shared, Wait
 
 if TYPE_CHECKING:
@@ -132,10 +133,10 @@ class AioPerformer:
         Otherwise the abort that follows could overtake the command, which would then happen outside of the transaction.
         """
         key = id(command.session)
-        while (before := self._session_commands.get(key)) is not None:
-            await asyncio.wait([before])
-        task = self._session_commands[key] = self.start_task(self._sender.send(command))
-        task.add_done_callback(lambda _: self._session_commands.pop(key))
+        # In the order of the calls: a task that pushes on and on cannot put off the end of its block.
+        before = self._session_commands.get(key)
+        task = self._session_commands[key] = self.start_task(self._send_after(before, command))
+        task.add_done_callback(lambda _: self._session_commands[key] is task and self._session_commands.pop(key))
         try:
             reply = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -143,6 +144,14 @@ class AioPerformer:
                 await asyncio.wait([task])
             raise
         return reply if command.parse is None else command.parse(reply)
+
+    async def _send_after(self, before: asyncio.Task[Any] | None, command: Command[Any]) -> Any:
+        if before is not None:
+            await asyncio.wait([before])
+        if command.target != "sessions" and not command.session.in_transaction:
+            # The transaction has ended meanwhile: the command would happen outside of it.
+            raise ArgumentInvalid("session", ENDED)
+        return await self._sender.send(command)
 
     async def _begin_command(self, command: Command[Any]) -> Begun:
         """Send a command from its own task."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 from pymongo import ReadPreference, WriteConcern
@@ -9,9 +10,24 @@ from pymongo.read_concern import ReadConcern
 
 from mongoq.drivers import backend
 from mongoq.errors import VIRTUAL, ArgumentInvalid, TransactionsUnavailable
+from mongoq.model.settings import KEEP
 from mongoq.protocol.base.transaction import Tentative
 
 STANDALONE = "Standalone"
+ENDED = "the transaction in whose block this task began has ended; await the task in the block, or pass session=None"
+"""Problem of a call that has outlived its block: nothing shows whether it was meant to be a part of it."""
+
+_blocks: ContextVar[tuple[Any, ...]] = ContextVar("mongoq_transactions", default=())
+"""Sessions of the transactions whose blocks the caller is in, the innermost last. A task inherits them, and may outlive
+them; a new thread has none."""
+
+
+def find_session(client: Any) -> Any:
+    """Return the session of the innermost block of a client's transaction that the caller is in; ``None`` outside."""
+    session = next((session for session in reversed(_blocks.get()) if session.client is client), None)
+    if session is not None and session.has_ended:
+        raise ArgumentInvalid("session", ENDED)
+    return session
 
 
 class Sessions:
@@ -29,6 +45,8 @@ class Sessions:
     def forget(self) -> None:
         """Drop the transactions of the parent in a forked child: a thread of the child may get the ident of theirs."""
         self._tentative, self._callers = {}, set()
+        # The server would take the child's commands for ones of the parent.
+        _blocks.set(())
 
     def require(self) -> None:
         """Refuse mongomock and a standalone server, as far as the client knows what it is; sends nothing."""
@@ -49,7 +67,11 @@ class Sessions:
         if client is not self._client:
             raise ArgumentInvalid("session", "belongs to another client than the broker's; start it with that client")
         if not running:
-            raise ArgumentInvalid("session", "is in no transaction; use broker.transaction(), or leave session= out")
+            raise ArgumentInvalid("session", "is in no transaction; use broker.transaction(), or pass session=None")
+
+    def choose(self, session: Any) -> Any:
+        """Return the session of a call: the given one, or by default that of the block that the caller is in."""
+        return find_session(self._client) if session is KEEP else session
 
     def start(self) -> Any:
         """Make a session."""
@@ -105,6 +127,12 @@ class Sessions:
             raise ArgumentInvalid("transaction", problem)
         self._callers.add(caller)
 
-    def leave(self, caller: Any) -> None:
+    def bind(self, session: Any) -> None:
+        """Make the calls of the running thread or task, and of the tasks that it starts, a part of the transaction."""
+        _blocks.set((*_blocks.get(), session))
+
+    def leave(self, caller: Any, session: Any = None) -> None:
         """Let the thread or task have another one."""
         self._callers.discard(caller)
+        # Not reset by a token: the task that ends the block may be another one, with a context of its own.
+        _blocks.set(tuple(each for each in _blocks.get() if each is not session))

@@ -58,7 +58,7 @@ class _Keep(Default):
 
 
 KEEP: Any = _Keep()
-"""Stands for a payload or headers that stay as they are."""
+"""Stands for a payload or headers that stay as they are, and for the session of the block that a call is in."""
 
 
 @dataclass(frozen=True, slots=True)

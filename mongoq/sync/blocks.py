@@ -14,6 +14,7 @@ from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item, reservation_key
 from mongoq.model.log_fields import log_fields
 from mongoq.model.process import Local
+from mongoq.model.settings import KEEP
 from mongoq.protocol import group_commit
 from mongoq.protocol.base import transaction
 from mongoq.protocol.claim import reserve
@@ -64,7 +65,10 @@ class Reserved(Runner[QueueContext[M]]):
         tentative = self._sessions.take_tentative(reservation)
         if error is None:
             # Shielded below: a cancellation of the caller does not stop the settlement.
-            commit = self._observed(group_commit.commit)(self._context, item)
+            session = self._sessions.choose(KEEP)
+            commit = self._observed(group_commit.commit)(self._context, item, session=session)
+            if session is not None:
+                commit = transaction.run_within(self._context, session, commit, item)
             self._driver.run_shielded(transaction.skip_if_settled(tentative, commit))
             return
         try:
@@ -95,7 +99,7 @@ class Transaction(Runner[BrokerContext], Local):
 
     @property
     def session(self) -> Any:
-        """Session of the client: ``session=`` of ``push``, ``commit``, ``move``, and of the methods of the client.
+        """Session of the client: ``session=`` of the methods of the client.
 
         Raises:
             ArgumentInvalid: the block of the transaction has not begun.
@@ -116,6 +120,7 @@ class Transaction(Runner[BrokerContext], Local):
             self._sessions.leave(caller)
             raise
         self._caller = caller
+        self._sessions.bind(self._session)
         return self
 
     def __exit__(
@@ -131,4 +136,4 @@ class Transaction(Runner[BrokerContext], Local):
             # Shielded: a cancellation of the caller does not stop the commit.
             self._driver.run_shielded(ending)
         finally:
-            self._sessions.leave(self._caller)
+            self._sessions.leave(self._caller, self._session)

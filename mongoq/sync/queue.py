@@ -17,7 +17,6 @@ from mongoq.model.outcomes import Move
 from mongoq.model.process import Local
 from mongoq.model.settings import KEEP, QueueSettings
 from mongoq.protocol import admin, group_commit
-from mongoq.protocol.base.transaction import run_within
 from mongoq.protocol.claim import pop
 from mongoq.protocol.claim.reserve import OnInvalid
 from mongoq.protocol.history.dead_letters import revive, selection
@@ -88,7 +87,7 @@ class Queue(Batches[M], Contents[M], Local):
         once: Duration | None = None,
         sequence: str | None = None,
         expires: Expires | None = None,
-        session: Any = None,
+        session: Any = KEEP,
     ) -> ObjectId:
         """Add an item, and return its id once a majority has it (``insert``; with a key ``findAndModify``, upsert).
 
@@ -116,8 +115,9 @@ class Queue(Batches[M], Contents[M], Local):
             expires: time from now by which the item must be started, a ``timedelta`` or seconds; or an aware time,
                 which may be over already. An item that no caller has claimed by then is never handed out: the claim
                 that meets it settles it, as the setting ``on_expired`` says. Once claimed, an item does not expire.
-            session: a session of the client with a transaction in it, such as ``tx.session``; then the push happens
-                when the transaction is committed, or not at all.
+            session: a session of the client with a transaction in it. Then the push happens when the transaction is
+                committed, or not at all. By default that of the block of ``broker.transaction()`` that the call is in,
+                if any; ``None`` for a push that happens at once.
 
         Raises:
             PayloadInvalid: BSON cannot hold the payload and give it back equal, or the model refuses it.
@@ -133,8 +133,8 @@ class Queue(Batches[M], Contents[M], Local):
         After a network error the item may have been pushed; give an ``id`` to push it again without a duplicate. A
         cancelled push may still happen.
         """
-        pushing = self._observed(group_commit.push)(
-            self._context,
+        return self._run_joined(
+            group_commit.push,
             payload,
             delay=delay,
             when=when,
@@ -148,7 +148,6 @@ class Queue(Batches[M], Contents[M], Local):
             expires=expires,
             session=session,
         )
-        return self._run_flow(pushing if session is None else run_within(self._context, session, pushing))
 
     def pop(self, *, on_invalid: OnInvalid = "bury") -> Item[M] | None:
         """Remove the first eligible item and return it, or ``None``: at most once, no settling (``findAndModify``).
@@ -229,7 +228,7 @@ class Queue(Batches[M], Contents[M], Local):
         *,
         payload: Any = KEEP,
         patch: Mapping[str, Mapping[str, Any]] | None = None,
-        session: Any = None,
+        session: Any = KEEP,
     ) -> None:
         """Settle an item as done (``delete``; with history, or a remembered id, ``update``).
 
@@ -237,8 +236,9 @@ class Queue(Batches[M], Contents[M], Local):
             item: the result of ``reserve``.
             payload: payload for the history instead of the item's; without history it is only checked.
             patch: or operators that change the payload for the history, as for ``move``.
-            session: a session of the client with a transaction in it, such as ``tx.session``; then the commit happens
-                when the transaction is committed, or not at all.
+            session: a session of the client with a transaction in it. Then the commit happens when the transaction is
+                committed, or not at all. By default that of the block of ``broker.transaction()`` that the call is in,
+                if any; ``None`` for a commit that happens at once.
 
         Raises:
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed. With
@@ -247,10 +247,7 @@ class Queue(Batches[M], Contents[M], Local):
             PatchInvalid, PayloadInvalid, PayloadTooLarge: as for ``move``; the item is unchanged and still reserved.
         """
         # ``None`` is a valid payload, so ``KEEP`` stands for no argument.
-        committing = self._observed(group_commit.commit)(
-            self._context, item, payload=payload, patch=patch, session=session
-        )
-        self._run_flow(committing if session is None else run_within(self._context, session, committing, item))
+        self._run_joined(group_commit.commit, item, payload=payload, patch=patch, session=session, reserved=item)
 
     def rollback(self, item: Item[Any], *, delay: Duration = 0, error: BaseException | str | None = None) -> None:
         """Hand an item back after a failure; without retries left, bury it at once (one ``update``).
@@ -311,7 +308,7 @@ class Queue(Batches[M], Contents[M], Local):
         headers: Mapping[str, Any] | None = KEEP,
         sequence: str | None = None,
         expires: Expires | None = None,
-        session: Any = None,
+        session: Any = KEEP,
     ) -> None:
         """Hand an item on to another queue in one ``update``: it is never in both and never in neither.
 
@@ -334,8 +331,9 @@ class Queue(Batches[M], Contents[M], Local):
                 for no other item there. Not with ``key``.
             expires: time by which it must be started there, as for ``push``; a duration counts from now. By default it
                 waits as long as it takes.
-            session: a session of the client with a transaction in it, such as ``tx.session``; then the move happens
-                when the transaction is committed, or not at all.
+            session: a session of the client with a transaction in it. Then the move happens when the transaction is
+                committed, or not at all. By default that of the block of ``broker.transaction()`` that the call is in,
+                if any; ``None`` for a move that happens at once.
 
         Raises:
             ReservationLost: another caller holds the item, or it was settled already; nothing was changed.
@@ -346,8 +344,8 @@ class Queue(Batches[M], Contents[M], Local):
             PayloadInvalid: the payload cannot be stored, or the model of ``to`` refuses it.
             PayloadTooLarge: more than 16 MiB less 64 KiB as BSON.
         """
-        moving = self._observed(group_commit.move)(
-            self._context,
+        self._run_joined(
+            group_commit.move,
             item,
             move.destination(self._context, context_of(to)),
             Move(
@@ -363,8 +361,8 @@ class Queue(Batches[M], Contents[M], Local):
             ),
             key=key,
             session=session,
+            reserved=item,
         )
-        self._run_flow(moving if session is None else run_within(self._context, session, moving, item))
 
     def bury(self, item: Item[Any], *, reason: str | None = None, error: BaseException | str | None = None) -> None:
         """Move an item to the dead queue, with its origin: queue, reason, attempts and key (one ``update``).

@@ -124,6 +124,81 @@ async def test_a_patch_that_does_not_fit_aborts_and_says_so(shell: Shell) -> Non
     await shell.queue().commit(item)
 
 
+# --- calls without session= ----------------------------------------------------------------------------
+
+
+@pytest.mark.every_shell("motor")
+@pytest.mark.parametrize("commits", [True, False])
+async def test_calls_without_a_session_belong_to_the_transaction_of_their_block(shell: Shell, commits: bool) -> None:
+    queue, own = shell.queue(), shell.raw.database.name
+    first, second = await reserved(shell, 1), await reserved(shell, 2)
+    try:
+        async with transaction(shell) as tx:
+            await queue.push(3)
+            await queue.push(4, key="k")
+            await queue.push_many([5, 6])
+            await queue.commit(first)
+            await queue.move(second, "next")
+            once = mongoq.once if shell.kind == "sync" else mongoq.once_async
+            assert await settled(once(tx.session.client[own]["own"], "hash", {"n": 1}))
+            assert await queue.counts() == mongoq.Counts(reserved=2), "nobody sees it before it is committed"
+            assert await shell.queue("next").size() == noted(shell) == 0
+            if not commits:
+                raise Failed
+    except Failed:
+        assert await queue.counts() == mongoq.Counts(reserved=2)
+        assert await shell.queue("next").size() == noted(shell) == 0
+    else:
+        assert [item.payload for item in await queue.peek(9)] == [3, 4, 5, 6]
+        assert await shell.queue("next").size() == noted(shell) == 1
+    await queue.push(7)
+    assert await queue.counts() == (mongoq.Counts(ready=5) if commits else mongoq.Counts(ready=1, reserved=2))
+
+
+async def test_a_call_with_session_none_happens_whatever_becomes_of_the_transaction(shell: Shell) -> None:
+    queue = shell.queue()
+    first, second = await reserved(shell), await reserved(shell)
+    with pytest.raises(Failed):
+        async with transaction(shell) as tx:
+            await queue.push(1, session=None)
+            await queue.push_many([2, 3], session=None)
+            await queue.commit(first, session=None)
+            await queue.move(second, "next", session=None)
+            own = tx.session.client[shell.raw.database.name]["own"]
+            once = mongoq.once if shell.kind == "sync" else mongoq.once_async
+            await settled(once(own, "hash", {"n": 1}, session=None))
+            raise Failed
+    assert await queue.counts() == mongoq.Counts(ready=3)
+    assert await shell.queue("next").size() == noted(shell) == 1
+
+
+async def test_the_item_of_a_block_within_a_transaction_is_committed_with_it_or_stays(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push(1)
+    with pytest.raises(Failed):
+        async with transaction(shell):
+            async with queue.reserved():
+                await shell.queue("next").push(1)
+            raise Failed
+    assert await queue.counts() == mongoq.Counts(reserved=1)
+    assert await shell.queue("next").size() == 0
+    shell.clock.advance(31)
+    async with transaction(shell), queue.reserved():
+        await shell.queue("next").push(1)
+    assert await queue.size() == 0
+    assert await shell.queue("next").size() == 1
+
+
+async def test_a_function_without_a_session_is_run_in_its_transaction(shell: Shell) -> None:
+    async def work(tx: Any) -> None:
+        await shell.queue().push(1)
+        raise Failed
+
+    with pytest.raises(Failed):
+        await run_transaction(shell, work)
+    assert await shell.queue().size() == 0
+
+
 # --- reserved() ----------------------------------------------------------------------------------------
 
 

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +246,119 @@ def test_what_a_transaction_sends(uri: str, database: str) -> None:
     commit = commands[-1]
     assert (next(iter(commit)), commit["writeConcern"]) == ("commitTransaction", {"w": "majority"})
     assert commands[0]["readConcern"]["level"] == "snapshot"
+
+
+# --- blocks, threads and tasks -------------------------------------------------------------------------
+
+
+def test_a_block_has_the_calls_of_its_client_and_of_its_thread(
+    broker: mongoq.Broker, client: MongoClient[Any], uri: str, database: str
+) -> None:
+    sibling = mongoq.Broker(client[database]["sibling"])
+    sibling.ensure_indexes()
+    with mongoq.connect(uri, database=database, collection="stranger") as stranger:
+        brokers = (broker, sibling, stranger)
+        with pytest.raises(Failed), broker.transaction():
+            for each in brokers:
+                each.queue("orders").push(1)
+            threads = [threading.Thread(target=push, args=(broker, 2)), ContextThread(push, broker, 3)]
+            for thread in threads:
+                thread.start()
+                thread.join()
+            with stranger.transaction():
+                broker.queue("orders").push(4)
+            raise Failed
+        assert [[item.payload for item in each.queue("orders").peek(9)] for each in brokers] == [[2], [], [1]]
+
+
+def push(broker: mongoq.Broker, payload: Any) -> None:
+    broker.queue("orders").push(payload)
+
+
+class ContextThread(threading.Thread):
+    """A thread in the context of the thread that made it, as of ``asyncio.to_thread``."""
+
+    def __init__(self, work: Any, *args: Any) -> None:
+        super().__init__(target=copy_context().run, args=(work, *args))
+
+
+async def test_tasks_of_a_block_belong_to_it_and_cannot_outlive_it_unnoticed(uri: str, database: str) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker:
+        queue, over = broker.queue("orders"), asyncio.Event()
+
+        async def push_later(**options: Any) -> None:
+            await over.wait()
+            await queue.push("late", **options)
+
+        for commits in (False, True):
+            over.clear()
+            try:
+                others = [asyncio.create_task(queue.push("other")) for _ in range(5)]
+                async with broker.transaction():
+                    await asyncio.gather(*(queue.push("ours") for _ in range(5)), *others)
+                    late = [asyncio.create_task(push_later()), asyncio.create_task(push_later(session=None))]
+                    if not commits:
+                        raise Failed
+            except Failed:
+                pass
+            over.set()
+            refused, done = await asyncio.gather(*late, return_exceptions=True)
+            assert isinstance(refused, mongoq.ArgumentInvalid)
+            assert "has ended" in str(refused)
+            assert done is None
+        pushed = Counter([item.payload for item in await queue.peek(99)])
+        assert pushed == {"other": 10, "ours": 5, "late": 2}
+
+
+async def test_a_task_that_pushes_while_its_block_ends_pushes_with_it_or_not_at_all(uri: str, database: str) -> None:
+    """However many of its pushes come before the end: none comes after it."""
+    async with mongoq.connect_async(uri, database=database) as broker:
+        queue = broker.queue("orders")
+        await queue.push("warm")
+        pushed: list[int] = []
+
+        async def push_on(block: int) -> None:
+            for _ in range(500):
+                await queue.push(block)
+                pushed.append(block)
+
+        for block in range(MOMENTS):
+            with pytest.raises(Failed):
+                async with broker.transaction():
+                    task = asyncio.create_task(push_on(block))
+                    while pushed.count(block) <= block:
+                        await asyncio.sleep(0)
+                    raise Failed
+            with pytest.raises(mongoq.ArgumentInvalid):
+                await task
+        assert [item.payload for item in await queue.peek(999)] == ["warm"]
+
+
+async def test_a_block_may_end_in_another_task_than_it_began_in(uri: str, database: str) -> None:
+    async with mongoq.connect_async(uri, database=database) as broker:
+        block = broker.transaction()
+        await asyncio.create_task(block.__aenter__())
+        await broker.queue("orders").push(1)
+        await asyncio.create_task(block.__aexit__(None, None, None))
+        async with broker.transaction():
+            await broker.queue("orders").push(2)
+        assert await broker.queue("orders").size() == 2
+
+
+def test_a_forked_child_is_in_no_block_of_its_parent(broker: mongoq.Broker) -> None:
+    with pytest.raises(Failed), broker.transaction():
+        broker.queue("orders").push("parent")
+        child = os.fork()
+        if child == 0:
+            warnings.simplefilter("ignore")  # PyMongo warns of clients in children
+            try:
+                broker.queue("orders").push("child")
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        raise Failed
+    assert [item.payload for item in broker.queue("orders").peek(9)] == ["child"]
 
 
 # --- ends ----------------------------------------------------------------------------------------------
