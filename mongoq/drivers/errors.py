@@ -5,11 +5,19 @@ from __future__ import annotations
 import math
 import re
 import time
+import traceback
 from typing import Any
 
-from pymongo.errors import BulkWriteError, NotPrimaryError, OperationFailure
+from pymongo.errors import (
+    BulkWriteError,
+    ClientBulkWriteException,
+    DuplicateKeyError,
+    NotPrimaryError,
+    OperationFailure,
+)
 
 from mongoq.drivers.backend import Backend, classify_error, decode_details, find_primary, is_outage
+from mongoq.drivers.raw_commands import DUPLICATE_CODE
 from mongoq.model.clock import Clock, ServerClock
 from mongoq.protocol.base.bootstrap import UNAUTHORIZED_CODE
 from mongoq.protocol.flow import ReplyLost
@@ -18,6 +26,7 @@ __all__ = [
     "LOGIN_REFUSED_CODES",
     "UNAUTHORIZED_CODE",
     "FailoverNotice",
+    "as_duplicate",
     "describe_missing_right",
     "describe_refused_user",
     "is_refused_user",
@@ -136,6 +145,30 @@ def _describe_primary(client: Any) -> str:
     return (
         f"is not the primary of its replica set, which alone takes writes{primary}; leave directConnection=true out of "
         f"the URI and name the set: replicaSet={name}"
+    )
+
+
+def as_duplicate(error: object) -> object:
+    """Return the ``DuplicateKeyError`` of a bulk that has written everything but duplicates; any other error as it is.
+
+    An ordered bulk stops at its first error, so it says nothing of the writes behind it.
+    """
+    if not isinstance(error, BulkWriteError | ClientBulkWriteException):
+        return error
+    refused = error.details.get("writeErrors") or ()
+    if any(failure["code"] != DUPLICATE_CODE for failure in refused):
+        return error
+    if not refused or error.details.get("writeConcernErrors") or error.details.get("error") or _is_ordered(error):
+        return error
+    return DuplicateKeyError(refused[0]["errmsg"], DUPLICATE_CODE, refused[0])
+
+
+def _is_ordered(error: Exception) -> bool:
+    """Return whether a bulk may have stopped at an error. Only the argument of the call that raised it tells."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return not any(
+        frame.f_code.co_name in ("insert_many", "bulk_write") and frame.f_locals.get("ordered") is False
+        for frame in frames
     )
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from io import IOBase
 from typing import TYPE_CHECKING, Any
 
+from mongoq.drivers.errors import as_duplicate
 from mongoq.errors import OutcomeInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.encoding.error_text import name_of
@@ -166,7 +167,7 @@ class OutcomeResolver:
 def is_success(consumer: Consumer, error: object) -> bool:
     """Return whether an error counts as success. Classes may define ``__instancecheck__``, which may raise anything."""
     try:
-        return isinstance(error, consumer.success_on)
+        return isinstance(error, consumer.success_on) or isinstance(as_duplicate(error), consumer.success_on)
     except BaseException:
         return False
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from pymongo import AsyncMongoClient, InsertOne, MongoClient, UpdateOne, WriteConcern
+from pymongo.errors import DuplicateKeyError
 
 import mongoq
 from tests.worker.conftest import KINDS, Desk, every_kind
@@ -214,6 +217,37 @@ def test_an_expected_conflict_is_success(desk: Desk, queue: mongoq.Queue[Any]) -
     desk.consume("orders", handle, success_on=LookupError, max_retries=0)
     desk.run()
     assert [letter.payload for letter in queue.dead.peek(9)] == ["other"]
+
+
+UNSURE = WriteConcern(w=9, wtimeout=1)
+STORED, NEW = {"_id": 1, "text": "a"}, {"_id": 2}
+BULKS: dict[str, Callable[[Any], Any]] = {
+    "found again": lambda own: own.insert_many([STORED, STORED], ordered=False),
+    "one found again": lambda own: own.insert_many([STORED], ordered=False),
+    "stopped": lambda own: own.insert_many([STORED, NEW]),
+    "refused": lambda own: own.bulk_write([InsertOne(STORED), UpdateOne(STORED, {"$inc": {"text": 1}})], ordered=False),
+    "not confirmed": lambda own: own.with_options(write_concern=UNSURE).insert_many([STORED], ordered=False),
+}
+
+
+@every_kind
+def test_a_bulk_whose_only_errors_are_duplicates_is_one(
+    broker: mongoq.Broker, client: MongoClient[Any], desk: Desk, uri: str
+) -> None:
+    broker.queue("orders").push_many([*BULKS])
+    own = client[broker.namespace.split(".")[0]]["own"]
+    own.insert_one(STORED)
+
+    async def handle(payload: str) -> None:
+        if desk.kind != "tasks":
+            BULKS[payload](own)
+            return
+        async with AsyncMongoClient[Any](uri) as opened:
+            await BULKS[payload](opened[own.database.name]["own"])
+
+    desk.consume("orders", handle, success_on=DuplicateKeyError, max_retries=0)
+    desk.run()
+    assert {letter.payload for letter in broker.queue("orders").dead.peek(9)} == {"stopped", "refused", "not confirmed"}
 
 
 class Order(BaseModel):
