@@ -241,7 +241,7 @@ class Item(Generic[M]):
 
     @property
     def hops(self) -> int:
-        """Number of times that a stage of a pipeline has handed it on to another queue."""
+        """Number of its moves by stages, workers and callers; a letter that is sent back is not moved on."""
         return hops_counted(self._document.get("hops"))
 
     @property
@@ -355,8 +355,8 @@ def with_stored(item: Item[M], field: str, value: Any) -> Item[M]:
 def delivery_hash(name: str, items: Iterable[Item[Any]]) -> str:
     """Return the SHA-256 of a stage's or queue's name and its items, as 64 hex digits.
 
-    Every attempt of the same items has the same hash. An item that goes round a loop of a pipeline has made more hops,
-    and has another hash each time. An item joined from several has the parts of its inputs.
+    Every attempt of the same items has the same hash. An item that is moved round a loop has made more hops, and has
+    another hash each time. An item joined from several has the parts of its inputs.
     """
     parts = sorted(part for item in items for part in delivery_parts(item.id, item.hops, item.stored("joined")))
     return hashlib.sha256("\0".join([name, *parts]).encode()).hexdigest()

@@ -18,6 +18,7 @@ from mongoq.model.encoding.ids import bytes_of
 from mongoq.model.envelope import ID_PREFIX, Document, queue_field
 from mongoq.model.item import Item
 from mongoq.model.sequence import held_target
+from mongoq.model.trail import is_countable
 
 Cut = tuple[bytes, bytes, bytes, int]
 """An id of 12 bytes, a payload in BSON, the bytes after it, and the time of processing in milliseconds."""
@@ -143,6 +144,12 @@ def one_due(items: Items) -> bool:
 def has_start_by(items: Items) -> bool:
     """Return whether any item has a date by which it must be started."""
     return any("start_by" in document for document in map(_envelope, items))
+
+
+def count_hops_alike(items: Items) -> bool:
+    """Return whether a move adds one hop to each item: none is sent back, and other programs have spoiled no count."""
+    envelopes = list(map(_envelope, items))
+    return not any(map(_has_origin, envelopes)) and all(is_countable(each.get("hops", 0)) for each in envelopes)
 
 
 def remembers(items: Items) -> bool:

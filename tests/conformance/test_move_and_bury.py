@@ -33,6 +33,25 @@ async def test_a_move_keeps_the_item_and_starts_a_fresh_budget(shell: Shell) -> 
 
 
 @pytest.mark.every_shell
+async def test_every_way_of_moving_an_item_counts_as_one_hop(shell: Shell) -> None:
+    """Also of an item whose count another program has spoiled."""
+    queue, after, changed = shell.queue(), shell.queue("next"), {"payload": {"n": 2}}
+    ids = await queue.push_many([{"n": 1}] * 4)
+    shell.raw.update_one({"_id": ids[3]}, {"$set": {"hops": "many"}})
+    for options in ({}, changed, {}):
+        items = await queue.reserve_many(4)
+        await queue.move_many([(item, mongoq.Move("next", **options)) for item in items])
+        items = await after.reserve_many(4)
+        await after.move(items[0], "orders")
+        await after.move_many([(items[1], mongoq.Move("orders")), (items[2], mongoq.Move("orders", payload={"n": 3}))])
+        await after.move(items[3], "orders", patch={"$inc": {"n": 1}})
+    again = await queue.reserve_many(4)
+    assert [item.hops for item in again] == [6, 6, 6, 6]
+    await queue.rollback_many(again)
+    assert {item.hops for item in await queue.reserve_many(4)} == {6}
+
+
+@pytest.mark.every_shell
 async def test_a_move_takes_payload_priority_delay_and_headers(shell: Shell) -> None:
     item = await _reserved(shell, {"n": 1}, headers={"h": "x"})
     await shell.queue().move(item, "next", payload=[1, 2], priority=-3, delay=10, headers={"new": True})
@@ -266,7 +285,15 @@ async def test_failures_in_a_dead_queue_stay_there(shell: Shell) -> None:
 
 async def test_a_dead_item_moves_back_with_a_fresh_budget(shell: Shell) -> None:
     queue = shell.queue()
-    await queue.bury(await _reserved(shell, 1), reason="bad")
+    await queue.move(await _reserved(shell, 1), "orders")
+    await queue.bury(await queue.reserve(), reason="bad")
     await queue.dead.move(await queue.dead.reserve(), "orders")
     again = await queue.reserve()
     assert (again.attempts, again.origin.reason) == (1, "bad")
+    assert again.hops == 1, "it is the same delivery, as after a replay"
+    await queue.move(again, "orders")
+    again = await queue.reserve()
+    assert again.hops == 2
+    await queue.bury(again)
+    await queue.dead.move_many([(await queue.dead.reserve(), mongoq.Move("orders"))])
+    assert (await queue.reserve()).hops == 2

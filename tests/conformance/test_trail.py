@@ -84,7 +84,7 @@ async def test_each_settlement_by_a_stage_counts_and_leaves_an_entry(shell: Shel
         await shell.broker.trail("x")
 
 
-async def test_a_move_by_hand_leaves_nothing_and_a_round_is_another_delivery(shell: Shell) -> None:
+async def test_a_move_by_hand_leaves_no_entry_and_a_round_is_another_delivery(shell: Shell) -> None:
     hashes: list[str] = []
 
     def work(payload: int, job: mongoq.Job) -> int:
@@ -92,12 +92,12 @@ async def test_a_move_by_hand_leaves_nothing_and_a_round_is_another_delivery(she
         return payload
 
     id = await shell.queue().push(1)
-    for hops in (1, 2):
+    for visit in (1, 2):
         await drain(shell, stage(work))
         item = await shell.queue("next").reserve()
-        assert (item.hops, len(item.trail)) == (hops, hops)
+        assert (item.hops, len(item.trail)) == (2 * visit - 1, visit)
         await shell.queue("next").move(item, "orders")
-    assert (await shell.queue().get(id)).hops == 2
+    assert (await shell.queue().get(id)).hops == 4
     assert len(set(hashes)) == 2
 
 

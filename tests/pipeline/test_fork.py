@@ -160,7 +160,7 @@ def test_a_plain_worker_forks_as_well(site: Site) -> None:
 
     worker.run(drain=True)
     assert (site.payloads("a"), site.payloads("b")) == ([1], [2])
-    assert site.queue("a").peek()[0].hops == 0
+    assert site.queue("a").peek()[0].hops == 1
 
 
 def test_at_most_once_forks_as_well(site: Site) -> None:

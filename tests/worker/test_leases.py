@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -128,6 +129,25 @@ def test_the_delivery_hash_is_the_same_in_every_run_and_of_no_other_item(desk: D
     assert len(hashes) == 6
     assert len(set(hashes)) == 2
     assert all(len(digest) == 64 for _, digest in hashes)
+
+
+def test_each_visit_of_a_queue_is_another_delivery(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push_many([1, 2])
+    hashes: list[str] = []
+
+    async def handle(payload: Any, job: Any) -> Any:
+        hashes.append(job.delivery_hash)
+        if job.item.attempts < 2:
+            raise ValueError
+        if len(hashes) < 18:
+            return mongoq.Move("orders" if job.item.queue == "back" else "back")
+        return None
+
+    desk.consume("orders", handle, retry=mongoq.Fixed(0))
+    desk.consume("back", handle, retry=mongoq.Fixed(0))
+    desk.run()
+    assert len(hashes) > 18
+    assert set(Counter(hashes).values()) == {2}, "two runs of each visit"
 
 
 def test_the_first_claim_of_a_process_goes_by_the_stored_lease(uri: str, database: str) -> None:

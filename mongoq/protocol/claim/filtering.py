@@ -18,6 +18,7 @@ from mongoq.model.indexes import CLAIM_FIELDS
 from mongoq.model.item import Document, Item, id_key
 from mongoq.model.outcomes import Drop, Move, make_unknown_error
 from mongoq.model.trace_headers import trace_to_keep
+from mongoq.model.trail import is_countable
 from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.base.statements import Statement, number_found
@@ -31,7 +32,7 @@ from mongoq.protocol.settle.settle import make_commit
 from mongoq.protocol.settle.settlement import Batch
 from mongoq.protocol.state.context import QueueContext
 
-FILTER_FIELDS = {**CLAIM_FIELDS, "once": 1}
+FILTER_FIELDS = {**CLAIM_FIELDS, "once": 1, "hops": 1}
 """Projection of items that a filter may settle."""
 
 
@@ -146,7 +147,9 @@ def _settled_by(document: Document, wanted: ItemFilter) -> Document:
         once = document.get("once")
         return {"once": once} if isinstance(once, datetime) else {}
     headers = document.get("headers") if wanted.handover.sets_headers else None
-    return {"headers": trace_to_keep(headers, {})} if isinstance(headers, Mapping) else {}
+    kept = {"headers": trace_to_keep(headers, {})} if isinstance(headers, Mapping) else {}
+    hops = document.get("hops", 0)
+    return kept if is_countable(hops) else {**kept, "hops": hops}
 
 
 def _make_update(

@@ -123,9 +123,7 @@ def _fork_item(context: QueueContext[Any], item: Item[Any], fork: Fork, batch: B
 def _mark_output(context: QueueContext[Any], item: Item[Any], document: dict[str, Any], batch: Batch) -> None:
     """Add the hops of the item to an output, this one included, and the trail."""
     marks = batch.marker(context, "moved", document["q"]).marks(item)
-    hops = item.hops + (context.stage is not None)
-    if hops:
-        document["hops"] = hops
+    document["hops"] = item.hops + 1
     trail = item.stored("trail", [])
     fields = marks.in_document({"trail": trail if isinstance(trail, list) else []})
     if new_trail := fields.get("trail", trail):

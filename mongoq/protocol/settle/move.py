@@ -17,6 +17,7 @@ from mongoq.model.encoding.codec import HEADERS_LIMIT, Codec
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Item
 from mongoq.model.outcomes import Move
+from mongoq.model.raw import count_hops_alike
 from mongoq.model.sequence import check_sequence
 from mongoq.model.settings import KEEP
 from mongoq.model.trace_headers import trace_to_keep
@@ -212,7 +213,8 @@ def move_many(context: QueueContext[Any], moves: Iterable[tuple[Item[Any], Move]
         return
     yield from ensure_ready(context)
     batch = Batch(context.broker.clock)
-    if alike and raw_batch is not None and context.stage is None and not checked[0][0].is_individual:
+    same = alike and context.stage is None and not checked[0][0].is_individual and count_hops_alike(items)
+    if same and raw_batch is not None:
         yield from settle_alike(context, items, make_move(context, items[0], batch, checked[0]), raw_batch)
         return
     each = zip(items, checked * len(items) if alike else checked, strict=True)

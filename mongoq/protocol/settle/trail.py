@@ -47,12 +47,13 @@ class Marks:
 
 
 NO_MARKS = Marks({}, {})
+ANOTHER_HOP, FIRST_HOP = Marks({"$inc": {"hops": 1}}, {}), Marks({}, {"hops": 1})
 
 
 class Marker:
     """Makes the marks of items with the same end.
 
-    A handle without a stage makes none, except that it clears a trail that leaves no room for a large payload.
+    A handle without a stage counts hops. It writes no trail, but clears one that leaves no room for a large payload.
     """
 
     def __init__(self, context: QueueContext[Any], ended: Ended, *, at: datetime, to: str | None = None) -> None:
@@ -77,11 +78,12 @@ class Marker:
         """
         mark = self._mark
         if mark is None and not added and (payload is None or len(payload) <= LARGE_PAYLOAD_BYTES):
-            return NO_MARKS
+            return self._hop(item)
         trail = item.stored("trail", EMPTY_TRAIL)
         cleared = without_payloads(trail) if _has_payloads(trail) and self._is_large(item, payload, added) else None
         if mark is None:
-            return NO_MARKS if cleared is None else Marks({}, {"trail": cleared}, MAX_TRAIL_BYTES)
+            hop = self._hop(item)
+            return hop if cleared is None else Marks(hop.operators, {**hop.changes, "trail": cleared}, MAX_TRAIL_BYTES)
         if mark.trail and not isinstance(trail, list):
             cleared = []  # another program wrote it, and the server would not append to it
         if mark.keeps or cleared is not None:
@@ -90,6 +92,16 @@ class Marker:
         if key not in self._shared:
             self._shared[key] = self._make(mark, item, attempts, None)
         return self._shared[key]
+
+    def _hop(self, item: Item[Any]) -> Marks:
+        """Return the mark by which the next visit of a queue is another delivery."""
+        if self._ended != "moved":
+            return NO_MARKS
+        if self._mark is None and item.queue != self._to:
+            origin = item.stored("origin")
+            if isinstance(origin, Mapping) and origin.get("queue") == self._to:
+                return NO_MARKS  # a letter sent back is the same delivery, as after a replay
+        return ANOTHER_HOP if is_countable(item.stored("hops", 0)) else FIRST_HOP
 
     def _is_large(self, item: Item[Any], payload: bytes | None, added: int) -> bool:
         """Return whether the item's next payload leaves no room for payloads in its trail."""
@@ -104,13 +116,8 @@ class Marker:
         self, mark: StageMark, item: Item[Any], attempts: int | None, cleared: list[Any] | None, *, large: bool = False
     ) -> Marks:
         """Return the marks of an item; with ``cleared``, the whole trail is written, and not only its new entry."""
-        operators: dict[str, Mapping[str, Any]] = {}
-        changes: dict[str, Any] = {}
-        if self._ended == "moved":
-            if is_countable(item.stored("hops", 0)):
-                operators["$inc"] = {"hops": 1}
-            else:
-                changes["hops"] = 1
+        hop = self._hop(item)
+        operators, changes = dict(hop.operators), dict(hop.changes)
         size = 0
         if mark.trail:
             keeps = mark.keeps and item.stored("payload", NO_MARKS) is not NO_MARKS  # or settled unseen
