@@ -56,6 +56,19 @@ def test_a_worker_whose_user_lacks_a_right_ends_and_names_it(site: Site, program
     assert "'update'" in ended.log[-1]
 
 
+@pytest.mark.parametrize("target", ["make_short", "make_async", "pipeline"])
+def test_a_worker_with_the_rights_of_a_producer_runs_no_handler(site: Site, program_here: RunHere, target: str) -> None:
+    site.set_up().queue("orders").push_many(range(3))
+    ended = program_here("worker", f"app:{target}", "--drain", more=SHORT, **site.environment("producer"))
+    assert (ended.code, ended.lines) == (3, [])
+    place, advice = f"{site.name}.mongoq", "'mongoq role producer|worker|viewer' prints roles with no more than they "
+    assert ended.log[-1] == (
+        f"mongoq: MongoDB knows the user, who may not run 'delete' on {place}: grant the action 'remove' on {place}, "
+        f"or the role 'readWrite' on the database '{site.name}'; {advice}need"
+    )
+    assert not ended.logged("Traceback")
+
+
 def test_a_refusal_in_the_module_is_one_line_with_the_line_of_the_user(site: Site, program_here: RunHere) -> None:
     site.set_up()
     push = "with connect() as broker:\n    broker.queue('orders').push(1)\n"

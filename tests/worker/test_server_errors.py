@@ -143,13 +143,15 @@ def test_a_worker_that_cannot_tell_what_it_has_settled_says_so_once_and_goes_on(
     queue.push_many(range(20))
     payloads: list[int] = []
 
-    async def handle(payload: int) -> None:
-        payloads.append(payload)
-
     with Proxy(uri) as proxy:
+
+        async def handle(payload: int) -> None:
+            if not payloads:
+                proxy.lose("reply", "delete", times=2)
+            payloads.append(payload)
+
         desk.uri = proxy.uri_with(serverMonitoringMode="poll", retryWrites="false")
-        desk.consume("orders", handle)
-        proxy.lose("reply", "delete", times=2)
+        desk.consume("orders", handle, concurrency=1)
         with caplog.at_level(logging.WARNING):
             desk.run()
         assert proxy.lost == 2

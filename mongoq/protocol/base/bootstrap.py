@@ -171,12 +171,17 @@ def ensure_indexes(broker: BrokerContext) -> Flow[None]:
             if exists:
                 yield from _has_indexes(broker)
     if not exists:
-        schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
-        try:
-            yield from retry_until_reply(Command("insert_one", {"document": schema}))
-        except Duplicate:
-            pass  # another process has written it at the same moment
+        yield from write_schema()
     broker.indexed = True
+
+
+def write_schema() -> Flow[None]:
+    """Write the schema document (``insert``); one that is there already stays."""
+    schema = {"_id": SCHEMA_ID, "version": SCHEMA_VERSION, "oldest_reader": OLDEST_READER}
+    try:
+        yield from retry_until_reply(Command("insert_one", {"document": schema}))
+    except Duplicate:
+        pass
 
 
 def _has_indexes(broker: BrokerContext) -> Flow[bool]:

@@ -14,7 +14,7 @@ from typing import Any
 from bson import ObjectId
 
 from mongoq.model.encoding.extended_json import time_text
-from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.bootstrap import ensure_broker_ready, write_schema
 from mongoq.protocol.base.find import find_few, prefix_filter
 from mongoq.protocol.base.retry import retry_until_reply
 from mongoq.protocol.flow import Command, Duplicate, Flow
@@ -73,8 +73,16 @@ class WorkerRecord:
 
 
 def begin(broker: BrokerContext) -> Flow[None]:
-    """Prepare a worker's first command: check the collection, create its indexes, read the server's time."""
+    """Prepare a worker's first command: check the collection and the user's rights, create indexes, read the time.
+
+    A user who may only push could claim items as well, and run them, but not settle them. So each kind of write is
+    tried before, by writes that change nothing (``insert``, ``update``, ``delete``).
+    """
     yield from ensure_broker_ready(broker, write=True)
+    yield from write_schema()
+    unused = {"_id": ObjectId()}
+    yield from retry_until_reply(Command("update_one", {"filter": unused, "update": {"$set": {"seen": None}}}))
+    yield from retry_until_reply(Command("delete_one", {"filter": unused}))
 
 
 def beat(

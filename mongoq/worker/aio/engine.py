@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -223,16 +224,15 @@ class AsyncEngine:
                 raise StageStopped(runner.plan.name, runner.plan.queue.name, None) from runner.failure
 
     async def prepare(self, *checks: Callable[[], Flow[Any]]) -> None:
-        """Run the caller's checks, then prepare the collection; log and wait while no server answers.
+        """Run the caller's checks, which prepare the collection, or prepare it; log and wait while no server answers.
 
         Returns early when the worker is stopped. Errors other than an outage are raised.
         """
         while not self._signals:
             try:
                 await self._broker._run_within(SERVER_WAIT_SECONDS, hello)
-                for check in checks:
+                for check in checks or [partial(heartbeats.begin, self._context)]:
                     await self._broker._run_flow(check())
-                await self._broker._run(heartbeats.begin)
             except Exception as error:
                 pause = self._coordinator.report_error("answer", error) if is_outage(error) else None
                 if pause is None:
