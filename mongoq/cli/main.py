@@ -128,7 +128,7 @@ def _describe_usage(error: click.ClickException) -> str:
 
 def fail(ctx: click.Context, message: str, code: int) -> None:
     """Print an error to stderr, and exit with this code."""
-    click.echo(f"mongoq: {printable(message)}", err=True)
+    click.echo(f"mongoq: {printable(message, indent='  ')}", err=True)
     ctx.exit(code)
 
 

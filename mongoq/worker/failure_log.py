@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mongoq.model.arguments import duration
-from mongoq.model.encoding.error_text import hide_credentials, printable, text_of, trace_of, user_trace_of
+from mongoq.model.encoding.error_text import hide_credentials, one_line, printable, text_of, trace_of, user_trace_of
 from mongoq.model.envelope import error_document, shorten
 from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
@@ -103,7 +103,7 @@ def error_line(error: BaseException | str | None, log_errors: LogErrors = "messa
     With ``"type"``, the type and the place where it was raised, without any text.
     """
     if not isinstance(error, BaseException):
-        return "Retry" if error is None or log_errors == "type" else f"Retry: {_line(error)}"
+        return "Retry" if error is None or log_errors == "type" else f"Retry: {text_line(error)}"
     kind, text = _type_and_text(error)
     if log_errors == "type":
         place = _place_of(error)
@@ -150,11 +150,12 @@ def _type_and_text(error: BaseException) -> tuple[str, str]:
         text = _public_text(error, text)
     except BaseException:  # noqa: S110  # an error class of the user may raise anything when its attributes are read
         pass
-    return failure["type"], _line(text)
+    return text_line(failure["type"]), text_line(text)
 
 
-def _line(text: str) -> str:
-    return shorten(hide_credentials(" ".join(text.split())), MAX_LINE_BYTES)
+def text_line(text: str) -> str:
+    """Return a text of a user in one line of a log, without credentials."""
+    return shorten(hide_credentials(one_line(text)), MAX_LINE_BYTES)
 
 
 def _public_text(error: BaseException, text: str) -> str:

@@ -81,6 +81,59 @@ def test_a_name_of_a_queue_makes_no_line_of_its_own(run: Run, broker: mongoq.Bro
             assert "\\x1b[31m" in result.stderr
 
 
+FORGED = "2026-11-28T10:00:00.000Z INFO    [1] mongoq.audit: 'eve': purge 'orders' (9 items)"
+BREAKS = ("\n", "\r", "\r\n", "\v", "\f", "\x1e", "\x85", "\u2028", "\u2029", "\x1b[1E", "\x9b1E")
+"""Characters by which one program or another begins a new line."""
+FORGERY = "no stock" + "".join(f"{line_break}{FORGED}" for line_break in BREAKS)
+RAISING = f"""
+class Texts(Exception):
+    pass
+
+Texts.__name__ = Texts.__qualname__ = {FORGERY!r}
+
+def refuse(payload):
+    if payload == "dead":
+        return mongoq.Dead({FORGERY!r}[:500])
+    raise (Texts if payload == "class" else ValueError)({FORGERY!r})
+
+def make_refusing(broker: mongoq.Broker):
+    worker = mongoq.Worker(broker)
+    worker.consumer("orders", max_retries=0)(refuse)
+    return worker
+"""
+
+
+def test_an_error_forges_no_line_of_the_log(broker: mongoq.Broker, program_here: RunHere) -> None:
+    broker.queue("orders").push_many(["error", "class", "dead"])
+    ended = program_here("worker", "app:make_refusing", "--drain", more=RAISING)
+    assert len(ended.logged("ValueError: no stock")) == 2, "in the line, and below the traceback"
+    assert ended.logged("declared dead")
+    assert [line for line in ended.log if line.startswith(FORGED[:11])]
+    assert_nothing_forged("\n".join(ended.log))
+
+
+def test_a_failure_forges_no_line_of_a_letter(run: Run, broker: mongoq.Broker, raw: Any) -> None:
+    queue = broker.queue("orders", max_retries=0)
+    queue.push({"key": FORGERY, FORGERY: 1}, headers={"h": FORGERY}, key=FORGERY[:500])
+    item = queue.reserve()
+    assert item is not None
+    queue.bury(item, reason=FORGERY[:500], error=ValueError(FORGERY))
+    raw.update_one({"_id": item.id}, {"$set": {"error.type": FORGERY, "error.traceback": FORGERY, "by": FORGERY}})
+    for arguments in ("show ID", "dead show orders --id ID", "dead list orders", "peek orders.dead"):
+        result = run(*arguments.replace("ID", str(item.id)).split())
+        assert result.exit_code == 0, arguments
+        assert "no stock" in result.stdout
+        assert_nothing_forged(result.output)
+    raw.update_one({"_id": item.id}, {"$set": {"error.at": FORGERY}})
+    assert_nothing_forged(run("show", str(item.id)).output)
+
+
+def assert_nothing_forged(text: str) -> None:
+    """Assert that no line of a text begins with the forged one, whatever begins a line, and that no character moves."""
+    assert not [line for line in text.splitlines() if line.startswith(FORGED)]
+    assert not [character for character in text if not (character.isprintable() or character in "\n\t")]
+
+
 # --- pyproject.toml --------------------------------------------------------------------------------
 
 

@@ -42,6 +42,27 @@ def printed(record: logging.LogRecord) -> str:
     return logging.Formatter("%(levelname)s %(message)s").format(record)
 
 
+def test_no_text_of_a_handler_begins_a_line_or_moves_a_cursor(
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever program prints the records."""
+    hostile = "no stock\n2026-11-28 INFO mongoq.audit: 'eve'\r\v\x85\u2028\x1b[2J\x9b2J\u202e"
+    queue.push_many(["raise", "class", "retry", "dead"])
+
+    async def handle(payload: str) -> Any:
+        if payload == "raise":
+            raise ValueError(hostile)
+        if payload == "class":
+            raise type(hostile, (Exception,), {})
+        return mongoq.Retry(error=hostile) if payload == "retry" else mongoq.Dead(hostile)
+
+    desk.consume("orders", handle, max_retries=0)
+    desk.run()
+    texts = [record.getMessage() for record in caplog.records]
+    assert sum("no stock" in text for text in texts) == 4
+    assert [text for text in texts if not text.isprintable()] == []
+
+
 def test_a_failed_run_is_logged_with_its_error_and_what_comes_next(
     desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

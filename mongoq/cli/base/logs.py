@@ -30,7 +30,7 @@ def configure_logging(level: str, format: str) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as time (UTC), level, process, logger and message; a traceback follows."""
+    """Formats a record as time (UTC), level, process, logger and message; further lines are indented."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(message)s")
@@ -40,8 +40,8 @@ class TextFormatter(logging.Formatter):
         return _time(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a record, without control characters of users that a terminal would obey."""
-        return printable(super().format(record))
+        """Return the text of a record: texts of users in it begin no record, and a terminal does not obey them."""
+        return printable(super().format(record), indent="  ")
 
 
 class JsonFormatter(logging.Formatter):

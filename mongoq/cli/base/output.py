@@ -17,6 +17,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from mongoq.model.encoding.error_text import escape_controls
 from mongoq.model.encoding.extended_json import JSON_OPTIONS, duration_text, time_text
 
 PIPE_WIDTH = 1_000
@@ -192,13 +193,6 @@ def cell(value: Any) -> str:
     return printable(value if isinstance(value, str) else str(value), keep="")
 
 
-def printable(text: str, *, keep: str = "\n\t") -> str:
-    """Replace control characters, such as the escape that begins a command of the terminal, by their codes."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in keep else _code(c) for c in text)
-
-
-def _code(character: str) -> str:
-    number = ord(character)
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+def printable(text: str, *, keep: str = "\n\t", indent: str = "") -> str:
+    """Replace control characters by their codes, and indent what follows a line break that is kept."""
+    return escape_controls(text, keep).replace("\n", f"\n{indent}")

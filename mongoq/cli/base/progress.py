@@ -67,6 +67,6 @@ class Meter:
         now = time.monotonic()
         if not self._is_shown or now - self._drawn_at < REDRAW_SECONDS:
             return
-        self._drawn_at, line = now, printable(text)
+        self._drawn_at, line = now, printable(text, keep="")
         click.echo("\r" + line.ljust(self._width), nl=False, err=True)
         self._width = max(self._width, len(line))

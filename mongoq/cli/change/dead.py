@@ -250,11 +250,13 @@ def _describe(letter: Item[Any], *, is_holding: bool) -> list[str]:
     hops = [f"{hop.queue} ({hop.ended})" for hop in letter.trail]
     facts["trail"] = ", ".join(hops) or None
     lines = [f"{name:<9} {_indent(value)}" for name, value in facts.items() if value is not None]
-    return [*lines, "", str(failure.traceback).rstrip()] if failure is not None and failure.traceback else lines
+    if failure is not None and failure.traceback:
+        lines += ["", f"  {_indent(str(failure.traceback).rstrip(), 2)}"]
+    return lines
 
 
-def _indent(value: Any) -> str:
-    return str(value).replace("\n", f"\n{'':<10}")
+def _indent(value: Any, width: int = 10) -> str:
+    return str(value).replace("\n", f"\n{'':<{width}}")
 
 
 @dead.command(

@@ -144,7 +144,7 @@ def _failure(error: Any) -> Iterator[str]:
         yield f"\nfailure\n{printable(json_text(error))}"
         return
     kind, message = error.get("type") or "error", error.get("message", "")
-    yield f"\nfailure at {printable(str(error.get('at')))}"
+    yield f"\nfailure at {printable(str(error.get('at')), keep='')}"
     if trace := error.get("traceback"):
-        yield printable(str(trace)).rstrip("\n")
-    yield printable(f"{kind}: {message}")
+        yield printable(f"  {trace}".rstrip("\n"), indent="  ")
+    yield printable(f"{kind}: {message}", indent="  ")

@@ -45,7 +45,7 @@ def type_name(error: BaseException) -> str:
 
 
 def _name(text: str) -> str:
-    return plain(text).replace("\0", "\\0") or "(no name)"
+    return escape_controls(plain(text).replace("\0", "\\0")) or "(no name)"
 
 
 def text_of(error: BaseException, limit: int = MAX_TEXT_LENGTH) -> str:
@@ -78,8 +78,25 @@ def _hide_user(rest: str) -> str:
 
 
 def spoken(error: BaseException) -> str:
-    """Return the name of an exception for a log: type and message."""
-    return f"{name_of(error)}: {text_of(error)}"
+    """Return the name of an exception for a log: type and message, in one line."""
+    return one_line(f"{name_of(error)}: {text_of(error)}")
+
+
+def one_line(text: str) -> str:
+    """Return a text in one line: a line break in a text of others could forge a line of the log."""
+    return escape_controls(" ".join(text.split()))
+
+
+def escape_controls(text: str, keep: str = "") -> str:
+    """Replace control characters, such as the escape that begins a command of the terminal, by their codes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else _code(c) for c in text)
+
+
+def _code(character: str) -> str:
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def trace_of(error: BaseException) -> TracebackType | None:

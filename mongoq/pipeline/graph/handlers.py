@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.encoding.error_text import one_line
 
 
 class ImportFailed(Exception):
@@ -71,7 +72,7 @@ def quote_if_odd(name: Any) -> str:
 
 def in_a_line(error: BaseException) -> str:
     """Return the message of an error as one line; a long one is cut."""
-    return f"{' '.join(str(error).split()):.500}"
+    return f"{one_line(str(error)):.500}"
 
 
 def model_name(model: Any) -> str:

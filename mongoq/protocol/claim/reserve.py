@@ -12,6 +12,7 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, PayloadInvalid, ReservationLost
 from mongoq.model.arguments import REASON_BYTES, Duration, duration, wait_seconds
+from mongoq.model.encoding.error_text import one_line
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.envelope import Document, attempts_of, shorten
 from mongoq.model.indexes import CLAIM_ORDER
@@ -288,4 +289,5 @@ def bury_or_raise(
 
 def log_burial(item: Item[Any], invalid: PayloadInvalid) -> None:
     """Log that an item that cannot be decoded is buried."""
-    logger.warning("burying item %s of queue %r: %s", item.id, item.queue, invalid, extra=log_fields(item))
+    words = item.id, item.queue, one_line(str(invalid))
+    logger.warning("burying item %s of queue %r: %s", *words, extra=log_fields(item))

@@ -21,7 +21,7 @@ from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.coordinator import POLL_SECONDS, Coordinator
 from mongoq.worker.executor_aio import AioExecutor
-from mongoq.worker.failure_log import FailureReporter, hide_text
+from mongoq.worker.failure_log import FailureReporter, hide_text, text_line
 from mongoq.worker.handler_call import HandlerCall, HandlerSettlements
 from mongoq.worker.hooks import Hook, add_hooks
 from mongoq.worker.limiter import MAX_PAUSE_SECONDS, Limiter
@@ -222,7 +222,7 @@ class AsyncItemRunner:
                 self._log_dead(item, outcome, time.monotonic() - run.started)
 
     def _log_dead(self, item: Item[Any], outcome: Dead, seconds: float) -> None:
-        reason = outcome.reason if self.coordinator.log_errors == "message" else "Dead"
+        reason = text_line(outcome.reason or "no reason given") if self.coordinator.log_errors == "message" else "Dead"
         words = item.id, self.consumer.title, item.attempts, reason, self.consumer.context.settings.dead
         fields = self._fields(item, duration=seconds)
         logger.warning("item %s of %s was declared dead in run %d: %s; it goes to queue %r", *words, extra=fields)
