@@ -214,6 +214,7 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
         """Run a flow in the transaction of a session, if any; ``reserved`` is the item that it settles."""
         session = self._sessions.choose(session)
         running = self._observed(flow)(self._context, *args, session=session, **options)
-        if session is not None:
-            running = run_within(self._context, session, running, reserved)
-        return await self._run_flow(running)
+        if session is None:
+            return await self._run_flow(running)
+        with self._sessions.calling(session):
+            return await self._run_flow(run_within(self._context, session, running, reserved))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,6 +22,10 @@ ENDED = "the transaction in whose block this task began has ended; await the tas
 _blocks: ContextVar[tuple[Any, ...]] = ContextVar("mongoq_transactions", default=())
 """Sessions of the transactions whose blocks the caller is in, the innermost last. A task inherits them, and may outlive
 them; a new thread has none."""
+
+
+_calls: list[Any] = []
+"""Sessions of the calls that run in transactions at the moment, one for each call; of all brokers."""
 
 
 def find_session(client: Any) -> Any:
@@ -130,6 +136,19 @@ class Sessions:
     def bind(self, session: Any) -> None:
         """Make the calls of the running thread or task, and of the tasks that it starts, a part of the transaction."""
         _blocks.set((*_blocks.get(), session))
+
+    @contextmanager
+    def calling(self, session: Any) -> Iterator[None]:
+        """Let the end of the transaction know that a call runs in it."""
+        _calls.append(session)
+        try:
+            yield
+        finally:
+            _calls.remove(session)
+
+    def has_calls(self, session: Any) -> bool:
+        """Return whether a call runs in the transaction: to commit a part of its commands would break it."""
+        return session in _calls
 
     def leave(self, caller: Any, session: Any = None) -> None:
         """Let the thread or task have another one."""

@@ -215,6 +215,7 @@ class Batches(Runner[QueueContext[M]]):
         """Run a flow in the transaction of a session, if any; ``reserved`` is the item that it settles."""
         session = self._sessions.choose(session)
         running = self._observed(flow)(self._context, *args, session=session, **options)
-        if session is not None:
-            running = run_within(self._context, session, running, reserved)
-        return self._run_flow(running)
+        if session is None:
+            return self._run_flow(running)
+        with self._sessions.calling(session):
+            return self._run_flow(run_within(self._context, session, running, reserved))

@@ -126,14 +126,19 @@ class Transaction(Runner[BrokerContext], Local):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit; or abort after any exception, also after a cancellation or an interrupt."""
+        """Commit; or abort after any exception, also after a cancellation or an interrupt, or if a call still runs."""
+        has_calls = self._sessions.has_calls(self._session)
         try:
             ending = (
                 transaction.commit_transaction(self._session)
-                if error is None
+                if error is None and not has_calls
                 else transaction.abort_transaction(self._session)
             )
             # Shielded: a cancellation of the caller does not stop the commit.
             self._driver.run_shielded(ending)
         finally:
             self._sessions.leave(self._caller, self._session)
+        if error is None and has_calls:
+            raise ArgumentInvalid(
+                "transaction", "a call has not ended, so nothing happens; await the task that made it in the block"
+            )

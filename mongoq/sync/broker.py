@@ -322,7 +322,8 @@ class Broker(Schedules, Local):
 
         Raises:
             TransactionsUnavailable: the server is no replica set; nothing was written.
-            ArgumentInvalid: another transaction of this broker runs in this thread or task.
+            ArgumentInvalid: another transaction of this broker runs in this thread or task; or, at the end of a block,
+                a call of a task still runs in it, and the transaction was aborted.
 
         Errors of the driver are raised unchanged. After one with the label ``TransientTransactionError``, such as a
         write conflict, nothing has happened and the whole may be tried again, as ``run_transaction`` does; after one

@@ -334,6 +334,20 @@ async def test_a_task_that_pushes_while_its_block_ends_pushes_with_it_or_not_at_
         assert [item.payload for item in await queue.peek(999)] == ["warm"]
 
 
+async def test_a_block_that_ends_before_its_calls_commits_nothing(uri: str, database: str) -> None:
+    """Otherwise a part of a call could happen."""
+    async with mongoq.connect_async(uri, database=database) as broker:
+        await broker.bind("news", "a", "b")
+        with pytest.raises(mongoq.ArgumentInvalid, match="await the task"):
+            async with broker.transaction():
+                await broker.queue("a").push("before")
+                task = asyncio.create_task(broker.queue("news").push("all"))
+                await asyncio.sleep(0)  # it begins
+        with pytest.raises(mongoq.ArgumentInvalid, match="has ended"):
+            await task
+        assert (await broker.queue("a").size(), await broker.queue("b").size()) == (0, 0)
+
+
 async def test_a_block_may_end_in_another_task_than_it_began_in(uri: str, database: str) -> None:
     async with mongoq.connect_async(uri, database=database) as broker:
         block = broker.transaction()
