@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mongoq.errors import MongoqError
+from mongoq.model.encoding.error_text import escape_controls
 
 MAX_NAMED_IDS = 10
 """Ids that a message names, at most."""
@@ -125,6 +126,6 @@ def in_short(error: BaseException) -> str:
     frames = [place for place, line in enumerate(lines) if line.lstrip().startswith("Traceback (most recent call")]
     for line in lines[frames[-1] + 1 :] if frames else ():
         if line.strip() and not line.startswith((" ", "\t")):
-            return line.strip()
+            return escape_controls(line.strip())
     texts = (line.strip().removeprefix(": ") for line in lines if not line.startswith(CALLING))
-    return next(filter(None, texts), type(error).__name__)
+    return escape_controls(next(filter(None, texts), type(error).__name__))
