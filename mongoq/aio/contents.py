@@ -98,9 +98,11 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
         return await self._run(blocked_by, id)
 
     async def repair_sequences(self) -> int:
-        """Let items go that wait for one which another program has deleted, and return how many (transactions).
+        """Let sequences go on in order after another program has deleted items or control documents (transactions).
 
-        mongoq itself leaves no sequence without a first item. A crash in between leaves the rest: call it again.
+        Items that wait for one that is gone may be claimed; where more are first than the queue allows, the last ones
+        wait again, but for reserved ones. Returns the number of both. mongoq itself leaves no such sequence. A crash in
+        between leaves the rest: call it again.
         """
         return await self._run(repair_sequences)
 
@@ -114,7 +116,8 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
     async def remove(self, id: Id) -> bool:
         """Delete an item, live or in history, unless a caller holds it; return whether it was deleted (``delete``).
 
-        Its id is forgotten: pushed again, it is a new item.
+        Its id is forgotten: pushed again, it is a new item. One for which others of its sequence wait goes in a
+        transaction, in which the next one follows.
         """
         return await self._run(read.remove, id)
 
@@ -277,7 +280,8 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
 
         Without a limit it is one command, not atomic: a crash of the server leaves the rest. With a limit it is a
         ``find`` of ids and a ``delete`` of them for each 1,000 items: a crash in between leaves the rest as well, and
-        so does a lost reply, whose error is raised. Call it again for the rest.
+        so does a lost reply, whose error is raised. Call it again for the rest. Items for which others of their
+        sequences wait go in transactions of up to 1,000, in which the next ones follow.
 
         Args:
             state: as for ``peek``.

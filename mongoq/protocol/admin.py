@@ -20,11 +20,18 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, FilterInvalid, QueueNotEmpty
 from mongoq.model.arguments import DEAD_SUFFIX, PRIORITIES, Id, count, object_id, queue_name, read_list
 from mongoq.model.indexes import BEGINNING, SEQUENCE_ORDER
-from mongoq.model.sequence import blocked_filter, control_prefix
+from mongoq.model.sequence import HAS_PLACE, blocked_filter
+from mongoq.model.settings import queue_options
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
-from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, IN_USE_UPDATE, ensure_ready
+from mongoq.protocol.base.queue_settings import (
+    CONTROL_PREFIX,
+    COUNTERS_PREFIX,
+    IN_USE_UPDATE,
+    ensure_ready,
+    mark_ordered,
+)
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.coordination.heartbeats import workers
 from mongoq.protocol.coordination.repairs import REPAIR_PREFIX
@@ -41,8 +48,8 @@ from mongoq.protocol.history.pages import (
 from mongoq.protocol.history.read import NOT_RESERVED, Selection, in_state, queues
 from mongoq.protocol.history.search import Progress, count_free, count_range
 from mongoq.protocol.history.stats import IDLE_QUEUE_HORIZON, MAX_CONTROL_DOCUMENTS, flush
-from mongoq.protocol.sequence.delete import HAS_NO_PLACE, delete_in_order, learn_order
-from mongoq.protocol.sequence.hold import release_of_dead_queue
+from mongoq.protocol.sequence.delete import delete_in_order
+from mongoq.protocol.sequence.repair import forget_sequences
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 MAX_DELETED_ITEMS = 1_000
@@ -66,9 +73,9 @@ def purge(
     """Delete items of a state, or live ones that no caller holds, and return how many (``delete``).
 
     With ``until``, items that came after this time stay.
-    A ``find`` looks for items in sequences first. Without a limit there is one ``delete``, or one for each 1,000 ids;
-    with a limit, a ``find`` of ids in queue order and a ``delete`` of them for each 1,000 items. Items in sequences are
-    deleted in transactions of their own. A crash in between leaves the rest.
+    Without a limit there is one ``delete``, or one for each 1,000 ids; with a limit, a ``find`` of ids in queue order
+    and a ``delete`` of them for each 1,000 items. Items that others wait for in their sequences are deleted in
+    transactions, in which the next ones follow. A crash in between leaves the rest.
     """
     failure = failure_filter(stage=stage, reason=reason, error=error)
     if not failure and all(choice is None for choice in (where, limit, ids, until)):
@@ -81,30 +88,26 @@ def purge(
     if until is not None:
         wanted = wanted.without_later(until, context.broker.clock.now())
     groups = _groups(ids, is_filtered=bool(failure) or (where, until) != (None, None))
-    yield from ensure_ready(context, fresh=False)
+    yield from ensure_ready(context)
     try:
-        deleted = yield from _purge_groups(context, state, wanted, groups, room)
+        return (yield from _purge_groups(context, state, wanted, groups, room))
     except Exception as refused:
         if where is not None and is_refused_filter(refused):
             raise FilterInvalid("where", f"the server refuses it: {refusal(refused)}") from refused
         raise
-    if deleted and state != "processed":
-        yield from release_of_dead_queue(context.broker, context.name)
-    return deleted
 
 
 def _purge_groups(
     context: QueueContext[Any], state: Selection, wanted: Range, groups: Sequence[Mapping[str, Any]], room: float
 ) -> Flow[int]:
-    is_ordered = yield from learn_order(context)
     purge_blocked = partial(_purge_blocked, context, wanted.where, groups)
     if state == "blocked":
-        return (yield from purge_blocked(room)) if is_ordered else 0
-    has_blocked, is_limited = is_ordered and state is None, room < math.inf
+        return (yield from purge_blocked(room))
+    is_live, is_limited = state is None, room < math.inf
     # With a limit the first ones of their sequences go first; the next ones follow, and go as well.
-    deleted = (yield from purge_blocked(room)) if has_blocked and not is_limited else 0
-    deleted += yield from _purge_free(context, wanted, groups, room, is_live=state is None)
-    if has_blocked and is_limited:
+    deleted = (yield from purge_blocked(room)) if is_live and not is_limited else 0
+    deleted += yield from _purge_free(context, wanted, groups, room, is_live=is_live)
+    if is_live and is_limited:
         deleted += yield from purge_blocked(room - deleted)
     return deleted
 
@@ -155,7 +158,7 @@ def _groups(ids: Any, *, is_filtered: bool) -> list[Mapping[str, Any]]:
 
 def _purge_page(context: QueueContext[Any], wanted: Range, room: float) -> Flow[int]:
     if room == math.inf:
-        return (yield from _delete(context, wanted.filter(context.name)))
+        return (yield from delete_in_order(context, wanted.filter(context.name)))
     deleted, rest = 0, wanted
     while deleted < room:
         size = int(min(MAX_DELETED_ITEMS, room - deleted))
@@ -165,16 +168,10 @@ def _purge_page(context: QueueContext[Any], wanted: Range, room: float) -> Flow[
             break
         # An item may have been claimed, moved or settled since it was read, so the delete repeats the whole filter.
         named = wanted.narrow({"_id": {"$in": [document["_id"] for document in page]}})
-        deleted += yield from _delete(context, named.filter(context.name))
+        deleted += yield from delete_in_order(context, named.filter(context.name))
         # Go on after the last item: from the beginning, the server would walk over the index entries just deleted.
         rest = replace(rest, after=page[-1])
     return deleted
-
-
-def _delete(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[int]:
-    if context.state.ordered:
-        return (yield from delete_in_order(context, filter))
-    return (yield from delete_many({"$and": [filter, HAS_NO_PLACE]}))
 
 
 def _purge_blocked(
@@ -198,15 +195,18 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
     """Delete all stored data of a queue, and return the number of live items among it (``find``, ``delete``).
 
     Items are deleted first and settings last. A call that was cut short therefore leaves a queue that keeps its
-    settings.
+    settings. The control document of each sequence goes in a transaction that finds no item of it: an item that was
+    pushed meanwhile stays, and is the first of its sequence.
     """
     queue = queue_name(name)
     if not isinstance(force, bool):
         raise ArgumentInvalid("force", f"True or False, not {force!r:.60}")
     yield from ensure_broker_ready(broker, write=True)
     live, deleted = {"$or": [in_state(queue, None, BEGINNING), blocked_filter(queue)]}, 0
+    context = QueueContext(broker, queue_options(queue), broker.untyped)
     if force:
-        deleted = yield from delete_many(live)
+        context.state.ordered = False  # settings that were read a while ago decide nothing
+        deleted = yield from delete_in_order(context, in_state(queue, None, BEGINNING), blocked=True)
     elif (yield from find_one(broker, live, {"_id": 1})) is not None:
         number: int = yield from Command("count_documents", {"filter": live})
         raise QueueNotEmpty(queue, max(number, 1))
@@ -215,11 +215,12 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
     yield from flush(broker)
     marks = [f"{END_PREFIX}{priority}:{queue}" for priority in PRIORITIES]
     named = {"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, REPAIR_PREFIX + queue, CONTROL_PREFIX + queue]}}
-    sequences = {**prefix_filter(control_prefix(queue)), "queue": queue}
-    yield from delete_many({"$or": [named, sequences]})
+    yield from forget_sequences(broker, queue)
+    yield from delete_many(named)
     _forget(broker, queue)
-    if deleted:
-        yield from release_of_dead_queue(broker, queue)
+    if (yield from find_one(broker, {"q": queue, "place": HAS_PLACE}, {"_id": 1})) is not None:
+        # It was pushed meanwhile, by a process that relied on the mark which has just gone.
+        yield from mark_ordered(context, joined=False)
     return deleted
 
 

@@ -40,7 +40,7 @@ from mongoq.protocol.history.pages import BoundedCount
 from mongoq.protocol.history.read import count_states, counts_of, find_queues
 from mongoq.protocol.push.insert import check_key, live_filter
 from mongoq.protocol.sequence.hold import HELD_PER_PAGE, find_held, find_letters
-from mongoq.protocol.sequence.repair import find_incomplete, read_heads
+from mongoq.protocol.sequence.repair import find_miscounted, find_uncounted, read_heads
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 __all__ = [
@@ -522,12 +522,13 @@ def count_held(broker: BrokerContext) -> Flow[dict[str, BoundedCount]]:
 
 
 def find_stuck(broker: BrokerContext) -> Flow[dict[str, BoundedCount]]:
-    """Count the sequences of each queue that lack a first item, among the first 1,000 sequences of each queue."""
+    """Count the sequences of each queue that need a repair, among the first 1,000 sequences of each queue."""
     yield from ensure_broker_ready(broker, write=False)
     stuck: dict[str, BoundedCount] = {}
     for name in (yield from _find_ordered(broker)):
-        incomplete, after = yield from find_incomplete(broker, name)
-        stuck[name] = BoundedCount(len(incomplete), after is None)
+        miscounted, after = yield from find_miscounted(broker, name)
+        uncounted, after_sequence = yield from find_uncounted(broker, name)
+        stuck[name] = BoundedCount(len({*miscounted, *uncounted}), after is after_sequence is None)
     return stuck
 
 

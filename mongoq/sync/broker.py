@@ -244,8 +244,9 @@ class Broker(Schedules, Local):
         still has a handle with options stores them again, at its next claim or within an hour.
 
         One ``find``, and ``delete`` of the live items (with ``force``), of the history, and of the control documents,
-        in this order. A crash in between leaves the later parts: call it again. A call for a queue that does not exist,
-        or a second call, does nothing. An item that is pushed meanwhile stays.
+        in this order; what belongs to sequences goes in transactions. A crash in between leaves the later parts: call
+        it again. A call for a queue that does not exist, or a second call, does nothing. An item that is pushed
+        meanwhile stays.
 
         Args:
             name: the queue.

@@ -87,11 +87,15 @@ def test_sequences_without_a_first_item_are_a_problem(examine: Examine, broker: 
     orders = broker.queue("orders")
     assert examine()[1]["sequences"]["detail"] == "no queue has any"
     first, *_ = orders.push_many(range(3), sequence="a")
-    assert examine()[1]["sequences"]["detail"] == "each has its first item"
+    assert examine()[1]["sequences"]["detail"] == "each is in order"
     raw.delete_one({"_id": first})
     code, findings = examine()
     assert (code, findings["sequences"]["state"]) == (1, "problem")
-    assert findings["sequences"]["detail"] == "the first items of sequences are gone in orders (1 sequence)"
+    assert findings["sequences"]["detail"] == "sequences are blocked, or out of order, in orders (1 sequence)"
+    orders.repair_sequences()
+    assert examine()[1]["sequences"]["state"] == "ok"
+    raw.delete_one({"_id": {"$regex": "^sequence:"}})
+    assert examine()[1]["sequences"]["state"] == "problem"
     orders.repair_sequences()
     assert examine()[1]["sequences"]["state"] == "ok"
 

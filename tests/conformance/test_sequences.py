@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -444,6 +445,54 @@ async def test_a_repair_lets_the_items_behind_a_deleted_one_go(shell: Shell) -> 
     assert_consistent(shell)
     assert await queue.repair_sequences() == 0
     assert sorted(await drain(shell)) == [2, 3, 5, 6]
+
+
+async def test_a_repair_lets_one_item_go_where_two_were_the_first(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2)
+    shell.raw.delete_many({"_id": {"$regex": "^sequence:"}})
+    await fill(shell, 3, 4)
+    assert [item.payload for item in await queue.peek(9)] == [1, 3]
+    assert await queue.repair_sequences() == 1
+    assert [item.payload for item in await queue.peek(9)] == [1]
+    assert await queue.repair_sequences() == 0
+    assert sorted([payload async for payload in _one_at_a_time(queue)]) == [1, 2, 3, 4]
+    assert controls(shell) == []
+
+
+async def test_a_repair_takes_no_item_from_its_holder(shell: Shell) -> None:
+    queue = shell.queue()
+    await fill(shell, 1, 2)
+    shell.raw.delete_many({"_id": {"$regex": "^sequence:"}})
+    await fill(shell, 3, 4)
+    held = await queue.reserve_many(2)
+    assert await queue.repair_sequences() == 0
+    assert controls(shell) == [("a", 2)]
+    await queue.commit(held[0])
+    assert await queue.reserve() is None
+    await queue.commit(held[1])
+    assert sorted([payload async for payload in _one_at_a_time(queue)]) == [2, 4]
+    assert controls(shell) == []
+
+
+async def test_a_repair_counts_a_sequence_without_a_control_document(shell: Shell) -> None:
+    queue = shell.queue()
+    for number in range(3):
+        await fill(shell, 1, 2, 3, sequence=f"s{number}")
+    shell.raw.delete_many({"_id": {"$regex": "^sequence:"}})
+    shell.raw.delete_one({"sequence": "s1", "place": 0})
+    assert await queue.repair_sequences() == 1
+    for number in range(3):
+        await fill(shell, 4, sequence=f"s{number}")
+    assert_consistent(shell)
+    assert sorted(item.payload for item in await queue.peek(9)) == [1, 1, 2]
+
+
+async def _one_at_a_time(queue: Any) -> AsyncIterator[Any]:
+    while items := await queue.reserve_many(9):
+        assert len(items) == 1
+        yield items[0].payload
+        await queue.commit(items[0])
 
 
 # --- bad input -----------------------------------------------------------------------------------

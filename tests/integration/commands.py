@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +12,14 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 import mongoq
 
-__all__ = ["Commands", "Plan", "explain", "failing", "listened_to"]
+__all__ = ["Commands", "Killed", "Plan", "explain", "failing", "listened_to"]
 
 Hook = Callable[[str, Mapping[str, Any]], Any]
 OF_SESSIONS = {"lsid", "txnNumber", "$clusterTime", "$db", "writeConcern", "readConcern", "autocommit"}
+
+
+class Killed(BaseException):
+    """The end of a process in the middle of a call. No client catches it, nor does it send anything after it."""
 
 
 class Commands(CommandListener):
@@ -45,6 +50,28 @@ class Commands(CommandListener):
 
     def failed(self, event: CommandFailedEvent) -> None:
         self._bodies.pop(event.request_id, None)
+
+    @contextmanager
+    def killed_before(self, client: MongoClient[Any], number: int) -> Iterator[None]:
+        """Let the calls of this thread die before their command of that number, as in a process that is killed.
+
+        Another client ends the transaction that they leave; the server would do so by itself, a minute later.
+        """
+        caller, left = threading.get_ident(), number
+
+        def die(name: str, body: Mapping[str, Any]) -> None:
+            nonlocal left
+            if threading.get_ident() == caller:
+                left -= 1
+                if left <= 0:
+                    raise Killed
+
+        self.before = die
+        try:
+            yield
+        finally:
+            self.before = None
+            client.admin.command("killSessions", [command["lsid"] for command in self.sent if "lsid" in command])
 
     def names(self) -> list[str]:
         return [next(iter(command)) for command in self.sent]

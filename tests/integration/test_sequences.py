@@ -17,7 +17,7 @@ from pymongo import MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
-from tests.integration.commands import Commands, explain, listened_to
+from tests.integration.commands import Commands, Killed, explain, listened_to
 from tests.proxy import Proxy
 from tests.waiting import PATIENCE, until
 
@@ -306,6 +306,122 @@ def test_a_commit_with_a_lost_message_lets_one_item_follow(
     assert [item.payload for item in following] == [2] * items
 
 
+# --- killed between two commands, or overtaken ---------------------------------------------------
+
+
+def check_holds(raw: Any) -> None:
+    """Check that the letters which hold sequences are there, and that control documents count them and the heads."""
+    for document in raw.find({"_id": {"$regex": "^sequence:"}}):
+        held = [entry["id"] for entry in document.get("held", [])]
+        assert raw.count_documents({"_id": {"$in": held}, "when": {"$exists": True}}) == len(held)
+        heads = {"q": document["queue"], "sequence": document["sequence"], "when": {"$exists": True}}
+        assert document["open"] == len(held) + raw.count_documents(heads)
+
+
+class Intruder:
+    """Pushes two items before one command of another process, unless that would wait for what it has written."""
+
+    def __init__(self, queue: mongoq.Queue[Any], number: int) -> None:
+        self._queue = queue
+        self.left = number
+        self._is_locked = False
+
+    def __call__(self, name: str, body: Any) -> None:
+        self._is_locked = self._is_locked and "autocommit" in body and "startTransaction" not in body
+        if not self._is_locked:
+            self.left -= 1
+            if not self.left:
+                self._queue.push(1, sequence="a")
+                self._queue.push(2, sequence="a")
+        self._is_locked |= "autocommit" in body and name in ("delete", "update", "insert")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_pushes_beside_a_drop_leave_whole_sequences(
+    uri: str, raw: Any, database: str, broker: mongoq.Broker, force: bool
+) -> None:
+    """Before each command of the drop in turn, another process pushes."""
+    step, is_over = 0, False
+    while not is_over:
+        step += 1
+        queue = broker.queue(f"orders{step}")
+        if force:
+            queue.push_many([0, 0], sequence="a")
+        with listened_to(uri, database) as (dropping, commands):
+            dropping.queues()
+            commands.before = intruder = Intruder(queue, step)
+            try:
+                dropping.drop_queue(queue.name, force=force)
+            except mongoq.QueueNotEmpty:
+                assert not force
+            commands.before = None
+        is_over = intruder.left > 0
+        check(raw, queue.name)
+        queue.push_many([3, 4], sequence="a")
+        check(raw, queue.name)
+        assert drain(queue) in ([0, 0, 1, 2, 3, 4], [1, 2, 3, 4], [2, 3, 4], [3, 4])
+        check(raw, queue.name)
+
+
+def drain(queue: mongoq.Queue[Any]) -> list[Any]:
+    payloads: list[Any] = []
+    while (item := queue.pop()) is not None:
+        payloads.append(item.payload)
+    return payloads
+
+
+def pop_into_history(queue: mongoq.Queue[Any]) -> None:
+    queue.configure(history=60)
+    queue.pop()
+
+
+TAKEN: dict[str, Callable[[mongoq.Broker], Any]] = {
+    "remove": lambda broker: broker.queue("orders").dead.remove(broker.queue("orders").dead.peek()[0].id),
+    "purge": lambda broker: broker.queue("orders").dead.purge(),
+    "purge some": lambda broker: broker.queue("orders").dead.purge(limit=1),
+    "purge by reason": lambda broker: broker.queue("orders").dead.purge(reason="x"),
+    "pop": lambda broker: broker.queue("orders").dead.pop(),
+    "pop into history": lambda broker: pop_into_history(broker.queue("orders").dead),
+    "replay elsewhere": lambda broker: broker.queue("orders").dead.replay(to="elsewhere"),
+    "drop the dead queue": lambda broker: broker.drop_queue("orders.dead", force=True),
+    "drop the queue": lambda broker: broker.drop_queue("orders", force=True),
+    "pop a first item": lambda broker: broker.queue("free").pop(),
+    "pop a first item into history": lambda broker: pop_into_history(broker.queue("free")),
+}
+
+
+@pytest.mark.parametrize("how", TAKEN)
+def test_a_process_that_is_killed_while_it_takes_items_away_blocks_no_sequence(
+    uri: str, raw: Any, database: str, broker: mongoq.Broker, how: str
+) -> None:
+    """It is killed before each of its commands in turn; nobody repairs what it has left."""
+    queue, free = broker.queue("orders", on_dead="hold"), broker.queue("free")
+    step, is_killed = 0, True
+    while is_killed:
+        step, is_killed = step + 1, False
+        with listened_to(uri, database) as (dying, commands):
+            for name in ("orders", "orders.dead", "free"):
+                dying.queue(name).pop()  # it reads the settings, and hears of no sequence
+            queue.push_many([1, 2], sequence="a")
+            free.push_many([3, 4], sequence="a")
+            held = queue.reserve()
+            assert held is not None
+            queue.bury(held, reason="x")
+            with commands.killed_before(raw.database.client, step):
+                try:
+                    TAKEN[how](dying)
+                except Killed:
+                    is_killed = True
+        check_holds(raw)
+        queue.dead.purge()
+        assert drain(queue) in ([[2], []] if how == "drop the queue" else [[2]])
+        assert drain(free) in ([3, 4], [4])
+        assert raw.count_documents({"q": {"$in": ["orders", "free"]}, "when": {"$exists": True}}) == 0
+        assert raw.count_documents({"_id": {"$regex": "^sequence:"}, "queue": {"$ne": "elsewhere"}}) == 0
+        for name in ("orders", "orders.dead", "free"):
+            broker.drop_queue(name)
+
+
 # --- transactions of the caller ------------------------------------------------------------------
 
 
@@ -406,10 +522,11 @@ def test_a_queue_without_sequences_hears_nothing_of_them(listened: tuple[Command
         assert commands.sent, name
         for command in commands.sent:
             assert "autocommit" not in command, name
-            # Deletions look for places, since another process may just have pushed the first item with one. And what
-            # is deleted may be a dead letter that holds the sequence of another queue.
+            # What is taken away may have a place: another process may just have pushed the first item with one. And
+            # it may be a dead letter that holds the sequence of another queue.
             text = str(command)
-            assert ("sequence" not in text and "place" not in text) or name in ("remove", "purge")
+            assert "'sequence" not in text
+            assert "place" not in text or name in ("pop", "remove", "purge")
 
 
 def test_items_without_a_sequence_are_settled_without_a_transaction_beside_others(

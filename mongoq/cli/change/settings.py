@@ -238,11 +238,11 @@ def _values(settings: QueueSettings) -> dict[str, Any]:
     return {k: v.total_seconds() if isinstance(v, timedelta) else v for k, v in values.items()}
 
 
-@click.command("repair-sequences", short_help="Let sequences go on whose first item is gone.")
+@click.command("repair-sequences", short_help="Let sequences go on in order after changes by other programs.")
 @click.argument("queue", type=QUEUE)
 @with_broker
 def repair_sequences(*, queue: str, broker: Broker, output: Output) -> None:
-    """Let the next items of the sequences of QUEUE go, where another program has deleted the ones before them.
+    """Let the sequences of QUEUE go on in order, where another program has deleted items or control documents.
 
     mongoq itself leaves no such sequence. A worker of the queue does the same, within some minutes.
     """
@@ -250,6 +250,6 @@ def repair_sequences(*, queue: str, broker: Broker, output: Output) -> None:
     if output.as_json:
         output.document({"queue": queue, "promoted": number})
     elif number:
-        output.line(f"{amount(number)} of {queue} may be claimed now")
+        output.line(f"{amount(number)} of {queue} may be claimed now, or must wait again")
     else:
-        output.line(f"no sequence of {queue} lacks its first item")
+        output.line(f"the sequences of {queue} are in order")

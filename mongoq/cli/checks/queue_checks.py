@@ -87,15 +87,15 @@ def _explain(queue: QueueInsight) -> str:
 
 
 def check_sequences(stuck: Mapping[str, BoundedCount]) -> Finding:
-    """Check that the sequences of each queue have first items, without which their other items wait for ever."""
+    """Check that each sequence has its first item, and no more: others wait for ever, or run beside each other."""
     names = _list(f"{name} ({amount(number, 'sequence')})" for name, number in stuck.items() if number.number)
     if names:
-        advice = "another program may have deleted items; mongoq repair-sequences QUEUE lets the next ones go"
-        return Finding.problem(f"the first items of sequences are gone in {names}", advice)
+        advice = "another program may have deleted documents; mongoq repair-sequences QUEUE lets them go on in order"
+        return Finding.problem(f"sequences are blocked, or out of order, in {names}", advice)
     if not stuck:
         return Finding.fine("no queue has any")
     is_all = all(number.exact for number in stuck.values())
-    return Finding.fine("each has its first item" if is_all else "the first 1,000 of each queue have their first items")
+    return Finding.fine("each is in order" if is_all else "the first 1,000 of each queue are in order")
 
 
 def check_held(held: Mapping[str, BoundedCount]) -> Finding:

@@ -15,6 +15,7 @@ from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import CLAIM_ORDER
 from mongoq.model.log_fields import log_fields
+from mongoq.protocol.base.queue_settings import refresh_settings
 from mongoq.protocol.flow import Command, Duplicate, Flow, has_matched
 from mongoq.protocol.sequence.control import run_atomic
 from mongoq.protocol.sequence.hold import Letter, hold
@@ -97,6 +98,8 @@ def restore_command(
 
 def _remove_first(context: QueueContext[Any], filter: Mapping[str, Any], reason: str) -> Flow[bool]:
     """Bury or postpone the first document that matches, and return whether there is one (``findAndModify``)."""
+    if not context.state.ordered:  # this process may not have heard yet of the queue's first sequence
+        yield from refresh_settings(context)
     fields, unset_fields = _removal(context, reason)
     update = {"$set": fields, "$unset": dict.fromkeys(unset_fields, "")}
     projection = {"_id": 1, "sequence": 1, "place": 1} if context.state.ordered else {"_id": 1}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from bson import ObjectId
 from bson.errors import InvalidBSON
 
-from mongoq.errors import PayloadInvalid
+from mongoq.errors import PayloadInvalid, TransactionsUnavailable
 from mongoq.model.encoding.ids import new_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.envelope import Document, attempts_of, expiry
@@ -36,10 +36,9 @@ from mongoq.protocol.claim.reserve import (
 from mongoq.protocol.flow import Command, Duplicate, Flow, Refused, ReplyLost, Unreadable
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
 from mongoq.protocol.sequence.control import run_atomic
-from mongoq.protocol.sequence.hold import Letter, hold, release_gone
+from mongoq.protocol.sequence.hold import Letter, hold, release
 from mongoq.protocol.sequence.leave import leave
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
-from mongoq.protocol.sequence.repair import lacks_head
 from mongoq.protocol.settle import bury, settle
 from mongoq.protocol.state.context import QueueContext
 
@@ -83,8 +82,6 @@ def pop(context: QueueContext[M], *, on_invalid: OnInvalid) -> Flow[Item[M] | No
     check_on_invalid(on_invalid)
     yield from ensure_ready(context)
     while popped := (yield from claim_first(context, partial(_take_in_order, context, on_invalid))):
-        if "origin" in popped.before:
-            yield from _end_hold(context, popped.before)
         outcome = popped.outcome or _judge(context, popped)
         if isinstance(outcome, Item):
             context.count("get")
@@ -135,19 +132,20 @@ def _settle_unfit(context: QueueContext[Any], popped: _Popped, unfit: _Unfit, on
 
 
 def _take_in_order(context: QueueContext[Any], on_invalid: OnInvalid) -> Flow[_Popped | None]:
-    """Settle the head of the queue; in a queue with sequences in a transaction, in which the next item follows."""
-    if context.state.ordered and not context.broker.serverless:
-        return _take_in_transaction(context, on_invalid)
-    return _take(context, on_invalid)
+    """Settle the head of the queue; one that others wait for in a transaction, in which the next item follows.
 
-
-def _end_hold(context: QueueContext[Any], before: Document) -> Flow[None]:
-    """Let a sequence go on that a popped letter held, if it did, in a transaction of its own.
-
-    A crash between the pop and this leaves the sequence to its repair.
+    A process that has not heard of such items sends one command without a transaction, which refuses them.
     """
-    if (target := held_target(before)) is not None:
-        yield from release_gone(context.broker, [target])
+    if not context.state.ordered and not context.broker.serverless:
+        try:
+            return (yield from _take(context))
+        except Refused as refused:
+            yield from refresh_settings(context)  # they say whether a letter is to hold the sequence
+            try:
+                return (yield from _take_in_transaction(context, on_invalid))
+            except TransactionsUnavailable:  # so it was refused for another reason
+                raise refused from None
+    return (yield from _take_in_transaction(context, on_invalid))
 
 
 def _take_in_transaction(context: QueueContext[Any], on_invalid: OnInvalid) -> Flow[_Popped | None]:
@@ -161,43 +159,22 @@ def _take_in_transaction(context: QueueContext[Any], on_invalid: OnInvalid) -> F
 def _take_and_promote(
     context: QueueContext[Any], on_invalid: OnInvalid
 ) -> Flow[tuple[_Popped | _UnreadableBuried | None, list[Promoted]]]:
+    """Settle the head of the queue, and let the next item follow; a letter that is popped holds nothing any more."""
+    popped: _Popped | _UnreadableBuried | None
+    promoted: list[Promoted] = []
     try:
-        popped = yield from _take(context, on_invalid, joined=True)
+        popped = yield from _take(context, joined=True)
     except _UnreadableBuried as unreadable:
-        if context.settings.dead is None:
-            return unreadable, []
-        return unreadable, (yield from foreign.hold_or_leave(context, unreadable.before["_id"], unreadable.before))
-    if popped is None:
-        return None, []
-    return (yield from _let_follow(context, popped, on_invalid))
-
-
-def _follow_later(context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid) -> Flow[_Popped]:
-    """Let the next item of a sequence follow in a transaction of its own, after a pop without one.
-
-    This process had not heard yet of the queue's first sequence. A crash in between leaves a sequence that
-    ``repair_sequences`` mends.
-    """
-    yield from refresh_settings(context)
-    context.state.ordered = True
-    attempt = partial(_let_follow_after, context, popped, on_invalid)
-    popped, promoted = yield from run_atomic(context.broker, attempt)
-    record_promoted(context.broker, promoted)
-    return popped
-
-
-def _let_follow_after(
-    context: QueueContext[Any], popped: _Popped, on_invalid: OnInvalid
-) -> Flow[tuple[_Popped, list[Promoted]]]:
-    """Take the place from what a pop has left in history, if anything, and let the next item follow.
-
-    A repair may have found in the meantime that the first item is gone, and has let the next one follow.
-    """
-    left = {"_id": popped.before["_id"], "settled": popped.token}
-    yield from Command("update_one", {"filter": left, "update": {"$unset": {"place": ""}}})
-    if not (yield from lacks_head(context, popped.before.get("sequence"))):
-        return popped, []
-    return (yield from _let_follow(context, popped, on_invalid))
+        popped = unreadable
+        if context.settings.dead is not None:
+            promoted = yield from foreign.hold_or_leave(context, popped.before["_id"], popped.before)
+    else:
+        if popped is None:
+            return None, []
+        popped, promoted = yield from _let_follow(context, popped, on_invalid)
+    if (target := held_target(popped.before)) is not None:
+        promoted += yield from release(context.broker, [target])
+    return popped, promoted
 
 
 def _let_follow(
@@ -225,8 +202,10 @@ class _UnreadableBuried(Unreadable):
         self.before = before
 
 
-def _take(context: QueueContext[Any], on_invalid: OnInvalid, *, joined: bool = False) -> Flow[_Popped | None]:
+def _take(context: QueueContext[Any], *, joined: bool = False) -> Flow[_Popped | None]:
     """Settle the head of the queue in one command, with or without a remembered id.
+
+    Outside a transaction (``joined``) it raises ``Refused`` for an item that others may wait for.
 
     An item with a remembered id must never be gone without its stub: a push of the same id would create it again. One
     command cannot delete some items and update others, so the delete refuses items with remembered ids, and an update
@@ -238,14 +217,14 @@ def _take(context: QueueContext[Any], on_invalid: OnInvalid, *, joined: bool = F
     marks = {"processed": now, "expires": now + (history or ZERO_TIME), "settled": token}
     # Once a remembered id was met, more are likely: the update is then sent first for a while.
     # In a transaction it is always the update: a refused delete would end the transaction.
-    updates = context.broker.serverless or state.ordered or time.monotonic() < state.remembers_until
+    updates = joined or time.monotonic() < state.remembers_until
     while True:
-        command = _pop_command(context, start.filter, marks, history, updates=updates)
+        command = _pop_command(context, start.filter, marks, history, updates=updates, joined=joined)
         try:
             before = (yield command) if history is None else (yield from _take_into_history(context, command, marks))
             break
         except Refused:
-            # Most likely the head has a remembered id; the update takes it.
+            # The head may have a remembered id; the update takes it.
             if updates:
                 raise
             updates = True
@@ -260,10 +239,7 @@ def _take(context: QueueContext[Any], on_invalid: OnInvalid, *, joined: bool = F
         yield from _delete_stub(context, before, marks, history)
     attempts, by = attempts_of(before) + 1, str(context.broker.identity)
     popped = {**before, "reserved": False, "token": None, "attempts": attempts, "by": by, "processed": now}
-    taken = _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
-    if "place" in before and not joined:
-        return (yield from _follow_later(context, taken, on_invalid))
-    return taken
+    return _Popped(before, context.raw_item(popped, now, due=before["when"]), token)
 
 
 def _pop_command(
@@ -273,18 +249,23 @@ def _pop_command(
     history: timedelta | None,
     *,
     updates: bool,
+    joined: bool,
 ) -> Command[Any]:
     """Return the command that removes the head from the queue.
 
     It ``updates`` the item, which leaves history or a stub for as long as its id is remembered. Otherwise it refuses an
-    item with a remembered id. A lost reply loses the item of a queue without history, as "at most once" allows. The
-    reply stays undecoded bytes, so that a document that cannot be decoded is not lost.
+    item with a remembered id. Outside a transaction it refuses one with a place in a sequence, and a letter that has
+    died with one. A lost reply loses the item of a queue without history, as "at most once" allows. The reply stays
+    undecoded bytes, so that a document that cannot be decoded is not lost.
     """
     token, now, opened = marks["settled"], marks["processed"], context.broker.encoding.read_reply
-    if not updates:
+    refused: list[dict[str, Any]] = [] if updates else [{"$gt": ["$once", now]}]
+    if not joined:
+        refused += ({"$ne": [{"$type": field}, "missing"]} for field in ("$place", "$origin.place"))
+    if refused:
         # True, or an error; a filter that is false would pass over the head and take a later item. It costs nothing
         # that can be measured: 1.21 ms for a pop with it, 1.22 ms without (MongoDB 6.0.5).
-        filter = {**filter, "$expr": {"$divide": [1, {"$cond": [{"$gt": ["$once", now]}, 0, 1]}]}}
+        filter = {**filter, "$expr": {"$divide": [1, {"$cond": [{"$or": refused}, 0, 1]}]}}
     arguments: dict[str, Any] = {"filter": filter, "sort": CLAIM_ORDER}
     if history is not None:
         marks = {**marks, "by": str(context.broker.identity)}
@@ -314,7 +295,7 @@ def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps:
 
     As history it ``keeps`` the payload.
     """
-    drops = () if keeps else settle.STUB_DROPPED_FIELDS
+    drops = ("place", *(() if keeps else settle.STUB_DROPPED_FIELDS))
     if context.broker.serverless:
         # mongomock runs no pipelines; ``_delete_stub`` corrects the date.
         longest = {**marks, "expires": marks["expires"] + DEFAULT_REMEMBER}
@@ -323,8 +304,7 @@ def _lasting_update(context: QueueContext[Any], marks: dict[str, Any], *, keeps:
     fields["expires"] = {"$max": [marks["expires"], {"$cond": [IS_REMEMBERED, "$once", None]}]}
     if keeps:
         fields["attempts"] = {"$add": [{"$ifNull": ["$attempts", 0]}, 1]}
-    place = ("place",) if context.state.ordered else ()
-    return [{"$set": fields}, {"$unset": ["when", "token", *place, *drops]}]
+    return [{"$set": fields}, {"$unset": ["when", "token", *drops]}]
 
 
 def _undo_command(context: QueueContext[Any], before: Document, now: datetime, token: ObjectId) -> Command[Any]:

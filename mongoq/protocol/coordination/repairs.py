@@ -9,7 +9,7 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.coordination.document_lease import DocumentLease, ForeignLease, take_lease, write_under_lease
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.sequence.hold import release_all
-from mongoq.protocol.sequence.repair import find_incomplete, repair_all
+from mongoq.protocol.sequence.repair import find_miscounted, find_uncounted, repair_all
 from mongoq.protocol.state.context import QueueContext
 
 REPAIR_PREFIX = "repair:"
@@ -21,12 +21,12 @@ REPAIR_EXPIRY = timedelta(days=1)
 
 
 def repair_in_turn(context: QueueContext[Any]) -> Flow[int]:
-    """Look at held sequences and the next 1,000 others, repair them, and return how many items were promoted.
+    """Look at held sequences and the next 1,000 others, repair them, and return how many items go, or wait, by that.
 
     Workers call it for their queues. It does nothing for a queue without sequences, nor within a minute after another
-    process has done it: that one holds a lease (``findAndModify``), which is left to end. The look is a ``find`` and
-    an ``aggregate``, whose place is written under the lease (``update``). A crash in between leaves the rest of these
-    sequences for the next round.
+    process has done it: that one holds a lease (``findAndModify``), which is left to end. The look is two ``find`` and
+    two ``aggregate``, whose places are written under the lease (``update``). A crash in between leaves the rest of
+    these sequences for the next round.
     """
     yield from ensure_ready(context)
     if not context.state.ordered:
@@ -37,10 +37,12 @@ def repair_in_turn(context: QueueContext[Any]) -> Flow[int]:
     if isinstance(taken, ForeignLease):
         return 0
     token, document = taken
-    after = document.get("after")
-    incomplete, following = yield from find_incomplete(broker, context.name, after if isinstance(after, str) else "")
     number = yield from release_all(broker, context.name)
-    number += yield from repair_all(context, incomplete)
-    lease = DocumentLease(id, token, REPAIR_INTERVAL)
-    yield from write_under_lease(broker, lease, {"$set": {"after": following or "", "expires": expires}})
+    looked: dict[str, Any] = {"expires": expires}
+    for field, find in (("after", find_miscounted), ("after_sequence", find_uncounted)):
+        after = document.get(field)
+        sequences, following = yield from find(broker, context.name, after if isinstance(after, str) else "")
+        number += yield from repair_all(broker, context.name, sequences)
+        looked[field] = following or ""
+    yield from write_under_lease(broker, DocumentLease(id, token, REPAIR_INTERVAL), {"$set": looked})
     return number

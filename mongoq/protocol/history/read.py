@@ -7,21 +7,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar, get_args
 
-from bson import ObjectId
-
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import Id, count, object_id
 from mongoq.model.encoding.unreadable import UnreadableDocument
 from mongoq.model.indexes import BEGINNING, CLAIM_ORDER, HISTORY_ORDER, SEQUENCE_ORDER
 from mongoq.model.item import Item, State
-from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id, held_target
+from mongoq.model.sequence import HAS_PLACE, blocked_filter, control_id
 from mongoq.model.trail import Hop, trail_of
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import ensure_ready
-from mongoq.protocol.flow import Command, Flow, delete_many
-from mongoq.protocol.sequence.delete import HAS_NO_PLACE, delete_in_order, learn_order
-from mongoq.protocol.sequence.hold import find_letters, release_gone, release_of_dead_queue
+from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.sequence.delete import NOT_IN_ORDER, delete_in_order, delete_placed
+from mongoq.protocol.sequence.hold import find_letters
 from mongoq.protocol.sequence.repair import find_heads
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.protocol.wait.wait import find_next_due
@@ -186,59 +184,36 @@ def blocked_by(context: QueueContext[M], id: Id) -> Flow[list[Item[M]]]:
     if control is None:
         return []
     letters = yield from find_letters(context.broker, [control])
-    documents = [*letters.get(control["_id"], ()), *(yield from find_heads(context, control))]
+    heads = yield from find_heads(context.broker, context.name, control["sequence"], control["open"])
+    documents = [*letters.get(control["_id"], ()), *heads]
     return context.items(documents, context.broker.clock.now())
 
 
 def remove(context: QueueContext[Any], id: Id) -> Flow[bool]:
-    """Delete one item unless a caller holds it (``find``, ``delete`` by ``_id``); its id is forgotten too.
+    """Delete one item unless a caller holds it (``delete`` by ``_id``); its id is forgotten too.
 
-    If it was a dead letter that held its sequence, a transaction after it lets the next item follow.
+    An item that others wait for goes in a transaction, in which the next one follows.
     """
-    identity = object_id(id)
-    yield from ensure_ready(context, fresh=False)
-    fields = {"sequence": 1, "origin.queue": 1, "origin.place": 1}
-    letter = yield from find_one(context.broker, {"_id": identity, "q": context.name}, fields, lenient=True)
-    is_removed = yield from _remove(context, identity)
-    if is_removed and (target := held_target(letter or {})) is not None:
-        yield from release_gone(context.broker, [target])
-    return is_removed
-
-
-def _remove(context: QueueContext[Any], identity: ObjectId) -> Flow[bool]:
-    free = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
-    filter = {"_id": identity, "q": context.name, "$or": free}
-    deleted = False
-    if not context.state.ordered:
-        alone = {**filter, **HAS_NO_PLACE}
-        deleted = yield from Command("delete_one", {"filter": alone}, lambda reply: bool(reply.deleted_count))
-    if deleted or not (yield from learn_order(context)):
-        return deleted
-    return (yield from delete_in_order(context, filter)) > 0
+    filter: dict[str, Any] = {"_id": object_id(id), "q": context.name}
+    yield from ensure_ready(context)
+    filter["$or"] = [{"reserved": NOT_RESERVED}, {"when": {"$lte": context.broker.clock.now()}}]
+    alone = {"filter": {**filter, **NOT_IN_ORDER}}
+    is_deleted: bool = yield from Command("delete_one", alone, lambda reply: bool(reply.deleted_count))
+    return is_deleted or (yield from delete_placed(context, filter)) > 0
 
 
 def purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
     """Delete the items of a state, or all live items that no caller holds (``delete``).
 
-    It is one command, and not atomic: a crash of the server in between leaves the rest. Sequences that deleted letters
-    held go on after it.
+    It is not atomic: a crash in between leaves the rest. Items that others wait for go in transactions, in which the
+    next ones follow.
     """
-    yield from ensure_ready(context, fresh=False)
-    deleted = yield from _purge(context, state)
-    if deleted and state != "processed":
-        yield from release_of_dead_queue(context.broker, context.name)
-    return deleted
-
-
-def _purge(context: QueueContext[Any], state: Selection) -> Flow[int]:
+    yield from ensure_ready(context)
     now = context.broker.clock.now()
     filter = in_state(context.name, state, now)
     if state is None:
         filter["$or"] = [{"reserved": NOT_RESERVED}, {"when": {"$lte": now}}]
-    if not (yield from learn_order(context)):
-        return (yield from delete_many({**filter, **HAS_NO_PLACE}))
-    blocked = (yield from delete_many(blocked_filter(context.name))) if state is None else 0
-    return blocked + (yield from delete_in_order(context, filter))
+    return (yield from delete_in_order(context, filter, blocked=state is None))
 
 
 def queues(broker: BrokerContext) -> Flow[list[str]]:

@@ -1,4 +1,4 @@
-"""Deletion in a queue with sequences: where the first item of a sequence goes, the next one follows."""
+"""Deletion of items with places in sequences, and of dead letters that hold one: the next item follows at once."""
 
 from __future__ import annotations
 
@@ -7,62 +7,63 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from mongoq.model.sequence import HAS_PLACE
+from mongoq.model.sequence import HAS_PLACE, blocked_filter, held_target
 from mongoq.protocol.base.find import find_few
-from mongoq.protocol.base.queue_settings import ensure_ready, refresh_settings
 from mongoq.protocol.flow import Flow, delete_many
 from mongoq.protocol.sequence.control import run_atomic
+from mongoq.protocol.sequence.hold import release
 from mongoq.protocol.sequence.leave import leave
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import QueueContext
 
 DELETED_PER_TRANSACTION = 1_000
 """Items of sequences that are deleted in one transaction, at most."""
+IN_ORDER: dict[str, Any] = {"$or": [{"place": HAS_PLACE}, {"origin.place": HAS_PLACE}]}
+"""Condition of an item with a place in a sequence, and of a dead letter that has died with one."""
+NOT_IN_ORDER: dict[str, Any] = {"place": {"$exists": False}, "origin.place": {"$not": HAS_PLACE}}
+"""Condition of any other item. It may be deleted outside a transaction: no other item waits for it."""
 
 
-def delete_in_order(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[int]:
-    """Delete the items that match a filter on live items or on ids, and return how many.
+def delete_in_order(context: QueueContext[Any], filter: Mapping[str, Any], *, blocked: bool = False) -> Flow[int]:
+    """Delete the items that match a filter on items that are not blocked, and return how many.
 
-    Items with a place are deleted in transactions of up to 1,000, and the next ones follow. The others go in one
-    command. A crash in between leaves the rest.
+    Items that others may wait for are deleted in transactions of up to 1,000, and the next ones follow; all others
+    before that in one command, with ``blocked`` ones in another. A crash in between leaves the rest.
+
+    This process may not have heard yet of the queue's first sequence, or first dead letter that holds one, so each
+    command names the items that it may delete.
     """
-    deleted = 0
+    deleted = (yield from delete_many(blocked_filter(context.name))) if blocked else 0
+    deleted += yield from delete_many({"$and": [filter, NOT_IN_ORDER]})
+    return deleted + (yield from delete_placed(context, filter))
+
+
+def delete_placed(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[int]:
+    """Delete those of the items that others may wait for."""
+    wanted, deleted = {"$and": [filter, IN_ORDER]}, 0
     while True:
-        number, promoted = yield from run_atomic(context.broker, partial(_delete_page, context, filter))
-        record_promoted(context.broker, promoted)
-        deleted += number
-        if number < DELETED_PER_TRANSACTION:
-            return deleted + (yield from delete_many({"$and": [filter, HAS_NO_PLACE]}))
+        # Found outside the transaction, which then reads by ids alone and is short.
+        page = yield from find_few(context.broker, wanted, [], DELETED_PER_TRANSACTION, projection={"_id": 1})
+        if page:
+            ids = {"_id": {"$in": [document["_id"] for document in page]}}
+            attempt = partial(_delete_page, context, {"$and": [wanted, ids]})
+            number, promoted = yield from run_atomic(context.broker, attempt)
+            record_promoted(context.broker, promoted)
+            deleted += number
+        if len(page) < DELETED_PER_TRANSACTION:
+            return deleted
 
 
-HAS_NO_PLACE = {"place": {"$exists": False}}
-"""Condition of an item without a place in a sequence."""
-
-
-def learn_order(context: QueueContext[Any]) -> Flow[bool]:
-    """Return whether items of the queue have places; another process may have pushed the first one a moment ago.
-
-    What this process has read of the queue may be older than that, so a deletion looks for itself (``find``). So may
-    its settings, which say whether a letter may hold the sequences: they are read as by a claim.
-    """
-    if context.state.ordered:
-        yield from ensure_ready(context)
-        if context.state.ordered:
-            return True
-    wanted = {"q": context.name, "place": HAS_PLACE}
-    found = yield from find_few(context.broker, wanted, [("place", 1)], 1, projection={"_id": 1})
-    if found:
-        yield from refresh_settings(context)
-    context.state.ordered = bool(found)
-    return context.state.ordered
-
-
-def _delete_page(context: QueueContext[Any], filter: Mapping[str, Any]) -> Flow[tuple[int, list[Promoted]]]:
-    """Delete some items with a place, inside a transaction."""
-    wanted, fields = {"$and": [filter, {"place": HAS_PLACE}]}, {"sequence": 1, "when": 1}
-    documents = yield from find_few(context.broker, wanted, [], DELETED_PER_TRANSACTION, projection=fields)
+def _delete_page(context: QueueContext[Any], wanted: Mapping[str, Any]) -> Flow[tuple[int, list[Promoted]]]:
+    """Delete some items, inside a transaction; what is left of a letter ends its hold."""
+    fields = {"sequence": 1, "when": 1, "place": 1, "origin.queue": 1, "origin.place": 1}
+    documents = yield from find_few(
+        context.broker, wanted, [], DELETED_PER_TRANSACTION, projection=fields, lenient=True
+    )
     if not documents:
         return 0, []
     number = yield from delete_many({"_id": {"$in": [document["_id"] for document in documents]}})
-    left = Counter(document["sequence"] for document in documents if "when" in document)
-    return number, (yield from leave(context.broker, context.name, left))
+    left = Counter(document["sequence"] for document in documents if "place" in document and "when" in document)
+    promoted = yield from leave(context.broker, context.name, left)
+    targets = [target for document in documents if (target := held_target(document)) is not None]
+    return number, promoted + (yield from release(context.broker, targets))

@@ -2,14 +2,14 @@
 
 The control document of the sequence lists the letter in ``held``, and still counts it in ``open``; the letter has its
 ``place`` in its ``origin``. A hold ends in a transaction that has read that the letter is not there any more, or that
-moves the letter back to its place. Callers that take a letter away end its hold at once; of other deletions the repair
-finds out.
+moves the letter back to its place. Callers that take a letter away end its hold in the same transaction; of other
+deletions the repair finds out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, find_held_target, id_key
 from mongoq.model.sequence import (
     HAS_PLACE,
-    SEQUENCE_PREFIX,
     Target,
     control_id,
     control_prefix,
@@ -77,7 +76,7 @@ def hold(broker: BrokerContext, queue: str, letters: Sequence[Letter]) -> Flow[N
         id = control_id(queue, letter.sequence)
         update: dict[str, Any] = {"$push": {"held": {"id": letter.id, "queue": letter.queue, "place": letter.place}}}
         if id not in stored:  # another program has deleted it
-            after = yield from _find_last_place(broker, queue, letter.sequence)
+            after = yield from find_last_place(broker, queue, letter.sequence)
             names = {"queue": queue, "sequence": letter.sequence}
             counts = {"next": max(after, letter.place) + 1, "open": numbers[letter.sequence]}
             update["$setOnInsert"] = {**names, **counts}
@@ -132,44 +131,23 @@ def take_back(
     return places, promoted
 
 
-def release_gone(broker: BrokerContext, targets: Iterable[Target]) -> Flow[int]:
-    """End holds of sequences in transactions of their own, after letters have gone; return how many items follow.
-
-    A crash before them leaves the sequences held until the next repair.
-    """
-    wanted, number = list(dict.fromkeys(targets)), 0
-    for start in range(0, len(wanted), RELEASED_PER_TRANSACTION):
-        some = wanted[start : start + RELEASED_PER_TRANSACTION]
-        promoted = yield from run_atomic(broker, partial(release, broker, some))
-        record_promoted(broker, promoted)
-        number += len(promoted)
-    return number
-
-
 def release_all(broker: BrokerContext, queue: str) -> Flow[int]:
     """End the holds of a queue whose letters are gone, and return how many items follow.
 
     Takes a ``find`` in the control documents of the queue's sequences, one in the letters for each 1,000 held
-    sequences, and a transaction for each 100 whose letters are gone.
+    sequences, and a transaction for each 100 whose letters are gone. A crash in between leaves the rest.
     """
-    return (yield from _release_pages(broker, partial(find_held, broker, queue)))
-
-
-def release_of_dead_queue(broker: BrokerContext, dead: str) -> Flow[int]:
-    """End the holds of letters that are gone from a dead queue, whose letters may come from many queues.
-
-    As ``release_all``, but the ``find`` goes over the control documents of all sequences: of 100,000 it takes 0.1 s.
-    """
-    return (yield from _release_pages(broker, partial(find_held_from, broker, dead)))
-
-
-def _release_pages(broker: BrokerContext, find: Callable[[str], Flow[list[Document]]]) -> Flow[int]:
     number, after = 0, ""
     while True:
-        controls = yield from find(after)
+        controls = yield from find_held(broker, queue, after)
         holding = yield from _read_holding(broker, controls)
         ended = [each for each in controls if len(holding[each["_id"]]) < len(held_entries(each))]
-        number += yield from release_gone(broker, [(control["queue"], control["sequence"]) for control in ended])
+        targets = [(control["queue"], control["sequence"]) for control in ended]
+        for start in range(0, len(targets), RELEASED_PER_TRANSACTION):
+            some = targets[start : start + RELEASED_PER_TRANSACTION]
+            promoted = yield from run_atomic(broker, partial(release, broker, some))
+            record_promoted(broker, promoted)
+            number += len(promoted)
         if len(controls) < HELD_PER_PAGE:
             return number
         after = controls[-1]["_id"]
@@ -230,7 +208,7 @@ def _go_on(
     """
     opened = max(control["open"] - left, len(rest))
     promoted: list[Promoted] = []
-    if not rest and (room := (yield from _read_limit(broker, queue)) - opened) > 0:
+    if not rest and (room := (yield from read_limit(broker, queue)) - opened) > 0:
         sequence = control["sequence"]
         promoted = (yield from promote(broker, queue, {sequence: room}))[sequence]
     opened += len(promoted)
@@ -273,7 +251,7 @@ def _entry_key(entry: Mapping[str, Any], control: Document) -> Any:
     )
 
 
-def _read_limit(broker: BrokerContext, queue: str) -> Flow[int]:
+def read_limit(broker: BrokerContext, queue: str) -> Flow[int]:
     """Read ``max_in_sequence`` of a queue; this process may not know its settings (``find``)."""
     document = yield from find_one(broker, {"_id": CONTROL_PREFIX + queue}, {"settings.max_in_sequence": 1})
     settings = (document or {}).get("settings")
@@ -281,7 +259,8 @@ def _read_limit(broker: BrokerContext, queue: str) -> Flow[int]:
     return int(most) if isinstance(most, int | float) and most >= 1 else DEFAULT_MAX_IN_SEQUENCE
 
 
-def _find_last_place(broker: BrokerContext, queue: str, sequence: str) -> Flow[int]:
+def find_last_place(broker: BrokerContext, queue: str, sequence: str) -> Flow[int]:
+    """Find the last place that an item of a sequence has (``find``); -1 without items."""
     filter = {"q": queue, "sequence": sequence, "place": HAS_PLACE}
     documents = yield from find_few(broker, filter, [("place", -1)], 1, projection={"place": 1})
     return int(documents[0]["place"]) if documents else -1

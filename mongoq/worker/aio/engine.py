@@ -495,7 +495,7 @@ class AsyncEngine:
         await self._ticker.run(self._new_end_event())
 
     async def _repair_sequences(self) -> None:
-        """Look once a minute for sequences whose first item was deleted by another program, and let them go on.
+        """Look once a minute for sequences that another program has blocked, or brought out of order, and repair them.
 
         Only one process does so for a queue. A crash leaves them for the next worker.
         """
@@ -504,7 +504,7 @@ class AsyncEngine:
             try:
                 for name, handle in handles.items():
                     if number := await handle._run(repair_in_turn):
-                        text = "queue %r: %d items of sequences go on; the ones before them were deleted elsewhere"
+                        text = "queue %r: %d items of sequences go on, or wait again, after changes by another program"
                         logger.warning(text, name, number, extra=log_fields(queue=name, worker=self._name))
             except TakenOver:
                 pass  # the look took longer than its lease, and another process has begun the next one

@@ -494,7 +494,7 @@ class Engine:
         self._ticker.run(self._new_end_event())
 
     def _repair_sequences(self) -> None:
-        """Look once a minute for sequences whose first item was deleted by another program, and let them go on.
+        """Look once a minute for sequences that another program has blocked, or brought out of order, and repair them.
 
         Only one process does so for a queue. A crash leaves them for the next worker.
         """
@@ -503,7 +503,7 @@ class Engine:
             try:
                 for name, handle in handles.items():
                     if number := handle._run(repair_in_turn):
-                        text = "queue %r: %d items of sequences go on; the ones before them were deleted elsewhere"
+                        text = "queue %r: %d items of sequences go on, or wait again, after changes by another program"
                         logger.warning(text, name, number, extra=log_fields(queue=name, worker=self._name))
             except TakenOver:
                 pass  # the look took longer than its lease, and another process has begun the next one
