@@ -179,7 +179,8 @@ class Broker(Schedules, Local):
             dead: the dead queue; by default the name with ``.dead`` added. A dead queue has none itself: failures in it
                 stay there. ``None`` for no dead queue and no limit of retries; a payload that does not fit the model is
                 then raised, since it cannot be buried.
-            max_in_sequence: number of items of one ``sequence`` that are handed out at a time. Default 1.
+            max_in_sequence: number of items of one ``sequence`` that are handed out at a time: the ones pushed first.
+                Above 1, these begin in the order of claims, by priority and date. Default 1.
             on_expired: where an item goes that was not started by the time of ``push(expires=)``: ``"history"``, or
                 deleted if the queue keeps none; or ``"dead"``, the dead queue, with the reason ``"expired"``. Default
                 ``"history"``.

@@ -110,8 +110,9 @@ class Queue(Batches[M], Contents[M], Local):
                 adds nothing.
             once: time for which a given ``id`` is remembered, a ``timedelta`` or seconds. Default 7 days.
             sequence: a non-empty string of at most 1 KiB, such as ``"customer-17"``. Items of the queue with the same
-                sequence are handed out in the order of their pushes, one at a time (``max_in_sequence`` of the queue
-                allows more): each is *blocked* until the one before it is settled. It takes a transaction.
+                sequence are handed out in the order of their pushes, one at a time: each is *blocked* until the one
+                before it is settled. Where ``max_in_sequence`` of the queue allows more, each is blocked while so many
+                before it are not settled, and the ones that are not begin by priority and date. It takes a transaction.
             expires: time from now by which the item must be started, a ``timedelta`` or seconds; or an aware time,
                 which may be over already. An item that no caller has claimed by then is never handed out: the claim
                 that meets it settles it, as the setting ``on_expired`` says. Once claimed, an item does not expire.

@@ -123,6 +123,38 @@ async def test_two_items_of_a_sequence_at_a_time(shell: Shell) -> None:
     assert controls(shell) == []
 
 
+async def test_only_as_many_items_as_the_limit_may_overtake(shell: Shell) -> None:
+    """The first ones of a sequence begin by priority and date; the others wait for one of them to leave."""
+    queue = shell.queue()
+    await queue.configure(max_in_sequence=3)
+    await fill(shell, 0, delay=60)
+    for number in range(1, 9):
+        await fill(shell, number, priority=-number % 3, delay=number % 2)
+    left, begun = set(range(9)), []
+    while left:
+        items = await queue.reserve_many(9)
+        for payload in sorted(item.payload for item in items):
+            assert sum(other < payload for other in left) < 3
+            begun.append(payload)
+        if items:
+            await queue.commit(items[-1])
+            left.discard(items[-1].payload)
+            await queue.release_many(items[:-1])
+        shell.clock.advance(0 if items else 60)
+    assert begun[0] != 0  # the delayed one
+    assert controls(shell) == []
+
+
+async def test_an_item_with_a_later_date_is_passed_by_all_others_where_two_may_go(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.configure(max_in_sequence=2)
+    await fill(shell, 1, delay=60)
+    await fill(shell, 2, 3, 4)
+    assert await drain(shell) == [2, 3, 4]
+    shell.clock.advance(60)
+    assert await drain(shell) == [1]
+
+
 async def test_a_raised_limit_never_lets_a_new_item_overtake(shell: Shell) -> None:
     queue = shell.queue()
     await fill(shell, 1, 2, 3)
