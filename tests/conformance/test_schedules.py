@@ -280,6 +280,26 @@ async def test_a_date_comes_once(shell: Shell, caplog: pytest.LogCaptureFixture)
     assert "'past' never ticks" in caplog.text
 
 
+@pytest.mark.every_shell
+async def test_what_is_over_expires_unless_it_gets_a_new_date(shell: Shell) -> None:
+    hour = at_hour(shell)
+    await shell.broker.schedule("launch", queue="reports", at=hour)
+    await shell.broker.schedule("skipped", queue="reports", at=hour, missed="skip")
+    await shell.broker.schedule("hourly", queue="reports", every=3600)
+    shell.clock.advance(2 * HOUR)
+    await shell.broker.tick()
+    await shell.broker.schedule("past", queue="reports", at=hour)
+    expires = {name: control(shell, name).get("expires") for name in ("launch", "skipped", "past", "hourly")}
+    assert expires.pop("hourly") is None
+    assert set(expires.values()) == {shell.clock.now() + timedelta(days=1)}
+    shell.clock.advance(HOUR)
+    later = shell.clock.now() + timedelta(hours=1)
+    assert await shell.broker.schedule("launch", queue="reports", at=later) == later
+    await shell.broker.schedule("past", queue="reports", at=hour)
+    assert "expires" not in control(shell, "launch")
+    assert control(shell, "past")["expires"] == shell.clock.now() + timedelta(days=1)
+
+
 async def test_jitter_delays_the_item_by_the_same_in_each_process(shell: Shell) -> None:
     hour = at_hour(shell)
     await shell.broker.schedule("hourly", queue="reports", every=HOUR, jitter=600, missed="all")

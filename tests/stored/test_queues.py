@@ -19,7 +19,9 @@ from tests.stored.write import LIFT, REPORT, VALUES
 DAY = timedelta(days=1)
 HELD = HERE / "2026-11-27b.jsonl"
 """The first dump with a sequence that a dead letter holds."""
-NEW = [HERE / "2026-11-27.jsonl", HELD]
+OVER = HERE / "2026-11-28.jsonl"
+"""The first dump with a schedule that expires."""
+NEW = [HERE / "2026-11-27.jsonl", HELD, OVER]
 """The first dumps with items that expire, sequences and schedules."""
 
 
@@ -437,7 +439,7 @@ async def test_sequences_go_on_where_they_were(shell: Shell) -> None:
     assert shell.raw.count_documents({"_id": {"$regex": "^sequence:tickets:"}}) == 0
 
 
-@pytest.mark.parametrize("dump", [HELD], indirect=True)
+@pytest.mark.parametrize("dump", [HELD, OVER], indirect=True)
 async def test_a_letter_holds_its_sequence_still(shell: Shell) -> None:
     queue = shell.queue("payments")
     assert await done(queue) == []
@@ -466,3 +468,11 @@ async def test_schedules_go_on_where_they_were(shell: Shell) -> None:
     [item] = await taken(due)
     assert (item.payload, item.headers["mongoq-schedule"], item.priority) == ({"what": "report"}, "report", 3)
     assert schedules["report"].next.isoformat(timespec="milliseconds")[:19] == item.headers["mongoq-tick"][:19]
+
+
+@pytest.mark.parametrize("dump", [OVER], indirect=True)
+async def test_a_schedule_that_expires_gets_a_new_date(shell: Shell) -> None:
+    assert "expires" in shell.raw.find_one({"_id": "schedule:party"})
+    later = shell.clock.now() + DAY
+    assert await shell.broker.schedule("party", queue="due", at=later) is not None
+    assert "expires" not in shell.raw.find_one({"_id": "schedule:party"})

@@ -48,6 +48,8 @@ UNSEEN_AFTER = timedelta(days=1)
 """Time after which a schedule that no running code defines any more is reported."""
 MIN_UNSEEN = timedelta(minutes=30)
 """Shortest time after which a schedule may be pruned: running workers say every ten minutes which ones they have."""
+OVER_EXPIRY = timedelta(days=1)
+"""Time after which the TTL index deletes a schedule that never ticks again."""
 Source = Literal["value", "tick", "function"]
 """What a payload is made of: one value for all ticks, the tick itself, or a function of the tick."""
 
@@ -241,6 +243,11 @@ def tick_delay(identity: ObjectId, at: datetime, jitter: timedelta) -> timedelta
     """Return the delay of a tick's item: below ``jitter``, and the same in every process."""
     digest = hashlib.sha256(b"jitter" + tick_id(identity, at).binary).digest()
     return jitter * (int.from_bytes(digest[:6], "big") / 2**48)
+
+
+def end_fields(following: datetime | None, now: datetime) -> dict[str, Any]:
+    """Return the field by which a schedule expires that has no tick any more; nothing if one follows."""
+    return {} if following is not None else {"expires": now + OVER_EXPIRY}
 
 
 def tick_headers(headers: Any, tick: Tick) -> dict[str, Any]:

@@ -7,7 +7,7 @@ change of the definition; every write that depends on what was read finds the do
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -29,10 +29,12 @@ from mongoq.model.schedule.definition import (
     StoredSchedule,
     Tick,
     check_unseen,
+    end_fields,
     read_schedule,
     tick_headers,
     to_record,
 )
+from mongoq.model.schedule.timetable import Single
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
@@ -80,10 +82,15 @@ def define_schedule(broker: BrokerContext, local: LocalSchedule) -> Flow[datetim
     after now. A tick that is due already, and not made yet, still comes: a change swallows nothing.
     """
     yield from ensure_broker_ready(broker, write=True)
-    broker.schedules[local.definition.name] = local
-    following = yield from retry_lost_race(partial(_try_define, broker, local.definition))
-    if broker.schedules.get(local.definition.name) is local:
-        broker.schedules[local.definition.name] = replace(local, is_stored=True)
+    definition = local.definition
+    # A date without a function is data: a program that defines one for each reminder keeps none of them in memory.
+    if definition.needs_code or not isinstance(definition.timetable, Single):
+        broker.schedules[definition.name] = local
+    else:
+        broker.schedules.pop(definition.name, None)
+    following = yield from retry_lost_race(partial(_try_define, broker, definition))
+    if broker.schedules.get(definition.name) is local:
+        broker.schedules[definition.name] = replace(local, is_stored=True)
     return following
 
 
@@ -101,6 +108,7 @@ def _try_define(broker: BrokerContext, definition: Definition) -> Flow[datetime 
     if document is None:
         first = definition.timetable.after(now)
         own = {"_id": definition.id, "identity": ObjectId(), "edition": ObjectId(), "next": first, "paused": False}
+        own |= end_fields(first, now)
         new = {**own, **fields, **presence, "version": definition.version, "function": definition.function}
         try:
             yield from Command[Any]("insert_one", {"document": new})
@@ -116,6 +124,8 @@ def _try_define(broker: BrokerContext, definition: Definition) -> Flow[datetime 
         return _date(document.get("next"))
     same = document.get("digest") == fields["digest"] and version == definition.version
     if same and document.get("function") == definition.function and _is_readable(document):
+        if document.get("next") is None:
+            presence |= end_fields(None, now)
         command = Command("update_one", {"filter": {"_id": definition.id}, "update": {"$set": presence}}, has_matched)
         if not (yield from retry_until_reply(command)):
             raise _Changed  # it was removed since
@@ -132,6 +142,7 @@ def _replace_definition(
     keeps_dates = document.get("digest") == fields["digest"] and _is_readable(document)
     following = due if keeps_dates or (due is not None and due <= now) else definition.timetable.after(now)
     changes = {**fields, "version": definition.version, "function": definition.function, "next": following}
+    changes |= end_fields(following, now)
     changes["edition"] = edition = ObjectId()
     if not isinstance(document.get("identity"), ObjectId):
         changes["identity"] = ObjectId()
@@ -139,8 +150,8 @@ def _replace_definition(
     read = {name: {"$eq": document.get(name)} for name in ("identity", "edition", "next")}
     filter = {"_id": definition.id, **read}
     update: dict[str, Any] = {"$set": changes}
-    if "start_within" not in fields:
-        update["$unset"] = {"start_within": ""}
+    if gone := {"start_within", "expires"} - changes.keys():
+        update["$unset"] = dict.fromkeys(sorted(gone), "")
     command = Command("update_one", {"filter": filter, "update": update}, has_matched)
     if not (yield from retry_until_reply(command)):
         # After a lost reply the update may be this very one.
@@ -202,15 +213,17 @@ def _report_higher_version(broker: BrokerContext, definition: Definition, versio
 def _report_lost(broker: BrokerContext, own: Sequence[LocalSchedule], documents: Sequence[Mapping[str, Any]]) -> None:
     """Log, once each, which schedules of this process's code were removed, or have another definition by now.
 
-    ``own`` are those that it had stored before all ``documents`` were read.
+    ``own`` are those that it had stored before the ``documents`` of all of them were read. One that is missing because
+    it never ticks again has expired.
     """
-    if len(documents) >= MAX_SCHEDULES:
-        return  # there may be more, so one that was not read need not be missing
     stored = {document["_id"]: document for document in documents}
     for local in own:
         definition, document = local.definition, stored.get(local.definition.id)
         if broker.schedules.get(definition.name) is not local:
             continue  # this process has removed or changed it itself, meanwhile
+        if document is None and definition.timetable.after(broker.clock.now()) is None:
+            del broker.schedules[definition.name]
+            continue
         if document is None:
             words = "was removed; this process has it in its code, and makes it anew only when it starts again"
             _log_once(broker, logging.WARNING, definition.name, words, key=OWN_CODE)
@@ -341,19 +354,24 @@ def function_name(stored: StoredSchedule) -> str:
 
 
 def refresh_seen(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
-    """Note that this process has its schedules in its code (``update`` of many); return those that none has (``find``).
+    """Note that this process has its schedules in its code; return those that none has (``find``).
 
-    A definition of a lower version than the stored one does not count. The same ``find`` shows which schedules of this
-    process were removed or replaced by another program; each is logged once.
+    One ``update`` of many for each version. A definition of a lower version than the stored one does not count. The
+    same ``find`` shows which schedules of this process were removed or replaced by another program; each is logged
+    once.
     """
     yield from ensure_broker_ready(broker, write=True)
     own = list(broker.schedules.values())
+    versions: dict[int, list[str]] = {}
     for local in own:
-        filter = {"_id": local.definition.id, "version": local.definition.version}
+        versions.setdefault(local.definition.version, []).append(local.definition.id)
+    for version, ids in versions.items():
+        filter = {"_id": {"$in": ids}, "version": version}
         update = {"$set": {"seen": broker.clock.now()}}  # not ``by``: another process may have defined it since
         yield from retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched))
     documents, now = (yield from _find_all(broker)), broker.clock.now()
-    _report_lost(broker, [local for local in own if local.is_stored], documents)
+    if len(documents) < MAX_SCHEDULES:  # else there may be more, so one that was not read need not be missing
+        _report_lost(broker, [local for local in own if local.is_stored], documents)
     return [record for record in (to_record(document, now) for document in documents) if record.unseen]
 
 
@@ -370,6 +388,15 @@ def read_editions(broker: BrokerContext) -> Flow[dict[str, Any]]:
     projection = {"edition": 1}
     documents = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids), projection=projection)
     return {document["_id"]: document.get("edition") for document in documents}
+
+
+def report_changed(broker: BrokerContext, ids: Collection[str]) -> Flow[None]:
+    """Log which of these schedules in this process's code were removed or replaced by another program (``find``)."""
+    own = [local for local in list(broker.schedules.values()) if local.is_stored and local.definition.id in ids]
+    if own:
+        filter = {"_id": {"$in": [local.definition.id for local in own]}}
+        documents = yield from find_few(broker, filter, [("_id", 1)], len(own), projection=UNREAD, lenient=True)
+        _report_lost(broker, own, documents)
 
 
 def report_unseen(broker: BrokerContext, record: ScheduleRecord) -> None:

@@ -21,6 +21,7 @@ from mongoq.model.schedule.definition import (
     SCHEDULE_PREFIX,
     StoredSchedule,
     Tick,
+    end_fields,
     read_schedule,
     tick_delay,
     tick_headers,
@@ -113,7 +114,7 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
                 return Ticked(made, None)
         yield from _push_tick(context, payload, stored, tick, onward)
         # After each one: a process that is killed leaves a single tick to be made again.
-        changes: dict[str, Any] = {"next": onward, "last": at}
+        changes: dict[str, Any] = {"next": onward, "last": at, **end_fields(onward, now)}
         if stored.source == "function":
             changes["seen"] = broker.clock.now()  # this process has it in its code
         state = yield from _advance(stored, reached, changes)
@@ -122,7 +123,7 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
         if state.get("paused") is True:
             return Ticked(made + 1, None)  # the other ticks wait for the end of the pause
         reached = at if onward is None else onward
-    if not ticks and (yield from _advance(stored, due, {"next": following})) is None:
+    if not ticks and (yield from _advance(stored, due, {"next": following, **end_fields(following, now)})) is None:
         return Ticked(0, None)
     if now - due > LATE and not broker.serverless:  # a test moves its clock by hours, and means to
         words = "schedule %r: its tick of %s came late, at %s; made %d"

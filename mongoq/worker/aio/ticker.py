@@ -10,7 +10,7 @@ from typing import Any
 
 from mongoq.model.process import dice
 from mongoq.model.schedule.definition import Definition
-from mongoq.protocol.coordination.schedules import read_editions, refresh_seen, report_unseen
+from mongoq.protocol.coordination.schedules import read_editions, refresh_seen, report_changed, report_unseen
 from mongoq.protocol.flow import WakeEvent
 from mongoq.worker.coordinator import Coordinator
 
@@ -76,10 +76,14 @@ class AsyncTicker:
         if now < self._checked_at + LOOK_SECONDS:
             return
         editions = await self._broker._run(read_editions)
-        if editions != self._editions or now >= self._seen_at + SEEN_SECONDS:
+        if now >= self._seen_at + SEEN_SECONDS:
             for record in await self._broker._run(refresh_seen):
                 report_unseen(self._broker._context, record)
             self._seen_at = now
+        else:
+            ids = editions.keys() | self._editions.keys()
+            changed = {id for id in ids if editions.get(id) != self._editions.get(id)}
+            await self._broker._run(report_changed, changed)
         # Only now: after an error they are looked at again.
         self._checked_at, self._editions = now, editions
 
