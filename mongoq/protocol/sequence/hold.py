@@ -17,6 +17,7 @@ from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Document, Item, find_held_target, id_key
 from mongoq.model.sequence import (
     HAS_PLACE,
+    SEQUENCE_PREFIX,
     Target,
     control_id,
     control_prefix,
