@@ -98,7 +98,7 @@ class Declarations:
             max_time: the stack of a handler that runs longer is logged, once; a ``timedelta`` or seconds.
             on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
             batch: the handler takes a list of up to this many payloads, and returns a list with an entry for each.
-            probe: while the handler keeps failing, one item at a time is tried.
+            probe: while different items fail, with no success between, one item at a time is tried.
             max_running: items of the queue that run at a time, over the runs of all processes. The limits are settings
                 of the queue, as for consumers: the stage takes items from one queue then. See [limits](limits.md).
             rate: items that may start in a time, such as ``"100/m"``, over the runs of all processes.
@@ -270,7 +270,7 @@ class Declarations:
             on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
             batch: the handler takes one list with the payloads of up to this many pairs, ``[(order, payment), …]``, and
                 the job if it takes two arguments; it returns a list with an entry for each pair.
-            probe: while the handler keeps failing, one item at a time is tried.
+            probe: while different items fail, with no success between, one item at a time is tried.
         """
         return self._declare(
             name=name,
@@ -372,7 +372,7 @@ class Declarations:
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged.
             on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
-            probe: while the handler keeps failing, one item at a time is tried.
+            probe: while different items fail, with no success between, one item at a time is tried.
             max_running: as for ``stage``; a frame has no more items than the limits allow.
             rate: as for ``stage``.
             burst: as for ``stage``.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any
 
+from mongoq.model.arguments import duration
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Failed, Later, Release, ResolvedOutcome
 from mongoq.protocol.flow import WakeEvent
@@ -130,8 +132,8 @@ class Backlog:
 
     @property
     def is_over(self) -> bool:
-        """True when nothing more will come to be settled."""
-        return self.closed and not self.held and not self.claiming
+        """True when nothing more will come to be settled, also by a call that is being cancelled."""
+        return self.closed and not (self.held or self.claiming or self.running)
 
     @property
     def is_stuck(self) -> bool:
@@ -140,7 +142,7 @@ class Backlog:
 
     @property
     def is_probing(self) -> bool:
-        """True while the circuit breaker is open: the handler keeps failing, and one item at a time is tried."""
+        """True while the circuit breaker is open: one item at a time is tried."""
         return self._breaker is not None and self._breaker.is_open
 
     def room(self) -> int:
@@ -149,8 +151,8 @@ class Backlog:
             now, waiting = time.monotonic(), len(self._waiting)
             if self.closed or self.is_stuck or self._count_unsettled() > self._max_unsettled:
                 return 0
-            if self._breaker is not None and self._breaker.is_open:
-                return int(not self._leases.items and not self._breaker.pause(now))
+            if self.is_probing:
+                return self._probe_room(now)
             if self.is_limited:
                 free = (self._consumer.concurrency - len(self.running)) * self._max_call - waiting
                 return self._byte_limit.claim_size(free, self._leases.bytes) if free > 0 else 0
@@ -158,6 +160,9 @@ class Backlog:
             ahead, wanted = self._sizer.target, self._count_wanted()
             # Claim only when half of the target is missing: a few large claims cost less than many small ones.
             return self._byte_limit.claim_size(wanted, self._leases.bytes) if wanted > 0 and wanted * 2 >= ahead else 0
+
+    def _probe_room(self, now: float) -> int:
+        return int(not self._leases.items and not self._pause(now))
 
     def room_left(self, n: int) -> int:
         """Return how many of ``n`` items a claim that has waited may still take: others may have been handed over."""
@@ -193,8 +198,10 @@ class Backlog:
 
     def pause(self, most: float) -> float:
         """Return the seconds to rest when there is no room, at most ``most``."""
-        pause = self._breaker.pause(time.monotonic()) if self._breaker is not None else 0.0
-        return min(pause, most) if pause else most
+        return min(self._pause(time.monotonic()) or most, most)
+
+    def _pause(self, now: float) -> float:
+        return 0.0 if self._breaker is None else self._breaker.pause(now)
 
     def add(
         self, items: Sequence[Item[Any]], lease: timedelta, *, asked: int, seconds: float = 0.0, back: bool = False
@@ -204,9 +211,11 @@ class Backlog:
         Items beyond the byte limit are released as well. Returns the number of calls that the waiting items allow.
         """
         with self._lock:
-            fitting = self._byte_limit.count_fitting(items, self._leases.bytes)
-            self._leases.add(items, lease)
             now, full = time.monotonic(), len(items) >= asked
+            fitting = self._byte_limit.count_fitting(items, self._leases.bytes)
+            if self.is_probing:  # maybe only since the claim began
+                fitting = min(fitting, self._probe_room(now))
+            self._leases.add(items, lease)
             self._sizer.record_claim(now, full=full, seconds=seconds)
             self._filled_at = now if full else float("-inf")
             if self.closed or back or self.is_stuck:
@@ -253,6 +262,29 @@ class Backlog:
             event.set()
         return number - len(events)
 
+    def judge(self, run: HandlerCall, outcomes: list[ResolvedOutcome]) -> list[ResolvedOutcome]:
+        """Tell the circuit breaker how a call has ended; returns the outcomes, in an outage as ones that do not count.
+
+        Items that were not run, or are put off, say nothing about the other side.
+        """
+        if self._breaker is None or run.abandoned:
+            return outcomes
+        with self._lock:
+            return [self._judge(run, *entry) for entry in zip(run.items, outcomes, strict=True)]
+
+    def _judge(self, run: HandlerCall, item: Item[Any], outcome: ResolvedOutcome) -> ResolvedOutcome:
+        assert self._breaker is not None
+        key = id_key(item.id)
+        if key in run.lost or isinstance(outcome, Release | Later) or (isinstance(outcome, Failed) and outcome.halts):
+            return outcome
+        if not isinstance(outcome, Failed):
+            self._breaker.record_success()
+            return outcome
+        rest = self._breaker.record_failure(key, time.monotonic())
+        if rest is None:
+            return outcome
+        return replace(outcome, delay=max(duration(outcome.delay, "delay"), timedelta(seconds=rest)), counted=False)
+
     def finish(self, run: HandlerCall, outcomes: Sequence[ResolvedOutcome]) -> bool:
         """Record the outcomes of a call that has ended; returns whether they still counted."""
         with self._lock:
@@ -263,8 +295,8 @@ class Backlog:
                 return False
             for item, outcome in zip(run.items, outcomes, strict=True):
                 if not run.lost or id_key(item.id) not in run.lost:
-                    self.outcomes.append((item, outcome if self._breaker is None else self._apply_breaker(outcome)))
-            if self._breaker is not None and self._breaker.is_open:
+                    self.outcomes.append((item, outcome))
+            if self.is_probing:
                 self._release_waiting()
         if not self.settle_event.was_set:
             self.settle_event.set()
@@ -274,7 +306,7 @@ class Backlog:
         """Let the leases of a call end and ignore its result; returns whether the call was still under way.
 
         With ``outcomes`` its items are settled: they have left the queue and could not come back. Waiting items are
-        released when no place is left to run them, or when the consumer has a circuit breaker.
+        released when no place is left to run them, or when the circuit breaker is open.
         """
         with self._lock:
             if run not in self.running or run.abandoned or run.timed_out:
@@ -285,23 +317,13 @@ class Backlog:
                     self._leases.drop(item)
             else:
                 self.outcomes += zip(run.items, outcomes, strict=True)
-            if self._breaker is not None:
-                self._breaker.record_failure(time.monotonic())
-            if self.is_stuck or self._breaker is not None:
+            if self._breaker is not None and self._consumer.on_timeout != "cancel":  # a cancelled call has an outcome
+                for item in run.items:
+                    self._breaker.record_failure(id_key(item.id), time.monotonic())
+            if self.is_stuck or self.is_probing:
                 self._release_waiting()
         self.settle_event.set()
         return True
-
-    def _apply_breaker(self, outcome: ResolvedOutcome) -> ResolvedOutcome:
-        assert self._breaker is not None
-        if isinstance(outcome, Release | Later):  # it was not run, or its result does not count
-            return outcome
-        if not isinstance(outcome, Failed):
-            self._breaker.record_success()
-            return outcome
-        if self._breaker.record_failure(time.monotonic()):
-            return outcome
-        return Failed(outcome.error, outcome.delay, counted=False)
 
     def take_outcomes(self) -> list[ItemOutcome]:
         """Take the outcomes to settle now; each item carries the current end of its lease.

@@ -17,7 +17,6 @@ from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed, ResolvedOutcome
 from mongoq.protocol.state.context import QueueContext
-from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.coordinator import Coordinator
 
@@ -65,7 +64,6 @@ class FailureReporter:
     """Logs the failures of one consumer, and stops it after a failure for good."""
 
     consumer: Consumer
-    backlog: Backlog
     coordinator: Coordinator
 
     def report(
@@ -79,9 +77,9 @@ class FailureReporter:
 
     def log(self, item: Item[Any], failure: Failed, *, traced: bool = True, duration: float | None = None) -> None:
         """Log a failed run: the error and the next step of the item; ``traced`` adds the traceback."""
-        consumer, counted = self.consumer, failure.counted and not self.backlog.is_probing
+        consumer = self.consumer
         own = {"worker": self.coordinator.worker, "log_errors": self.coordinator.log_errors, "duration": duration}
-        options: dict[str, Any] = {"counted": counted, "gone": consumer.pops, "traced": traced, **own}
+        options: dict[str, Any] = {"counted": failure.counted, "gone": consumer.pops, "traced": traced, **own}
         log_failure(logger, consumer.context, item, failure, consumer.title, **options)
 
 

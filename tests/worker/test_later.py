@@ -48,17 +48,17 @@ def test_until_a_time(desk: Desk, queue: mongoq.Queue[Any]) -> None:
 
 
 def test_a_circuit_breaker_does_not_see_it(desk: Desk, queue: mongoq.Queue[Any]) -> None:
-    """It is no success that closes the breaker: the failure after it does not count either."""
-    queue.push_many(["a", "b"])
+    """It is no success that closes the breaker: the failures after it do not count either."""
+    queue.push_many(["a", "b", "c"])
     calls: list[str] = []
 
     async def handle(payload: str) -> Any:
         calls.append(payload)
-        if payload == "a" and calls.count("a") < 3:
+        if payload != "c" and calls.count(payload) < 3:
             raise ConnectionError("down")
-        return mongoq.Later(0.3) if payload == "b" and calls.count("b") == 1 else None
+        return mongoq.Later(0.3) if payload == "c" and calls.count("c") == 1 else None
 
     desk.consume("orders", handle, concurrency=1, probe=True, retry=mongoq.Fixed(0.1), max_retries=1)
     desk.run()
-    assert calls[:3] == ["a", "b", "a"]
+    assert calls[:4] == ["a", "b", "c", "a"]
     assert (queue.dead.size(), queue.size()) == (0, 0)

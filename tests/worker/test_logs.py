@@ -167,11 +167,11 @@ def test_a_stage_is_named(broker: mongoq.Broker, caplog: pytest.LogCaptureFixtur
 def test_a_failure_while_the_handler_is_probed_does_not_count(
     broker: mongoq.Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.queue("orders").push("x")
+    broker.queue("orders").push_many(["x", "y"])
     failures = iter([ConnectionError("down"), ConnectionError("still down")])
     worker = mongoq.Worker(broker)
 
-    @worker.consumer("orders", probe=True, retry=QUICK, max_retries=1)
+    @worker.consumer("orders", concurrency=1, probe=True, retry=QUICK, max_retries=1)
     def handle(payload: str) -> None:
         for failure in failures:
             raise failure

@@ -11,7 +11,7 @@ import pytest
 
 import mongoq
 from tests.waiting import until
-from tests.worker.conftest import Desk
+from tests.worker.conftest import Desk, in_tasks
 
 LEASE = 0.6
 
@@ -187,6 +187,24 @@ def test_a_cancelled_run_has_failed(uri: str, database: str, queue: mongoq.Queue
     (letter,) = queue.dead.peek(2)
     assert letter.error is not None
     assert (letter.error.type, "max_time, 0.2 s" in letter.error.message) == ("TimeoutError", True)
+
+
+@in_tasks
+def test_a_worker_that_stops_settles_what_is_cancelled_meanwhile(
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push("x")
+    begun = threading.Event()
+
+    async def handle(payload: Any) -> None:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    desk.consume("orders", handle, max_time=0.5, on_timeout="cancel", lease=3600, retry=mongoq.Fixed(60))
+    running = desk.start(grace=2)
+    until(begun.is_set)
+    running.stop()
+    assert "could not be given back" not in caplog.text
 
 
 def test_a_cancelled_run_that_returns_all_the_same_has_failed(

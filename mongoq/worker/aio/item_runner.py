@@ -91,6 +91,7 @@ class AsyncItemRunner:
             outcomes = await self._call_handler(run)
         cancelled = run.timed_out and consumer.on_timeout == "cancel" and not run.pops
         if cancelled or not run.timed_out:
+            outcomes = self.backlog.judge(run, outcomes)
             self._report(run, outcomes)
         if self.backlog.finish(run, outcomes):
             self._report_lost(run)

@@ -163,8 +163,8 @@ class AsyncWorker(Local):
                 the items to their leases in any case.
             batch: the handler takes a list of up to so many payloads (and ``job.items``), and returns ``None``, or a
                 list with an entry for each: ``None``, an outcome or an exception.
-            probe: while the handler keeps failing, one item at a time is tried, another one each time, and these
-                failures use up no attempts; the first success ends that.
+            probe: when different items fail, with no success between, the other side is down: one item at a time is
+                tried, another one each time, and these failures use up no attempts; the first success ends that.
             max_running: how many items of the queue run at a time, over the workers of all processes. This and the
                 next two are settings of the queue: they are stored with it unless they are stored already, in which
                 case the stored ones hold, with a warning; ``queue.configure`` changes them at run time.

@@ -68,7 +68,7 @@ class ConsumerLoop:
         self._coordinator = coordinator
         self._executor = executor
         self._settlements = settlements = HandlerSettlements(consumer)
-        failures = FailureReporter(consumer, backlog, coordinator)
+        failures = FailureReporter(consumer, coordinator)
         self.time_limit = TimeLimit(consumer, backlog, failures, executor.cancel)
         self.limiter = limiter = Limiter(consumer, backlog, coordinator.worker)
         runner = ItemRunner(consumer, backlog, settlements, failures, coordinator, executor, limiter)
