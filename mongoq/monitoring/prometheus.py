@@ -9,8 +9,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -57,17 +57,21 @@ AsgiApp = Callable[[Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitab
 
 @dataclass(frozen=True, slots=True)
 class BrokerReading:
-    """State of all queues, and the number of live workers."""
+    """State of all queues, the number of live workers, and the seconds of the longest overdue run of each queue."""
 
     queues: list[QueueInsight]
     workers: int
+    overdue: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_broker(broker: BrokerContext, *, budget: int = BUDGET) -> Flow[BrokerReading]:
     """Read the state of all queues, and count the live workers: what ``read_queues`` takes, and one ``find``."""
     queues = yield from read_queues(broker, budget=budget)
-    records = yield from workers(broker)
-    return BrokerReading(queues, sum(record.alive for record in records))
+    records = [record for record in (yield from workers(broker)) if record.alive]
+    overdue: dict[str, float] = {}
+    for queue, length in (run for record in records for run in record.overdue.items()):
+        overdue[queue] = max(length.total_seconds(), overdue.get(queue, 0.0))
+    return BrokerReading(queues, len(records), overdue)
 
 
 class BrokerCollector(Collector):
@@ -160,6 +164,11 @@ class _Families:
         self.consumers = GaugeMetricFamily(
             "mongoq_consumers", "Live workers and Spark queries that consume the queue.", labels=queue
         )
+        self.overdue = GaugeMetricFamily(
+            "mongoq_overdue_run_seconds",
+            "Time of the longest run beyond its max_time, by default five minutes; 0 without one.",
+            labels=queue,
+        )
         self.events = CounterMetricFamily(
             "mongoq_events", "Events since the queue was made, as in broker.stats().", labels=["queue", "event"]
         )
@@ -176,6 +185,7 @@ class _Families:
             self.dead,
             self.paused,
             self.consumers,
+            self.overdue,
             self.events,
         )
 
@@ -192,6 +202,7 @@ def make_metrics(reading: BrokerReading | None, seconds: float) -> Iterable[Metr
     for queue in reading.queues:
         is_grave = queue.name in graves or queue.name.endswith(DEAD_SUFFIX)
         _add_queue(families, queue, is_waiting=queue.consumers > 0 or not is_grave)
+        families.overdue.add_metric([queue.name], reading.overdue.get(queue.name, 0.0))
     return families.all()
 
 

@@ -95,7 +95,8 @@ class Declarations:
             retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
             max_retries: further runs of an item after its first; ``None`` for no limit.
             success_on: exceptions that count as success.
-            max_time: the stack of a handler that runs longer is logged, once; a ``timedelta`` or seconds.
+            max_time: the stack of a handler that runs longer is logged, default after five minutes; a ``timedelta`` or
+                seconds.
             on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
             batch: the handler takes a list of up to this many payloads, and returns a list with an entry for each.
             probe: while different items fail, with no success between, one item at a time is tried.

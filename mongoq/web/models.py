@@ -123,6 +123,7 @@ class WorkerDocument(Answer):
     worker: str
     alive: bool
     queues: dict[str, int] = Field(description="Queues it consumes, with the numbers of items that it holds.")
+    overdue_seconds: dict[str, float] = Field(description="Queues with a run beyond its time limit, and its length.")
 
 
 class WorkerList(Answer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +25,7 @@ class HandlerCall:
         lost: ids (``id_key``) of items that another worker has by now; set by the backlog.
         pops: True once the item leaves its queue for good: its absence from the queue is no loss then.
         abandoned: True after the worker has released the items and no longer waits for the call.
-        reported: True after the log line about ``max_time``.
+        reports: number of log lines about the time that it takes.
         timed_out: True after ``max_time`` when the consumer gives such calls up; their leases are not extended.
     """
 
@@ -37,8 +38,13 @@ class HandlerCall:
     lost: set[Any] = field(default_factory=set)
     pops: bool = False
     abandoned: bool = False
-    reported: bool = False
+    reports: int = 0
     timed_out: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
 
 
 class HandlerSettlements:

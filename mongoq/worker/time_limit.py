@@ -1,4 +1,4 @@
-"""Time limit of a consumer: calls beyond ``max_time`` are logged with their stacks by a watchdog, and given up."""
+"""Time limit of a consumer: a watchdog logs overdue calls with their stacks, and the worker may give them up."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import logging
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
+from mongoq.model.encoding.extended_json import duration_text
 from mongoq.model.item import Item
 from mongoq.model.log_fields import log_fields
 from mongoq.model.outcomes import Failed
@@ -23,15 +24,19 @@ from mongoq.worker.handler_call import HandlerCall
 
 logger = logging.getLogger("mongoq.worker")
 
-Overdue = Callable[[], Iterable[tuple[str, HandlerCall]]]
+LONG_RUN = timedelta(minutes=5)
+"""Time after which a call is overdue, if the consumer has no ``max_time``."""
 MAX_FRAMES = 100
 
 
 @dataclass(eq=False, repr=False)
 class TimeLimit:
-    """Finds overdue calls for the watchdog, and gives them up if the consumer says so.
+    """Finds the overdue calls of a consumer, and gives them up if the consumer says so.
 
     ``cancel`` cancels the task of a call.
+
+    Attributes:
+        limit: time after which a call is overdue.
     """
 
     consumer: Consumer
@@ -39,31 +44,46 @@ class TimeLimit:
     failures: FailureReporter
     cancel: Callable[[HandlerCall], None]
 
+    def __post_init__(self) -> None:
+        self.limit = self.consumer.max_time or LONG_RUN
+
     @property
     def is_exhausted(self) -> bool:
-        """True when overdue calls, also those that timed out, take all the concurrency of the consumer."""
-        return len(self._find_overdue()) >= self.consumer.concurrency
+        """True when calls beyond ``max_time``, also those that timed out, take all the concurrency of the consumer.
+
+        Without a ``max_time`` a long call may be all right.
+        """
+        return self.consumer.max_time is not None and len(self._find_overdue()) >= self.consumer.concurrency
 
     def take_overdue(self) -> list[HandlerCall]:
-        """Return the calls that have become overdue since the last check."""
-        overdue = [run for run in self._find_overdue() if not run.reported]
-        for run in overdue:
-            run.reported = True
-        return overdue
+        """Return the calls to report: those that have reached the limit, or a doubling of it, since the last check."""
+        runs = [run for run in self._find_overdue() if run.seconds >= self.limit.total_seconds() * 2**run.reports]
+        for run in runs:
+            run.reports += 1
+        return runs
+
+    def longest(self) -> timedelta | None:
+        """Return for how long the longest overdue call runs; ``None`` if no call is overdue."""
+        return max((timedelta(seconds=run.seconds) for run in self._find_overdue()), default=None)
+
+    def note(self) -> str | None:
+        """Return a sentence about the longest overdue call, which changes with its reports; ``None`` without one."""
+        run = max(self._find_overdue(), key=lambda run: run.seconds, default=None)
+        if run is None:
+            return None
+        length = duration_text(self.limit * 2 ** max(run.reports - 1, 0))
+        return f"{self.consumer.title} has run item {run.items[0].id} for more than {length}"
 
     def give_up_overdue(self) -> list[list[Item[Any]]]:
         """Give up overdue calls, if the consumer says so; returns the items left to their leases, by call."""
         if self.consumer.on_timeout == "log":
             return []
-        called = [run for run in self._find_overdue() if run.where is not None]
-        return [run.items for run in called if self._give_up(run) and not run.pops]
+        return [run.items for run in self._find_overdue() if self._give_up(run) and not run.pops]
 
     def _find_overdue(self) -> list[HandlerCall]:
-        limit = self.consumer.max_time
-        if limit is None:
-            return []
-        late = time.monotonic() - limit.total_seconds()
-        return [run for run in list(self.backlog.running) if run.started < late]
+        """Return the calls whose handlers have run for longer than the limit; others may still wait for a rate."""
+        limit = self.limit.total_seconds()
+        return [run for run in list(self.backlog.running) if run.where is not None and run.seconds > limit]
 
     def _give_up(self, run: HandlerCall) -> bool:
         """Give up an overdue call; returns whether it was still under way."""
@@ -75,7 +95,7 @@ class TimeLimit:
         fate = "its handler is cancelled" if cancelled else "it comes again when its lease ends"
         if outcomes is not None:
             fate = "it has failed"
-        seconds, worker = time.monotonic() - run.started, self.failures.coordinator.worker
+        seconds, worker = run.seconds, self.failures.coordinator.worker
         words = consumer.title, consumer.max_time, item.id, fate
         fields = log_fields(item, worker=worker, duration=seconds)
         logger.error("a run of %s is given up after %s: item %s; %s", *words, extra=fields)
@@ -89,13 +109,13 @@ class TimeLimit:
 
 
 class Watchdog:
-    """Looks for calls beyond their ``max_time``.
+    """Logs overdue calls with their stacks.
 
     It has its own thread, so that it also finds a handler that blocks the event loop.
     """
 
-    def __init__(self, overdue: Overdue, every: float, worker: str = "") -> None:
-        self._overdue = overdue
+    def __init__(self, limits: Sequence[TimeLimit], every: float, worker: str = "") -> None:
+        self._limits = limits
         self._worker = worker
         self._every = every
         self._ended = threading.Event()
@@ -109,11 +129,12 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._ended.wait(self._every):
-            for queue, run in self._overdue():
-                seconds = time.monotonic() - run.started
-                logger.error(
-                    "the handler of queue %r has run for %.1f s with item %s, and is here:\n%s",
-                    queue,
+            for consumer, run in [(each.consumer, run) for each in self._limits for run in each.take_overdue()]:
+                seconds = run.seconds
+                logger.log(
+                    logging.WARNING if consumer.max_time is None else logging.ERROR,
+                    "the handler of %s has run for %.1f s with item %s, and is here:\n%s",
+                    consumer.title,
                     seconds,
                     run.items[0].id,
                     stack_of(run.where, self._loop_thread),

@@ -64,6 +64,7 @@ def test_each_check_is_a_line(examine: Examine, broker: mongoq.Broker) -> None:
         "cache",
         "stored settings",
         "workers",
+        "long runs",
         "schedules",
         "sequences",
         "held sequences",
@@ -212,6 +213,21 @@ def test_workers_that_have_gone_are_named(examine: Examine, broker: mongoq.Broke
     assert findings["workers"]["state"] == "problem"
     assert "b:2:y/1 since " in findings["workers"]["detail"]
     assert "removes their records after ten minutes" in findings["workers"]["advice"]
+
+
+def test_runs_that_take_long_are_a_warning(examine: Examine, broker: mongoq.Broker, raw: Any) -> None:
+    broker.queue("orders").push(1)
+    now = datetime.now(UTC)
+    record = {"host": "a", "pid": 1, "started": now, "seen": now, "every": 60.0}
+    queues = [{"queue": "orders", "held": 1, "overdue": 3725.5}, {"queue": "mails", "held": 1}]
+    raw.insert_one({"_id": "worker:a:1:x/1", **record, "queues": queues})
+    raw.insert_one({"_id": "worker:b:2:y/1", **record, "seen": now - timedelta(hours=2), "queues": queues})
+    _, findings = examine()
+    finding = findings["long runs"]
+    assert (finding["state"], finding["detail"]) == ("warning", "a:1:x/1 has run an item of orders for 1h 2m")
+    assert "max_time" in finding["advice"]
+    raw.delete_one({"_id": "worker:a:1:x/1"})
+    assert examine()[1]["long runs"]["state"] == "ok"
 
 
 def test_items_that_wait_in_a_paused_queue_are_a_warning(examine: Examine, broker: mongoq.Broker) -> None:

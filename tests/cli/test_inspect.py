@@ -303,11 +303,12 @@ def test_a_pattern_that_the_server_refuses_is_an_error_in_one_line(run: Run, pro
 def test_workers_shows_who_consumes_what(run: Run, read: Read, broker: mongoq.Broker, raw: Any) -> None:
     assert run("workers").stdout == f"there are no workers in {broker.namespace}\n"
     now = datetime.now(UTC)
-    queues = [{"queue": "orders", "held": 2}, {"queue": "mails", "held": 0}]
+    queues = [{"queue": "orders", "held": 2, "overdue": 3725.5}, {"queue": "mails", "held": 0}]
     raw.insert_one({"_id": "worker:host:7:abcd", **RECORD, "started": now, "seen": now, "queues": queues})
-    assert re.search(r"host:7:abcd +yes .* 2 +orders \(2\), mails \(0\)", run("workers").stdout)
+    assert re.search(r"host:7:abcd +yes .* 2 +orders \(2, one for 1h 2m\), mails \(0\)", run("workers").stdout)
     (document,) = read("workers")
     assert (document["worker"], document["pid"], document["queues"]) == ("host:7:abcd", 7, {"orders": 2, "mails": 0})
+    assert document["overdue_seconds"] == {"orders": 3725.5}
 
 
 def test_bindings_shows_the_queues_of_each_topic(run: Run, read: Read, broker: mongoq.Broker) -> None:

@@ -214,9 +214,14 @@ def ready(command: Program) -> tuple[int, bytes]:
 
 
 @pytest.mark.prove
-def test_it_is_ready_when_all_workers_are(program: Start, tmp_path: Path) -> None:
+def test_it_is_ready_when_all_workers_are(program: Start, broker: mongoq.Broker, gate: Path, tmp_path: Path) -> None:
+    broker.queue("orders").push(1)
     more = """
+import datetime
 import fcntl
+import mongoq.worker.time_limit
+
+mongoq.worker.time_limit.LONG_RUN = datetime.timedelta(seconds=0.1)
 
 # One process loads at once, and the other when a file is there.
 lock = open("lock", "a")
@@ -234,6 +239,8 @@ worker = make(connect())
     assert ready(command)[0] == 503
     (tmp_path / "loaded").touch()
     until(lambda: ready(command)[0] == 200)
+    until(lambda: b" has run item " in ready(command)[1])
+    gate.touch()
     command.process.terminate()
     assert command.end() == 0
 

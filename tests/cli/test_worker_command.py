@@ -461,6 +461,10 @@ def ask(command: Program, path: str) -> tuple[int, bytes]:
 def test_health_is_served(program: Start, broker: mongoq.Broker, gate: Path, kind: str) -> None:
     broker.queue("orders").push(1)
     more = f"""{ASYNC}
+import datetime
+import mongoq.worker.time_limit
+
+mongoq.worker.time_limit.LONG_RUN = datetime.timedelta(seconds=0.1)
 while not os.path.exists("loaded"):
     time.sleep(0.005)
 """
@@ -475,6 +479,7 @@ while not os.path.exists("loaded"):
     (gate.parent / "loaded").touch()
     begun(command, 1)
     until(lambda: ask(command, "/readyz")[0] == 200)
+    until(lambda: b"for more than" in ask(command, "/readyz")[1])
     command.process.terminate()
     until(lambda: b"the worker stops" in ask(command, "/readyz")[1])
     gate.touch()

@@ -43,11 +43,11 @@ def bury_one(queue: mongoq.Queue[Any]) -> None:
     queue.bury(item, reason="no stock")
 
 
-def beat(raw: Any, name: str, queue: str, *, seen: datetime) -> None:
+def beat(raw: Any, name: str, queue: str, *, seen: datetime, **more: Any) -> None:
     """Write the record of a worker, as it does itself."""
     host, pid, _ = name.split(":")
     times = {"started": seen, "seen": seen, "every": 5.0, "expires": seen + timedelta(hours=1)}
-    queues = [{"queue": queue, "held": 0}]
+    queues = [{"queue": queue, "held": 0, **more}]
     raw.insert_one({"_id": f"worker:{name}", "host": host, "pid": int(pid), **times, "queues": queues})
 
 
@@ -88,15 +88,23 @@ def test_the_age_is_that_of_the_first_due_item(broker: mongoq.Broker) -> None:
     assert values["mongoq_oldest_age_seconds", "later"] == 0
 
 
+def test_the_longest_run_that_is_overdue_is_told(broker: mongoq.Broker, raw: Any) -> None:
+    broker.queue("orders").push(1)
+    for number, seconds in enumerate((400.0, 2000.0, 700.0)):
+        beat(raw, f"host:{number}:x", "orders", seen=datetime.now(UTC) + timedelta(minutes=1), overdue=seconds)
+    assert scrape(broker)["mongoq_overdue_run_seconds", "orders"] == 2000
+
+
 def test_dead_letters_pauses_consumers_workers_and_events_are_counted(broker: mongoq.Broker, raw: Any) -> None:
     orders = broker.queue("orders", max_retries=0)
     orders.push_many(range(3))
     bury_one(orders)
     orders.pause()
     beat(raw, "host:1:alive", "orders", seen=datetime.now(UTC) + timedelta(minutes=1))
-    beat(raw, "host:1:gone", "orders", seen=datetime.now(UTC) - timedelta(minutes=5))
+    beat(raw, "host:1:gone", "orders", seen=datetime.now(UTC) - timedelta(minutes=5), overdue=9999.0)
     broker.stats()  # writes the counters
     values = scrape(broker)
+    assert values["mongoq_overdue_run_seconds", "orders"] == 0
     assert values["mongoq_dead_items", "orders"] == 1
     assert ("mongoq_dead_items", "orders.dead") not in values
     assert values["mongoq_paused", "orders"] == 1

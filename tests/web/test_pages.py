@@ -41,6 +41,15 @@ def test_the_first_visit_has_an_introduction(api: Api) -> None:
     assert "What is shown here</h2>" in open_page(api, again)
 
 
+def test_a_run_that_takes_too_long_is_marked(api: Api, raw: Any) -> None:
+    now = datetime.now(UTC)
+    queues = [{"queue": "orders", "held": 2, "overdue": 3725.5}]
+    raw.insert_one({"_id": "worker:host:7:abcd", "started": now, "seen": now, "every": 60.0, "queues": queues})
+    assert '(2, <span class="trouble">one for 1h 2m</span>)' in open_page(api, "/workers")
+    (worker,) = api.get("/api/workers").json()["workers"]
+    assert worker["overdue_seconds"] == {"orders": 3725.5}
+
+
 def test_an_empty_page_says_what_to_do_next(api: Api, broker: mongoq.Broker) -> None:
     pages = [open_page(api, "/"), open_page(api, "/workers"), open_page(api, "/pipelines")]
     assert ["There are no queues yet" in pages[0], "No worker runs" in pages[1]] == [True, True]

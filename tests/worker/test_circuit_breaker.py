@@ -103,7 +103,7 @@ def test_bad_items_that_come_first_let_others_be_tried(desk: Desk, queue: mongoq
     assert queue.dead.size() == 0
     queue.push("good")
     until(lambda: "good" in runs)
-    until(lambda: queue.push("good") and queue.dead.size() == 2)
+    until(lambda: queue.push("good") is not None and queue.dead.size() == 2)
     running.stop()
 
 

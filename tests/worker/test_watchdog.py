@@ -14,7 +14,7 @@ import pytest
 
 import mongoq
 from tests.waiting import until
-from tests.worker.conftest import KINDS, Desk
+from tests.worker.conftest import KINDS, Desk, every_kind
 
 
 async def a_place_to_hang(is_over: Callable[[], bool]) -> None:
@@ -66,6 +66,58 @@ def test_a_handler_that_blocks_the_event_loop_is_found_too(
     with caplog.at_level(logging.ERROR, "mongoq.worker"):
         asyncio.run(work())
     assert "in a_place_to_block" in caplog.text
+
+
+@every_kind
+def test_a_run_without_a_time_limit_is_told_of_at_five_minutes_and_at_each_doubling(
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mongoq.worker.time_limit.LONG_RUN", timedelta(seconds=0.1))
+    (id,) = queue.push_many(["slow"])
+    go = threading.Event()
+
+    async def handle(payload: str) -> None:
+        await a_place_to_hang(go.is_set)
+
+    desk.consume("orders", handle)
+    desk.consume("others", handle)
+    with caplog.at_level(logging.WARNING, "mongoq.worker"):
+        running = desk.start(heartbeat=0.1)
+        until(lambda: len(seconds_of_runs(caplog)) == 3)
+        health = desk.worker.health()
+        until(lambda: desk.broker.workers()[0].overdue)
+        (record,) = desk.broker.workers()
+        go.set()
+        until(lambda: not desk.worker.health().notes)
+        until(lambda: not desk.broker.workers()[0].overdue)
+        running.stop()
+    first, second, third = seconds_of_runs(caplog)
+    assert (first >= 0.1, second >= 0.2, third >= 0.4) == (True, True, True)
+    assert health.healthy, "it may be a long handler"
+    (note,) = health.notes
+    assert note.startswith(f"queue 'orders' has run item {id} for more than 0.")
+    assert record.overdue.keys() == {"orders"}
+    assert record.overdue["orders"] >= timedelta(seconds=0.1)
+
+
+def seconds_of_runs(caplog: pytest.LogCaptureFixture) -> list[float]:
+    return [record.mongoq_duration for record in caplog.records if "has run for" in record.getMessage()]  # type: ignore[attr-defined]
+
+
+def test_a_stage_that_hangs_is_named(
+    broker: mongoq.Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mongoq.worker.time_limit.LONG_RUN", timedelta(seconds=0.1))
+    broker.queue("in").push("x")
+    pipeline = mongoq.Pipeline("line", errors="line.errors")
+
+    @pipeline.sink("in")
+    def load(payload: str) -> None:
+        until(lambda: "the handler of stage 'load' has run for" in caplog.text and any(run.health().notes))
+
+    with pipeline.start(broker) as run:
+        until(lambda: broker.queue("in").size() == 0)
+    assert "in load" in caplog.text
 
 
 def test_a_worker_says_what_it_consumes_and_holds_until_it_ends(desk: Desk, queue: mongoq.Queue[Any]) -> None:

@@ -16,6 +16,7 @@ from mongoq.cli.base.output import Output
 from mongoq.cli.checks.queue_checks import (
     check_consumers,
     check_held,
+    check_long_runs,
     check_oldest,
     check_paused,
     check_schedules,
@@ -123,6 +124,7 @@ def _examine(broker: Broker, max_age: timedelta, role: str) -> Iterator[Finding]
         yield _run(partial(check, server)).named(name)
     yield _run(lambda: check_stored(broker._run(find_unusable))).named("stored settings")
     yield _run(lambda: check_workers(broker.workers())).named("workers")
+    yield _run(lambda: check_long_runs(broker.workers())).named("long runs")
     yield _run(lambda: check_schedules(broker.schedules())).named("schedules")
     yield _run(lambda: check_sequences(broker._run(find_stuck))).named("sequences")
     yield _run(lambda: check_held(broker._run(count_held))).named("held sequences")

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from mongoq.cli.base.amounts import amount
 from mongoq.cli.checks.server_checks import Finding
+from mongoq.model.encoding.extended_json import duration_text
 from mongoq.model.schedule.definition import ScheduleRecord
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.insight import BoundedCount, QueueInsight
@@ -34,6 +35,20 @@ def check_workers(workers: Sequence[WorkerRecord]) -> Finding:
         "see why they died; their items come back when their leases end, and a live worker removes their records "
         "after ten minutes",
     )
+
+
+def check_long_runs(workers: Sequence[WorkerRecord]) -> Finding:
+    """Check that no handler hangs in a worker that lives: it extends the leases of its items for ever."""
+    runs = [
+        f"{worker.name} has run an item of {queue} for {duration_text(length)}"
+        for worker in workers
+        if worker.alive
+        for queue, length in worker.overdue.items()
+    ]
+    if not runs:
+        return Finding.fine("no handler has run for longer than its max_time, by default five minutes")
+    advice = "the log of the worker shows where it is; max_time=, with on_timeout=, gives such a run up"
+    return Finding.warning(_list(runs), advice)
 
 
 def check_consumers(queues: Sequence[QueueInsight]) -> Finding:

@@ -8,6 +8,7 @@ import click
 
 from mongoq.cli.base.connection import with_broker
 from mongoq.cli.base.output import Output
+from mongoq.model.encoding.extended_json import duration_text
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.sync import Broker
 
@@ -32,5 +33,12 @@ def _row(record: WorkerRecord) -> dict[str, Any]:
         "started": record.started,
         "seen": record.seen,
         "held": sum(record.queues.values()),
-        "queues": ", ".join(f"{queue} ({held:,})" for queue, held in record.queues.items()),
+        "queues": ", ".join(
+            f"{queue} ({held:,}{_describe_run(record, queue)})" for queue, held in record.queues.items()
+        ),
     }
+
+
+def _describe_run(record: WorkerRecord, queue: str) -> str:
+    """Return for how long the longest run of a queue goes on, if that is too long."""
+    return f", one for {duration_text(record.overdue[queue])}" if queue in record.overdue else ""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from mongoq.cli.processes.supervisor_link import LINK_VARIABLE
+from mongoq.model.health import Health
 from mongoq.monitoring.durations import RunDurations
 from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS
 
@@ -55,6 +56,7 @@ class Child:
         self._received = b""
         self._started = self._reported = 0.0
         self._unready: Sequence[str] = (NOT_STARTED,)
+        self._notes: Sequence[str] = ()
         self._was_ready = False
         self.start_at: float | None = time.monotonic()
         self.kill_at: float | None = None
@@ -136,7 +138,7 @@ class Child:
     def _take(self, report: dict[str, object]) -> None:
         self._reported = time.monotonic()
         self.lasting = self.lasting or bool(report.get("lasting"))
-        grace, unready = report.get("grace"), report.get("unready")
+        grace, unready, notes = report.get("grace"), report.get("unready"), report.get("notes")
         if self._durations is not None and isinstance(durations := report.get("durations"), list):
             self._durations.add(durations)
         if isinstance(grace, float):
@@ -144,6 +146,8 @@ class Child:
         if isinstance(unready, list):
             self._unready = unready
             self._was_ready = self._was_ready or not unready
+        if isinstance(notes, list):
+            self._notes = notes
 
     def take_exit_code(self) -> int | None:
         """Return the exit code of a process that has ended, once; negative for a signal. ``None`` while it runs."""
@@ -152,7 +156,7 @@ class Child:
             self.read_reports()
             self._close_link()
             self._process, self.kill_at = None, None
-            self._unready = (NOT_STARTED,)
+            self._unready, self._notes = (NOT_STARTED,), ()
         return code
 
     def count_crash(self) -> float:
@@ -162,13 +166,14 @@ class Child:
         self.crashes += 1
         return float(min(FIRST_BACKOFF_SECONDS * 2 ** (self.crashes - 1), MAX_BACKOFF_SECONDS))
 
-    def describe_unreadiness(self) -> list[str]:
-        """Return the reasons why the process does not consume just now; none if it does."""
+    def health(self) -> Health:
+        """Return whether the process consumes just now."""
         silent = time.monotonic() - self._reported
-        reasons = list(self._unready)
+        reasons = self._unready
         if self.is_running and silent > SILENT_SECONDS:
-            reasons = [f"it has not reported for {silent:.0f} s"]
-        return [f"worker {self.number}: {reason}" for reason in reasons]
+            reasons = (f"it has not reported for {silent:.0f} s",)
+        name = f"worker {self.number}: "
+        return Health.of((name + reason for reason in reasons), (name + note for note in self._notes))
 
     def _close_link(self) -> None:
         if self._link is not None:

@@ -14,6 +14,7 @@ from mongoq.cli.base.errors import INTERRUPTED, OPERATION_FAILED
 from mongoq.cli.processes.child import MAX_CRASHES, Child, describe_exit
 from mongoq.cli.processes.file_watcher import FileWatcher
 from mongoq.cli.processes.supervisor_link import HALT, STOP
+from mongoq.model.health import Health
 from mongoq.monitoring.durations import RunDurations
 
 logger = logging.getLogger("mongoq.cli")
@@ -80,11 +81,14 @@ class Supervisor:
         logger.info("all workers have ended")
         return self._exit_code
 
-    def describe_unreadiness(self) -> list[str]:
-        """Return the reasons why not all processes consume just now; from any thread."""
+    def health(self) -> Health:
+        """Return whether all processes consume just now; from any thread."""
         if self._is_stopping:
-            return ["it stops"]
-        return [reason for child in self.children for reason in child.describe_unreadiness()]
+            return Health.of(["it stops"])
+        parts = [child.health() for child in self.children]
+        return Health.of(
+            (each for part in parts for each in part.reasons), (each for part in parts for each in part.notes)
+        )
 
     def _has_work(self) -> bool:
         busy = any(child.is_running or child.start_at is not None for child in self.children)

@@ -91,11 +91,11 @@ class SupervisorLink:
                     return
                 self.stops_wanted = 2 if HALT in orders else self.stops_wanted
                 _wake_main_thread(process)
-            reasons, now = process.describe_unreadiness(), time.monotonic()
-            if reasons != reported or now > reported_at + REPORT_SECONDS:
-                self._report(unready=reasons)
+            health, now = process.health(), time.monotonic()
+            if health != reported or now > reported_at + REPORT_SECONDS:
+                self._report(unready=health.reasons, notes=health.notes)
                 self.report_durations(process)
-                reported, reported_at = reasons, now
+                reported, reported_at = health, now
 
     def _receive(self) -> bytes:
         try:

@@ -106,7 +106,7 @@ def worker(
             )
             read = _find_reader(settings, stack) if http is not None and metrics == "all" else None
             render = None if durations is None else metrics_renderer(durations, read)
-            stack.enter_context(_serve(http, supervisor.describe_unreadiness, render))
+            stack.enter_context(_serve(http, supervisor.health, render))
             click.get_current_context().exit(supervisor.run())
         process = WorkerProcess(
             target,
@@ -118,7 +118,7 @@ def worker(
         )
         read = process.read_broker if metrics == "all" else None
         render = None if http is None or durations is None else metrics_renderer(durations, read)
-        stack.enter_context(_serve(http, process.describe_unreadiness, render))
+        stack.enter_context(_serve(http, process.health, render))
         process.run()
 
 
@@ -166,14 +166,14 @@ def _find_server(settings: dict[str, str | None]) -> dict[str, Any]:
 @contextmanager
 def _serve(
     address: tuple[str, int] | None,
-    describe_unreadiness: Callable[[], list[str]],
+    health: Callable[[], Health],
     metrics: Callable[[], bytes] | None,
 ) -> Iterator[None]:
     """Answer probes and scrapes for the length of a block, if there is an address for them."""
     if address is None:
         yield
         return
-    with HealthServer(*address, lambda: Health.of(describe_unreadiness()), metrics) as server:
+    with HealthServer(*address, health, metrics) as server:
         # The port that the system has chosen for 0.
         logger.info("%s are served at %s", server.list_paths(), to_url(address[0], server.port))
         yield

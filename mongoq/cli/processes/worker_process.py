@@ -25,6 +25,7 @@ from mongoq.cli.processes.target import KINDS, Factory, TargetUnusable, UserRefu
 from mongoq.drivers.errors import is_refused_user
 from mongoq.drivers.signals import on_main_thread
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, GraphInvalid, ServerUnavailable, StageStopped
+from mongoq.model.health import Health
 from mongoq.monitoring.durations import RunDurations
 from mongoq.pipeline.pipeline import DRAIN_GRACE_SECONDS, HEARTBEAT_SECONDS, Pipeline
 from mongoq.sync import Broker
@@ -239,12 +240,11 @@ class WorkerProcess:
 
     # --- what others ask, from any thread ----------------------------------------------------------
 
-    def describe_unreadiness(self) -> list[str]:
-        """Return the reasons why this process does not consume just now; none if it does."""
-        engine = self.engine
+    def health(self) -> Health:
+        """Return whether this process consumes just now."""
         if self._ended:
-            return ["the worker has ended"]
-        return ["it has not started"] if engine is None else list(engine.health().reasons)
+            return Health.of(["the worker has ended"])
+        return Health.of(["it has not started"]) if self.engine is None else self.engine.health()
 
     def read_broker(self) -> BrokerReading:
         """Read the state of all queues, by the broker of the worker.

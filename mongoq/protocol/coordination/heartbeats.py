@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from bson import ObjectId
@@ -35,6 +36,7 @@ DEAD_WORKER_RETENTION = timedelta(minutes=10)
 """Time for which the record of a worker that is gone stays readable for people."""
 MAX_WORKER_RECORDS = 10_000
 """Records in one read, at most."""
+NONE_OVERDUE: Mapping[str, timedelta] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class WorkerRecord:
         seen: last heartbeat, on the server's clock.
         alive: True while it has missed fewer than four heartbeats.
         queues: queues it consumes, each with the number of items it holds, running or waiting to run.
+        overdue: queues with a run that takes longer than ``max_time``, by default five minutes; each with the time for
+            which the longest one has run.
     """
 
     name: str
@@ -58,6 +62,7 @@ class WorkerRecord:
     seen: datetime
     alive: bool
     queues: Mapping[str, int]
+    overdue: Mapping[str, timedelta] = field(default_factory=dict)
 
     def to_document(self) -> dict[str, Any]:
         """Return the record as values of JSON."""
@@ -69,6 +74,7 @@ class WorkerRecord:
             "started": time_text(self.started),
             "seen": time_text(self.seen),
             "queues": dict(self.queues),
+            "overdue_seconds": {queue: length.total_seconds() for queue, length in self.overdue.items()},
         }
 
 
@@ -92,6 +98,7 @@ def beat(
     started: datetime,
     every: timedelta,
     queues: Mapping[str, int],
+    overdue: Mapping[str, timedelta] = NONE_OVERDUE,
     run: ObjectId | None = None,
 ) -> Flow[None]:
     """Write a heartbeat (``update``, upsert); the TTL index removes the record an hour after the last one.
@@ -108,7 +115,14 @@ def beat(
         "started": started,
         "seen": now,
         "every": every.total_seconds(),
-        "queues": [{"queue": queue, "held": number} for queue, number in queues.items()],
+        "queues": [
+            {
+                "queue": queue,
+                "held": number,
+                **({"overdue": overdue[queue].total_seconds()} if queue in overdue else {}),
+            }
+            for queue, number in queues.items()
+        ],
         "expires": now + RECORD_EXPIRY,
     }
     if run is not None:
@@ -164,14 +178,19 @@ def _read_record(document: Mapping[str, Any], now: datetime) -> WorkerRecord | N
         started=started if isinstance(started, datetime) else seen,
         seen=seen,
         alive=now - seen < timedelta(seconds=every) * HEARTBEATS_MISSED,
-        queues=dict(_read_queues(queues)),
+        queues={queue: _number(entry.get("held")) for queue, entry in _read_queues(queues)},
+        overdue={
+            queue: timedelta(seconds=seconds)
+            for queue, entry in _read_queues(queues)
+            if isinstance(seconds := entry.get("overdue"), float) and 0 < seconds < MAX_EVERY_SECONDS
+        },
     )
 
 
-def _read_queues(entries: Any) -> Iterator[tuple[str, int]]:
+def _read_queues(entries: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, Mapping) and isinstance(queue := entry.get("queue"), str):
-            yield queue, _number(entry.get("held"))
+            yield queue, entry
 
 
 def _number(value: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
@@ -34,7 +34,6 @@ from mongoq.worker.consumer import Consumer, LogErrors
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.executor_aio import AioExecutor
 from mongoq.worker.failure_log import error_line, hide_text
-from mongoq.worker.handler_call import HandlerCall
 from mongoq.worker.limiter import Limiter
 from mongoq.worker.outcome_resolver import error_kind
 from mongoq.worker.sources import SourcePlan
@@ -122,14 +121,10 @@ class AsyncEngine:
         self.interrupted = self._ended = False
         self._end_events: list[WakeEvent] = []
         self._stop_reason = ""
-        limits = [consumer.max_time.total_seconds() for consumer in consumers if consumer.max_time is not None]
-        self._check_interval = min(max(min(limits) / 4, 0.02), TICK_SECONDS) if limits else TICK_SECONDS
-        self._watch = Watchdog(self._overdue, self._check_interval, self._name) if limits else None
-
-    def _overdue(self) -> Iterator[tuple[str, HandlerCall]]:
-        for loop in self.loops:
-            for run in loop.time_limit.take_overdue():
-                yield loop.consumer.name, run
+        limits = [loop.time_limit for loop in self.loops]
+        shortest = min((limit.limit.total_seconds() for limit in limits), default=TICK_SECONDS)
+        self._check_interval = min(max(shortest / 4, 0.02), TICK_SECONDS)
+        self._watch = Watchdog(limits, self._check_interval, self._name) if limits else None
 
     @property
     def settled(self) -> int:
@@ -163,7 +158,7 @@ class AsyncEngine:
         for runner in self.source_runners:
             if runner.failure is not None:
                 reasons.append(f"source {runner.plan.name!r} has stopped: {error_kind(runner.failure)}")
-        return Health.of(reasons)
+        return Health.of(reasons, (note for loop in self.loops if (note := loop.time_limit.note()) is not None))
 
     def _describe_silence(self) -> list[str]:
         """Return why no command can succeed at present, before the driver has given up the first one."""
@@ -462,12 +457,15 @@ class AsyncEngine:
         event, started = self._new_end_event(), self._now()
         sweep = started
         while not self._ended:
-            numbers = Counter[str]()
+            numbers, overdue = Counter[str](), dict[str, timedelta]()
             for loop in self.loops:
-                numbers[loop.consumer.name] += loop.backlog.held
+                name, longest = loop.consumer.name, loop.time_limit.longest()
+                numbers[name] += loop.backlog.held
+                if longest is not None:
+                    overdue[name] = max(longest, overdue.get(name, longest))
             try:
-                options = {"started": started, "every": self._heartbeat, "queues": numbers, "run": self._run_id}
-                await self._broker._run(heartbeats.beat, self._name, **options)
+                options = {"started": started, "every": self._heartbeat, "queues": numbers, "overdue": overdue}
+                await self._broker._run(heartbeats.beat, self._name, run=self._run_id, **options)
                 self._heard_at = time.monotonic()
                 if self._now() >= sweep:
                     for record in await self._broker._run(heartbeats.swept, every=SWEEP_INTERVAL) or []:

@@ -98,7 +98,7 @@ class AsyncItemRunner:
         elif cancelled and not run.abandoned:
             self._fail_cancelled(run, outcomes)
         else:
-            seconds = time.monotonic() - run.started
+            seconds = run.seconds
             words, fields = (consumer.title, seconds, items[0].id), self._fields(items[0], duration=seconds)
             text = "a run of %s that was given up has ended late, after %.1f s; ignored: %s"
             logger.warning(text, *words, extra=fields)
@@ -216,11 +216,11 @@ class AsyncItemRunner:
             if run.abandoned or (run.lost and id_key(item.id) in run.lost):
                 continue  # the result of a lost item is ignored
             if isinstance(outcome, Failed):
-                seconds = time.monotonic() - run.started
+                seconds = run.seconds
                 self.failures.report(item, outcome, traced=outcome.error is not previous, duration=seconds)
                 previous = outcome.error
             elif isinstance(outcome, Dead):
-                self._log_dead(item, outcome, time.monotonic() - run.started)
+                self._log_dead(item, outcome, run.seconds)
 
     def _log_dead(self, item: Item[Any], outcome: Dead, seconds: float) -> None:
         reason = text_line(outcome.reason or "no reason given") if self.coordinator.log_errors == "message" else "Dead"
@@ -239,6 +239,6 @@ class AsyncItemRunner:
         unsettled = [item for item in lost_items if item not in self.settlements]
         if unsettled:
             words = self.consumer.title, unsettled[0].id
-            fields = self._fields(unsettled[0], duration=time.monotonic() - run.started)
+            fields = self._fields(unsettled[0], duration=run.seconds)
             logger.warning("a run of %s ended after its item %s was lost; ignored", *words, extra=fields)
         self.settlements.discard(lost_items)

@@ -155,7 +155,8 @@ class AsyncWorker(Local):
             max_retries: how many further runs an item gets after its first, here and whatever the queue says; ``None``
                 for no limit.
             success_on: exceptions that count as success, such as a conflict with what an earlier run has written.
-            max_time: the stack of a handler that runs longer is logged, once, as an error; a ``timedelta`` or seconds.
+            max_time: the stack of a handler that runs longer is logged as an error, then and at each doubling; a
+                ``timedelta`` or seconds. Without it, a warning after five minutes and at each doubling.
             on_timeout: what becomes of its items then. ``"log"``: they stay reserved for as long as it runs.
                 ``"release"``: their leases are extended no more, so that they come again when these end, the attempt
                 counted; ``job.lost`` is set, and what the handler returns is ignored. ``"cancel"``: a coroutine is
