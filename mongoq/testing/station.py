@@ -218,7 +218,8 @@ class VirtualStation:
                 returned = yield self._await_handler(run, payload)
             elif refused is None:
                 returned = self._call_handler(run, payload)
-            outcomes = refused or run.context.call(consumer.resolver.outcomes, consumer, items, returned)
+            outcomes = refused or run.outcomes
+            outcomes = outcomes or run.context.call(consumer.resolver.outcomes, consumer, items, returned)
         except RUN_FAILURES as error:
             if (lacking := _transaction_of(error)) is not None:
                 raise lacking from None

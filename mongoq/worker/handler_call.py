@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mongoq.model.item import Item, reservation_key
+from mongoq.model.outcomes import ResolvedOutcome
 from mongoq.worker.consumer import Consumer
 
 
@@ -40,6 +41,11 @@ class HandlerCall:
     abandoned: bool = False
     reports: int = 0
     timed_out: bool = False
+
+    @property
+    def outcomes(self) -> list[ResolvedOutcome] | None:
+        """Outcomes that were found inside of hooks; ``None`` if there are none."""
+        return None if self.job is None else self.job._outcomes
 
     @property
     def seconds(self) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.worker.consumer import Consumer, Handler
-from mongoq.worker.outcome_resolver import is_function
+from mongoq.worker.outcome_resolver import is_function, resolve_result
 from mongoq.worker.run_context import ForkGuard
 
 Hook = Callable[..., AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
@@ -29,10 +29,10 @@ def add_hooks(consumer: Consumer, hooks: Sequence[Hook]) -> Consumer:
     if not (hooks and consumer.has_hooks):
         return consumer
     if consumer.asynchronous:
-        handler: Handler = AsyncHookedHandler(consumer.handler, hooks, takes_job=consumer.takes_job)
+        handler: Handler = AsyncHookedHandler(consumer, hooks)
     else:
         _check_plain(consumer, hooks)
-        handler = HookedHandler(consumer.handler, hooks, takes_job=consumer.takes_job)
+        handler = HookedHandler(consumer, hooks)
     return replace(consumer, handler=handler, takes_job=True)
 
 
@@ -79,18 +79,24 @@ def _check_plain(consumer: Consumer, hooks: Iterable[Hook]) -> None:
 
 
 class _Hooked:
-    """Handler inside hooks; picklable if the handler and the hooks are."""
+    """Handler inside hooks."""
 
-    def __init__(self, handler: Handler, hooks: Iterable[Hook], *, takes_job: bool) -> None:
-        self._handler = handler
+    def __init__(self, consumer: Consumer, hooks: Iterable[Hook]) -> None:
+        self._consumer = consumer
         self._hooks = tuple(hooks)
-        self._takes_job = takes_job
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._handler!r}>"
+        return f"<{type(self).__name__} of {self._consumer.handler!r}>"
 
     def _call(self, payload: Any, job: Any) -> Any:
-        return self._handler(payload, job) if self._takes_job else self._handler(payload)
+        handler = self._consumer.handler
+        return handler(payload, job) if self._consumer.takes_job else handler(payload)
+
+    def _resolve(self, job: Any, returned: Any) -> Any:
+        """Find the outcomes of the call while the hooks can see its errors; returns ``job.returned``."""
+        if job._outcomes is None:  # the innermost one does it
+            job._outcomes, job.returned = resolve_result(self._consumer, job.items, returned)
+        return job.returned
 
 
 class HookedHandler(_Hooked):
@@ -102,9 +108,10 @@ class HookedHandler(_Hooked):
             for hook in self._hooks:
                 stack.enter_context(hook(job))  # type: ignore[arg-type]  # another kind raises TypeError
             with ForkGuard():
-                job.returned = self._call(payload, job)
-            return job.returned
-        return None  # type: ignore[unreachable]  # a hook may suppress an exception
+                returned = self._call(payload, job)
+            return self._resolve(job, returned)
+        job._outcomes = None  # type: ignore[unreachable]  # a hook may suppress an exception
+        return None
 
 
 class AsyncHookedHandler(_Hooked):
@@ -120,9 +127,10 @@ class AsyncHookedHandler(_Hooked):
                 else:
                     stack.enter_context(manager)
             with ForkGuard():
-                job.returned = await self._call(payload, job)
-            return job.returned
-        return None  # type: ignore[unreachable]  # a hook may suppress an exception
+                returned = await self._call(payload, job)
+            return self._resolve(job, returned)
+        job._outcomes = None  # type: ignore[unreachable]  # a hook may suppress an exception
+        return None
 
 
 def _name(hook: Any) -> str:

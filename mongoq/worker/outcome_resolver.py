@@ -12,7 +12,7 @@ from io import IOBase
 from typing import TYPE_CHECKING, Any
 
 from mongoq.drivers.errors import as_duplicate
-from mongoq.errors import OutcomeInvalid
+from mongoq.errors import MongoqError, OutcomeInvalid
 from mongoq.model.arguments import Duration
 from mongoq.model.encoding.error_text import name_of
 from mongoq.model.item import Item
@@ -30,6 +30,9 @@ from mongoq.model.outcomes import (
     Retry,
     make_unknown_error,
 )
+from mongoq.protocol.settle.apply_outcomes import find_problem
+from mongoq.protocol.settle.move import Moves
+from mongoq.protocol.state.context import context_of
 
 if TYPE_CHECKING:
     from mongoq.worker.consumer import Consumer
@@ -162,6 +165,31 @@ class OutcomeResolver:
         self, consumer: Consumer, item: Item[Any], error: BaseException | str | None, delay: Duration | None
     ) -> Failed:
         return Failed(error, retry_delay(consumer, item) if delay is None else delay)
+
+
+def resolve_result(consumer: Consumer, items: Sequence[Item[Any]], returned: Any) -> tuple[list[ResolvedOutcome], Any]:
+    """Return the outcomes of a call, and what its handler has returned, with errors in place of impossible results.
+
+    Without this, such an error is found when the item is settled, too late for what measures the call.
+    """
+    try:
+        outcomes = consumer.resolver.outcomes(consumer, items, returned)
+    except Exception as error:
+        return consumer.resolver.failures(consumer, items, error), error
+    has_entries = consumer.batch is not None and isinstance(returned, list | tuple)
+    entries = list(returned) if has_entries else [None if consumer.batch is not None else returned] * len(items)
+    has_errors, moves = False, Moves(consumer.context, context_of)
+    for place, (item, outcome) in enumerate(zip(items, outcomes, strict=True)):
+        problem: object = find_problem(consumer.context, item, outcome, moves, gone=consumer.pops)
+        if isinstance(problem, MongoqError):
+            outcomes[place] = consumer.resolver.failure(consumer, item, problem)
+        elif isinstance(outcome, Failed) and not issubclass(type(entries[place]), BaseException | Retry):
+            problem = outcome.error  # a pipeline has refused an entry of a batch
+        if isinstance(problem, BaseException):
+            entries[place], has_errors = problem, True
+    if not has_errors:
+        return outcomes, returned
+    return outcomes, entries if consumer.batch is not None else entries[0]
 
 
 def is_success(consumer: Consumer, error: object) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from wsgiref.util import setup_testing_defaults
@@ -12,6 +14,7 @@ from wsgiref.util import setup_testing_defaults
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
 from pymongo import AsyncMongoClient, MongoClient
 
 import mongoq
@@ -359,6 +362,88 @@ def test_coroutines_and_pipelines_are_measured(broker: mongoq.Broker, uri: str, 
     values = values_of(metrics.render())
     name = "mongoq_process_duration_seconds_count"
     assert (values[name, "orders", "done"], values[name, "mails", "done"]) == (2, 1)
+
+
+class Bill(BaseModel):
+    """Payload of a queue with a model."""
+
+    amount: int
+
+
+UNFIT: dict[str, Any] = {
+    "lazy": lambda broker: (number for number in range(3)),
+    "class": lambda broker: mongoq.Drop,
+    "model": lambda broker: mongoq.Move(broker.queue("bills", model=Bill), payload={"amount": "many"}),
+    "large": lambda broker: mongoq.Move("bills", payload="x" * 17_000_000),
+    "name": lambda broker: mongoq.Move("a\0b"),
+    "fork": lambda broker: mongoq.Fork([mongoq.Move("bills"), mongoq.Move("bills", priority=1000)]),
+}
+"""Results that cannot be applied."""
+
+
+def test_a_result_that_cannot_be_applied_is_a_failure(broker: mongoq.Broker) -> None:
+    for queue in ("orders", "mails"):
+        broker.queue(queue).push_many([*UNFIT, "fit"])
+    metrics = PrometheusMetrics()
+    worker = metrics.instrument(mongoq.Worker(broker))
+    seen: list[Any] = []
+
+    @worker.around
+    @contextmanager
+    def look(job: Any) -> Iterator[None]:
+        yield
+        seen.extend(job.returned if isinstance(job.returned, list) else [job.returned])
+
+    @worker.consumer("orders", max_retries=0)
+    def handle(payload: str) -> Any:
+        return UNFIT[payload](broker) if payload in UNFIT else mongoq.Move("bills")
+
+    @worker.consumer("mails", max_retries=0, batch=3, prefetch=3)
+    def handle_batch(payloads: list[str]) -> list[Any]:
+        return [None if payload in ("lazy", "class") else handle(payload) for payload in payloads]
+
+    worker.run(drain=True)
+    values = values_of(metrics.render())
+    counts = {labels[1:]: v for labels, v in values.items() if labels[0] == "mongoq_process_duration_seconds_count"}
+    assert counts == {
+        ("orders", "failed"): 6,
+        ("orders", "move"): 1,
+        ("mails", "mixed"): 1,  # of the first batch one has failed
+        ("mails", "failed"): 1,
+        ("mails", "move"): 1,
+    }
+    assert Counter(type(entry).__name__ for entry in seen) == {
+        "OutcomeInvalid": 2,
+        "PayloadInvalid": 2,
+        "PayloadTooLarge": 2,
+        "QueueNameInvalid": 2,
+        "ArgumentInvalid": 2,
+        "Move": 2,
+        "NoneType": 2,
+    }
+    assert (broker.queue("orders").dead.size(), broker.queue("mails").dead.size()) == (6, 4)
+    assert broker.queue("bills").size() == 2
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-most-once"])
+def test_so_it_is_in_a_pipeline(broker: mongoq.Broker, delivery: Any) -> None:
+    broker.queue("orders").push_many(["none", "large", "elsewhere", "patch", "fit"])
+    metrics = PrometheusMetrics()
+    pipeline = metrics.instrument(mongoq.Pipeline("shop", errors="shop.errors", outputs="bills"))
+    results = {
+        "large": "x" * 17_000_000,
+        "elsewhere": mongoq.Move("elsewhere"),
+        "patch": mongoq.Move("bills", patch={"$unknown": {"a": 1}}),
+        "fit": "bill",
+    }
+    pipeline.stage("orders", name="bill", to="bills", max_retries=0, delivery=delivery)(results.get)
+    progress = pipeline.drain(broker)
+    assert (progress.stages["bill"].dead, progress.stages["bill"].done) == (4, 0)
+    assert broker.stats()["orders"].dead == 4
+    values = values_of(metrics.render())
+    name = "mongoq_process_duration_seconds_count"
+    assert (values[name, "orders", "failed"], values[name, "orders", "done"]) == (4, 1)
+    assert broker.queue("shop.errors").size() == 4
 
 
 # --- registries and arguments --------------------------------------------------------------------

@@ -151,6 +151,30 @@ def test_the_outcome_of_a_handler_is_an_attribute(
     assert [each.get("error.type") for each in found] == ["Retry", "Dead", None, None]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_that_cannot_be_applied_is_an_error(
+    kind: str, uri: str, database: str, queue: mongoq.Queue[Any], telemetry: Telemetry
+) -> None:
+    queue.push_many(range(2))
+    outcomes = [mongoq.Move("bills", payload="x" * 17_000_000), mongoq.Drop]
+
+    def handle(payload: int) -> Any:
+        return outcomes[payload]
+
+    def register(worker: Any) -> None:
+        worker.consumer("orders", max_retries=0)(fitting(kind, handle))
+
+    drain(kind, uri, database, telemetry.instrument, register)
+    spans = telemetry.spans("process orders")
+    assert [span.status.status_code for span in spans] == [StatusCode.ERROR] * 2
+    assert [(span.attributes or {})["error.type"] for span in spans] == [
+        "mongoq.errors.PayloadTooLarge",
+        "mongoq.errors.OutcomeInvalid",
+    ]
+    assert "return Drop(…)" in str(spans[1].status.description)
+    assert sum(point.count for point in telemetry.points(PROCESS) if "error.type" in point.attributes) == 2
+
+
 HOSTILE: list[Any] = [
     7,
     None,

@@ -37,7 +37,7 @@ from mongoq.protocol.flow import Flow
 from mongoq.protocol.push.insert import insert_item
 from mongoq.protocol.settle.bulk import Wanted, run_bulk
 from mongoq.protocol.settle.bury import ONLY_RUN_REASON, burial_update, make_burial
-from mongoq.protocol.settle.fork import fork_items, make_output
+from mongoq.protocol.settle.fork import check_fork, fork_items, make_output
 from mongoq.protocol.settle.move import Moves, Resolve, make_move
 from mongoq.protocol.settle.settle import make_commit, make_later, make_release, make_rollback
 from mongoq.protocol.settle.settlement import Batch
@@ -144,6 +144,28 @@ class _Plan:
         return tally.failed | (yield from fork_items(self._context, self._forks, self._batch, self._moves))
 
 
+def find_problem(
+    context: QueueContext[Any], item: Item[Any], outcome: ResolvedOutcome, moves: Moves, *, gone: bool
+) -> MongoqError | None:
+    """Return the error of an outcome that cannot be applied, as far as this can be told without the server.
+
+    ``gone``: the item has left its queue before its run.
+    """
+    try:
+        match outcome:
+            case Move() | Fork() if gone:
+                _make_outputs(context, item, [outcome] if isinstance(outcome, Move) else outcome.moves, moves)
+            case Move():
+                checked = moves.check(outcome)
+                if outcome.patch is not None:  # it is checked with the item
+                    make_move(context, item, Batch(context.broker.clock), checked)
+            case Fork():
+                check_fork(context, item, outcome, Batch(context.broker.clock), moves)
+    except MongoqError as error:
+        return error
+    return None
+
+
 # --- at most once --------------------------------------------------------------------------------
 
 
@@ -201,14 +223,20 @@ def _push_by_outcome(context: QueueContext[Any], item: Item[Any], outcome: Resol
 
 
 def _push_outputs(context: QueueContext[Any], item: Item[Any], outputs: Sequence[Move], moves: Moves) -> Flow[None]:
+    # All outputs are checked before the first one is pushed.
+    for envelope in _make_outputs(context, item, outputs, moves):
+        yield from _push(context, envelope)
+
+
+def _make_outputs(
+    context: QueueContext[Any], item: Item[Any], outputs: Sequence[Move], moves: Moves
+) -> list[dict[str, Any]]:
     ids = [_output_id(item, getattr(output.to, "name", output.to), place) for place, output in enumerate(outputs)]
     if any(output.sequence is not None for output in outputs):
         raise OutcomeInvalid(
             "what is run at most once leaves its place before it runs, so outputs have no order; leave out sequence="
         )
-    # All outputs are checked before the first one is pushed.
-    for envelope in [make_output(context, item, value, moves, id=id) for id, value in zip(ids, outputs, strict=True)]:
-        yield from _push(context, envelope)
+    return [make_output(context, item, value, moves, id=id) for id, value in zip(ids, outputs, strict=True)]
 
 
 def _push_dead_letter(context: QueueContext[Any], item: Item[Any], *, reason: str | None, error: Any) -> Flow[None]:

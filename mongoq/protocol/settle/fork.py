@@ -91,7 +91,7 @@ def fork_items(
     forked = []
     for item, fork in wanted:
         try:
-            forked.append(_fork_item(context, item, fork, batch, moves))
+            forked.append(check_fork(context, item, fork, batch, moves))
         except MongoqError as error:
             failed[id_key(item.id)] = error
     if queues := {queue for entry in forked for queue, _ in entry.entered}:
@@ -105,7 +105,8 @@ def fork_items(
     return failed
 
 
-def _fork_item(context: QueueContext[Any], item: Item[Any], fork: Fork, batch: Batch, moves: Moves) -> _ForkedItem:
+def check_fork(context: QueueContext[Any], item: Item[Any], fork: Fork, batch: Batch, moves: Moves) -> _ForkedItem:
+    """Check a fork, and return it with its outputs; raises the errors of a fork that cannot be applied."""
     number = len(fork.moves)
     if number > MAX_OUTPUTS:
         raise OutcomeInvalid(f"a fork of {number:,} outputs, and {MAX_OUTPUTS:,} is the limit; fork in two steps")

@@ -8,6 +8,7 @@ from typing import Any
 
 from mongoq.model.arguments import Duration
 from mongoq.model.item import Item, delivery_hash
+from mongoq.model.outcomes import ResolvedOutcome
 from mongoq.model.process import Local
 
 
@@ -22,7 +23,8 @@ class AsyncJob(Local):
             as well stop. ``job.lost.is_set()``.
         worker: name of the worker, as in ``broker.workers()``.
         returned: what the handler has returned, for context managers of ``around`` at their end; ``None`` before, and
-            after an exception. What becomes of the items is decided after that: an outcome such as ``Retry`` counts.
+            after an exception. The items are settled after that: an outcome such as ``Retry`` counts. If a result
+            cannot be applied, it is the exception that the run fails with; in a batch the entry of the item.
     """
 
     _elsewhere = "it belongs to the run of its handler; hand on job.item, job.items or payloads, which can be pickled"
@@ -44,6 +46,7 @@ class AsyncJob(Local):
         self.items = tuple(items)
         self.worker = worker
         self.returned: Any = None
+        self._outcomes: list[ResolvedOutcome] | None = None
 
     @property
     def lost(self) -> asyncio.Event:

@@ -121,8 +121,8 @@ class ItemRunner:
             returned = self.executor.call(consumer, run, payload)
             if run.timed_out:
                 return consumer.resolver.failures(consumer, items, consumer.timeout_error())
-            outcomes: list[ResolvedOutcome] = context.call(consumer.resolver.outcomes, consumer, items, returned)
-            return outcomes
+            outcomes = run.outcomes
+            return outcomes or context.call(consumer.resolver.outcomes, consumer, items, returned)
         except BaseException as error:  # an error of a handler concerns its own call alone
             if self.coordinator.halted and not issubclass(type(error), Exception):
                 raise
