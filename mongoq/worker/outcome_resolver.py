@@ -106,6 +106,8 @@ def is_function(predicate: Callable[[Any], bool], handler: Any) -> bool:
     return predicate(handler) or (not inspect.isroutine(handler) and predicate(getattr(handler, "__call__", None)))  # noqa: B004
 
 
+RAISED_NO_EXCEPTION = "exceptions must derive from BaseException"
+"""What Python answers to ``raise mongoq.Dead(…)``."""
 HandlerResult = HandlerOutcome | BaseException | None
 """Result of one item: an outcome or an exception that the handler returned, or ``None`` for success."""
 
@@ -155,6 +157,9 @@ class OutcomeResolver:
         """Return the outcome of an item whose run has failed: success (``success_on``), or a later run."""
         if is_success(consumer, error):
             return Done()
+        if isinstance(error, TypeError) and error.args == (RAISED_NO_EXCEPTION,):
+            problem = "no exception was raised, but another value; an outcome is returned: return mongoq.Dead('…')"
+            error = OutcomeInvalid(problem).with_traceback(error.__traceback__)
         return self._retry(consumer, item, error, None)
 
     def failures(self, consumer: Consumer, items: Sequence[Item[Any]], error: BaseException) -> list[ResolvedOutcome]:

@@ -49,6 +49,20 @@ def test_any_return_value_is_success(desk: Desk, queue: mongoq.Queue[Any]) -> No
     assert queue.dead.counts() == mongoq.Counts()
 
 
+def test_an_outcome_that_is_raised_fails_with_an_error_that_says_so(desk: Desk, queue: mongoq.Queue[Any]) -> None:
+    queue.push(1)
+
+    async def handle(_: Any) -> None:
+        raise mongoq.Dead("no such customer")  # type: ignore[misc]
+
+    desk.consume("orders", handle, max_retries=0)
+    desk.run()
+    [letter] = queue.dead.peek(2)
+    assert letter.error is not None
+    assert letter.error.type == "mongoq.errors.OutcomeInvalid"
+    assert "an outcome is returned: return mongoq.Dead" in letter.error.message
+
+
 def test_each_item_comes_with_its_payload_and_its_job(desk: Desk, queue: mongoq.Queue[Any]) -> None:
     ids = queue.push_many([f"n{n}" for n in range(30)])
     deliveries = {}
