@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from typing import Any
 
 import bson
+from bson import Decimal128, Int64
+from bson.decimal128 import create_decimal128_context
 
 from mongoq.errors import ArgumentInvalid
+from mongoq.model.encoding.codec import PLAIN_OPTIONS
 from mongoq.model.item import Item
 
 MISSING = b"missing"
@@ -56,23 +60,38 @@ def check_rate_key(value: Any) -> RateKey | None:
 
 
 def encode_key(value: Any) -> bytes:
-    """Return a key as BSON. Equal numbers are one key, as for the server; a bool is no number.
+    """Return a key as BSON. Numbers that the server calls equal are one key, whatever their types; a bool is no number.
 
     Raises:
         ValueError: BSON cannot hold the value.
     """
     try:
-        return bson.encode({"key": _normalize(value)})
+        return bson.encode({"key": _normalize(value)}, codec_options=PLAIN_OPTIONS)
     except Exception as error:
         raise ValueError(f"the rate key {value!r:.60} cannot be stored as BSON: {error}") from None
 
 
 def _normalize(value: Any) -> Any:
-    """Return a value in which whole floats are ints: ``1.0`` is the key ``1``."""
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer() and abs(value) < 2**63:
+    """Return a value in which equal numbers have the same type: an int if it fits, else a float, else a decimal."""
+    if isinstance(value, Decimal128):
+        value = value.to_decimal()
+    if isinstance(value, float | Decimal):
+        return _normalize_number(value)
+    if isinstance(value, Int64):
         return int(value)
     if isinstance(value, Mapping):
         return {name: _normalize(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [_normalize(part) for part in value]
     return value
+
+
+def _normalize_number(value: float | Decimal) -> Any:
+    if value.is_nan() if isinstance(value, Decimal) else math.isnan(value):
+        return math.nan
+    if math.isfinite(value) and abs(value) < 2**63 and value == int(value):
+        return int(value)
+    if value == (double := float(value)):
+        return double
+    with localcontext(create_decimal128_context()) as context:
+        return Decimal128(context.normalize(value))

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import bson
 from anyio import to_thread
 from bson import ObjectId
-from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from fastapi import HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +21,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import queue_name, read_duration
+from mongoq.model.encoding.codec import PLAIN_OPTIONS
 from mongoq.model.encoding.extended_json import json_text, read_json, read_time
 from mongoq.protocol.history.pages import Range
 
@@ -32,7 +32,6 @@ MAX_FILTER_CHARACTERS = 16_384
 """Characters of a filter in an address, at most."""
 LONG_BYTES = 65_536
 """Bytes of a body from which on a thread reads it."""
-CURSOR_OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True, tzinfo=UTC)
 
 
 def _read_queue(text: str) -> str:
@@ -181,7 +180,7 @@ def make_cursor(rest: Range | None) -> str | None:
         return None
     position = None if rest.after is None else {name: rest.after.get(name) for name in _position_fields(rest)}
     document = {"state": rest.state, "since": rest.since, "until": rest.until, "at": rest.started, "after": position}
-    return base64.urlsafe_b64encode(bson.encode(document)).decode().rstrip("=")
+    return base64.urlsafe_b64encode(bson.encode(document, codec_options=PLAIN_OPTIONS)).decode().rstrip("=")
 
 
 def read_cursor(text: str | None, wanted: Range) -> Range:
@@ -193,7 +192,7 @@ def read_cursor(text: str | None, wanted: Range) -> Range:
     if text is None:
         return wanted
     try:
-        document = bson.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), CURSOR_OPTIONS)
+        document = bson.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), PLAIN_OPTIONS)
         rest = _resume(wanted, document)
     except (binascii.Error, BSONError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ArgumentInvalid("cursor", "it is no cursor of this list; leave it out to begin again") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from bson import Decimal128, Int64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,6 +116,16 @@ def test_each_key_has_its_own_rate_and_later_items_wait_in_order(virtual: Virtua
         ([1], [1.0], True),
         ({"a": 1}, {"a": 2}, False),
         ("1", 1, False),
+        (7, Int64(7), True),
+        (7.0, Decimal128("7.0"), True),
+        (Int64(10), Decimal128("1E+1"), True),
+        ([0.5], [Decimal128("0.50")], True),
+        (0.1, Decimal128("0.1"), False),
+        (2.0**70, Decimal128(str(2**70)), True),
+        (-0.0, 0, True),
+        (float("nan"), Decimal128("sNaN"), True),
+        (float("inf"), Decimal128("Infinity"), True),
+        (Decimal128("1E+6000"), Decimal128("10E+5999"), True),
     ],
 )
 def test_equal_numbers_are_one_key(virtual: VirtualBroker, first: Any, second: Any, same: bool) -> None:

@@ -7,10 +7,11 @@ import json
 import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import bson
 import pytest
-from bson import ObjectId
+from bson import Binary, ObjectId
 
 import mongoq
 from tests.web.conftest import Api, list_all
@@ -22,6 +23,19 @@ def test_a_list_goes_on_at_its_cursor(each_api: Api, queue: mongoq.Queue[Any]) -
     listed = list_all(each_api, "/api/items", queue="orders", limit=3)
     assert [item["payload"] for item in listed] == [7, 8, 9, *range(7)]
     assert all(item["state"] == "ready" for item in listed)
+
+
+@pytest.mark.parametrize("state", ["ready", "processed"])
+def test_a_list_goes_on_after_an_id_of_another_program(
+    api: Api, queue: mongoq.Queue[Any], raw: Any, state: str
+) -> None:
+    ids = [Binary.from_uuid(UUID(int=1)), "text", 7, {"a": Binary.from_uuid(UUID(int=2))}]
+    queue.push(1)
+    if state == "processed":
+        queue.pop()
+    [document] = raw.find({"q": "orders"})
+    raw.insert_many([{**document, "_id": id} for id in ids])
+    assert len(list_all(api, "/api/items", queue="orders", state=state, limit=1)) == 1 + len(ids)
 
 
 def test_items_are_listed_by_state_and_filter(api: Api, queue: mongoq.Queue[Any]) -> None:

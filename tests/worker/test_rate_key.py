@@ -6,6 +6,9 @@ import threading
 import time
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
+
+import pytest
 
 import mongoq
 from tests.integration.commands import listened_to
@@ -25,6 +28,17 @@ def test_each_key_has_the_rate_to_itself(desk: Desk, raw: Any, queue: Any) -> No
     assert len(buckets) == 4
     assert all(bucket["expires"] for bucket in buckets)
     assert raw.find_one({"_id": "rate:orders"}) is None
+
+
+@pytest.mark.parametrize("rate_key", ["key", lambda payload: {"ids": [payload["key"]]}], ids=["field", "function"])
+def test_a_uuid_is_a_key(desk: Desk, queue: Any, rate_key: Any) -> None:
+    starts = Starts()
+    queue.push_many([{"key": UUID(int=n)} for n in (1, 2, 1)])
+    starts.consume(desk, "orders", rate="1/h", rate_key=rate_key)
+    running = desk.start()
+    until(lambda: len(queue.peek(10, state="scheduled")) == 1)
+    running.stop()
+    assert {key: len(times) for key, times in starts.times.items()} == {UUID(int=1): 1, UUID(int=2): 1}
 
 
 def test_a_key_without_a_start_left_holds_up_no_other(desk: Desk, queue: Any) -> None:
