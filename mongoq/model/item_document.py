@@ -17,7 +17,7 @@ ORDER = (
 )
 """Fields of the envelope in the order of documents, after id, queue, state and date."""
 INNER = frozenset(
-    {"place", "token", "batch", "settled", "into", "pushed", "hops", "trail", "joined", "parked", "missed"}
+    ("place", "token", "batch", "settled", "into", "pushed", "hops", "trail", "joined", "parked", "missed", "throttled")
 )
 """Fields that only ``show`` prints."""
 AS_STORED = frozenset({"payload", "headers"})

@@ -132,10 +132,12 @@ class Release(Outcome):
     """An item goes back unused; a worker makes this when it ends, for items that it has not started.
 
     Attributes:
-        when: time from which it may be claimed again, under a limit of its queue; ``None`` for its old place.
+        when: time until which a rate puts it off; ``None`` for its old place.
+        in_line: True if that is its turn in the line of its key.
     """
 
     when: datetime | None = None
+    in_line: bool = False
 
 
 @dataclass(frozen=True, init=False)

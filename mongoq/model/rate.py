@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -43,6 +44,15 @@ LEAD_MS = 20.0
 """Milliseconds in which a process learns of a slot that is free now, and gets ready to use it."""
 AHEAD_MS = 1_000.0
 """Milliseconds ahead of time, at most, at which a slot can be taken."""
+MAX_PUT_OFF_MS = 60_000.0
+"""Milliseconds for which an item is put off, at most: whatever becomes of the items before it, it looks again then."""
+SOON_SHARE = 0.9
+"""Share of its interval before which a slot of a key can be taken."""
+MIN_EARLY_MS, MAX_EARLY_MS, EARLY_SQUARE_MS = 50.0, 200.0, 100_000.0
+"""Milliseconds before its slot at which an item comes back, at least and at most, and their product with the interval.
+
+It occupies a place of the worker until its slot; and if it is late, that costs more of a short interval.
+"""
 ROUNDING_MS = 0.01
 """Milliseconds by which sums of intervals may differ from each other."""
 
@@ -126,6 +136,13 @@ class Pace:
         return min(max(n * self.interval * self.slack_share, self.slack), MAX_SLACK_MS)
 
     @property
+    def early(self) -> float:
+        """Time before its slot at which an item that was put off comes back."""
+        longest, late = EARLY_SQUARE_MS / self.interval, self.tolerance
+        early = min(longest, MAX_EARLY_MS - late, self.interval / 2 + late)
+        return min(self.ahead, max(MIN_EARLY_MS, early))
+
+    @property
     def max_together(self) -> int:
         """Number of starts that may come in one call of a handler, which takes a batch."""
         return int(self.tolerance / self.interval) + 1
@@ -153,10 +170,12 @@ class Bucket:
     Attributes:
         next: time of the first slot that is not given away, in milliseconds since 1970.
         interval: time between two slots when it was written; another one then holds for the next slot.
+        later: of a key, the place in the line that is free: items before it come back for the slots until then.
     """
 
     next: float
     interval: float
+    later: float = -math.inf
 
 
 @dataclass(slots=True, eq=False)
@@ -178,9 +197,20 @@ class Block:
         """Number of slots left."""
         return max(0, math.floor((self.end - self.next + ROUNDING_MS) / self.pace.interval))
 
+    def is_last(self, bucket: Bucket | None, pace: Pace) -> bool:
+        """Return whether no other block was taken from the bucket since, and the pace is the same."""
+        return bucket is not None and bucket.next == self.end and self.pace == pace
+
     def is_usable(self, now: float) -> bool:
         """Return whether a slot is left that can be used now or later."""
         return max(self.next, now - self.pace.tolerance) <= self.end - self.pace.interval + ROUNDING_MS
+
+
+def _find_first(bucket: Bucket | None, pace: Pace, own: Block | None) -> float:
+    """Return the first slot that is not given away: the next one of ``own``, if no other block was taken since."""
+    if own is not None and own.is_last(bucket, pace):
+        return own.next
+    return -math.inf if bucket is None else bucket.next - bucket.interval + pace.interval
 
 
 def take_block(
@@ -192,21 +222,72 @@ def take_block(
     that one was used up, and the second value is True: it contains the rest of the own one. That rest alone is no
     block: it would begin later each time, and its slots would never come.
     """
-    is_next = own is not None and bucket is not None and own.end == bucket.next and own.pace == pace
-    if bucket is None:
-        base = -math.inf
-    elif is_next:
-        assert own is not None
-        base, n = own.next, n + own.number
-    else:
-        base = bucket.next - bucket.interval + pace.interval
-    base = max(base, now - pace.tolerance + pace.lead)
+    is_next = own is not None and own.is_last(bucket, pace)
+    base = max(_find_first(bucket, pace, own), now - pace.tolerance + pace.lead)
+    if own is not None and is_next:
+        n += own.number
     rest = own.number if own is not None and is_next and own.is_usable(now) else 0
     first_new = base + rest * pace.interval
     if first_new > now + pace.ahead:
         return first_new - now - pace.ahead
     n = min(n, int((now + pace.ahead - base) / pace.interval) + 1)
     return Block(base, base + n * pace.interval + pace.slack_of(n), pace), is_next
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """When an item comes back that has no slot.
+
+    Attributes:
+        until: the time.
+        in_line: True if that is its turn in the line of its key; others look again then.
+    """
+
+    until: float
+    in_line: bool
+
+
+def share_slots(
+    bucket: Bucket | None, pace: Pace, now: float, turns: Sequence[bool], *, room: int, own: Block | None = None
+) -> tuple[Block | None, list[PutOff | None], Bucket | None]:
+    """Share out the slots of a key among items that were claimed, of which ``room`` may start.
+
+    ``turns`` says of each whether it comes back at its turn in the line, as the first ones do. ``own`` is the block of
+    one that has come too late for its slot: that is moved if it is the last. Returns a block for the first items, when
+    the others come back (``None``: at once, only room is missing), and the bucket if it has changed.
+
+    The line covers the next minute. Items behind it look again after a minute, and get a turn then: so a line that
+    items have left heals by itself.
+    """
+    planned, usable = _find_first(bucket, pace, own), now - pace.tolerance
+    first = max(planned, usable)
+    # One that comes early after late starts keeps its turn. Before a slot is over the next one is not taken, or else
+    # the former could not be moved; and an item without a turn takes none for which another one is to come.
+    soon = now + min(pace.ahead, max(pace.early, pace.interval * SOON_SHARE))
+    limits = [soon if has_turn else now + pace.early for has_turn in turns]
+    number = 0
+    while number < min(room, len(turns)) and first + number * pace.interval <= limits[number]:
+        number += 1
+    # A slot that is used at once may be used for as long as the process needs to get ready.
+    until = max(first, usable + pace.lead) + number * pace.interval + pace.slack_of(number)
+    block = Block(first, until, pace) if number else None
+    free, end, step = first if block is None else block.end, now + MAX_PUT_OFF_MS, pace.interval + pace.slack_of(1)
+    later = -math.inf
+    if bucket is not None and bucket.interval == pace.interval and bucket.later <= end + step:
+        later = bucket.later + max(first - planned, 0.0)  # what comes late moves the slots of the whole line
+    turn, is_changed, put_offs = free - pace.early, block is not None, list[PutOff | None]()
+    for has_turn, limit in zip(turns[number:], limits[number:], strict=True):
+        if free <= limit:
+            put_offs.append(None)
+        elif has_turn:
+            put_offs.append(PutOff(min(turn, end), True))
+            turn += step
+        elif (place := max(turn, later)) <= end:
+            put_offs.append(PutOff(place, True))
+            later, is_changed = place + step, True
+        else:
+            put_offs.append(PutOff(end, False))
+    return block, put_offs, Bucket(free, pace.interval, later) if is_changed else None
 
 
 class Slots:

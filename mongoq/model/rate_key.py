@@ -86,10 +86,10 @@ def _normalize(value: Any) -> Any:
     return value
 
 
-def _normalize_number(value: float | Decimal) -> Any:
+def _normalize_number(value: Any) -> Any:
     if value.is_nan() if isinstance(value, Decimal) else math.isnan(value):
         return math.nan
-    if math.isfinite(value) and abs(value) < 2**63 and value == int(value):
+    if math.isfinite(value) and -(2**63) <= value < 2**63 and value == int(value):
         return int(value)
     if value == (double := float(value)):
         return double

@@ -34,6 +34,7 @@ from mongoq.protocol.base.queue_settings import (
 )
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.coordination.heartbeats import workers
+from mongoq.protocol.coordination.limits import limit_documents_filter
 from mongoq.protocol.coordination.repairs import REPAIR_PREFIX
 from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
 from mongoq.protocol.history import read
@@ -216,7 +217,7 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
     marks = [f"{END_PREFIX}{priority}:{queue}" for priority in PRIORITIES]
     named = {"_id": {"$in": [COUNTERS_PREFIX + queue, *marks, REPAIR_PREFIX + queue, CONTROL_PREFIX + queue]}}
     yield from forget_sequences(broker, queue)
-    yield from delete_many(named)
+    yield from delete_many({"$or": [named, limit_documents_filter(queue)]})
     _forget(broker, queue)
     if (yield from find_one(broker, {"q": queue, "place": HAS_PLACE}, {"_id": 1})) is not None:
         # It was pushed meanwhile, by a process that relied on the mark which has just gone.

@@ -21,6 +21,7 @@ from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.arguments import Duration, duration, queue_name
 from mongoq.model.clock import VirtualClock
 from mongoq.model.item import Item
+from mongoq.model.rate import Pace
 from mongoq.protocol.flow import Command, Flow, number_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 from mongoq.sync import Queue
@@ -128,6 +129,7 @@ class VirtualServer(Runner[BrokerContext]):
         driver: driver of handles that are awaited.
         loop: event loop for coroutine functions that plain tests run.
         running: runs under way: one, unless handlers run handlers or tasks of a test run several.
+        paces: paces by which consumers with a ``rate_key`` have put items off, by queue.
         schedules: makes the ticks of schedules.
     """
 
@@ -137,6 +139,7 @@ class VirtualServer(Runner[BrokerContext]):
         self.driver = VirtualDriver(threads)
         self.loop = PrivateLoop()
         self.running: dict[HandlerCall, Consumer] = {}
+        self.paces: dict[str, Pace | None] = {}
         self.schedules = Schedules(threads, context)
 
     def queue(self, context: QueueContext[Any]) -> Queue[Any]:

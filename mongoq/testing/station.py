@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from threading import Lock
 from typing import Any, Literal, TypeVar
 
 from mongoq.errors import VIRTUAL, MongoqError, ReservationLost, StageStopped, TransactionsUnavailable
 from mongoq.model.arguments import duration
-from mongoq.model.clock import time_of
 from mongoq.model.encoding.error_text import printable
 from mongoq.model.item import Item, id_key
 from mongoq.model.log_fields import log_fields
@@ -22,7 +21,7 @@ from mongoq.model.outcomes import Failed, Later, Move, Release, ResolvedOutcome,
 from mongoq.model.rate import Block, Pace
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.claim.filtering import is_kept
-from mongoq.protocol.coordination.limits import bucket_id, give_back_slots, plan_later, take_slots
+from mongoq.protocol.coordination.limits import bucket_id, end_put_offs, give_back_slots, take_slots
 from mongoq.protocol.flow import Flow
 from mongoq.protocol.history import read
 from mongoq.protocol.push.push import due_time
@@ -32,6 +31,7 @@ from mongoq.testing.server import VirtualServer
 from mongoq.worker import AsyncJob, Job
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
+from mongoq.worker.keyed_rates import KeyedRates
 from mongoq.worker.limiter import find_pace
 from mongoq.worker.run_context import RunContext
 
@@ -120,6 +120,7 @@ class VirtualStation:
         self._queue = server.queue(consumer.queue._context)
         self._context = self._queue._context
         self._refused: list[Result] = []
+        self._keyed = KeyedRates(consumer, Lock())
         self._claims = self._queue if consumer.claims is None else server.queue(consumer.claims)
 
     def steps(self, n: int | None) -> Steps:
@@ -146,6 +147,10 @@ class VirtualStation:
         if self.consumer.claims is None:
             self._queue._run(ensure_ready)  # the settings of the queue, the consumer's limits included
         pace = None if self.consumer.claims is not None else find_pace(self._context)
+        paces, name = self._server.paces, self.consumer.name
+        if self.consumer.rate_key is not None and paces.setdefault(name, pace) != pace:
+            self._queue._run(end_put_offs)
+            paces[name] = pace
         if pace is None:
             return self._claim(n)
         if self.consumer.rate_key is not None:
@@ -162,21 +167,16 @@ class VirtualStation:
 
     def _claim_keyed(self, pace: Pace) -> list[Item[Any]]:
         """Claim the next item whose key has a slot; those before it are put off, as a worker does."""
-        assert self.consumer.rate_key is not None
+        fail = partial(self.consumer.resolver.failure, self.consumer)
         while claimed := self._claim(1):
-            [item] = claimed
-            try:
-                bucket = bucket_id(self.consumer.name, self.consumer.rate_key.read(item))
-            except Exception as error:
-                failure = self.consumer.resolver.failure(self.consumer, item, error)
-                self._refused.append(self._settle(item, failure, None, error))
-                continue
-            taken = self._take_slots(bucket, pace, 1)
-            if isinstance(taken, tuple):
-                return [item]
-            planned = self._queue._run(partial(_on_broker, plan_later), bucket, pace, taken)
-            back = [(item, Release(time_of(math.ceil(planned))))]
-            self._queue._run(apply_outcomes, back, self._server.resolve_target)
+            kept, others = self._queue._run(lambda _, items: self._keyed.admit(items, pace, 1, fail), claimed)
+            for item, outcome in others:
+                if isinstance(outcome, Release):
+                    self._queue._run(apply_outcomes, [(item, outcome)], self._server.resolve_target)
+                else:
+                    self._refused.append(self._settle(item, outcome, None, outcome.error))
+            if kept:
+                return kept
         return []
 
     def _take_slots(self, bucket: str, pace: Pace, n: int) -> tuple[Block, bool] | float:

@@ -185,6 +185,12 @@ class Backlog:
         under_way = sum(len(run.items) for run in self.running if not run.timed_out)
         return self._leases.items - len(self._waiting) - under_way
 
+    @property
+    def has_unsettled(self) -> bool:
+        """True while outcomes are to be sent, or are under way."""
+        with self._lock:
+            return self._count_unsettled() > 0
+
     def is_filling(self) -> bool:
         """Return whether more items are about to come: some wait or run, or the queue has more.
 

@@ -3,97 +3,113 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
-from mongoq.model.clock import time_of
+from mongoq.model.clock import milliseconds, time_of
 from mongoq.model.item import Item, id_key
 from mongoq.model.outcomes import Release
-from mongoq.model.rate import Pace, Slots
-from mongoq.protocol.coordination.limits import bucket_id, plan_later
+from mongoq.model.rate import Pace, PutOff, Slots
+from mongoq.protocol.claim.expiry import is_expired
+from mongoq.protocol.coordination.limits import bucket_id, read_buckets, share_key_slots
 from mongoq.protocol.flow import Flow
 from mongoq.worker.consumer import Consumer
 
-MAX_KEYED_CLAIM = 10
+MAX_KEYED_CLAIM = 100
 """Items in one claim, at most, whose rates are known only after it."""
 MAX_KEYED = 10_000
 """Items whose slots are remembered, at most."""
 
-
-@dataclass(slots=True)
-class _Keyed:
-    """Slot of an item with a rate of its own key."""
-
-    bucket: str
-    slots: Slots
+Refuse = Callable[[Item[Any], Exception], Any]
 
 
 class KeyedRates:
-    """Holds the slots of claimed items, each from the bucket of its key.
+    """Holds slots of claimed items, from the buckets of their keys. Callers of ``clear`` and ``use`` hold ``lock``."""
 
-    ``take_block`` takes slots of a bucket: it returns 0, or the milliseconds until there are some. Callers of ``clear``
-    and ``use`` hold ``lock``.
-    """
-
-    def __init__(self, consumer: Consumer, lock: Lock, take_block: Callable[[str, Slots, int], Flow[float]]) -> None:
+    def __init__(self, consumer: Consumer, lock: Lock) -> None:
         self._consumer = consumer
+        self._broker = consumer.context.broker
         self._lock = lock
-        self._take_block = take_block
-        self._slots: dict[Any, _Keyed] = {}
+        self._slots: dict[Any, Slots] = {}
+        self._width = 0
 
     def clear(self) -> None:
         """Forget all slots: the rate has changed."""
         self._slots.clear()
 
-    def admit_all(
-        self, items: Sequence[Item[Any]], pace: Pace, refuse: Callable[[Item[Any], Exception], Any]
-    ) -> Flow[tuple[list[Item[Any]], list[tuple[Item[Any], Any]]]]:
-        """Take a slot of its key for each claimed item; returns the items to run, and the others with outcomes.
+    def widen(self, n: int) -> int:
+        """Return how many items to claim where ``n`` may start: more while all that come are put off."""
+        return max(min(n, MAX_KEYED_CLAIM), self._width)
 
-        An item whose bucket is empty is put off until its time. ``refuse`` returns the outcome of an item without a
-        usable key.
+    def record(self, items: Sequence[Item[Any]], kept: int) -> None:
+        """Record how many items of a claim may start."""
+        largest = max((item._size for item in items), default=0)
+        fitting = (self._consumer.prefetch_bytes or math.inf) // max(largest, 1)
+        self._width = 0 if kept else int(min(2 * len(items), MAX_KEYED_CLAIM, fitting))
+
+    def admit(
+        self, items: Sequence[Item[Any]], pace: Pace, room: int, refuse: Refuse
+    ) -> Flow[tuple[list[Item[Any]], list[tuple[Item[Any], Any]]]]:
+        """Take slots of their keys for claimed items, ``room`` at most; returns the items to run, and the others.
+
+        One ``find`` reads all buckets; one ``update`` follows for each key that gives slots, or places in its line. The
+        others come with their outcomes: most are put off. ``refuse`` returns the outcome of an item without a usable
+        key.
         """
         kept: list[Item[Any]] = []
         others: list[tuple[Item[Any], Any]] = []
+        keyed: dict[str, list[Item[Any]]] = {}
+        assert self._consumer.rate_key is not None
         for item in items:
             try:
-                key = self._read_key(item)
+                key = self._consumer.rate_key.read(item)
             except Exception as error:
                 others.append((item, refuse(item, error)))
-                continue
-            later = yield from self._admit(item, key, pace)
-            if later is None:
-                kept.append(item)
             else:
-                others.append((item, later))
+                keyed.setdefault(bucket_id(self._consumer.name, key), []).append(item)
+        known = yield from read_buckets(self._broker, list(keyed))
+        for id, alike in keyed.items():
+            with self._lock:
+                late = {id_key(item.id): self._slots.pop(id_key(item.id), None) for item in alike}
+                own = next((slots.detach() for slots in late.values() if slots is not None), None)
+            has_turn = {key: slots is not None for key, slots in late.items()}
+            has_turn |= {id_key(item.id): True for item in alike if _is_in_line(item)}
+            alike.sort(key=lambda item: not has_turn[id_key(item.id)])
+            turns = [has_turn[id_key(item.id)] for item in alike]
+            options: dict[str, Any] = {"room": room - len(kept), "own": own, "known": known.get(id)}
+            block, put_offs = yield from share_key_slots(self._broker, id, pace, turns, **options)
+            starting = alike[: len(alike) - len(put_offs)]
+            kept += starting
+            others += zip(alike[len(starting) :], map(_release, put_offs), strict=True)
+            if block is not None:
+                slots = Slots()
+                slots.add(block)
+                with self._lock:
+                    if len(self._slots) >= MAX_KEYED:  # of items that went back unused
+                        self._slots.clear()
+                    self._slots |= dict.fromkeys([id_key(item.id) for item in starting], slots)
         return kept, others
 
-    def admit(self, item: Item[Any], pace: Pace) -> Flow[Release | None]:
-        """Take a slot of its key for an item that has none any more; returns its outcome if it is to be put off."""
-        return (yield from self._admit(item, self._read_key(item), pace))
-
-    def use(self, item: Item[Any], now: float) -> float:
+    def use(self, item: Item[Any]) -> float:
         """Use the slot of an item; returns 0, or the milliseconds to wait, infinite if there is no slot for it."""
-        keyed = self._slots.get(id_key(item.id))
-        wait = math.inf if keyed is None else keyed.slots.use(now)
+        slots, now = self._slots.get(id_key(item.id)), self._broker.clock.now()
+        wait = math.inf if slots is None or self.is_late(item) else slots.use(float(milliseconds(now)))
         if wait == 0:
             del self._slots[id_key(item.id)]
         return wait
 
-    def _read_key(self, item: Item[Any]) -> bytes:
-        assert self._consumer.rate_key is not None
-        return self._consumer.rate_key.read(item)
+    def is_late(self, item: Item[Any]) -> bool:
+        """Return whether an item has expired while it waited for its slot; one that has left its queue runs."""
+        return not self._consumer.pops and is_expired(item, self._broker.clock.now())
 
-    def _admit(self, item: Item[Any], key: bytes, pace: Pace) -> Flow[Release | None]:
-        keyed = _Keyed(bucket_id(self._consumer.name, key), Slots())
-        wait = yield from self._take_block(keyed.bucket, keyed.slots, 1)
-        if wait > 0:
-            planned = yield from plan_later(self._consumer.context.broker, keyed.bucket, pace, wait)
-            return Release(time_of(math.ceil(planned)))
-        with self._lock:
-            if len(self._slots) >= MAX_KEYED:  # of items that went back unused
-                self._slots.clear()
-            self._slots[id_key(item.id)] = keyed
-        return None
+
+def _is_in_line(item: Item[Any]) -> bool:
+    """Return whether an item has come back at its turn in the line of its key."""
+    throttled = item.stored("throttled")
+    is_marked = isinstance(throttled, Mapping) and throttled.get("in_line") is True
+    return is_marked and throttled.get("until") == item.due
+
+
+def _release(put_off: PutOff | None) -> Release:
+    return Release() if put_off is None else Release(time_of(math.ceil(put_off.until)), put_off.in_line)

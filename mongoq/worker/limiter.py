@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 from mongoq.model.clock import VirtualClock, milliseconds
 from mongoq.model.item import Item
-from mongoq.model.outcomes import Release
+from mongoq.model.outcomes import Release, ResolvedOutcome
 from mongoq.model.rate import Block, Pace, Slots
 from mongoq.protocol.coordination.limits import (
     LimitContended,
     PermitRequest,
     Permits,
     bucket_id,
+    end_put_offs,
     give_back_slots,
     keep_permits,
     plan_again,
@@ -35,7 +36,7 @@ from mongoq.protocol.state.context import QueueContext
 from mongoq.worker.backlog import Backlog
 from mongoq.worker.consumer import Consumer
 from mongoq.worker.handler_call import HandlerCall
-from mongoq.worker.keyed_rates import MAX_KEYED_CLAIM, KeyedRates
+from mongoq.worker.keyed_rates import KeyedRates, Refuse
 
 T = TypeVar("T")
 
@@ -82,7 +83,9 @@ class Limiter:
         self._taking = self._permitted = 0
         self._slots = Slots()
         self._pace: Pace | None = None
-        self._keyed = KeyedRates(consumer, self._lock, self._take_block)
+        self._lined: Pace | None = None
+        self._room = 0
+        self._keyed = KeyedRates(consumer, self._lock)
         self._at_gate = 0
         self._permits: Permits | None = None
         self._document: Mapping[str, Any] | None = None
@@ -142,14 +145,16 @@ class Limiter:
         """Return how many of ``n`` items may be claimed now; what that needs is taken before."""
         self.adopt()
         self.claiming = 0
+        is_keyed = self._consumer.rate_key is not None
+        if is_keyed and self._lined != self._pace:
+            yield from self._end_put_offs()
         if not self.is_limited and self._permits is None:
-            return self._backlog.room_left(n)
+            self._room = self._backlog.room_left(n)
+            return self._room
         try:
-            has_slots = self._pace is not None and self._consumer.rate_key is None
+            has_slots = self._pace is not None and not is_keyed
             if has_slots and self._waits_for_slot():
                 n = 0
-            elif self._pace is not None and not has_slots:
-                n = min(n, MAX_KEYED_CLAIM)
             most = self._context.settings.max_running
             if most is None:
                 yield from self._alone(self._leave)
@@ -160,17 +165,25 @@ class Limiter:
         except LimitContended:
             n = 0
             self._rest(MIN_PAUSE_SECONDS * 10)
-        self.claiming, self._permitted = n, 0
+        self.claiming, self._permitted, self._room = n, 0, n
         self._used_at = time.monotonic()
-        return n
+        return self._keyed.widen(n) if n and is_keyed else n
 
     def record(self, found: int) -> None:
         """Record how many items a claim has returned, until ``accept``."""
-        self.claiming = found
+        self.claiming = min(found, self._room)
 
     def accept(self) -> None:
         """Record that the backlog counts the claimed items now."""
         self.claiming = 0
+
+    def _end_put_offs(self) -> Flow[None]:
+        """Let the items look for starts that were put off by another pace, once the last of them are back."""
+        pace = self._pace
+        while self._backlog.has_unsettled and not self._backlog.closed:
+            yield Wait(BUSY_PAUSE_SECONDS)
+        yield from end_put_offs(self._context)
+        self._lined = pace
 
     def _rest(self, seconds: float) -> None:
         self._resume_at = time.monotonic() + seconds
@@ -197,7 +210,7 @@ class Limiter:
         usable, _ = self._count_slots()
         if usable > 0:
             return min(n, usable)
-        wait = yield from self._take_block(bucket_id(self._context.name), self._slots, n)
+        wait = yield from self._take_block(n)
         usable, _ = self._count_slots()
         if usable > 0:
             return min(n, usable)
@@ -215,9 +228,9 @@ class Limiter:
             pending = self._count_pending()
             return self._slots.count(self._now() + CLAIM_LEAD_MS) - pending, self._slots.count(math.inf) - pending
 
-    def _take_block(self, bucket: str, slots: Slots, n: int) -> Flow[float]:
-        """Take slots of a bucket; returns 0, or the milliseconds until there are some."""
-        pace = self._pace
+    def _take_block(self, n: int) -> Flow[float]:
+        """Take slots; returns 0, or the milliseconds until there are some."""
+        pace, slots = self._pace, self._slots
         if pace is None:
             return 0.0
         with self._lock:
@@ -225,7 +238,7 @@ class Limiter:
             self._taking += 1
         taken: tuple[Block, bool] | float = 0.0
         try:
-            taken = yield from take_slots(self._context.broker, bucket, pace, n, own)
+            taken = yield from take_slots(self._context.broker, bucket_id(self._context.name), pace, n, own)
         finally:
             with self._lock:
                 self._taking -= 1
@@ -412,12 +425,14 @@ class Limiter:
     # --- rates by key ----------------------------------------------------------------------------
 
     def admit(
-        self, items: Sequence[Item[Any]], refuse: Callable[[Item[Any], Exception], Any]
+        self, items: Sequence[Item[Any]], refuse: Refuse
     ) -> Flow[tuple[list[Item[Any]], list[tuple[Item[Any], Any]]]]:
         """Take a slot of its key for each claimed item; returns the items to run, and the others with outcomes."""
-        if self._consumer.rate_key is None or self._pace is None:
-            return list(items), []
-        return (yield from self._keyed.admit_all(items, self._pace, refuse))
+        if self._pace is None:  # the rate has ended since the claim
+            return list(items[: self._room]), [(item, Release()) for item in items[self._room :]]
+        kept, others = yield from self._keyed.admit(items, self._pace, self._room, refuse)
+        self._keyed.record(items, len(kept))
+        return kept, others
 
     # --- starts ----------------------------------------------------------------------------------
 
@@ -442,17 +457,18 @@ class Limiter:
                 wait = self._slots.use(self._now(), len(run.items)) / 1000
                 # While a block is being moved, its slots are not to be seen.
                 return MIN_PAUSE_SECONDS if self._taking and wait == math.inf else wait
-            return self._keyed.use(run.items[0], self._now()) / 1000
+            return self._keyed.use(run.items[0]) / 1000
 
-    def take_for(self, run: HandlerCall) -> Flow[Release | float]:
+    def take_for(self, run: HandlerCall, refuse: Refuse) -> Flow[ResolvedOutcome | float]:
         """Take slots for a call that has none; returns the seconds to wait, or the outcome of an item to put off."""
         try:
             pace = self._pace
             if self._consumer.rate_key is None or pace is None:
-                wait = yield from self._take_block(bucket_id(self._context.name), self._slots, len(run.items))
+                wait = yield from self._take_block(len(run.items))
                 return wait / 1000
-            [item] = run.items
-            later = yield from self._keyed.admit(item, pace)
-            return 0.0 if later is None else later
+            if self._keyed.is_late(run.items[0]):
+                return Release(self._context.broker.clock.now())
+            _, others = yield from self._keyed.admit(run.items, pace, len(run.items), refuse)
+            return others[0][1] if others else 0.0
         except LimitContended:
             return REFUSED_PAUSE_SECONDS

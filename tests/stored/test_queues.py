@@ -19,9 +19,9 @@ from tests.stored.write import LIFT, REPORT, VALUES
 DAY = timedelta(days=1)
 HELD = HERE / "2026-11-27b.jsonl"
 """The first dump with a sequence that a dead letter holds."""
-OVER = HERE / "2026-11-28.jsonl"
-"""The first dump with a schedule that expires."""
-NEW = [HERE / "2026-11-27.jsonl", HELD, OVER]
+LATER = HERE / "2026-11-28.jsonl"
+"""The first dump with a schedule that expires, and with an item that a rate has put off."""
+NEW = [HERE / "2026-11-27.jsonl", HELD, LATER]
 """The first dumps with items that expire, sequences and schedules."""
 
 
@@ -422,6 +422,15 @@ async def test_items_that_must_be_started_in_time_expire_or_come(shell: Shell) -
     assert (letter.payload, letter.origin.reason, letter.start_by) == ("too late", "expired", None)
 
 
+@pytest.mark.parametrize("dump", [LATER], indirect=True)
+async def test_an_item_that_a_rate_has_put_off_comes_back_or_expires(shell: Shell) -> None:
+    queue = shell.queue("calls")
+    item = await queue.reserve()
+    assert item is not None
+    assert (item.payload, item.start_by is not None) == ({"customer": 7}, True)
+    assert await queue.reserve() is None
+
+
 # --- sequences, schedules --------------------------------------------------------------------
 
 
@@ -439,7 +448,7 @@ async def test_sequences_go_on_where_they_were(shell: Shell) -> None:
     assert shell.raw.count_documents({"_id": {"$regex": "^sequence:tickets:"}}) == 0
 
 
-@pytest.mark.parametrize("dump", [HELD, OVER], indirect=True)
+@pytest.mark.parametrize("dump", [HELD, LATER], indirect=True)
 async def test_a_letter_holds_its_sequence_still(shell: Shell) -> None:
     queue = shell.queue("payments")
     assert await done(queue) == []
@@ -470,7 +479,7 @@ async def test_schedules_go_on_where_they_were(shell: Shell) -> None:
     assert schedules["report"].next.isoformat(timespec="milliseconds")[:19] == item.headers["mongoq-tick"][:19]
 
 
-@pytest.mark.parametrize("dump", [OVER], indirect=True)
+@pytest.mark.parametrize("dump", [LATER], indirect=True)
 async def test_a_schedule_that_expires_gets_a_new_date(shell: Shell) -> None:
     assert "expires" in shell.raw.find_one({"_id": "schedule:party"})
     later = shell.clock.now() + DAY

@@ -37,7 +37,7 @@ def test_and_every_field_of_an_entry_of_a_trail(latest: Dump) -> None:
 
 
 def test_and_every_field_within_one(latest: Dump) -> None:
-    for name in ("error", "origin", "joined", "parked"):
+    for name in ("error", "origin", "joined", "parked", "throttled"):
         [row] = [row for row in ENVELOPE.splitlines() if row.startswith(f"| `{name}` | document |")]
         documented = set(re.findall("`([^`]+)`", row)) - {name}
         subdocuments = [entry[name] for entry in latest.documents if name in entry]

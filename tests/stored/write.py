@@ -156,6 +156,15 @@ def codes(world: World) -> None:
     queue.push("in time", expires=1000 * DAY)
 
 
+def calls(world: World) -> None:
+    """Items of a key that has no start left: one that was put off."""
+    world.queue("calls").configure(rate="1/h", burst=1)
+    world.queue("calls").push_many([{"customer": 7}] * 2, expires=1000 * DAY)
+    pipeline = mongoq.Pipeline("calling")
+    pipeline.sink("calls", rate_key="customer")(lambda payload: None)
+    world.work(pipeline, lambda: world.count("calls", throttled={"$exists": True}) == world.count("calls") == 1)
+
+
 def tickets(world: World) -> None:
     """Sequences: one whose first item is held, one that goes on behind a dead letter, and one that is done."""
     queue = world.queue("tickets", history=LONG, max_in_sequence=1)
@@ -430,6 +439,7 @@ CHAPTERS = (
     schedules,
     orders,
     codes,
+    calls,
     tickets,
     payments,
     retries,

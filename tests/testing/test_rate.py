@@ -195,3 +195,72 @@ def test_the_limits_of_a_queue_say_when_the_next_item_starts(virtual: VirtualBro
     assert (limits.next_start - limits.read_at).total_seconds() == 60
     virtual.advance(60)
     assert queue.limits().reason is None
+
+
+def test_a_changed_rate_holds_for_items_that_were_put_off(virtual: VirtualBroker) -> None:
+    worker, queue, done = virtual.worker(), virtual.queue("orders"), list[Any]()
+    worker.consumer("orders", rate="1/h", rate_key="k")(done.append)
+    queue.push_many([{"k": 1, "n": n} for n in range(6)])
+    queue.push({"k": 1, "n": 6}, delay=3600)  # the caller's own delay stays
+    worker.run_until_idle()
+    queue.configure(rate="2/s", burst=1)
+    for _ in range(3):
+        virtual.advance(0.5)
+        worker.run_until_idle()
+    assert [payload["n"] for payload in done] == [0, 1, 2, 3]
+    queue.configure(rate=None)
+    worker.run_until_idle()
+    assert [payload["n"] for payload in done] == [0, 1, 2, 3, 4, 5]
+    assert queue.counts().scheduled == 1
+
+
+@pytest.mark.parametrize("leave", ["purge", "remove", "move", "bury"])
+def test_no_item_waits_behind_items_that_have_left(virtual: VirtualBroker, leave: str) -> None:
+    worker, queue, done = virtual.worker(), virtual.queue("orders"), list[Any]()
+    worker.consumer("orders", rate="1/m", rate_key="k")(done.append)
+    queue.push_many([{"k": 1, "n": n} for n in range(60)])
+    worker.run_until_idle()
+    if leave == "purge":
+        assert queue.purge() == 59
+    for item in queue.peek(100, state="scheduled"):
+        if leave == "remove":
+            queue.remove(item.id)
+    if leave in ("move", "bury"):
+        virtual.advance(60)
+        for item in queue.reserve_many(100):
+            queue.move(item, "other") if leave == "move" else queue.bury(item)
+    queue.push({"k": 1, "n": 60})
+    worker.run_until_idle()
+    virtual.advance(60)
+    worker.run_until_idle()
+    assert [payload["n"] for payload in done] == [0, 60]
+
+
+def test_an_item_expires_while_a_rate_puts_it_off(virtual: VirtualBroker) -> None:
+    worker, queue, done = virtual.worker(), virtual.queue("orders", history=3600), list[Any]()
+    worker.consumer("orders", rate="1/m", rate_key="k")(done.append)
+    queue.push({"k": 1, "n": 0})
+    queue.push({"k": 1, "n": 1}, expires=90)
+    queue.push({"k": 1, "n": 2}, expires=90)
+    worker.run_until_idle()
+    assert all(item.start_by is not None for item in queue.peek(5, state="scheduled"))
+    for _ in range(3):
+        virtual.advance(60)
+        worker.run_until_idle()
+    assert [payload["n"] for payload in done] == [0, 1]
+    assert {item.payload["n"]: item.attempts for item in queue.history()} == {0: 1, 1: 1, 2: 0}
+
+
+def test_a_dropped_queue_leaves_no_limits(virtual: VirtualBroker) -> None:
+    worker, done = virtual.worker(), list[Any]()
+    for name in ("orders", "orders:a", "plain"):
+        worker.consumer(name, rate="1/h", rate_key=None if name == "plain" else "k", max_running=2)(done.append)
+        virtual.queue(name).push({"k": 1})
+    worker.run_until_idle()
+    assert len(done) == 3
+    virtual.drop_queue("orders", force=True)
+    virtual.drop_queue("plain", force=True)
+    for name in ("orders", "orders:a", "plain"):
+        virtual.queue(name).push({"k": 1})
+    worker.run_until_idle()
+    assert len(done) == 5  # the other queue's start is still used up

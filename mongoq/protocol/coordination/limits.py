@@ -8,6 +8,8 @@ made twice. The TTL index removes a document that is not used any more.
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,13 +22,13 @@ from mongoq.model.clock import VirtualClock, milliseconds
 from mongoq.model.limits import QueueLimits, make_limits
 from mongoq.model.permits import PermitHolder, plan_permits, read_holders
 from mongoq.model.process import dice
-from mongoq.model.rate import Block, Bucket, Pace, take_block
+from mongoq.model.rate import Block, Bucket, Pace, PutOff, share_slots, take_block
 from mongoq.model.settings import QueueSettings, from_stored, resolve_settings
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, unusable_settings
 from mongoq.protocol.base.retry import retry_until_reply
-from mongoq.protocol.flow import Command, Duplicate, Flow, Wait, has_matched
+from mongoq.protocol.flow import Command, Duplicate, Flow, Wait, has_matched, number_matched
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 T = TypeVar("T")
@@ -274,27 +276,68 @@ def give_back_slots(broker: BrokerContext, id: str, own: Block) -> Flow[bool]:
     return is_back
 
 
-def plan_later(broker: BrokerContext, id: str, pace: Pace, wait: float) -> Flow[float]:
-    """Return the time for which to put an item off whose bucket has no slot for ``wait`` milliseconds (``update``).
+def share_key_slots(
+    broker: BrokerContext,
+    id: str,
+    pace: Pace,
+    turns: Sequence[bool],
+    *,
+    room: int,
+    own: Block | None = None,
+    known: Document | None = None,
+) -> Flow[tuple[Block | None, list[PutOff | None]]]:
+    """Share out the slots of a key, as ``share_slots`` does; ``known`` is its document as it was read (``update``)."""
 
-    Each item gets a time of its own, one interval after the one before, so that they do not come back all at once.
+    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, Any]:
+        block, put_offs, bucket = share_slots(_bucket(document), pace, milliseconds(now), turns, room=room, own=own)
+        fields = None
+        if bucket is not None:
+            line = {"later": bucket.later} if math.isfinite(bucket.later) else {}
+            fields = {**_bucket_fields(bucket.next, pace, now), **line}
+        return fields, (block, put_offs)
+
+    shared: tuple[Block | None, list[PutOff | None]]
+    shared, _ = yield from change_document(broker, id, change, known)
+    return shared
+
+
+def read_buckets(broker: BrokerContext, ids: Sequence[str]) -> Flow[dict[str, Document]]:
+    """Read the documents of buckets, by their ``_id`` (``find``)."""
+    found = yield from find_few(broker, {"_id": {"$in": ids}}, [("_id", 1)], len(ids))
+    return {document["_id"]: document for document in found}
+
+
+def end_put_offs(context: QueueContext[Any]) -> Flow[None]:
+    """Let the items that a rate has put off look for their starts now, since the rate has changed (two ``update``).
+
+    A crash between them leaves them to look within a minute.
     """
+    yield from _update_many({"_id": _keys_of(context.name)}, {"$unset": {"later": ""}})
+    now = context.broker.clock.now()
+    # An item that was put anywhere since then has another date, and keeps it.
+    is_put_off = {"throttled.until": {"$gt": now}, "$expr": {"$eq": ["$throttled.until", "$when"]}}
+    number = yield from _update_many({"q": context.name, "when": {"$gt": now}, **is_put_off}, {"$set": {"when": now}})
+    context.broker.record_put(context.name, now, number=number, is_new=False)
 
-    def change(document: Document | None, now: datetime) -> tuple[dict[str, Any] | None, float]:
-        later = (document or {}).get("later")
-        soonest = milliseconds(now) + wait
-        planned = max(later if isinstance(later, int | float) else soonest, soonest)
-        expires = _expiry(now, planned + pace.tolerance)
-        return {"later": planned + pace.interval + pace.slack_of(1), "expires": expires}, planned
 
-    planned, _ = yield from change_document(broker, id, change)
-    return planned
+def _update_many(filter: Mapping[str, Any], update: Mapping[str, Any]) -> Flow[int]:
+    return (yield from retry_until_reply(Command("update_many", {"filter": filter, "update": update}, number_matched)))
+
+
+def limit_documents_filter(queue: str) -> dict[str, Any]:
+    """Return the filter of the documents of a queue's limits."""
+    return {"$or": [{"_id": {"$in": [LIMIT_PREFIX + queue, bucket_id(queue)]}}, {"_id": _keys_of(queue)}]}
+
+
+def _keys_of(queue: str) -> dict[str, Any]:
+    """Return the condition of the ids of a queue's keyed buckets; names of other queues may begin with its name."""
+    return {"$regex": f"^{re.escape(bucket_id(queue))}:[0-9a-f]{{64}}$"}
 
 
 def _bucket(document: Document | None) -> Bucket | None:
     if document is None or "next" not in document:
         return None
-    return Bucket(float(document["next"]), float(document["interval"]))
+    return Bucket(float(document["next"]), float(document["interval"]), float(document.get("later", -math.inf)))
 
 
 def _bucket_fields(first: float, pace: Pace, now: datetime) -> dict[str, Any]:

@@ -125,7 +125,7 @@ class _Plan:
             case Dead():
                 settlement = make_burial(context, item, batch, reason=outcome.reason, error=None)
             case Release():
-                settlement = make_release(context, item, batch, outcome.when)
+                settlement = make_release(context, item, batch, outcome)
             case Later():
                 settlement = make_later(context, item, batch, when=batch.due(outcome.delay, outcome.when))
             case Fork():

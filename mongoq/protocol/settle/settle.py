@@ -16,6 +16,7 @@ from mongoq.model.arguments import Duration, duration
 from mongoq.model.envelope import Document, error_document, expiry
 from mongoq.model.indexes import BEGINNING
 from mongoq.model.item import Item, id_key
+from mongoq.model.outcomes import Release
 from mongoq.model.raw import RawBatch, one_due, remembers
 from mongoq.model.settings import KEEP
 from mongoq.protocol.base.fence import begin_settle, is_back, update_command
@@ -40,7 +41,9 @@ M = TypeVar("M")
 
 HISTORY_FIELDS = ("processed", "expires", "settled")
 """Fields of history and stubs that no live item has."""
-STUB_DROPPED_FIELDS = ("payload", "headers", "key", "error", "origin", "replayed", "by", "batch", "hops", "trail")
+STUB_DROPPED_FIELDS = (
+    *("payload", "headers", "key", "error", "origin", "replayed", "by", "batch", "hops", "trail", "throttled"),
+)
 NO_PATCH: Patch = {}
 
 
@@ -252,14 +255,25 @@ def release_many(
     yield from _settle_many(context, items, make, are_alike)
 
 
-def make_release(context: QueueContext[Any], item: Item[Any], batch: Batch, when: datetime | None = None) -> Settlement:
-    """Return the settlement that hands an item back unused: to its old place, or not before ``when``."""
-    when = when or item.due or batch.now
-    key = "release", when
+def make_release(
+    context: QueueContext[Any], item: Item[Any], batch: Batch, put_off: Release | None = None
+) -> Settlement:
+    """Return the settlement that hands an item back unused: to its old place, or put off by a rate.
+
+    What is put off has not been started: it keeps its ``start_by``, which the claim has removed.
+    """
+    when, throttled = item.due or batch.now, dict[str, Any]()
+    if put_off is not None and put_off.when is not None:
+        when, start_by = put_off.when, item.start_by
+        throttled["throttled"] = {"until": when, "in_line": put_off.in_line}
+        throttled |= {"start_by": start_by} if isinstance(start_by, datetime) else {}
+    key = "release", when, put_off if throttled else None, throttled.get("start_by")
     if key not in batch.alike:
+        update = release_update(when)
+        update["$set"] |= throttled
         # an item that was released before looks just the same
         happened, put = partial(is_back, when=when, fewer=1), Put(context.name, when)
-        batch.alike[key] = Settlement(release_update(when), happened, "release", is_proof=False, put=put)
+        batch.alike[key] = Settlement(update, happened, "release", is_proof=False, put=put)
     return batch.alike[key]
 
 

@@ -143,10 +143,10 @@ class AsyncItemRunner:
                     return [Release() for _ in run.items]
                 if wait == math.inf:
                     try:
-                        taken = await self.consumer.queue._run_flow(limiter.take_for(run))
+                        taken = await self.consumer.queue._run_flow(limiter.take_for(run, self.fail))
                     except Exception as error:
                         taken = self.coordinator.report_error("claim", error) or POLL_SECONDS
-                    if isinstance(taken, Release):
+                    if not isinstance(taken, float):
                         if not run.pops:
                             return [taken]
                         taken = POLL_SECONDS

@@ -168,7 +168,7 @@ class Fetcher:
             self.executor.rest(self.backlog.fetch_event, self.limiter.pause())
             return
         self._admit(claimed.items, asked=n, seconds=claimed.seconds)
-        has_claimed = self._claim_lapsed(context, claimed, n - len(claimed.items))
+        has_claimed = self._claim_lapsed(context, claimed, max(n - len(claimed.items), 0))
         if claimed.suspects and consumer.claims is None and not self.coordinator.is_turn_of_others():
             has_claimed = True
             try:
@@ -183,6 +183,7 @@ class Fetcher:
         if self.consumer.rate_key is None or not items:
             self._accept(items, asked=asked, seconds=seconds)
             return
+        self._measure_sizes(items)
         kept: list[Item[Any]] = []
         others: list[tuple[Item[Any], Any]] = [(item, Release()) for item in items]
         try:

@@ -144,10 +144,10 @@ class ItemRunner:
                     return [Release() for _ in run.items]
                 if wait == math.inf:
                     try:
-                        taken = self.consumer.queue._run_flow(limiter.take_for(run))
+                        taken = self.consumer.queue._run_flow(limiter.take_for(run, self.fail))
                     except Exception as error:
                         taken = self.coordinator.report_error("claim", error) or POLL_SECONDS
-                    if isinstance(taken, Release):
+                    if not isinstance(taken, float):
                         if not run.pops:
                             return [taken]
                         taken = POLL_SECONDS
