@@ -54,8 +54,9 @@ class AsyncQueue(AsyncBatches[M], AsyncContents[M], Local):
     def settings(self) -> QueueSettings:
         """Lease, history, retries and dead queue, as this process knows them: stored, given, or the defaults.
 
-        Without any I/O: stored settings are known after the first claim, ``configure`` or ``is_paused`` of this queue
-        in this process. Operations that use settings read them again once a second.
+        Equal for all handles of the queue in this broker. Without any I/O: stored settings are known after the first
+        claim, ``configure`` or ``is_paused`` of this queue in this process. Operations that use settings read them
+        again once a second.
         """
         return self._context.settings
 

@@ -233,13 +233,13 @@ def _dead_queue(name: str, dead: str) -> str:
     return dead
 
 
-def resolve_settings(options: QueueOptions, stored: Mapping[str, Any]) -> QueueSettings:
-    """Return the settings in effect: stored ones first, then the options of the handle, then the defaults."""
-    values = {"dead": _default_dead(options.name), **options.given, **stored}
+def resolve_settings(name: str, values: Mapping[str, Any]) -> QueueSettings:
+    """Return the settings in effect: these values, and the defaults for the others."""
+    values = {"dead": _default_dead(name), **values}
     if values["dead"] is None:
         # Without a dead queue an item cannot be buried, so its retries have no limit.
         values["max_retries"] = None
-    return QueueSettings(options.name, **values)
+    return QueueSettings(name, **values)
 
 
 def to_stored(value: Any) -> Any:

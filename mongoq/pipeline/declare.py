@@ -55,6 +55,7 @@ class Declarations:
         lease: Duration | Default | None = DEFAULT,
         retry: RetryPolicy | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
+        history: Duration | Default | None = DEFAULT,
         success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
         max_time: Duration | Default | None = DEFAULT,
         on_timeout: OnTimeout | Default = DEFAULT,
@@ -94,6 +95,8 @@ class Declarations:
             lease: how long an item stays reserved when the process dies, a ``timedelta`` or seconds.
             retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
             max_retries: further runs of an item after its first; ``None`` for no limit.
+            history: how long the queues keep items that end here, a ``timedelta`` or seconds; ``None`` deletes them. It
+                is a setting of the queues, stored with each unless that has one already.
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged, default after five minutes; a ``timedelta`` or
                 seconds.
@@ -125,6 +128,7 @@ class Declarations:
                 lease=lease,
                 retry=retry,
                 max_retries=max_retries,
+                history=history,
                 success_on=success_on,
                 max_time=max_time,
                 on_timeout=on_timeout,
@@ -154,6 +158,7 @@ class Declarations:
         lease: Duration | Default | None = DEFAULT,
         retry: RetryPolicy | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
+        history: Duration | Default | None = DEFAULT,
         success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
         max_time: Duration | Default | None = DEFAULT,
         on_timeout: OnTimeout | Default = DEFAULT,
@@ -185,6 +190,7 @@ class Declarations:
                 lease=lease,
                 retry=retry,
                 max_retries=max_retries,
+                history=history,
                 success_on=success_on,
                 max_time=max_time,
                 on_timeout=on_timeout,
@@ -217,6 +223,7 @@ class Declarations:
         lease: Duration | Default | None = DEFAULT,
         retry: RetryPolicy | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
+        history: Duration | Default | None = DEFAULT,
         success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
         max_time: Duration | Default | None = DEFAULT,
         on_timeout: OnTimeout | Default = DEFAULT,
@@ -266,6 +273,7 @@ class Declarations:
             lease: how long an item stays reserved when the process dies.
             retry: how long a failed item waits for its next run.
             max_retries: further runs of an item after its first.
+            history: how long the queues keep items that end here, as for ``stage``: inputs, and pairs.
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged.
             on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
@@ -289,6 +297,7 @@ class Declarations:
                 lease=lease,
                 retry=retry,
                 max_retries=max_retries,
+                history=history,
                 success_on=success_on,
                 max_time=max_time,
                 on_timeout=on_timeout,
@@ -318,6 +327,7 @@ class Declarations:
         lease: Duration | Default | None = DEFAULT,
         retry: RetryPolicy | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
+        history: Duration | Default | None = DEFAULT,
         success_on: type[BaseException] | Sequence[type[BaseException]] | Default = DEFAULT,
         max_time: Duration | Default | None = DEFAULT,
         on_timeout: OnTimeout | Default = DEFAULT,
@@ -370,6 +380,7 @@ class Declarations:
             lease: how long an item stays reserved when the process dies.
             retry: how long a failed item waits for its next run.
             max_retries: further runs of an item after its first.
+            history: as for ``stage``.
             success_on: exceptions that count as success.
             max_time: the stack of a handler that runs longer is logged.
             on_timeout: what happens to its items then, as for consumers: ``"log"``, ``"release"`` or ``"cancel"``.
@@ -397,6 +408,7 @@ class Declarations:
                 lease=lease,
                 retry=retry,
                 max_retries=max_retries,
+                history=history,
                 success_on=success_on,
                 max_time=max_time,
                 on_timeout=on_timeout,
@@ -423,6 +435,7 @@ class Declarations:
         lease: Duration | Default | None = DEFAULT,
         retry: RetryPolicy | Default | None = DEFAULT,
         max_retries: int | Default | None = DEFAULT,
+        history: Duration | Default | None = DEFAULT,
     ) -> Callable[[H], H]:
         """Declare a stage from DataFrame to DataFrame, which runs on Spark only; see [frame stages](frame-stages.md).
 
@@ -462,6 +475,7 @@ class Declarations:
             lease: how long items stay reserved when the driver dies, a ``timedelta`` or seconds; at least one second.
             retry: how long a failed item waits for its next run: ``Fixed``, ``Linear`` or ``Exponential``.
             max_retries: further runs of an item after its first; ``None`` for no limit.
+            history: as for ``stage``.
         """
         return self._declare(
             name=name,
@@ -471,5 +485,5 @@ class Declarations:
             errors=errors,
             shared=shared,
             frame=Frame(schema, items, partitions),
-            options=only_given(lease=lease, retry=retry, max_retries=max_retries),
+            options=only_given(lease=lease, retry=retry, max_retries=max_retries, history=history),
         )

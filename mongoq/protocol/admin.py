@@ -226,7 +226,7 @@ def drop(broker: BrokerContext, name: str, *, force: bool) -> Flow[int]:
 
 
 def _forget(broker: BrokerContext, queue: str) -> None:
-    """Reset this process's state of the queue; a handle with options stores them again when it is used."""
+    """Reset this process's state of the queue; options in code are stored again when it is used."""
     broker.stats = None
     state = broker.states.get(queue)
     if state is not None:

@@ -25,7 +25,7 @@ from mongoq.model.item_document import to_plain
 from mongoq.model.limits import QueueLimits
 from mongoq.model.process import EVENTS
 from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control_id
-from mongoq.model.settings import QueueSettings, from_stored, queue_options, resolve_settings
+from mongoq.model.settings import QueueSettings, from_stored, resolve_settings
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
@@ -251,7 +251,7 @@ def _read_controls(
 
 def _settings_of(name: str, control: Mapping[str, Any] | None) -> QueueSettings:
     try:
-        return resolve_settings(queue_options(name), from_stored(name, (control or {}).get("settings", {})))
+        return resolve_settings(queue_name(name), from_stored(name, (control or {}).get("settings", {})))
     except ArgumentInvalid:
         # Another program has stored them, or made the queue's name; a list of queues shows the queue nevertheless.
         return QueueSettings(name)
@@ -438,15 +438,14 @@ def read_settings(broker: BrokerContext, name: str) -> Flow[StoredSettings]:
         QueueUnknown: no caller has used the queue.
         CollectionUnsuitable: another program has stored settings that cannot be used.
     """
-    options = queue_options(name)
     yield from ensure_broker_ready(broker, write=False)
-    yield from refuse_unknown(broker, options.name)
+    yield from refuse_unknown(broker, queue_name(name))
     document = (yield from find_one(broker, {"_id": CONTROL_PREFIX + name})) or {}
     try:
         stored = from_stored(name, document.get("settings", {}))
     except ArgumentInvalid as error:
         raise unusable_settings(broker, name, error) from error
-    return StoredSettings(resolve_settings(options, stored), frozenset(stored), bool(document.get("paused")))
+    return StoredSettings(resolve_settings(name, stored), frozenset(stored), bool(document.get("paused")))
 
 
 def find_dead_queue(broker: BrokerContext, name: str, *, exact: bool = False) -> Flow[str]:

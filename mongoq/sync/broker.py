@@ -69,9 +69,9 @@ class Broker(Schedules, Local):
             of its own part. Default on with asyncio, off with threads.
         settings: which settings win where the options of ``queue`` differ from the ones stored with the queue. With
             ``"stored"`` the stored ones win, with one warning in the log for each queue and process. With ``"code"``
-            the options given in code are stored, each once in a process, at the first write through a handle that has
-            it (one ``findAndModify`` for a queue), and each change is logged (INFO, ``mongoq.settings``). Where two
-            processes give different options, the last one wins. Pauses do not change.
+            the options given in code are stored, each once in a process, at the first write of the broker after the
+            handle is made (one ``findAndModify`` for a queue), and each change is logged (INFO, ``mongoq.settings``).
+            Where two processes give different options, the last one wins. Pauses do not change.
         clock: the clock to use; by default the server's. Tests pass a ``VirtualClock``.
         on_close: called at the end of ``close``, such as the ``close`` of a client that only this broker uses.
 
@@ -164,9 +164,10 @@ class Broker(Schedules, Local):
     ) -> Queue[Any]:
         """Return a handle of a queue, without any I/O; a queue exists as soon as an item is in it.
 
-        All options but ``model`` are settings of the queue. The first write through the handle stores the given ones,
-        and every process uses the stored ones. If a setting is stored already, the stored value wins, with a warning in
-        the log, unless the broker has ``settings="code"``; ``queue.configure`` changes it.
+        All options but ``model`` are settings of the queue, and hold for all handles, workers and pipelines of the
+        broker. Its next write to any queue stores the given ones, and every process uses the stored ones. If a setting
+        is stored already, the stored value wins, with a warning in the log, unless the broker has ``settings="code"``;
+        ``queue.configure`` changes it.
 
         Args:
             name: at most 120 bytes (125 when it ends in ``.dead``), not empty, without NUL, not beginning with ``$``.
@@ -241,8 +242,8 @@ class Broker(Schedules, Local):
         """Delete all stored data of a queue: its history, remembered ids, counters, settings, pause and marks.
 
         A queue that holds live items is refused, unless ``force`` deletes them. Its dead queue is a queue of its own,
-        and stays; bindings of topics stay as well. The queue may be used again, and is then a new one: a process that
-        still has a handle with options stores them again, at its next claim or within an hour.
+        and stays; bindings of topics stay as well. The queue may be used again, and is then a new one: a process whose
+        code gives options for it stores them again, at its next claim or within an hour.
 
         One ``find``, and ``delete`` of the live items (with ``force``), of the history, and of the control documents,
         in this order; what belongs to sequences goes in transactions. A crash in between leaves the later parts: call

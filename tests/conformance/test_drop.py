@@ -86,13 +86,11 @@ async def test_a_pause_is_gone_with_it_in_every_process(shell: Shell) -> None:
     assert (await queue.reserve()).payload == 1
 
 
-async def test_a_handle_with_options_stores_them_again_when_it_is_used(shell: Shell) -> None:
+async def test_options_in_code_are_stored_again_when_any_handle_is_used(shell: Shell) -> None:
     queue, plain = await _used(shell), shell.queue()
     await shell.broker.drop_queue("orders")
+    assert plain.settings == queue.settings
     await plain.push(1)
-    assert plain.settings.lease == timedelta(seconds=30)
-    assert shell.raw.find_one({"_id": "queue:orders"}) is None
-    await queue.push(2)
     assert shell.raw.find_one({"_id": "queue:orders"})["settings"] == {"history": None, "lease": 7.0}
 
 

@@ -45,6 +45,29 @@ async def test_a_process_that_knows_nothing_keeps_the_history(shell: Shell) -> N
     assert ignorant.settings.history == DAY
 
 
+@pytest.mark.every_shell("mongomock")
+async def test_what_a_handle_shows_holds_for_handles_without_options(shell: Shell) -> None:
+    before, given, after = shell.queue(), shell.queue(history=DAY), shell.queue()
+    assert before.settings == given.settings == after.settings
+    await before.push(1)
+    item = await after.reserve()
+    await after.commit(item)
+    assert (await given.get(item.id)).state == "processed"
+    assert _stored(shell) == {"history": 86400.0}
+
+
+async def test_the_first_write_of_a_broker_stores_what_all_its_handles_show(shell: Shell) -> None:
+    copies = shell.queue("orders", history=DAY)
+    shell.raw.insert_one({"_id": "queue:spoilt", "settings": 7})
+    shell.queue("spoilt", history=DAY)  # its own operations tell what is wrong with it
+    await shell.broker.bind("topic", "orders", "others")
+    await shell.queue("topic").push(1)
+    elsewhere = shell.another().queue("orders")
+    item = await elsewhere.reserve()
+    await elsewhere.commit(item)
+    assert (await copies.get(item.id)).state == "processed"
+
+
 async def test_what_is_stored_wins_with_a_warning(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
     await shell.queue(history=DAY).push(1)
     with caplog.at_level(logging.WARNING, "mongoq.settings"):

@@ -107,6 +107,17 @@ async def test_a_handle_without_options_changes_nothing(shell: Shell, caplog: py
     assert _lines(caplog) == []
 
 
+async def test_what_code_gives_wins_for_handles_without_options(shell: Shell) -> None:
+    await shell.queue(history=DAY).push(1)
+    deployed = shell.another(settings="code")
+    given, plain = deployed.queue("orders", history=60), deployed.queue("orders")
+    item = await plain.reserve()
+    await plain.commit(item)
+    assert plain.settings.history == given.settings.history == timedelta(minutes=1)
+    kept = shell.raw.find_one({"_id": item.id})
+    assert kept["expires"] == shell.clock.now() + timedelta(minutes=1)
+
+
 async def test_options_that_are_gone_are_stored_again(shell: Shell) -> None:
     queue = shell.queue(history=DAY)
     await queue.push(1)

@@ -358,7 +358,6 @@ def test_a_process_that_was_given_settings_stores_them_again(
     queue.push(1)
     process.raw.delete_one({"_id": "queue:orders"})
     monkeypatch.setattr(queue_settings, "RECHECK_SECONDS", 0.0)
-    monkeypatch.setattr("mongoq.protocol.base.topics.RECHECK_SECONDS", 0.0)
     queue.push(2) if operation == "push" else queue.reserve()
     assert process.stored()["settings"] == {"history": 86400.0}
 

@@ -160,7 +160,7 @@ ROWS: dict[str, tuple[Any, list[str]]] = {
         [
             "stages[0] ('x'): unknown key 'form'; it may have name, from, to, handler, model, join, frame, where, "
             "otherwise, delivery, format, none, sequence, errors, shared, concurrency, prefetch, prefetch_bytes, "
-            "lease, retry, max_retries, success_on, max_time, on_timeout, batch, probe, "
+            "lease, retry, max_retries, success_on, max_time, on_timeout, batch, probe, history, "
             "max_running, rate, burst, rate_key"
         ],
     ),

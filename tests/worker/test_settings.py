@@ -56,3 +56,13 @@ def test_a_consumer_goes_by_its_own_limit_whatever_a_person_configures_later(bro
     worker.run(drain=True)
     assert runs == [9, 9]
     assert queue.dead.size() == 1
+
+
+def test_a_consumer_keeps_history_as_a_handle_beside_it_shows(broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders", history=3600)
+    broker.queue("raw").push(1)
+    worker = mongoq.Worker(broker)
+    worker.consumer("raw")(lambda payload: mongoq.Move("orders"))
+    worker.consumer("orders")(_nothing)
+    worker.run(drain=True)
+    assert [item.payload for item in queue.history()] == [1]

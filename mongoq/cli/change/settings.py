@@ -22,7 +22,6 @@ from mongoq.model.encoding.extended_json import NONE, setting_text
 from mongoq.model.settings import (
     OnDead,
     OnExpired,
-    QueueOptions,
     QueueSettings,
     check_burst,
     check_limit,
@@ -205,7 +204,7 @@ def _expected_settings(handle: Queue[Any], given: dict[str, Any]) -> QueueSettin
     checked = check_options(queue_name(handle.name), **given)
     check_limit(handle.name, checked, dead=handle.settings.dead)
     check_burst(checked, rate=handle.settings.rate)
-    return resolve_settings(QueueOptions(handle.name, {}), {**handle._context.state.stored, **checked})
+    return resolve_settings(handle.name, {**handle._context.state.stored, **checked})
 
 
 def _texts(settings: QueueSettings) -> dict[str, str]:

@@ -20,7 +20,7 @@ from mongoq.pipeline.graph.graph import (
     DEFAULT_BATCH,
     DEFAULT_LEASE_SECONDS,
     KEEP_SEQUENCE,
-    LIMITS,
+    SETTINGS_OF_QUEUES,
     Frame,
     Graph,
     Join,
@@ -48,7 +48,7 @@ VALID_CONSUMER: dict[str, Any] = {**DEFAULTS, "coroutines": True}
 """Default options of a consumer, to check one at a time. Coroutine functions are valid: asyncio may run them."""
 MIN_LEASE_SECONDS = 1
 """Shortest lease in seconds: a stream extends a lease several times within its length."""
-FRAME_STAGE_OPTIONS = ("lease", "retry", "max_retries")
+FRAME_STAGE_OPTIONS = ("lease", "retry", "max_retries", "history")
 MISSING = ("error", "pass")
 LATE = ("error", "wait", "drop")
 
@@ -99,7 +99,7 @@ def _yield_fault(check: Callable[[], Any]) -> Iterator[str]:
 
 
 def _check_option(option: str, value: Any) -> None:
-    if option == "max_retries" or option in LIMITS:
+    if option == "max_retries" or option in SETTINGS_OF_QUEUES:
         # They are settings of the queue, which the consumer's own check does not know.
         check_options("", **{option: value})
     else:

@@ -26,7 +26,9 @@ OutputSequence = Callable[[Any], str | None] | Literal["keep"]
 """Where the sequence of an output comes from: a function of its payload, or the input."""
 Trail = Literal[True, False, "payloads"]
 LIMITS = ("max_running", "rate", "burst")
-"""Options of a stage that are settings of its queue."""
+"""Options of a stage that are limits of its queue."""
+SETTINGS_OF_QUEUES = ("history", *LIMITS)
+"""Options of a stage that are settings of its queues: they are stored with them."""
 DEFAULT_FRAME_ITEMS = 10_000
 """Default number of items of a frame, at most."""
 
@@ -115,7 +117,7 @@ class Stage:
         frame: options of a stage on Spark DataFrames; ``None``: the handler takes payloads.
         options: options of the consumer that were given: ``concurrency``, ``prefetch``, ``prefetch_bytes``, ``lease``,
             ``retry``, ``max_retries``, ``success_on``, ``max_time``, ``on_timeout``, ``batch``, ``probe``,
-            ``rate_key``; and the limits of its queue: ``max_running``, ``rate``, ``burst``.
+            ``rate_key``; and settings of its queues: ``history``, ``max_running``, ``rate``, ``burst``.
     """
 
     name: Any
@@ -139,6 +141,11 @@ class Stage:
     def limits(self) -> dict[str, Any]:
         """Limits of its queue that were given."""
         return {name: self.options[name] for name in LIMITS if name in self.options}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of its queues that were given."""
+        return {name: self.options[name] for name in SETTINGS_OF_QUEUES if name in self.options}
 
     def model_of(self, source: Any) -> Any:
         """Return the type of the payloads of one of its sources, or ``None`` for any."""

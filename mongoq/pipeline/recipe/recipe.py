@@ -11,7 +11,7 @@ from mongoq.model.outcomes import Drop, Move
 from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.pipeline.checks.graph import faults
 from mongoq.pipeline.declare import DEFAULT_FRAME_BATCH
-from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Frame, Graph, Join, Source, Stage
+from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, SETTINGS_OF_QUEUES, Frame, Graph, Join, Source, Stage
 from mongoq.pipeline.graph.handlers import ImportFailed, handler_name, import_object, in_a_line, names
 from mongoq.pipeline.recipe.file import recipe_content
 
@@ -21,9 +21,9 @@ PLAIN_STAGE_KEYS = ("where", "delivery", "format", "none", "errors", "shared")
 """Keys of a stage that it holds as they are."""
 OPTION_KEYS = (
     *("concurrency", "prefetch", "prefetch_bytes", "lease", "retry", "max_retries", "success_on"),
-    *("max_time", "on_timeout", "batch", "probe", "max_running", "rate", "burst", "rate_key"),
+    *("max_time", "on_timeout", "batch", "probe", *SETTINGS_OF_QUEUES, "rate_key"),
 )
-"""Options of a consumer, and limits of its queue."""
+"""Options of a consumer, and settings of its queues."""
 STAGE = (
     *("name", "from", "to", "handler", "model", "join", "frame", "where", "otherwise", "delivery", "format", "none"),
     *("sequence", "errors", "shared", *OPTION_KEYS),

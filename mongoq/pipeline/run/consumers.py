@@ -15,7 +15,6 @@ from mongoq.model.arguments import duration
 from mongoq.model.item import Item, id_key
 from mongoq.model.join_state import Unjoinable, qualify, value_key
 from mongoq.model.outcomes import Failed, Fork, Release, ResolvedOutcome, SettledElsewhere
-from mongoq.model.settings import check_burst, check_options
 from mongoq.pipeline.frames.handler import wrap_frame_handler
 from mongoq.pipeline.graph.graph import Graph, Source, Stage
 from mongoq.pipeline.graph.handlers import classes, elements, return_type
@@ -93,8 +92,7 @@ def _make_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool
     consumers = []
     for source in stage.sources:
         handle = broker.queue(source, model=stage.model)
-        limited = _limit_handle(make_stage_handle(graph, stage, handle), stage)
-        own = make_consumer(stage, limited, stage.handler, coroutines=coroutines)
+        own = make_consumer(stage, make_stage_handle(graph, stage, handle), stage.handler, coroutines=coroutines)
         own = replace(
             wrap_frame_handler(own, stage),
             resolver=make_resolver(graph, stage, handle, broker),
@@ -104,16 +102,6 @@ def _make_consumers(graph: Graph, stage: Stage, broker: Any, *, coroutines: bool
             own = replace(own, item_filter=make_filter(handle._context, stage.where, stage.otherwise, context_of))
         consumers.append(add_hooks(own, graph.hooks))
     return consumers
-
-
-def _limit_handle(handle: Any, stage: Stage) -> Any:
-    """Return a handle that stores the limits of the stage with its queue, as the consumer of a worker does."""
-    limits = check_options(handle.name, **stage.limits)
-    if not limits:
-        return handle
-    check_burst(limits, rate=handle.settings.rate)
-    options = handle._context.options
-    return handle._with(options=replace(options, given={**options.given, **limits}))
 
 
 def _plan(graph: Graph, source: Source, broker: Any, *, coroutines: bool) -> SourcePlan:

@@ -28,7 +28,7 @@ from mongoq.model.outcomes import (
     make_unknown_error,
 )
 from mongoq.model.sequence import check_sequence
-from mongoq.model.settings import KEEP, check_options
+from mongoq.model.settings import KEEP, QueueOptions, check_burst, check_options
 from mongoq.model.trail import StageMark
 from mongoq.pipeline.graph.graph import KEEP_SEQUENCE, Graph, Stage
 from mongoq.worker.consumer import Consumer
@@ -226,12 +226,17 @@ def _is_target(to: Any) -> bool:
 
 
 def make_stage_handle(graph: Graph, stage: Stage, handle: Any) -> Any:
-    """Return a handle that has the stage's own settings and marks its settlements with the stage."""
+    """Return a handle that has the stage's own settings and marks its settlements with the stage.
+
+    It stores the settings of the queue that the stage gives, as the consumer of a worker does.
+    """
+    given = check_options(handle.name, **stage.settings)
+    check_burst(given, rate=handle.settings.rate)
     overriding = {"dead": graph.errors_of(stage)}
     if "max_retries" in stage.options and overriding["dead"] is not None:
         overriding |= check_options(handle.name, max_retries=stage.options["max_retries"])
     mark = StageMark(stage.name, trail=bool(graph.trail), payloads=graph.trail == "payloads")
-    return handle._with(overriding=overriding, stage=mark)
+    return handle._with(options=QueueOptions(handle.name, given), overriding=overriding, stage=mark)
 
 
 def make_resolver(

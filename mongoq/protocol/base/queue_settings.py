@@ -6,8 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence, Set
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +15,7 @@ from mongoq.model.indexes import BEGINNING
 from mongoq.model.log_fields import log_fields
 from mongoq.model.settings import (
     SETTINGS,
+    QueueOptions,
     QueueSettings,
     check_burst,
     check_limit,
@@ -40,7 +40,7 @@ CONTROL_PREFIX = "queue:"
 REFRESH_SECONDS = 1.0
 """Seconds after which an operation that depends on the settings reads them again."""
 RECHECK_SECONDS = 3600.0
-"""Seconds after which a handle checks again that its options are stored."""
+"""Seconds after which a process checks again that the options of a queue are stored."""
 MARK_USED_SECONDS = 86_400.0
 """Seconds after which a process marks a queue as used again."""
 IN_USE_UPDATE = {"$unset": {"idle": "", "expires": ""}}
@@ -50,13 +50,13 @@ CHECK_PAUSE_SECONDS = 0.02
 
 
 def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None]:
-    """Make the broker ready, and store the handle's options, before a write to a queue.
+    """Make the broker ready, and store the options of all its handles, before a write to a queue.
 
     With ``fresh`` the settings are read again when they are older than a second, or when the change stream reported a
     change. Almost always there is nothing to do.
     """
     now, state = time.monotonic(), context.state
-    saved = context.saved and state.lost_at < context.saved_at > now - RECHECK_SECONDS
+    saved = is_saved(context, now)
     if saved and now < state.calm_until:
         return
     is_used = now < state.used_until
@@ -70,11 +70,32 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None
     yield from ensure_broker_ready(context.broker, write=True)
     if not is_used:
         yield from mark_used(context.broker, [context.name])
+    if others := context.broker.unsaved - {context.name}:
+        yield from _save_others(context.broker, others)
     if is_stale and saved and context.broker.batchers is not None:
         batcher = context.broker.batchers.batcher(("settings", context.name), _adopt_for_callers)
         yield from Shared[None](batcher, context)
     elif is_stale:
         yield from _adopt(context)
+
+
+def is_saved(context: QueueContext[Any], now: float) -> bool:
+    """Return whether the control documents hold the options of this handle, and of all others of the broker."""
+    state = context.state
+    return context.saved and not context.broker.unsaved and state.lost_at < state.saved_at > now - RECHECK_SECONDS
+
+
+def _save_others(broker: BrokerContext, queues: Set[str]) -> Flow[None]:
+    """Store the options of the broker's handles of these queues.
+
+    What a handle shows has to hold for users of its queue in other processes as well, and items get there without an
+    operation of the handle: by topics, moves, stages, executors of Spark.
+    """
+    for name in sorted(queues):
+        try:
+            yield from _adopt(QueueContext(broker, QueueOptions(name, {}), broker.untyped))
+        except CollectionUnsuitable:  # operations of that queue raise it
+            broker.unsaved.discard(name)
 
 
 def _adopt_for_callers(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
@@ -85,24 +106,26 @@ def _adopt_for_callers(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
 
 
 def _adopt(context: QueueContext[Any]) -> Flow[None]:
-    """Read the control document (``find``), after storing the handle's options that it lacks.
+    """Read the control document (``find``), after storing the given options that it lacks.
 
     Stored options win unless the caller says otherwise: a process that knows nothing of a queue's history must not
     delete it. Options that expired with an idle queue are stored again.
     """
-    options, asked_at = context.options.given, time.monotonic()  # before the read: the document is at least that new
+    state, asked_at = context.state, time.monotonic()  # before the read: the document is at least that new
+    given, is_new = state.given, context.name in context.broker.unsaved
     document = yield from _read(context)
-    missing = {option: options[option] for option in sorted(options.keys() - context.state.stored.keys())}
+    missing = {option: given[option] for option in sorted(given.keys() - state.stored.keys())}
     if missing:
         yield from _add(context, missing, together=document is None)
         yield from _read(context)  # another process may have stored different values first
     if context.settings_from == "code":
-        yield from _assert(context)
-    if not context.saved:
-        _log_differences(context)
+        yield from _assert(context, given)
+    if is_new or not context.saved:
+        _log_differences(context, {**given, **context.options.given})
         context.saved = True
-    if options:
-        context.saved_at = asked_at
+    if given is state.given and given:
+        state.saved_at = asked_at
+        context.broker.unsaved.discard(context.name)
 
 
 def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:
@@ -158,13 +181,13 @@ def _update(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"$set": {f"settings.{option}": to_stored(value) for option, value in options.items()}, **IN_USE_UPDATE}
 
 
-def _assert(context: QueueContext[Any]) -> Flow[None]:
+def _assert(context: QueueContext[Any], given: Mapping[str, Any]) -> Flow[None]:
     """Replace stored options by the ones given in code (one ``findAndModify``), each once in a process.
 
     Once only: otherwise processes with different code, or an operator and a handle made anew for each request, would
     undo each other's changes for ever. The reply is the document before this very update.
     """
-    state, options = context.state, set(context.options.given.items())
+    state, options = context.state, set(given.items())
     changed = {option: value for option, value in options - state.asserted if state.stored.get(option, value) != value}
     if changed:
         other = [{f"settings.{option}": {"$ne": to_stored(value)}} for option, value in changed.items()]
@@ -192,9 +215,9 @@ _warned: set[tuple[int, str, str]] = set()
 """Queues already warned about, by process id, namespace and queue name."""
 
 
-def _log_differences(context: QueueContext[Any]) -> None:
+def _log_differences(context: QueueContext[Any], options: Mapping[str, Any]) -> None:
     """Log the stored options that differ from the ones given in code, as a warning once per queue and process."""
-    options, settings = context.options.given, context.state.stored
+    settings = context.state.stored
     differing = [
         f"{option}={settings[option]}, not by the {value} given in code"
         for option, value in options.items()
@@ -240,7 +263,7 @@ def configure(context: QueueContext[Any], options: Mapping[str, Any], *, existin
     yield from ensure_ready(context)
     check_limit(context.name, changes, dead=context.settings.dead)
     check_burst(changes, rate=context.settings.rate)
-    context.options = replace(context.options, given={**context.options.given, **changes})
+    context.state.given = {**context.state.given, **changes}
     yield from _write(context, _update(changes))
     yield from _read(context)
     context.broker.wake(context.name)

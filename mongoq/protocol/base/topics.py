@@ -13,7 +13,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, CollectionUnsuitable
 from mongoq.model.arguments import queue_name
 from mongoq.protocol.base.find import find_one
-from mongoq.protocol.base.queue_settings import CHECK_PAUSE_SECONDS, RECHECK_SECONDS, REFRESH_SECONDS, ensure_ready
+from mongoq.protocol.base.queue_settings import CHECK_PAUSE_SECONDS, REFRESH_SECONDS, ensure_ready, is_saved
 from mongoq.protocol.flow import Flow, Shared
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
@@ -29,8 +29,7 @@ def ensure_ready_to_push(context: QueueContext[Any]) -> Flow[None]:
     Almost always there is nothing to do.
     """
     now, broker = time.monotonic(), context.broker
-    saved = context.saved and context.state.lost_at < context.saved_at > now - RECHECK_SECONDS
-    if saved and now < broker.calm_until:
+    if now < broker.calm_until and is_saved(context, now):
         return
     yield from ensure_ready(context, fresh=False)
     yield from refresh_bindings(broker)

@@ -214,7 +214,7 @@ def read_limits(context: QueueContext[Any]) -> Flow[QueueLimits]:
         stored = from_stored(name, control.get("settings", {}))
     except ArgumentInvalid as error:
         raise unusable_settings(broker, name, error) from error
-    return (yield from read_limits_of(broker, [resolve_settings(context.options, stored)]))[name]
+    return (yield from read_limits_of(broker, [resolve_settings(name, {**context.state.given, **stored})]))[name]
 
 
 def read_limits_of(broker: BrokerContext, queues: Sequence[QueueSettings]) -> Flow[dict[str, QueueLimits]]:

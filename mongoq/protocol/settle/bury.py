@@ -95,5 +95,4 @@ def dead_context(context: QueueContext[Any]) -> QueueContext[Any]:
 def graveyard(broker: BrokerContext, name: str) -> QueueContext[Any]:
     """Return the context of a queue of dead letters by its own name, untyped; it has no dead queue itself."""
     name = queue_name(name)
-    options = queue_options(name) if name.endswith(DEAD_SUFFIX) else queue_options(name, dead=None)
-    return QueueContext(broker, options, broker.untyped, settings_from="stored")  # its options are none of the code's
+    return QueueContext(broker, queue_options(name), broker.untyped, assumed={"dead": None})

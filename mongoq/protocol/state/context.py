@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,6 +96,8 @@ class QueueState(Known):
     Attributes:
         paused: the queue is paused.
         stored: the stored options, in the form used inside.
+        given: the options that code of this process gives, by any handle of the queue; of two values the later one.
+        saved_at: when ``given`` was last found stored, on the monotonic clock; ``inf`` while it is empty.
         claim_hints: the bounds of claims.
         contention: the distance to other processes that claim batches.
         prefetch: items that were read ahead and not claimed yet.
@@ -116,6 +119,8 @@ class QueueState(Known):
 
     paused: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    saved_at: float = float("inf")
     claim_hints: ClaimHints = field(default_factory=ClaimHints)
     contention: Contention = field(default_factory=Contention)
     prefetch: PrefetchBuffer = field(default_factory=PrefetchBuffer)
@@ -181,6 +186,7 @@ class BrokerContext:
         untyped: the codec of queues without a model.
         registry: the wait queues of this process.
         unsettled: the reservations of ``reserved()`` blocks that the blocks settle at their end.
+        unsaved: the queues whose ``given`` options were not stored yet; the next write of any handle stores them.
         received: the queues into which this process has pushed or moved items since it last wrote counters.
         look_at: from when on, on the monotonic clock, a write of counters also checks which queues are empty.
         sweep_at: from when on, on the monotonic clock, this process looks for idle queues (``protocol.admin``).
@@ -207,6 +213,7 @@ class BrokerContext:
     counters: Counters = field(default_factory=Counters)
     stats: tuple[float, Mapping[str, Any]] | None = None
     settings_from: SettingsFrom = "stored"
+    unsaved: set[str] = field(default_factory=set)
     received: set[str] = field(default_factory=set)
     look_at: float = float("-inf")
     sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * FIRST_SWEEP_SECONDS)
@@ -290,11 +297,11 @@ class QueueContext(Generic[M]):
         codec: encodes and decodes its payloads.
         state: the state of the queue.
         overriding: settings of this handle alone, whatever is stored.
+        assumed: settings of this handle alone where code gives none and none are stored.
         stage: the stage of a pipeline that uses this handle, if any: it is written on the trails of settled items.
         taker: takes the next items of sequences when this handle settles the ones before them; ``None``: claims do.
         settings_from: the settings that win for this handle; by default as for its broker.
-        saved: the control document holds settings, those of this handle or others.
-        saved_at: when that was read, on the monotonic clock; a handle without options of its own never reads again.
+        saved: the control document holds the options of this handle, or other values of them.
         unfit: items that this handle has buried while claiming, because they could not be handed out.
     """
 
@@ -302,30 +309,34 @@ class QueueContext(Generic[M]):
     options: QueueOptions
     codec: Codec[M]
     overriding: Mapping[str, Any] = field(default_factory=dict)
+    assumed: Mapping[str, Any] = field(default_factory=dict)
     stage: StageMark | None = None
     settings_from: SettingsFrom | None = None
     taker: Taker | None = None
     name: str = field(init=False)
     state: QueueState = field(init=False)
     saved: bool = field(init=False)
-    saved_at: float = field(init=False, default=float("inf"))
     unfit: int = field(init=False, default=0)
-    _resolved_from: tuple[Any, Any] = field(init=False, default=(None, None))
+    _resolved_from: tuple[Any, Any] = field(init=False, default=(None, None))  # the mappings, which are replaced whole
     _settings: QueueSettings = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = self.options.name
         self.state = self.broker.state(self.name)
-        self.saved = not self.options.given
+        given, state = self.options.given, self.state
+        self.saved = not given
+        if not given.items() <= state.given.items():
+            state.given, state.saved_at = {**state.given, **given}, -math.inf
+            self.broker.unsaved.add(self.name)
         self.settings_from = self.settings_from or self.broker.settings_from
 
     @property
     def settings(self) -> QueueSettings:
         """The settings in force, as far as this process knows."""
-        options, stored_settings = self.options, self.state.stored
-        if self._resolved_from[0] is not options or self._resolved_from[1] is not stored_settings:
-            self._settings = resolve_settings(options, {**stored_settings, **self.overriding})
-            self._resolved_from = options, stored_settings
+        given, stored = self.state.given, self.state.stored
+        if self._resolved_from[0] is not given or self._resolved_from[1] is not stored:
+            self._settings = resolve_settings(self.name, {**self.assumed, **given, **stored, **self.overriding})
+            self._resolved_from = given, stored
         return self._settings
 
     def count(self, event: Event, number: int = 1) -> None:

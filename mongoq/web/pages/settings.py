@@ -16,7 +16,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from mongoq.errors import ArgumentInvalid
 from mongoq.model.arguments import queue_name, read_duration
 from mongoq.model.encoding.extended_json import NONE, setting_text
-from mongoq.model.settings import SETTINGS, QueueSettings, queue_options, resolve_settings
+from mongoq.model.settings import SETTINGS, QueueSettings, resolve_settings
 from mongoq.protocol.insight import StoredSettings, read_settings
 from mongoq.web import audit
 from mongoq.web.pages.forms import first_values, go_to, read_fields
@@ -119,7 +119,7 @@ _READERS: Mapping[type, Any] = {timedelta: read_duration, int: int, float: float
 def make_fields(read: StoredSettings) -> list[SettingField]:
     """Return the settings of a queue, in the order in which the model names them."""
     name = read.settings.name
-    defaults = resolve_settings(queue_options(name), {})
+    defaults = resolve_settings(name, {})
     return [
         _make_field(each, getattr(read.settings, each), getattr(defaults, each), is_stored=each in read.stored)
         for each in SETTINGS
