@@ -39,6 +39,7 @@ from mongoq.protocol.coordination.repairs import REPAIR_PREFIX
 from mongoq.protocol.flow import Command, Duplicate, Flow, delete_many
 from mongoq.protocol.history import read
 from mongoq.protocol.history.dead_letters import IDS_ALONE, failure_filter
+from mongoq.protocol.history.letter_queues import died_in
 from mongoq.protocol.history.pages import (
     BoundedCount,
     Range,
@@ -79,6 +80,8 @@ def purge(
     transactions, in which the next ones follow. A crash in between leaves the rest.
     """
     failure = failure_filter(stage=stage, reason=reason, error=error)
+    if context.letters_of is not None and ids is None:
+        failure |= died_in(context.letters_of)
     if not failure and all(choice is None for choice in (where, limit, ids, until)):
         return (yield from read.purge(context, state))
     room = math.inf if limit is None else count(limit, "limit")

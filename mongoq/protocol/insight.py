@@ -28,16 +28,17 @@ from mongoq.model.sequence import HAS_PLACE, IS_BLOCKED, blocked_filter, control
 from mongoq.model.settings import QueueSettings, from_stored, resolve_settings
 from mongoq.model.stream_claim import STREAM_PREFIX
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.base.find import find_few, find_one, prefix_filter
+from mongoq.protocol.base.find import aggregate_all, find_few, find_one, prefix_filter
 from mongoq.protocol.base.first_due import first_due_pipeline
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX, unusable_settings
 from mongoq.protocol.base.topics import Bound, read_bindings
 from mongoq.protocol.coordination.heartbeats import WorkerRecord, workers
 from mongoq.protocol.coordination.limits import read_limits_of
 from mongoq.protocol.flow import Command, Flow
+from mongoq.protocol.history.letter_queues import count_letters_by_queue, find_letter_queues, find_letters_of
 from mongoq.protocol.history.mistaken import find_owner, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount
-from mongoq.protocol.history.read import count_states, counts_of, find_queues
+from mongoq.protocol.history.read import count_states, counts_of, find_queues, in_state
 from mongoq.protocol.push.insert import check_key, live_filter
 from mongoq.protocol.sequence.hold import HELD_PER_PAGE, find_held, find_letters
 from mongoq.protocol.sequence.repair import find_miscounted, find_uncounted, read_heads
@@ -106,8 +107,9 @@ class QueueInsight:
         keeps_history: True if the queue keeps its processed items.
         paused: True while claims of the queue are stopped.
         consumers: live workers and running queries of Spark that consume the queue.
-        dead_queue: name of its dead queue; ``None`` if it has none.
-        dead: live items in its dead queue.
+        dead_queue: name of its dead queue, or of the error queue of a pipeline that holds most of its letters; ``None``
+            if it has none.
+        dead: live items in its dead queue, and its letters in error queues.
         events: counts of events since the queue was made, by name, as in ``QueueStats``.
         limits: what is used of its limits; ``None`` if it has none.
     """
@@ -168,8 +170,9 @@ def read_queues(
     """Read the state of all queues, or of the named ones, in order of their names.
 
     It takes six reads of control documents and names, a seventh if a queue has limits, one ``aggregate`` of history,
-    one ``aggregate`` for each 100 queues, and one for each 25 queues of hundreds that hold many items. All counts
-    together examine ``budget`` documents at most, but about 40 for each queue in any case.
+    one ``aggregate`` for each 100 queues, one for each 25 queues of hundreds that hold many items, and two for each 100
+    queues that hold items, to find error queues of pipelines. All counts together examine ``budget`` documents at most,
+    but about 40 for each queue in any case.
 
     Raises:
         QueueUnknown: no caller has used a named queue.
@@ -186,6 +189,8 @@ def read_queues(
         bound = yield from _read_bound(broker)
         wanted = sorted(held.union(controls, counters, *bound.values()))
     settings = {name: _settings_of(name, controls.get(name)) for name in wanted}
+    errors = yield from find_letter_queues(broker, sorted(held))
+    died = yield from count_letters_by_queue(broker, errors, _share(budget, errors))
     dead = {each.dead for each in settings.values() if each.dead is not None}
     ordered = {name for name, control in controls.items() if control.get("sequences") is True}
     counted = yield from _read_states(broker, sorted((held | ordered) & {*wanted, *dead}), budget, ordered=ordered)
@@ -193,6 +198,7 @@ def read_queues(
     consumers = yield from count_consumers(broker)
     limits = yield from read_limits_of(broker, [each for each in settings.values() if each.is_limited])
     now = broker.clock.now()
+    graves = {name: _find_letters(each, counted, died, errors) for name, each in settings.items()}
     return [
         replace(
             counted.get(name, QueueInsight(name, now)),
@@ -200,8 +206,8 @@ def read_queues(
             keeps_history=settings[name].history is not None,
             paused=bool(controls.get(name, {}).get("paused")),
             consumers=consumers.get(name, 0),
-            dead_queue=settings[name].dead,
-            dead=_live(counted.get(settings[name].dead or "")),
+            dead_queue=max(graves[name], key=lambda grave: graves[name][grave].number, default=None),
+            dead=sum(graves[name].values(), NO_ITEMS),
             events=_events_in(counters.get(name, {})),
             limits=limits.get(name),
         )
@@ -233,6 +239,27 @@ def find_unusable(broker: BrokerContext) -> Flow[list[str]]:
     except CollectionUnsuitable as error:
         problems.append(str(error))
     return problems
+
+
+def _share(budget: int, names: Sequence[str]) -> int:
+    """Return how many items of each queue may be counted."""
+    return max(10, min(MAX_LIMIT, budget // (2 * max(len(names), 1))) - 1)
+
+
+def _find_letters(
+    settings: QueueSettings,
+    counted: Mapping[str, QueueInsight],
+    died: Mapping[str, Mapping[str, BoundedCount]],
+    errors: Sequence[str],
+) -> dict[str, BoundedCount]:
+    """Return the dead letters of a queue by the queue that holds them: its dead queue first, then error queues.
+
+    An error queue of a pipeline is a dead queue itself, although nothing stores that it has none.
+    """
+    own = {} if settings.dead is None else {settings.dead: _live(counted.get(settings.dead))}
+    others = {queue: number for queue, number in died.get(settings.name, {}).items() if queue not in own}
+    is_error_queue = settings.name in errors and not any(number.number for number in own.values())
+    return others if is_error_queue else own | others
 
 
 def _live(queue: QueueInsight | None) -> BoundedCount:
@@ -278,7 +305,7 @@ def _read_states(
 
     Only queues that are ``ordered`` have sequences, and so blocked items.
     """
-    limit = max(10, min(MAX_LIMIT, budget // (2 * max(len(names), 1))) - 1)
+    limit = _share(budget, names)
     states = yield from _read_shallow(broker, names, ordered=ordered)
     rest = [name for name in names if name not in states]
     for start in range(0, len(rest), QUEUES_TOGETHER):
@@ -289,7 +316,7 @@ def _read_states(
             for part in _parts(name, place, now, limit, is_ordered=name in ordered)
         ]
         answers: dict[int, dict[str, Any]] = {place: {} for place in range(len(together))}
-        for answer in (yield from _send_parts(broker, parts)):
+        for answer in (yield from aggregate_all(broker, parts)):
             answers[answer["place"]].setdefault(answer["part"], []).append(answer)
         states |= {name: _insight(name, now, answers[place], limit) for place, name in enumerate(together)}
     return states
@@ -346,19 +373,6 @@ def _parts(queue: str, place: int, now: datetime, limit: int, *, is_ordered: boo
         parts["blocked"] = [{"$match": blocked_filter(queue)}, {"$limit": limit + 1}, counting]
     for name, pipeline in parts.items():
         yield [*pipeline, {"$set": {"place": {"$literal": place}, "part": {"$literal": name}}}]
-
-
-def _send_parts(broker: BrokerContext, parts: Sequence[list[Mapping[str, Any]]]) -> Flow[list[Any]]:
-    if not parts:
-        return []
-    if broker.serverless:
-        answers: list[Any] = []
-        for part in parts:
-            answers += yield from Command("aggregate", {"pipeline": part})
-        return answers
-    joined = [{"$unionWith": {"coll": broker.collection, "pipeline": part}} for part in parts[1:]]
-    found: list[Any] = yield from Command("aggregate", {"pipeline": [*parts[0], *joined], "batchSize": 10 * len(parts)})
-    return found
 
 
 def _insight(name: str, now: datetime, answers: Mapping[str, list[Mapping[str, Any]]], limit: int) -> QueueInsight:
@@ -448,23 +462,40 @@ def read_settings(broker: BrokerContext, name: str) -> Flow[StoredSettings]:
     return StoredSettings(resolve_settings(name, stored), frozenset(stored), bool(document.get("paused")))
 
 
-def find_dead_queue(broker: BrokerContext, name: str, *, exact: bool = False) -> Flow[str]:
-    """Return the name of the dead queue of a queue, or of the dead queue that itself has this name (a few ``find``).
+def find_dead_queue(broker: BrokerContext, name: str, *, exact: bool = False) -> Flow[tuple[str, str | None]]:
+    """Find the dead letters of a queue or stage: the queue that holds them, and whose they are among others there.
 
-    ``exact`` says that it has: the error queue of a pipeline is stored nowhere as a dead queue.
+    A few ``find`` and ``aggregate``; the second is ``None`` where all letters of that queue are meant.
+
+    The name may be that of a dead queue itself: ``exact`` says so, its ending does, the settings of another queue, or
+    the letters in it. Otherwise its letters are in its own dead queue, or, while that holds none, in the error queue of
+    a pipeline, which is found by its letters.
 
     Raises:
-        QueueUnknown: no queue has this name.
-        ArgumentInvalid: the queue has no dead queue.
+        QueueUnknown: no queue has this name, and no stage that has letters.
+        ArgumentInvalid: the queue has no dead queue, or several error queues hold its letters.
     """
+    yield from ensure_broker_ready(broker, write=False)
     is_one = exact or queue_name(name).endswith(DEAD_SUFFIX) or (yield from find_owner(broker, name)) is not None
     if is_one:
         yield from refuse_unknown(broker, name)
-        return name
-    read = yield from read_settings(broker, name)
-    if read.settings.dead is None:
+        return name, None
+    if (yield from find_letter_queues(broker, [name])):
+        return name, None
+    control = yield from find_one(broker, {"_id": CONTROL_PREFIX + name}, {"settings": 1})
+    dead = _settings_of(name, control).dead
+    if dead is None or (yield from find_one(broker, in_state(dead, None, BEGINNING), {"_id": 1})) is None:
+        errors = yield from find_letters_of(broker, name)
+        if len(errors) > 1:
+            raise ArgumentInvalid(
+                "queue", f"letters of {name!r} are in {', '.join(map(repr, errors))}; name one of these"
+            )
+        if errors:
+            return errors[0], name
+        yield from refuse_unknown(broker, name)
+    if dead is None:
         raise ArgumentInvalid("queue", f"{name!r} has no dead queue; 'exact' says that it is one itself")
-    return read.settings.dead
+    return dead, None
 
 
 def find_item(broker: BrokerContext, id: ObjectId) -> Flow[Item[Any] | None]:

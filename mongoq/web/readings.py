@@ -138,19 +138,21 @@ class LetterReadings:
     def __init__(self, client: BrokerClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
-        self._readings: dict[str, SharedReading[Groups]] = {}
+        self._readings: dict[tuple[str, str | None], SharedReading[Groups]] = {}
 
     async def read(self, letters: Any) -> Groups:
         """Return the groups of a dead queue, and whether it holds more letters than were grouped."""
-        if letters.name not in self._readings:
+        key = letters.name, letters._context.letters_of
+        if key not in self._readings:
             while len(self._readings) >= MAX_DEAD_QUEUES:
                 del self._readings[next(iter(self._readings))]
-            self._readings[letters.name] = SharedReading(partial(self._group, letters), self._clock)
-        return await self._readings[letters.name].get()
+            self._readings[key] = SharedReading(partial(self._group, letters), self._clock)
+        return await self._readings[key].get()
 
     def forget(self, name: str) -> None:
         """Have the groups of a dead queue read anew: a reader has just changed them."""
-        self._readings.pop(name, None)
+        for key in [key for key in self._readings if key[0] == name]:
+            self._readings.pop(key, None)
 
     async def _group(self, letters: Any) -> Groups:
         every = dead_letters.selection(letters._context, ids=None, where=None, stage=None, reason=None, error=None)

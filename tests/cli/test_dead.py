@@ -238,14 +238,65 @@ def test_a_dead_queue_of_another_name_is_known_by_the_settings(run: Run, read: R
     assert [item.id for item in orders.peek()] == [id]
 
 
-def test_an_error_queue_of_a_pipeline_is_named_exactly(run: Run, read: Read, broker: mongoq.Broker, raw: Any) -> None:
-    id = bury(broker.queue("flights"), 1)
-    raw.update_one({"_id": id}, {"$set": {"q": "errors"}})
-    assert read("dead", "list", "errors") == []
-    assert [row["id"] for row in read("dead", "list", "errors", "--exact")] == [str(id)]
-    # A live item that has died before is no letter.
-    assert run("dead", "drop", "errors", "--yes").stdout == "deleted 0 letters of errors.dead\n"
-    assert run("dead", "replay", "errors", "--exact", "--yes").stdout.startswith("sent 1 letter of errors")
+def fail(_: Any) -> None:
+    raise NoCity("Atlantis")
+
+
+def failed(broker: mongoq.Broker, *payloads: Any, **options: Any) -> None:
+    """Let a pipeline send all payloads from the queue ``flights``, and one of ``ships``, to its error queue."""
+    pipeline = mongoq.Pipeline("line", errors="line.errors")
+    for name, queue in (("land", "flights"), ("moor", "ships")):
+        pipeline.sink(queue, name=name, max_retries=0, **options)(fail)
+    broker.queue("flights").push_many(payloads)
+    broker.queue("ships").push("a ship")
+    pipeline.drain(broker)
+
+
+@pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
+def test_the_stage_the_queue_and_the_error_queue_of_a_pipeline_lead_to_its_letters(
+    run: Run, read: Read, broker: mongoq.Broker, options: Any
+) -> None:
+    failed(broker, 1, 2, 3, **options)
+    errors = broker.dead_queue("line.errors")
+    ids = {
+        name: [str(letter.id) for letter in errors.peek(9) if letter.origin.stage == name] for name in ("land", "moor")
+    }
+    assert list(map(len, ids.values())) == [3, 1]
+    for name in ("land", "flights"):
+        assert [row["id"] for row in read("dead", "list", name)] == ids["land"]
+    assert {row["id"] for row in read("dead", "list", "line.errors")} == {*ids["land"], *ids["moor"]}
+    assert run("dead", "list", "lan").exit_code == 1
+    broker.stats()  # writes the counters, by which empty queues are listed
+    rows = {row["queue"]: (row["dead_queue"], row["dead"], row["ready"]) for row in read("queues")}
+    there = "line.errors"
+    assert rows == {"flights": (there, 3, 0), "ships": (there, 1, 0), there: (None, 0, 4)}
+    assert run("dead", "drop", "ships", "--yes").stdout == "deleted 1 letter of line.errors\n"
+    assert run("dead", "drop", "land", "--limit", "1", "--yes").stdout == "deleted 1 letter of line.errors\n"
+    assert read("dead", "replay", "flights", "--yes")[0]["pushed"] == 2
+
+
+def test_items_that_have_died_before_or_are_copies_are_no_letters(
+    run: Run, read: Read, broker: mongoq.Broker, raw: Any
+) -> None:
+    """A command for dead letters would delete them."""
+    failed(broker, 1)
+    broker.dead_queue("line.errors").replay()
+    replayed = broker.queue("flights")
+    item = replayed.reserve()
+    replayed.move(item, "next")
+    broker.bind("topic", "bound", "other")
+    broker.queue("topic").push(2)
+    kept = broker.queue("kept", history=60)
+    kept.push(3)
+    kept.pop()
+    kept.replay(to="copies")
+    broker.queue("mixed").push(4)
+    raw.insert_one({**raw.find_one({"q": "next"}), "_id": 5, "q": "mixed", "when": item.origin.at})
+    for name in ("next", "bound", "copies", "mixed"):
+        assert broker.queue(name).size() > 0
+        assert run("dead", "drop", name, "--yes").stdout == f"deleted 0 letters of {name}.dead\n"
+        assert read("queues", name)[0]["dead_queue"] == f"{name}.dead"
+    assert [row["id"] for row in read("dead", "list", "mixed", "--exact")] != []
 
 
 def test_an_unknown_queue_is_an_error_with_the_nearest_names(run: Run, orders: Queue, letters: list[ObjectId]) -> None:

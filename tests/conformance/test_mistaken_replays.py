@@ -38,6 +38,18 @@ async def test_a_dead_queue_with_a_name_of_its_own_is_one_as_well(shell: Shell) 
     assert (await shell.broker.dead_queue("graves").replay()).pushed == 1
 
 
+async def test_letters_of_a_pipeline_are_named_by_the_queue_that_holds_them(shell: Shell) -> None:
+    """Its error queue is stored nowhere as a dead queue."""
+    id = await _letter(shell.queue("mails"))
+    shell.raw.update_one({"_id": id}, {"$set": {"q": "errors", "origin.stage": "send"}})
+    for replay in (shell.queue("mails").dead.replay, shell.broker.dead_queue("send").replay):
+        with pytest.raises(mongoq.ArgumentInvalid, match=r"broker\.dead_queue\('errors'\)\.replay\(\)"):
+            await replay()
+    with pytest.raises(mongoq.ArgumentInvalid, match=r"broker\.dead_queue\('errors'\)\.replay\(\)"):
+        await shell.queue("errors").replay()
+    assert (await shell.broker.dead_queue("errors").replay()).pushed == 1
+
+
 async def test_a_dead_queue_that_keeps_history_is_replayed_from_it(shell: Shell) -> None:
     queue = shell.queue("mails")
     await _letter(queue)

@@ -271,7 +271,7 @@ def test_a_read_of_all_queues_examines_no_more_than_its_budget(deep: mongoq.Brok
 def test_a_read_of_one_queue_examines_no_more_than_its_budget(deep: mongoq.Broker, profile: Any) -> None:
     found = read(deep, QUEUES[0], budget=1_000)[QUEUES[0]]
     documents, keys = profile()
-    assert documents <= 1_000 + 10
+    assert documents <= 1_000 + 10 + len(QUEUES)  # the first item of each queue: error queues are found by them
     assert keys <= 12 * 1_000
     assert not found.ready.exact
     assert not found.scheduled.exact

@@ -140,6 +140,20 @@ def test_the_history_is_searched_and_replayed(each_api: Api, broker: mongoq.Brok
         assert each_api.post("/api/history/replay", queue="orders", payload=1, **ids).status_code == 422
 
 
+def test_the_letters_of_a_pipeline_are_found_by_all_names(each_api: Api, broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("line", errors="line.errors")
+    pipeline.sink("flights", name="land", max_retries=0)(lambda _: mongoq.Dead("late"))
+    broker.queue("flights").push_many([1, 2, 3, 4])
+    pipeline.drain(broker)
+    for name in ("land", "flights", "line.errors"):
+        assert each_api.request("GET", f"/v1/dead_set?count=9&topic-entity={name}").json() == {"messages": [1, 2, 3, 4]}
+        assert len(each_api.get("/api/letters", queue=name).json()["items"]) == 4
+    for name, left in (("land", 3), ("flights", 2), ("line.errors", 1)):
+        each_api.post("/v1/dead_set/replay", count="1", topic_entity=name)
+        assert broker.dead_queue("line.errors").size() == left
+    assert each_api.request("GET", "/v1/dead_set?count=9&topic-entity=lan").status_code == 404
+
+
 def test_the_calls_of_ziggurat_work_on_dead_letters(
     api: Api, broker: mongoq.Broker, queue: mongoq.Queue[Any], letters: mongoq.DeadQueue
 ) -> None:

@@ -101,15 +101,14 @@ class LetterOptions:
 
 
 def open_letters(broker: Broker, queue: str, *, exact: bool = False) -> DeadQueue:
-    """Return the dead queue of a queue, or the dead queue that itself has this name.
-
-    ``exact`` says that it has: the error queue of a pipeline is stored nowhere as a dead queue.
+    """Return the dead queue of a queue or stage, or the dead queue that itself has this name, as ``exact`` says.
 
     Raises:
-        QueueUnknown: no queue has this name.
-        ArgumentInvalid: the queue has no dead queue.
+        QueueUnknown: no queue has this name, and no stage that has letters.
+        ArgumentInvalid: the queue has no dead queue, or several hold its letters.
     """
-    return broker.dead_queue(broker._run(find_dead_queue, queue, exact=exact))
+    name, letters_of = broker._run(find_dead_queue, queue, exact=exact)
+    return broker.dead_queue(name)._with(letters_of=letters_of)
 
 
 def with_letters(function: F) -> F:
@@ -127,7 +126,7 @@ def with_letters(function: F) -> F:
         click.option("--reason", help="Reason of their burial, the whole text."),
         click.option("--error", metavar="TYPE", help="Type of their errors, such as ValueError or app.errors.NoCity."),
         click.option("--limit", type=COUNT, help="Letters, at most, the first ones."),
-        click.option("--exact", is_flag=True, help="QUEUE itself holds the letters: the error queue of a pipeline."),
+        click.option("--exact", is_flag=True, help="QUEUE itself is the dead queue, whatever it holds."),
     )
     for option in reversed(added):
         command = option(command)

@@ -155,4 +155,4 @@ def _print_progress(output: Output, progress: Progress) -> None:
     output.table(COLUMNS, [{column: row[column] for column in COLUMNS} for row in rows], empty="no stages")
     for queue, number in progress.errors.items():
         if number:
-            output.note(f"{number:,} failed items are in {queue}: mongoq dead list {queue} --exact")
+            output.note(f"{number:,} failed items are in {queue}: mongoq dead list {queue}")

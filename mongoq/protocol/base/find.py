@@ -5,7 +5,7 @@ This module also does the driver's part: a read whose reply was lost is sent aga
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -185,3 +185,17 @@ def prefix_filter(prefix: str) -> dict[str, Any]:
     """Return the filter of control documents of one kind, by the prefix of their ``_id`` up to a colon."""
     # The upper bound is the prefix with the character after its colon, so that the index on ``_id`` answers the query.
     return {"_id": {"$gte": prefix, "$lt": prefix[:-1] + chr(ord(":") + 1)}}
+
+
+def aggregate_all(broker: BrokerContext, parts: Sequence[Sequence[Mapping[str, Any]]]) -> Flow[list[Any]]:
+    """Return the documents of several pipelines, joined to one by ``$unionWith`` (``aggregate``)."""
+    if not parts:
+        return []
+    if broker.serverless:  # mongomock has no ``$unionWith``
+        answers: list[Any] = []
+        for part in parts:
+            answers += yield from Command("aggregate", {"pipeline": [*part]})
+        return answers
+    joined = [{"$unionWith": {"coll": broker.collection, "pipeline": part}} for part in parts[1:]]
+    found: list[Any] = yield from Command("aggregate", {"pipeline": [*parts[0], *joined], "batchSize": 10 * len(parts)})
+    return found

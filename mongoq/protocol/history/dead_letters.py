@@ -31,6 +31,7 @@ from mongoq.protocol.base.queue_settings import ensure_ready, mark_ordered
 from mongoq.protocol.base.retry import retry_and_report
 from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, number_matched
+from mongoq.protocol.history.letter_queues import died_in
 from mongoq.protocol.history.mistaken import refuse_mistake
 from mongoq.protocol.history.pages import (
     BoundedCount,
@@ -119,6 +120,8 @@ def selection(
     if ids is None:
         wanted = history_range(context, since=None, until=None, where=where, state=None, page=LETTERS_PER_PAGE)
         wanted = wanted if until is None else wanted.without_later(until, context.broker.clock.now())
+        if context.letters_of is not None:
+            wanted = wanted.narrow(died_in(context.letters_of))
         return wanted.narrow(failure) if failure else wanted
     return [object_id(id, f"ids[{place}]") for place, id in enumerate(read_list(ids, "ids"))]
 

@@ -17,6 +17,7 @@ from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import read_bindings as read_topics
 from mongoq.protocol.flow import Flow
+from mongoq.protocol.history.letter_queues import find_letter_queues, find_letters_of
 from mongoq.protocol.history.read import in_state, queues
 from mongoq.protocol.history.stats import MAX_CONTROL_DOCUMENTS
 from mongoq.protocol.state.context import BrokerContext, QueueContext
@@ -31,7 +32,7 @@ DIGITS = re.compile(r"\d+")
 
 
 def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
-    """Raise if a replay that found nothing was certainly a mistake (a few ``find`` and two ``aggregate``).
+    """Raise if a replay that found nothing was certainly a mistake (a few ``find`` and ``aggregate``).
 
     ``letters`` is true for a replay of dead letters, and false for one of a history. A queue that no caller has used
     yet is no mistake by itself: only a name that is very similar to one in use counts as misspelt.
@@ -40,7 +41,7 @@ def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
     dead = yield from _dead_queues(broker)
     if letters:
         yield from _refuse_other_dead_queue(broker, name, dead)
-    elif name.endswith(DEAD_SUFFIX) or name in dead.values():
+    elif name.endswith(DEAD_SUFFIX) or name in dead.values() or (yield from find_letter_queues(broker, [name])):
         yield from _refuse_copying_letters(broker, name)
     names = yield from _find_known_queues(broker, dead)
     if not names & {name, _other(name)}:
@@ -109,9 +110,10 @@ def _refuse_other_dead_queue(broker: BrokerContext, name: str, dead: dict[str, s
         there = dead.get(owner, name)
     else:
         there = name if name in dead.values() else dead.get(name, name + DEAD_SUFFIX)
-    if there != name and (yield from _holds(broker, there, None)):
-        problem = f"{name!r} holds no dead letters: those of {owner!r} are in {there!r}"
-        raise ArgumentInvalid("replay", f"{problem}; send them back with broker.dead_queue({there!r}).replay()")
+    holds = there != name and (yield from _holds(broker, there, None))
+    for queue in [there] if holds else (yield from find_letters_of(broker, owner)):
+        problem = f"{name!r} holds no dead letters: those of {owner!r} are in {queue!r}"
+        raise ArgumentInvalid("replay", f"{problem}; send them back with broker.dead_queue({queue!r}).replay()")
 
 
 def _call(name: str) -> str:

@@ -299,6 +299,7 @@ class QueueContext(Generic[M]):
         overriding: settings of this handle alone, whatever is stored.
         assumed: settings of this handle alone where code gives none and none are stored.
         stage: the stage of a pipeline that uses this handle, if any: it is written on the trails of settled items.
+        letters_of: the queue or stage whose dead letters this handle of an error queue selects; ``None`` for all.
         taker: takes the next items of sequences when this handle settles the ones before them; ``None``: claims do.
         settings_from: the settings that win for this handle; by default as for its broker.
         saved: the control document holds the options of this handle, or other values of them.
@@ -313,6 +314,7 @@ class QueueContext(Generic[M]):
     stage: StageMark | None = None
     settings_from: SettingsFrom | None = None
     taker: Taker | None = None
+    letters_of: str | None = None
     name: str = field(init=False)
     state: QueueState = field(init=False)
     saved: bool = field(init=False)

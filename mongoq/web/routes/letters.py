@@ -43,7 +43,7 @@ from mongoq.web.values import (
     respond,
 )
 
-Exact = Annotated[bool, Query(description="The queue itself holds the letters: the error queue of a pipeline.")]
+Exact = Annotated[bool, Query(description="The queue itself is the dead queue, whatever it holds.")]
 
 
 def make_router(services: Services) -> APIRouter:
@@ -114,8 +114,8 @@ def make_router(services: Services) -> APIRouter:
 
 async def open_letters(services: Services, queue: str, *, exact: bool = False) -> Any:
     """Return the handle of the dead queue that a name stands for."""
-    name = await services.client.read(find_dead_queue, queue, exact=exact)
-    return (await services.client.open()).dead_queue(name)
+    name, letters_of = await services.client.read(find_dead_queue, queue, exact=exact)
+    return (await services.client.open()).dead_queue(name)._with(letters_of=letters_of)
 
 
 def select(letters: Any, **filters: Any) -> Any:
