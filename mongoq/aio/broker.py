@@ -27,7 +27,7 @@ from mongoq.model.health import Health
 from mongoq.model.process import Local
 from mongoq.model.settings import DEFAULT, Default, OnDead, OnExpired, SettingsFrom, check_source, queue_options
 from mongoq.model.trail import Hop
-from mongoq.protocol import admin
+from mongoq.protocol import admin, insight
 from mongoq.protocol.base import bootstrap, transaction
 from mongoq.protocol.base.health import find_faults, find_notes
 from mongoq.protocol.base.retry import TransactionRetries
@@ -218,11 +218,13 @@ class AsyncBroker(AsyncSchedules, Local):
         return AsyncDeadQueue(self._driver, graveyard(self._context, name))
 
     async def queues(self) -> list[str]:
-        """Return the sorted names of the queues that hold an item, live or in history, or remember an id.
+        """Return the sorted names of the queues that hold an item, live or in history, or have a live consumer.
 
-        Two ``aggregate`` commands, each answered from an index in time proportional to the number of queues.
+        A remembered id counts as an item; workers and running streams of Spark are consumers, callers of ``reserve``
+        are not. Three ``aggregate`` commands, each answered from an index in time proportional to the number of queues,
+        and two ``find``.
         """
-        return await self._run(read.queues)
+        return await self._run(insight.list_queues)
 
     async def stats(self) -> dict[str, QueueStats]:
         """Return event counts and the present number of items of each queue, by the queue's name.

@@ -56,6 +56,7 @@ __all__ = [
     "find_keyed",
     "find_stuck",
     "find_unusable",
+    "list_queues",
     "read_events",
     "read_queues",
     "read_settings",
@@ -185,9 +186,10 @@ def read_queues(
     held = set((yield from find_queues({"$gte": ""})))
     controls = yield from _read_controls(broker, CONTROL_PREFIX, ("settings", "paused", "sequences"), wanted)
     counters = yield from _read_controls(broker, COUNTERS_PREFIX, EVENTS, wanted)
+    consumers = yield from count_consumers(broker)
     if wanted is None:
         bound = yield from _read_bound(broker)
-        wanted = sorted(held.union(controls, counters, *bound.values()))
+        wanted = sorted(held.union(controls, counters, consumers, *bound.values()))
     settings = {name: _settings_of(name, controls.get(name)) for name in wanted}
     errors = yield from find_letter_queues(broker, sorted(held))
     died = yield from count_letters_by_queue(broker, errors, _share(budget, errors))
@@ -195,7 +197,6 @@ def read_queues(
     ordered = {name for name, control in controls.items() if control.get("sequences") is True}
     counted = yield from _read_states(broker, sorted((held | ordered) & {*wanted, *dead}), budget, ordered=ordered)
     recent = yield from _count_recent(broker, sorted(held & {*wanted}), budget * KEYS_PER_DOCUMENT)
-    consumers = yield from count_consumers(broker)
     limits = yield from read_limits_of(broker, [each for each in settings.values() if each.is_limited])
     now = broker.clock.now()
     graves = {name: _find_letters(each, counted, died, errors) for name, each in settings.items()}
@@ -213,6 +214,13 @@ def read_queues(
         )
         for name in wanted
     ]
+
+
+def list_queues(broker: BrokerContext) -> Flow[list[str]]:
+    """Return the names of the queues that hold an item, live or in history, remember an id, or have a live consumer."""
+    yield from ensure_broker_ready(broker, write=False)
+    held = yield from find_queues({"$gte": ""})
+    return sorted(held.union((yield from count_consumers(broker))))
 
 
 def _read_bound(broker: BrokerContext) -> Flow[Bound]:
@@ -294,7 +302,7 @@ def count_consumers(broker: BrokerContext) -> Flow[dict[str, int]]:
     names = [name for record in records if record.alive for name in record.queues]
     running = {**prefix_filter(STREAM_PREFIX), "until": {"$gt": broker.clock.now()}}
     found = yield from find_few(broker, running, [("_id", 1)], MAX_CONTROL_DOCUMENTS, projection={"queue": 1})
-    names += [str(stream.get("queue")) for stream in found]
+    names += [name for stream in found if isinstance(name := stream.get("queue"), str)]
     return Counter(names)
 
 

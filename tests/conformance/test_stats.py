@@ -49,8 +49,27 @@ async def test_every_operation_is_counted(shell: Shell) -> None:
         dead=1,
         counts=mongoq.Counts(ready=2, scheduled=2, reserved=1),
     )
-    assert (await _stats(shell, "next")).counts == mongoq.Counts(ready=1)
-    assert (await _stats(shell, "orders.dead")).counts.total == 1
+    assert await _stats(shell, "next") == mongoq.QueueStats(put=1, counts=mongoq.Counts(ready=1))
+    assert await _stats(shell, "orders.dead") == mongoq.QueueStats(put=1, counts=mongoq.Counts(ready=1))
+
+
+async def test_what_comes_from_another_queue_is_put_there(shell: Shell) -> None:
+    queue, dying = shell.queue(on_expired="dead"), shell.queue("next", max_retries=0)
+    await queue.push_many(range(6))
+    await queue.push("late", expires=1)
+    shell.clock.advance(2)
+    items = await queue.reserve_many(5)
+    await queue.move(items[0], "next")
+    await queue.move_many([(item, mongoq.Move("next")) for item in items[1:3]])
+    for item in items[3:]:
+        await queue.move(item, "next", sequence="s")  # the second one is blocked
+    assert await queue.reserve() is not None
+    assert await queue.reserve() is None
+    for item in await dying.reserve_many(9):
+        await dying.rollback(item)
+    assert await dying.dead.replay() == mongoq.Replayed(4, 4)
+    puts = {name: each.put for name, each in (await shell.broker.stats()).items()}
+    assert puts == {"orders": 7, "orders.dead": 1, "next": 9, "next.dead": 4}
 
 
 async def test_of_a_batch_each_item_is_counted(shell: Shell) -> None:

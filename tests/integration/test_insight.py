@@ -19,6 +19,7 @@ from mongoq.protocol.history.pages import history_range
 from mongoq.protocol.history.search import read_slice
 from mongoq.protocol.insight import BoundedCount, QueueInsight, read_queues
 from tests.integration.commands import Commands
+from tests.waiting import until
 
 DEPTH = 3_000
 PRIORITIES = (-1, 0, 1)
@@ -124,6 +125,18 @@ def test_pauses_consumers_dead_letters_and_events_are_told(broker: mongoq.Broker
     # The dead queue is read for a named queue, too, and is no row of its own then.
     assert read(broker, "orders")["orders"].dead == BoundedCount(1)
     assert list(read(broker, "orders")) == ["orders"]
+
+
+def test_a_queue_with_a_living_consumer_is_listed(broker: mongoq.Broker) -> None:
+    pipeline = mongoq.Pipeline("line")
+    pipeline.sink("orders")(print)
+    with pipeline.start(broker):
+        until(lambda: any(record.alive for record in broker.workers()))
+        assert broker.queues() == list(read(broker)) == ["orders"]
+        broker.queue("orders").push(1)
+        until(lambda: broker.queue("orders").size() == 0)
+        assert broker.queues() == ["orders"]
+    assert broker.queues() == []
 
 
 def test_empty_queues_with_settings_counters_or_bindings_are_listed(broker: mongoq.Broker) -> None:

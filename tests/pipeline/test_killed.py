@@ -45,7 +45,8 @@ def fought(uri: str, database: str, broker: mongoq.Broker, engine: str, notes: P
     results = broker.queue(OUT).peek(10_000)
     assert counted([item.payload for item in results]) == counted(out)
     assert counted([item.payload for item in broker.queue(ERRORS).peek(10_000)]) == counted(errors)
-    assert broker.queues() == sorted([OUT, ERRORS])
+    # Others are listed while the records of the killed processes look alive.
+    assert {name for name in broker.queues() if broker.queue(name).size()} == {OUT, ERRORS}
 
 
 def test_killed_workers_change_nothing_about_what_comes_out(

@@ -200,7 +200,7 @@ def _expired_of(
 def _record_expired(context: QueueContext[Any], number: int, now: datetime) -> None:
     context.count("expired", number)
     if number and context.settings.buries_expired and context.settings.dead is not None:
-        context.broker.record_put(context.settings.dead, now, number=number, is_new=False)
+        context.broker.record_put(context.settings.dead, now, number=number)
 
 
 def _settle_placed(

@@ -119,7 +119,7 @@ def _record_settled(claim: BatchClaim, wanted: ItemFilter, total: int) -> None:
         priority for document in claim.candidates.documents if isinstance(priority := document.get("priority"), int)
     }
     priorities = {wanted.handover.changes.get("priority", priority) for priority in places}
-    context.broker.record_put(to, when, *priorities, number=total, is_new=False)
+    context.broker.record_put(to, when, *priorities, number=total)
 
 
 def _make_statements(context: QueueContext[Any], claim: BatchClaim, wanted: ItemFilter) -> Iterator[Statement]:

@@ -162,6 +162,6 @@ def _record_removal(context: QueueContext[Any], id: Any, fields: Mapping[str, An
         )
         return
     context.count("dead")
-    context.broker.record_put(fields["q"], fields["when"], id=id, is_new=False)
+    context.broker.record_put(fields["q"], fields["when"], id=id)
     words = id, context.name, fields["origin"]["reason"]
     logger.warning("buried document %s of queue %r: %s", *words, extra=log_fields(queue=context.name, id=id))

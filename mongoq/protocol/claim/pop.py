@@ -390,4 +390,4 @@ def _write_letter(context: QueueContext[Any], popped: _Popped, unfit: _Unfit) ->
 
 def _record_burial(context: QueueContext[Any], letter: Document, event: Event) -> None:
     context.count(event)
-    context.broker.record_put(letter["q"], letter["when"], letter.get("priority"), id=letter["_id"], is_new=False)
+    context.broker.record_put(letter["q"], letter["when"], letter.get("priority"), id=letter["_id"])

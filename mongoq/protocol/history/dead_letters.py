@@ -319,12 +319,16 @@ def _hand_back(
         alone = yield from _hand_back_in_order(context, ordered, target, by_hop=by_hop)
         rest = [document for document in documents if not isinstance(document.get("sequence"), str)]
         return alone + (yield from _hand_back(context, rest, target, by_hop=by_hop)) if rest else alone
-    statements = list(_statements(context, documents, target, refusals, by_hop=by_hop))
-    moved = yield from _send_statements(context, statements, refusals)
-    context.count("move", moved)
-    priorities = [document.get("priority") for document in documents]
-    for queue, when in {(there["q"], there["when"]) for there in (each[1]["update"]["$set"] for each in statements)}:
-        context.broker.record_put(queue, when, *priorities, number=moved, is_new=False)
+    homes: dict[tuple[str, datetime], list[Statement]] = {}
+    for statement in _statements(context, documents, target, refusals, by_hop=by_hop):
+        there = statement[1]["update"]["$set"]
+        homes.setdefault((there["q"], there["when"]), []).append(statement)
+    priorities, moved = [document.get("priority") for document in documents], 0
+    for (queue, when), statements in homes.items():
+        number = yield from _send_statements(context, statements, refusals)
+        context.count("move", number)
+        context.broker.record_put(queue, when, *priorities, number=number)
+        moved += number
     skipped = len(documents) - moved - len(refusals)
     return Replayed(len(documents), moved, skipped=skipped, refused=len(refusals), refusals=tuple(refusals))
 
@@ -352,6 +356,7 @@ def _hand_back_in_order(
         yield from mark_ordered(home, joined=False)
         attempt = partial(_enter_again, context, home, letters)
         entered, promoted = yield from run_atomic(context.broker, attempt)
+        context.broker.counters.add(queue, "put", len(entered))
         for update in entered:
             if "when" in update:
                 context.broker.record_put(queue, update["when"], is_new=False)

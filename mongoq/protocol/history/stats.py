@@ -40,7 +40,7 @@ class QueueStats:
     """Events of a queue's items since the queue was made, and the present number of its items.
 
     Attributes:
-        put: items pushed.
+        put: items that came in: pushed, or moved, buried or sent back from another queue.
         get: items popped.
         reserve: items reserved under a lease.
         commit: items committed.

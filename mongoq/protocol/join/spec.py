@@ -142,7 +142,7 @@ def record_results(spec: JoinSpec, transaction: JoinTransaction) -> None:
     for queue, number in Counter(queue for queue, _, _ in transaction.parked).items():
         broker.counters.add(queue, "move", number)
     for (priority, until), number in Counter((priority, until) for _, priority, until in transaction.parked).items():
-        broker.record_put(spec.parked.name, until, priority, number=number, is_new=False)
+        broker.record_put(spec.parked.name, until, priority, number=number)
 
 
 def rendezvous(spec: JoinSpec, keys: Iterable[str]) -> Flow[dict[str, Document]]:

@@ -312,9 +312,8 @@ def mark_done(context: QueueContext[Any], groups: Iterable[Group], tally: BulkRe
             events[settlement.event] += number
         if settlement.put is not None:
             puts.setdefault(settlement.put, []).extend(group.items)
-    for (queue, when, priority), items in puts.items():
-        priorities = [item.priority for item in items] if priority is None else [priority]
-        context.broker.record_put(queue, when, *priorities, number=len(items), is_new=False)
+    for put, items in puts.items():
+        put.record(context.broker, items)
     for event, number in events.items():
         context.count(event, number)
 

@@ -54,7 +54,9 @@ def make_burial(
     counted = item.attempts if attempts is None else attempts
     update, marks = burial_update(context, item, reason=reason, error=error, attempts=counted, now=now)
     happened = partial(is_gone, queue=dead, when=now)
-    return Settlement(marks.on(update), happened, "dead", size=marks.size, put=Put(dead, now), is_burial=True)
+    return Settlement(
+        marks.on(update), happened, "dead", size=marks.size, put=Put(dead, now, is_new=True), is_burial=True
+    )
 
 
 def burial_update(

@@ -160,5 +160,6 @@ def _with_place(settlement: Settlement, fields: Mapping[str, Any]) -> Settlement
     if "when" in fields:
         return replace(settlement, update={**update, "$set": changes})
     del changes["when"]
-    blocked = replace(settlement, update={**update, "$set": changes}, put=None)
+    put = None if settlement.put is None else settlement.put._replace(is_due=False)
+    blocked = replace(settlement, update={**update, "$set": changes}, put=put)
     return _with_unset(blocked, ("when",))

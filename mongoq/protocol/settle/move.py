@@ -181,7 +181,7 @@ def make_move(context: QueueContext[Any], item: Item[Any], batch: Batch, checked
             update["$set"]["payload"] = context.broker.encoding.unwrap("payload", payload)
         new_key, fixed = handover.changes.get("key"), handover.when is not None
         happened = partial(is_gone, queue=handover.queue, when=when, key=new_key, fixed=fixed)
-        put = Put(handover.queue, when, handover.changes.get("priority"))
+        put = Put(handover.queue, when, handover.changes.get("priority"), is_new=True)
         size = len(handover.raw) + len(payload or b"") + marks.size + (0 if headers is None else len(headers.raw))
         settlement = Settlement(marks.on(update), happened, "move", size=size, put=put, enters=handover.sequence)
         merge_patch(context, settlement, handover.patch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, partial
@@ -20,7 +20,7 @@ from mongoq.protocol.base.find import find_one
 from mongoq.protocol.flow import Command, Flow, Refused
 from mongoq.protocol.push.push import due_time
 from mongoq.protocol.settle.trail import Ended, Marker
-from mongoq.protocol.state.context import QueueContext
+from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 Patch = Mapping[str, Mapping[str, Any]]
 
@@ -29,11 +29,32 @@ MAX_PATCHED_BYTES = SIZE_LIMIT + 32 * 1024
 
 
 class Put(NamedTuple):
-    """The queue that items are put into, the time from which on they are due there, and their new priority, if any."""
+    """The queue that items are put into.
+
+    Attributes:
+        queue: its name.
+        when: time from which on they are due there.
+        priority: their new priority, if any.
+        is_new: they come from another queue, or begin anew in this one.
+        is_due: False while they wait for others of their sequence.
+    """
 
     queue: str
     when: datetime
     priority: int | None = None
+    is_new: bool = False
+    is_due: bool = True
+
+    def record(self, broker: BrokerContext, items: Sequence[Item[Any]]) -> None:
+        """Count the items, and wake callers of this process that wait for them."""
+        if self.is_new:
+            broker.counters.add(self.queue, "put", len(items))
+        if not self.is_due:
+            return
+        priorities = [item.priority for item in items] if self.priority is None else [self.priority]
+        # By its id, the waiters of this process recognise the event of the change stream: they ask once, not twice.
+        id = items[0].id if len(items) == 1 else None
+        broker.record_put(self.queue, self.when, *priorities, number=len(items), id=id, is_new=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -114,9 +135,7 @@ def settle_alone(
             raise patch_too_large_error(settlement.patch) from None
         raise
     if put is not None and not joined:
-        priority = item.priority if put.priority is None else put.priority
-        # By its id, the waiters of this process recognise the event of the change stream: they ask once, not twice.
-        context.broker.record_put(put.queue, put.when, priority, id=item.id, is_new=False)
+        put.record(context.broker, [item])
     return settlement.answer
 
 
@@ -125,9 +144,8 @@ def record_settled(context: QueueContext[Any], item: Item[Any], settlement: Sett
     if settlement.event is not None:
         context.broker.unsettled.discard(reservation_key(item))
         context.count(settlement.event)
-    if (put := settlement.put) is not None:
-        priority = item.priority if put.priority is None else put.priority
-        context.broker.record_put(put.queue, put.when, priority, id=item.id, is_new=False)
+    if settlement.put is not None:
+        settlement.put.record(context.broker, [item])
 
 
 def _fenced_command(context: QueueContext[Any], item: Item[Any], settlement: Settlement) -> Command[bool]:

@@ -254,7 +254,7 @@ class BrokerContext:
             priorities: their priorities, in any order and number; none when they are not known.
             number: the number of items.
             id: the id of a single item, by which waiters recognise its event of the change stream.
-            is_new: the items count as put. False for items that stay in the queue or come from another one.
+            is_new: the items count as put. False for items that stay in the queue, or that are counted already.
         """
         if number < 1:
             return

@@ -117,7 +117,7 @@ def remaining(broker: mongoq.Broker) -> Remaining:
     claimed = [item for item in live if item["reserved"] or "token" in item or "when" not in item]
     assert not claimed, claimed
     queues = sorted({item["q"] for item in live})
-    assert broker.queues() == queues
+    assert set(queues) <= set(broker.queues())  # and those of killed processes, whose records look alive
     return {
         queue: Counter((repr(item["payload"]), item.get("hops", 0)) for item in live if item["q"] == queue)
         for queue in queues
