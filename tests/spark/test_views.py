@@ -133,6 +133,7 @@ def test_each_field_of_the_envelope_is_a_column(store: Any, load: Any) -> None:
         error={"type": "ValueError", "message": "bad", "at": store.now},
         origin={
             "queue": "raw", "id": origin_id, "reason": "no plane", "attempts": 3, "key": None, "at": store.now,
+            "stage": "fly", "delivery": "d1",
         },
         once=store.now + 2 * HOUR,
     )  # fmt: skip
@@ -156,10 +157,10 @@ def test_each_field_of_the_envelope_is_a_column(store: Any, load: Any) -> None:
         ),
         f"_error.at = timestamp_seconds({int(store.now.timestamp())})",
         "_error.type", "_error.message", "_origin.queue", "_origin.id", "_origin.reason", "_origin.attempts",
-        "_origin.key",
+        "_origin.key", "_origin.stage", "_origin.delivery",
     )  # fmt: skip
     assert tuple(columns.collect()[0]) == (
-        True, True, "ValueError", "bad", "raw", str(origin_id), "no plane", 3, None,
+        True, True, "ValueError", "bad", "raw", str(origin_id), "no plane", 3, None, "fly", "d1",
     )  # fmt: skip
 
 

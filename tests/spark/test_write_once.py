@@ -103,6 +103,31 @@ def test_an_id_column_makes_the_same_items_in_every_job_and_partition(target: Ta
     assert len(target.documents) == 4
 
 
+def test_copies_of_items_show_their_originals_and_keep_headers(target: Target) -> None:
+    orders = target.broker.queue("orders", history=3600)
+    ids = [orders.push({"n": n}, headers={"trace": f"t{n}"}, key=f"k{n}") for n in range(3)]
+    for _ in ids:
+        orders.commit(orders.reserve())
+    unknown = "0123456789abcdef01234567"
+    rows = [(str(id), n, None) for n, id in enumerate(ids)] + [(unknown, 8, None), ("no id", 9, '{"own": 1}')]
+    for _ in range(2):
+        target.write("_id string, n int, _headers string", rows[:2], rows[2:], idColumn="_id", label="VAT")
+    copies = {item.payload["n"]: item for item in orders.reserve_many(9)}
+    assert [copies[n].origin for n in (8, 9)] == [None, None]
+    assert [copies[n].headers for n in (0, 1, 2, 8, 9)] == [{"trace": f"t{n}"} for n in range(3)] + [{}, {"own": 1}]
+    for n, id in enumerate(ids):
+        origin = copies[n].origin
+        assert origin
+        assert (origin.queue, origin.id, origin.reason) == ("orders", id, "replayed: VAT")
+        assert (origin.attempts, origin.key, copies[n].key) == (1, f"k{n}", None)
+        orders.commit(copies[n])
+    assert orders.replay(dry_run=True).found == 3  # and no copies
+    target.write("_id string, n int, _to string", [(str(ids[0]), 0, "x")], idColumn="_id", label="")
+    [copy] = target.broker.queue("x").peek()
+    assert copy.origin
+    assert copy.origin.reason == "replayed"
+
+
 def test_an_id_column_may_belong_to_the_envelope_or_to_nothing(target: Target) -> None:
     rows = [("0123456789abcdef01234567", 1), ("0123456789abcdef01234568", 1)]
     for _ in range(2):

@@ -21,6 +21,8 @@ from mongoq.model.envelope import new_envelope, origin_document, shorten
 from mongoq.model.item import Document, Item
 from mongoq.model.raw import Cutter, fields_of
 from mongoq.model.trail import payload_at
+from mongoq.protocol.base.bootstrap import ensure_broker_ready
+from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.retry import retry_once
 from mongoq.protocol.flow import Begin, Begun, Command, Flow, own_error
 from mongoq.protocol.history.pages import open_document
@@ -35,6 +37,9 @@ DUPLICATE_KEY_CODE = 11000
 """Code of the server's error for an id that exists already."""
 STENCIL_FIELDS = frozenset(("priority", "attempts"))
 """Fields behind the payloads of most items that copies depend on. Only these can share a stencil."""
+
+ORIGINALS_TOGETHER = 500
+"""Originals of copies that one command reads."""
 
 Transform = Callable[[Any, Item[Any]], Any]
 
@@ -264,10 +269,32 @@ def _envelope(task: Task, document: Document, item: Item[Any], payload: Any, now
             priority = checked_priority(item.priority)
     id, once, headers = task.ids.of(document), now + task.once, item.headers or None
     envelope = new_envelope(task.target.name, payload, id=id, when=now, priority=priority, headers=headers, once=once)
-    reason = f"replayed: {task.label}" if task.label else "replayed"
-    envelope["origin"] = origin_document(item, reason=reason, attempts=item.attempts, at=now)
-    envelope[COPY_MARK] = item.queue
-    return envelope
+    return envelope | mark_copy(item, task.label, now)
+
+
+def mark_copy(item: Item[Any], label: str | None, now: datetime) -> dict[str, Any]:
+    """Return the fields by which a copy shows its original: no replay of the original's queue copies it."""
+    reason = f"replayed: {label}" if label else "replayed"
+    return {"origin": origin_document(item, reason=reason, attempts=item.attempts, at=now), COPY_MARK: item.queue}
+
+
+def find_originals(
+    broker: BrokerContext, copies: Mapping[bytes, ObjectId], label: str
+) -> Flow[dict[bytes, dict[str, Any]]]:
+    """Return the fields that copies take over from their originals, by the ids of the copies (``find`` by ``_id``).
+
+    Originals that do not exist are left out.
+    """
+    yield from ensure_broker_ready(broker, write=False)
+    wanted, found, now = list(set(copies.values())), {}, broker.clock.now()
+    fields = dict.fromkeys(("q", "key", "headers", "attempts"), 1)
+    for start in range(0, len(wanted), ORIGINALS_TOGETHER):
+        ids = wanted[start : start + ORIGINALS_TOGETHER]
+        filter = {"_id": {"$in": ids}, "q": {"$type": "string"}, "payload": {"$exists": True}}
+        for document in (yield from find_few(broker, filter, [("_id", 1)], len(ids), projection=fields)):
+            headers = {"headers": document["headers"]} if isinstance(document.get("headers"), Mapping) else {}
+            found[document["_id"]] = headers | mark_copy(Item(document, None, now, broker.namespace), label, now)
+    return {copy: found[original] for copy, original in copies.items() if original in found}
 
 
 def _count_absent(ids: list[bytes]) -> Flow[int]:

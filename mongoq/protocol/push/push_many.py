@@ -86,10 +86,18 @@ class _Envelopes:
         context: the queue.
         options: the options, by the indexes in the pushes.
         remember: how long the ids are remembered; ``None`` when they were not given by the producer.
+        originals: further fields of the pushes that are copies, by their ids; headers of the options go before theirs.
     """
 
-    def __init__(self, context: QueueContext[Any], options: Sequence[PushOptions], remember: timedelta | None) -> None:
+    def __init__(
+        self,
+        context: QueueContext[Any],
+        options: Sequence[PushOptions],
+        remember: timedelta | None,
+        originals: Mapping[bytes, Mapping[str, Any]] | None = None,
+    ) -> None:
         clock = context.broker.clock
+        self._originals = originals or {}
         self._context = context
         self._options = options
         self._due = [due_time(clock, push_options.delay, push_options.when) for push_options in options]
@@ -114,6 +122,8 @@ class _Envelopes:
         return self._stencil(push).size(push[1])
 
     def _stencil(self, push: Push) -> Stencil:
+        if push[0] in self._originals:
+            return Stencil(self._context.broker.encoding, self.document(push, None))
         stencil = self._stencils[push[2]]
         if stencil is None:
             stencil = self._stencils[push[2]] = Stencil(self._context.broker.encoding, self.document(push, None))
@@ -123,16 +133,19 @@ class _Envelopes:
         """Return the envelope of a push as a document."""
         id, _, place = push
         options = self._options[place]
-        return new_envelope(
+        copied = dict(self._originals.get(id, {}))
+        headers = copied.pop("headers", None)
+        envelope = new_envelope(
             self._context.name,
             payload,
             id=ObjectId(id),
             when=self._due[place],
             priority=options.priority,
-            headers=options.headers,
+            headers=headers if options.headers is None else options.headers,
             once=self._until,
             start_by=self._start_by[place],
         )
+        return envelope | copied
 
     def record(self, pushes: Sequence[Push]) -> None:
         """Record the new items, option by option."""
@@ -405,13 +418,19 @@ def _find_missing(context: QueueContext[Any], ids: list[ObjectId]) -> Flow[list[
 
 
 def push_each(
-    context: QueueContext[Any], options: Sequence[PushOptions], pushes: Sequence[Push], *, remember: timedelta
+    context: QueueContext[Any],
+    options: Sequence[PushOptions],
+    pushes: Sequence[Push],
+    *,
+    remember: timedelta,
+    originals: Mapping[bytes, Mapping[str, Any]] | None = None,
 ) -> Flow[None]:
     """Insert items (``insert`` of many), or copies of them for each bound queue, each id once while it is remembered.
 
     Items with a key follow, one by one (``find``, ``findAndModify``), and then items with a sequence, in the order
     given, by transactions. A crash in between leaves some of them pushed; push all again. Raises ``BatchIncomplete``,
-    or the driver's error when nothing was pushed.
+    or the driver's error when nothing was pushed. ``originals`` holds the fields that copies take over, by their ids;
+    copies in the queues of a topic have the origin of a publication instead.
 
     Raises:
         TransactionsUnavailable: an item has a sequence, and the server is no replica set.
@@ -425,7 +444,8 @@ def push_each(
     yield from ensure_ready_to_push(context)
     if sequences and context.broker.topics.bound.get(context.name):
         raise ArgumentInvalid("sequence", topic_problem(context.name))
-    envelopes = _Envelopes(context, options, remember)
+    bound = context.broker.topics.bound.get(context.name)
+    envelopes = _Envelopes(context, options, remember, None if bound else originals)
     keyed = (
         [push for push in pushes if options[push[2]].key is not None]
         if any(push_options.key for push_options in options)
@@ -435,7 +455,7 @@ def push_each(
     plain = pushes
     if keyed or in_order:
         plain = [push for push in pushes if options[push[2]].key is None and push[2] not in sequences]
-    if bound := context.broker.topics.bound.get(context.name):
+    if bound:
         yield from _publish_parts(context, plain, envelopes, bound)
     elif plain:
         yield from _insert_in_chunks(context, plain, envelopes, again=True)

@@ -54,7 +54,9 @@ def _struct(**fields: DataType) -> StructType:
 
 
 ERROR = _struct(type=STRING, message=STRING, at=MOMENT)
-ORIGIN = _struct(queue=STRING, id=STRING, reason=STRING, attempts=INTEGER, key=STRING, at=MOMENT)
+ORIGIN = _struct(
+    queue=STRING, id=STRING, reason=STRING, attempts=INTEGER, key=STRING, at=MOMENT, stage=STRING, delivery=STRING
+)
 HOP = _struct(
     queue=STRING, stage=STRING, by=STRING, taken=MOMENT, settled=MOMENT, attempts=INTEGER, ended=STRING, to=STRING
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
+from typing import Any
 
 import pyarrow as pa
 from bson import ObjectId
@@ -17,6 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.model.outcomes import Move
 from mongoq.model.settings import KEEP
+from mongoq.protocol.history.copying import find_originals
 from mongoq.protocol.push.push_many import Push, PushOptions, push_each
 from mongoq.protocol.settle.by_token import FencedItem, SettledByToken, settle_held
 from mongoq.protocol.settle.move import Destination, Handover, check_move
@@ -67,11 +69,13 @@ class Rows:
         orders: options of each row besides its payload.
         wrapped: payloads as ``{"payload": payload}`` in BSON; ``None`` where no column belongs to payloads.
         values: bytes that ids are made of, with ``idColumn``.
+        originals: ids of the items that the rows are copies of, ``None`` where a row is none; empty without such rows.
     """
 
     orders: Sequence[RowOrder]
     wrapped: Sequence[bytes] | None
     values: Sequence[bytes | None] | None
+    originals: Sequence[ObjectId | None] = ()
 
 
 class RowPusher:
@@ -91,26 +95,40 @@ class RowPusher:
         for place in places:
             groups.setdefault(rows.orders[place], []).append(place)
         pushes: dict[str, tuple[list[PushOptions], list[Push], list[tuple[int, Push]]]] = {}
+        copies: dict[bytes, ObjectId] = {}
         for order, positions in groups.items():
             queue, wrapped = _check_payloads(rows, order, positions)
             options, pushed, in_order = pushes.setdefault(queue, ([], [], []))
-            new = zip(self._make_ids(queue, rows, order, positions, wrapped), wrapped, repeat(len(options)))
+            ids = self._make_ids(queue, rows, order, positions, wrapped)
+            if rows.originals:
+                made = zip(ids, positions, strict=True)
+                copies |= {id: original for id, place in made if (original := rows.originals[place]) is not None}
+            new = zip(ids, wrapped, repeat(len(options)))
             if order.sequence is None:
                 pushed.extend(new)
             else:
                 in_order.extend(zip(positions, new, strict=True))
             common = order.delay, order.when, order.priority or 0, order.headers, order.key
             options.append(PushOptions(*common, sequence=order.sequence, expires=order.expires))
+        originals = self._broker._run(find_originals, copies, self._options.label) if copies else {}
         for queue, (options, pushed, in_order) in pushes.items():
-            self._send(queue, options, pushed, [push for _, push in sorted(in_order, key=PLACE)])
+            self._send(queue, options, pushed, [push for _, push in sorted(in_order, key=PLACE)], originals)
 
-    def _send(self, queue: str, options: Sequence[PushOptions], pushes: list[Push], in_order: list[Push]) -> None:
+    def _send(
+        self,
+        queue: str,
+        options: Sequence[PushOptions],
+        pushes: list[Push],
+        in_order: list[Push],
+        originals: Mapping[bytes, Mapping[str, Any]],
+    ) -> None:
         pushes.sort(key=ROW_ID)  # ordered ids save the server a quarter of its work
         pushes += in_order
         if isinstance(self._ids, ValueIds):
             # Rows with equal ids are one item, so only one of them is sent.
             pushes = list({push[0]: push for push in pushes}.values())
-        self._broker.queue(queue)._run(push_each, options, pushes, remember=self._options.once)
+        handle, remember = self._broker.queue(queue), self._options.once
+        handle._run(push_each, options, pushes, remember=remember, originals=originals)
 
     def _make_ids(
         self, queue: str, rows: Rows, order: RowOrder, places: Sequence[int], wrapped: Sequence[bytes]
@@ -202,6 +220,12 @@ class RowSettler:
         )
         handover, _ = check_move(context, Destination(to, context.codec), move, key=order.key)
         return handover
+
+
+def _find_ids(batch: pa.RecordBatch) -> list[ObjectId | None]:
+    """Return the ids of items in the column ``_id``; other values of it name no items."""
+    texts = batch.column(ID).to_pylist()
+    return [ObjectId(text) if isinstance(text, str) and ObjectId.is_valid(text) else None for text in texts]
 
 
 def _object_id(place: int, column: str, text: str) -> ObjectId:
@@ -301,6 +325,7 @@ class _TaskWriter:
             layout.orders.of(batch),
             None if layout.payloads is None else layout.payloads.wrap_all(batch),
             None if layout.id_values is None else convert_column(str(self._options.id_column), layout.id_values, batch),
+            _find_ids(batch) if layout.id_values is not None and self._options.id_column == ID else (),
         )
 
     def _ids(self) -> ContentIds | ValueIds:
