@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NoReturn, Self, cast
+from typing import Any, NoReturn, Self, TypeVar, cast
 
 from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING, MongoClient
@@ -34,6 +34,8 @@ from mongoq.drivers.documents import Document, decode, split_reply
 from mongoq.drivers.errors import LOGIN_REFUSED_CODES, UNAUTHORIZED_CODE, describe_missing_right
 from mongoq.errors import ArgumentInvalid, AuthenticationFailed, ServerUnavailable
 from mongoq.model.encoding.codec import codec_options
+from mongoq.protocol.flow import Flow
+from mongoq.sync import Broker
 
 DATABASE = "mongoq"
 SELECTION_SECONDS = 5.0
@@ -56,6 +58,7 @@ PREFERENCES = {
 """Read preferences, by their names in URIs."""
 
 Filter = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Scan:
@@ -129,6 +132,11 @@ class Scan:
                 f"(the server {describe_missing_right(error)})"
             ) from error
         raise error
+
+    def run(self, flow: Callable[..., Flow[T]], *args: Any) -> T:
+        """Run a read of the core, which goes to the primary."""
+        with Broker(self._collection) as broker:
+            return broker._run(flow, *args)
 
     @property
     def name(self) -> str:

@@ -50,6 +50,18 @@ def test_a_view_shows_its_items_and_neither_stubs_nor_control_documents(mixed: A
         assert names(view=view) == names(view=view, partitions=3) == expected
 
 
+def test_the_dead_view_finds_letters_whatever_their_queue_is_called(store: Any, names: Any) -> None:
+    for name, died in (("a", "raw"), ("b", "raw"), ("c", "other")):
+        origin = {"queue": died, "reason": "x", "attempts": 1, "at": store.now, "stage": f"stage of {died}"}
+        store.add(name, queue="line.errors", when=store.now, origin=origin)
+    for options in ({"queue": "raw"}, {"queue": "stage of raw"}, {"queue": None, "queues": '["line.errors", "raw"]'}):
+        assert names(**options, view="dead") == ["a", "b", "c"]
+    store.add("d", queue="graves")
+    with mongoq.Broker(store.collection) as broker:
+        broker.queue("mortal").configure(dead="graves")
+    assert names(queue="mortal", view="dead") == ["d"]
+
+
 def test_the_dead_view_of_a_dead_queue_is_that_queue(mixed: Any, names: Any) -> None:
     assert names(queue="orders.dead", view="dead") == ["dead"]
     assert names(queue="orders.dead", view="history") == ["dead and done"]

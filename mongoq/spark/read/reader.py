@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from mongoq.spark.clients import TASK_TIMEOUT_SECONDS, scan_at
 from mongoq.spark.read.pushdown import Condition, ServerFilter, push_down
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.read.schema import Columns
-from mongoq.spark.read.views import refuse_unknown, view_of
+from mongoq.spark.read.views import find_letters, refuse_unknown, view_of
 from mongoq.spark.scan import Scan
 from mongoq.spark.types.envelope_columns import default_schema
 
@@ -56,6 +56,7 @@ def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = EMPTY_FILTER) 
     Raises:
         ArgumentInvalid: the queue does not exist.
     """
+    options = with_letters(scan, options)
     if not options.empty_if_missing:
         refuse_unknown(scan, options.queues)
     # The server's clock, not the driver's: the dates of items come from it.
@@ -76,6 +77,11 @@ def plan(scan: Scan, options: ReadOptions, pushed: ServerFilter = EMPTY_FILTER) 
         ScanPartition(options, documents | ({"_id": ids} if ids else {}), hint, now, f"{place} of {len(ranges)}")
         for place, ids in enumerate(ranges, 1)
     ]
+
+
+def with_letters(scan: Scan, options: ReadOptions) -> ReadOptions:
+    """Return the options with the queues of the view ``dead`` looked for."""
+    return replace(options, queues=find_letters(scan, options.queues)) if options.view == "dead" else options
 
 
 def parts_of(count: int, wanted: int | None) -> int:
@@ -121,6 +127,7 @@ def schema_of(options: ReadOptions) -> StructType:
     from mongoq.spark.read.infer_schema import infer_schema
 
     with scan_at(options.place, preference=options.preference) as scan, scan.in_plain_words():
+        options = with_letters(scan, options)
         if not options.empty_if_missing:
             refuse_unknown(scan, options.queues)
         return infer_schema(scan, options)

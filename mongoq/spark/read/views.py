@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Self
 
-from mongoq.errors import ArgumentInvalid
+from mongoq.errors import ArgumentInvalid, QueueUnknown
 from mongoq.model.arguments import DEAD_SUFFIX, queue_name
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY, Index
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
 from mongoq.protocol.base.topics import TOPICS_ID
+from mongoq.protocol.insight import find_dead_queue
 from mongoq.spark.raw_options import RawOptions
 from mongoq.spark.scan import Scan
 
@@ -37,10 +39,12 @@ class QueueSelection:
     Attributes:
         names: names of the queues; empty if a prefix is given.
         prefix: common beginning of the names; empty if names are given.
+        dead: queues that hold the dead letters, by these names, as far as they were looked for.
     """
 
     names: tuple[str, ...] = ()
     prefix: str = ""
+    dead: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, options: RawOptions) -> Self:
@@ -64,7 +68,7 @@ class QueueSelection:
 
     def names_of(self, *, dead: bool) -> list[str]:
         """Return the names of the queues themselves, or of their dead queues; empty if a prefix is given."""
-        return sorted({_dead(name) if dead else name for name in self.names})
+        return sorted({self.dead.get(name, _dead(name)) if dead else name for name in self.names})
 
     def condition(self, *, dead: bool) -> Any:
         """Return the condition on the names: of the queues themselves, or of their dead queues.
@@ -197,6 +201,15 @@ def _union(filters: list[dict[str, Any]]) -> dict[str, Any]:
     return filters[0] if len(filters) == 1 else {"$or": filters}
 
 
+def find_letters(scan: Scan, queues: QueueSelection) -> QueueSelection:
+    """Return the selection with the queues that hold the letters of its queues and stages, as commands find them."""
+    dead = {}
+    for name in queues.names:
+        with suppress(QueueUnknown):  # refused, or an empty table, as for other views
+            dead[name], _ = scan.run(find_dead_queue, name)
+    return replace(queues, dead=dead)
+
+
 MAX_SUGGESTIONS = 5
 DATES = (("when", CLAIM), ("processed", HISTORY))
 
@@ -213,7 +226,9 @@ def refuse_unknown(scan: Scan, queues: QueueSelection) -> None:
             _refuse(scan, "prefix", queues.prefix, f"no queue whose name begins with {queues.prefix!r}")
         return
     for name in queues.names:
-        if not any(_has_items(scan, each) or _is_named(scan, each) for each in _either(name)):
+        if name not in queues.dead and not any(
+            _has_items(scan, each) or _is_named(scan, each) for each in _either(name)
+        ):
             _refuse(scan, "queue" if len(queues.names) == 1 else "queues", name, f"no queue {name!r}")
 
 
