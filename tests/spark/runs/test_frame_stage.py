@@ -160,7 +160,8 @@ def test_a_sink_is_done_with_what_it_was_given(broker: mongoq.Broker, work: Any,
         flights.select("n").write.mode("append").parquet(str(tmp_path / "loaded"))
 
     broker.queue("checked").push_many([{"n": n} for n in range(4)])
-    assert work(load, to=None) == {"done": 4}
+    assert work(load, to=(), history=3600) == {"done": 4}
+    assert sorted(item.payload["n"] for item in broker.queue("checked").history()) == [0, 1, 2, 3]
     assert spark.read.parquet(str(tmp_path / "loaded")).count() == 4
 
 
