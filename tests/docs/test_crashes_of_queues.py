@@ -112,7 +112,7 @@ ROWS = [
         look=_collection,
     ),
     Row(
-        "the first write through a handle with settings",
+        "the first write after code has given settings",
         _first_write_with_settings,
         [
             "0 settings, nothing",
