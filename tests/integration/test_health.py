@@ -6,19 +6,19 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 import pymongo
 import pytest
 from pymongo import MongoClient
-from pymongo.errors import NetworkTimeout, OperationFailure
+from pymongo.errors import AutoReconnect
 
 import mongoq
-from mongoq.drivers.health import describe_trouble
-from mongoq.protocol.base import health
-from mongoq.protocol.flow import Command
+from mongoq.embedded import EmbeddedServer
 from mongoq.testing import AsyncVirtualBroker, VirtualBroker
+from tests.integration.commands import failing
 from tests.waiting import until
 
 COMMANDS = ["find", "update", "findAndModify", "aggregate", "getMore", "listCollections", "hello"]
@@ -91,15 +91,18 @@ async def test_so_it_is_with_asyncio(uri: str, name: str, database: str, away: A
         assert "no server" in sick.reasons[0]
 
 
-def test_a_read_that_the_driver_retries_too_often_is_an_outage(broker: mongoq.Broker) -> None:
+def test_a_read_that_the_driver_retries_too_often_is_an_outage(
+    broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Within a timeout PyMongo 4.20 computes a pause before each retry; before the 1,024th it is too large."""
 
-    def retry_too_often(_broker: Any) -> Any:
-        yield Command("find", {"filter": {}})
+    def retry_too_often(*_: Any, **__: Any) -> Any:
         return 0.1 * 2**1024
 
-    with pytest.raises(NetworkTimeout, match="within 5 s"):
-        broker._run_within(5, retry_too_often)
+    with monkeypatch.context() as patch:
+        patch.setattr(MongoClient, "_retry_internal", retry_too_often)
+        (reason,) = broker.health(within=5).reasons
+    assert "answered within 5 s" in reason
 
 
 def test_a_closed_broker_is_not_healthy(raw: Any) -> None:
@@ -121,28 +124,23 @@ def test_a_capped_collection_is_a_reason(raw: Any) -> None:
     assert "capped" in reason
 
 
-def test_a_server_that_is_no_primary_is_a_reason(broker: mongoq.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "check_collection", lambda _: iter(()))
-    flow = health.find_faults(broker._context)
-    next(flow)
-    with pytest.raises(StopIteration) as stop:
-        flow.send({"isWritablePrimary": False, "secondary": True})
-    assert "not the primary" in stop.value.value[0]
+def test_a_server_that_is_no_primary_is_a_reason() -> None:
+    with EmbeddedServer() as server, mongoq.connect(f"{server.uri}&directConnection=true", database="app") as broker:
+        assert broker.health().healthy
+        with MongoClient[Any](server.uri) as client, suppress(AutoReconnect):
+            client.admin.command("replSetStepDown", 60, force=True)
+        until(lambda: "not the primary" in "".join(broker.health().reasons))
 
 
-@pytest.mark.parametrize(
-    "error, words",
-    [
-        (OperationFailure("not authorized on a to execute command { find: 'secret' }", 13), "grant the action"),
-        (OperationFailure("Authentication failed: secret", 18), "refused the user"),
-        (OperationFailure("secret", 4711), "code 4711"),
-    ],
-    ids=["right", "login", "other"],
-)
-def test_the_text_of_a_server_stays_out_of_reasons(error: Exception, words: str) -> None:
-    reason = describe_trouble(error, 2)
+@pytest.mark.parametrize("code, words", [(13, "log in"), (18, "refused the user"), (4711, "code 4711")])
+def test_the_text_of_a_server_stays_out_of_reasons(
+    named: mongoq.Broker, client: MongoClient[Any], name: str, code: int, words: str
+) -> None:
+    assert named.health().healthy
+    with failing(client, "listCollections", "find", times=None, errorCode=code, appName=name):
+        (reason,) = named.health().reasons
     assert words in reason
-    assert "secret" not in reason
+    assert "failCommand" not in reason  # which the server says
 
 
 @pytest.mark.parametrize("within", [0, -1, "soon"])

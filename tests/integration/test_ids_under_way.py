@@ -15,7 +15,7 @@ from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 import mongoq
-from mongoq.protocol.push.push import push as push_flow
+from tests.integration.commands import listened_to
 
 IDS = 100
 POPPERS = 2
@@ -119,45 +119,39 @@ def test_what_is_pushed_again_and_again_is_popped_once(
     assert poppers.end() == dict.fromkeys(map(str, ids), 1)
 
 
-def test_a_replacing_push_that_was_overtaken_replaces_nothing(broker: mongoq.Broker, raw: Any) -> None:
+def once(action: Callable[[], Any]) -> Callable[[str, Any], None]:
+    """Return a hook of commands that acts at the first ``findAndModify``."""
+    actions = [action]
+
+    def act(name: str, _: Any) -> None:
+        if name == "findAndModify" and actions:
+            actions.pop()()
+
+    return act
+
+
+def test_a_replacing_push_that_was_overtaken_replaces_nothing(broker: mongoq.Broker, uri: str, database: str) -> None:
     """Between its look and its write the same push comes and goes, and another item gets the key."""
-    queue, id = broker.queue("orders"), ObjectId()
+    queue, id, newer = broker.queue("orders"), ObjectId(), ObjectId()
     queue.push("first", key="k")
     queue.pop()
-    late = push_flow(
-        queue._context,
-        "mine",
-        delay=None,
-        when=None,
-        priority=0,
-        headers=None,
-        id=id,
-        once=None,
-        key="k",
-        on_duplicate="replace",
-    )
-    driver: Any = queue._driver
-    request = next(late)
-    while getattr(request, "method", "") != "find_one_and_update":
-        request = late.send(driver._performer.perform(request, []))
-    queue.push("mine", id=id, key="k", on_duplicate="replace")
-    assert queue.pop().payload == "mine"  # type: ignore[union-attr]
-    newer = queue.push("newer", key="k")
-    with pytest.raises(StopIteration) as ended:
-        while True:
-            try:
-                reply = driver._performer.perform(request, [])
-            except Exception as error:
-                request = late.throw(driver._failover.convert_error(error))
-            else:
-                request = late.send(reply)
-    assert ended.value.value == id
+
+    def overtake() -> None:
+        queue.push("mine", id=id, key="k", on_duplicate="replace")
+        assert queue.pop().payload == "mine"  # type: ignore[union-attr]
+        queue.push("newer", id=newer, key="k")
+
+    with listened_to(uri, database) as (late, commands):
+        commands.before = once(overtake)
+        assert late.queue("orders").push("mine", id=id, key="k", on_duplicate="replace") == id
     assert [(item.id, item.payload) for item in queue.peek(9)] == [(newer, "newer")]
 
 
-def test_an_unreadable_item_that_a_pop_took_leaves_what_was_pushed_meanwhile(broker: mongoq.Broker, raw: Any) -> None:
+def test_an_unreadable_item_that_a_pop_took_leaves_what_was_pushed_meanwhile(
+    broker: mongoq.Broker, raw: Any, uri: str, database: str
+) -> None:
     """Under its id and its key: the unreadable one gets an id of its own."""
-    queue, id = broker.queue("texts"), ObjectId()
+    id = ObjectId()
     envelope = {
         "_id": id,
         "q": "texts",
@@ -166,42 +160,25 @@ def test_an_unreadable_item_that_a_pop_took_leaves_what_was_pushed_meanwhile(bro
         "when": datetime(2020, 1, 1, tzinfo=UTC),
         "priority": 0,
         "attempts": 0,
+        "reserved": False,
     }
-    unreadable = bson.encode({**envelope, "reserved": False}).replace(b"good", b"b\xffad")
-    raw.insert_one(RawBSONDocument(unreadable))
-    sender: Any = queue._driver._sender
-    send, claims = sender.send, []
-
-    def push_in_between(command: Any) -> Any:
-        reply = send(command)
-        if command.method.startswith("find_one_and") and not claims:
-            claims.append(command)
-            raw.insert_one({**envelope, "reserved": False})
-        return reply
-
-    sender.send = push_in_between
-    assert queue.pop().payload == "good"  # type: ignore[union-attr]
+    raw.insert_one(RawBSONDocument(bson.encode(envelope).replace(b"good", b"b\xffad")))
+    with listened_to(uri, database) as (popping, commands):
+        commands.after = once(lambda: raw.insert_one(envelope))
+        assert popping.queue("texts").pop().payload == "good"  # type: ignore[union-attr]
     (letter,) = raw.find({"q": "texts.dead"}, {"origin": 1, "key": 1})
     assert (letter["_id"] == id, letter["origin"]["id"], "key" in letter) == (False, id, False)
 
 
-def test_a_burial_after_a_pop_leaves_what_was_pushed_meanwhile(broker: mongoq.Broker, raw: Any) -> None:
+def test_a_burial_after_a_pop_leaves_what_was_pushed_meanwhile(
+    broker: mongoq.Broker, raw: Any, uri: str, database: str
+) -> None:
     """The popped item leaves nothing, since its id is not remembered; then the same id is pushed by hand."""
-    queue = broker.queue("numbers", model=int)
     id = broker.queue("numbers").push("no number")
     envelope = dict(raw.find_one({"_id": id}))
-    sender: Any = queue._driver._sender
-    send, claims = sender.send, []
-
-    def push_in_between(command: Any) -> Any:
-        reply = send(command)
-        if command.method.startswith("find_one_and") and not claims:
-            claims.append(command)
-            raw.insert_one({**envelope, "payload": 7})
-        return reply
-
-    sender.send = push_in_between
-    assert queue.pop().payload == 7  # type: ignore[union-attr]
+    with listened_to(uri, database) as (popping, commands):
+        commands.after = once(lambda: raw.insert_one({**envelope, "payload": 7}))
+        assert popping.queue("numbers", model=int).pop().payload == 7  # type: ignore[union-attr]
     (letter,) = broker.queue("numbers.dead").peek(9)
     assert (letter.payload, letter.id == id) == ("no number", False)
     assert letter.origin is not None

@@ -6,7 +6,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from mongoq.embedded import EmbeddedServer
+from tests.proxy import Proxy
 from tests.servers import make_indexes
 from tests.spark.ddl import schema_of
 from tests.spark.tables import Target, target_in
@@ -185,10 +186,26 @@ def target(store: Store) -> Iterator[Target]:
         yield target
 
 
+@pytest.fixture
+def lossy_target(target: Target) -> Iterator[tuple[Proxy, Target]]:
+    """Write to the store by a proxy that loses what it is told to; the driver sends nothing a second time."""
+    with Proxy(target.store.uri) as proxy:
+        yield proxy, replace(target, store=replace(target.store, uri=proxy.uri_with(retryWrites="false")))
+        close_brokers()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_client_is_left() -> Iterator[None]:
-    """Close the brokers that writers keep for the life of their process; a program has no way to ask for that."""
     yield
+    close_brokers()
+
+
+def close_brokers() -> None:
+    """Close the brokers that writers keep for the life of their process; a program has no way to ask for that.
+
+    To close one after its server has stopped takes seconds.
+    """
     if "mongoq.spark.clients" in sys.modules:
-        for broker in sys.modules["mongoq.spark.clients"]._brokers.values():
-            broker.close()
+        brokers = sys.modules["mongoq.spark.clients"]._brokers
+        while brokers:
+            brokers.popitem()[1].close()

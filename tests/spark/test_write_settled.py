@@ -11,6 +11,7 @@ from bson import ObjectId
 
 from mongoq.errors import ArgumentInvalid, BatchIncomplete
 from mongoq.spark import RowRefused, RowsLost
+from tests.proxy import Kind, Proxy
 from tests.spark.tables import Target
 
 HELD = "_id string, _token string, _to string, n int"
@@ -151,6 +152,32 @@ def test_pushed_and_settled_rows_go_together(target: Target, queue: Any) -> None
     assert sorted((each["q"], each["payload"]["n"]) for each in target.documents) == [
         ("lines", 2), ("lines", 3), ("priced", 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["request", "reply"])
+def test_rows_whose_message_is_lost_are_settled_and_pushed_once(
+    lossy_target: tuple[Proxy, Target], queue: Any, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy, target = lossy_target
+    rows = [*(_row(item, "priced", n) for n, item in enumerate(_reserved(queue, 3))), (None, None, "lines", 9)]
+    for command in ("update", "insert"):
+        proxy.lose(kind, command)
+    with caplog.at_level(logging.WARNING, "mongoq.spark"):
+        target.write(HELD, rows)
+    assert proxy.lost == 2
+    assert "the reservation is over" not in caplog.text
+    assert sorted((each["q"], each["payload"]["n"]) for each in target.documents) == [
+        ("lines", 9), ("priced", 0), ("priced", 1), ("priced", 2),
+    ]  # fmt: skip
+
+
+def test_a_letter_that_a_row_commits_lets_its_sequence_go_on(target: Target) -> None:
+    queue = target.broker.queue("orders", on_dead="hold")
+    queue.push_many([{"n": 0}, {"n": 1}], sequence="a")
+    queue.bury(queue.reserve())
+    assert queue.reserve() is None
+    target.write(HELD, [_row(queue.dead.reserve(), None, 0)], to=None)
+    assert queue.pop().payload == {"n": 1}
 
 
 def test_a_row_that_is_pushed_needs_a_payload(target: Target) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from bson import ObjectId
 
@@ -18,9 +18,13 @@ import mongoq
 from mongoq.protocol import admin
 from mongoq.protocol.base import first_due
 from mongoq.protocol.coordination import document_lease, heartbeats, repairs, streams
+from mongoq.protocol.flow import Flow
 from mongoq.protocol.history import stats
+from mongoq.protocol.settle.by_token import extend_and_list_held
 from mongoq.protocol.state import claim_hints
-from tests.integration.streaming import Process
+
+T = TypeVar("T")
+LEASE, RUN = timedelta(seconds=30), timedelta(seconds=10)
 
 __all__ = [
     "Reader",
@@ -92,16 +96,35 @@ def tasks_of(broker: mongoq.Broker, run: ObjectId) -> int:
     return broker._driver.run(heartbeats.workers_of(broker._context, run))
 
 
-class Reader(Process):
-    """A query of Spark that reads the queue ``events``: its driver's process."""
+class Reader:
+    """A query of Spark that reads the queue ``events``: its driver's process, on a clock that the test moves."""
 
     def __init__(self, collection: Any, clock: mongoq.VirtualClock) -> None:
-        super().__init__(collection, clock)
+        self.broker = mongoq.Broker(collection, clock=clock)
         self.queue = self.broker.queue("events")
         self.context = self.queue._context
+        self.run: Any = None
+
+    def perform(self, flow: Flow[T]) -> T:
+        return self.broker._driver.run(flow)
 
     def begin(self, consumer: str) -> Any:
-        return self.open(consumer, queue=self.queue.name)
+        self.run = self.perform(streams.open_run(self.broker._context, consumer, self.queue.name, RUN))
+        return self.run
+
+    def has_begun(self) -> bool:
+        """Tell whether the last run began; else another one holds the consumer."""
+        return isinstance(self.run, streams.StreamRun)
+
+    def claim(self, n: int = 100, *, after: int = 0) -> Any:
+        return self.perform(streams.next_claim(self.context, self.run, n, None, after=after))
+
+    def settle(self, number: int) -> Any:
+        return self.perform(streams.settle_claim(self.context, self.run, number))
+
+    def affirm(self) -> Any:
+        claim = self.run.claim
+        return self.perform(extend_and_list_held(self.broker._context, claim.token, claim.ids, LEASE))
 
     def give_back(self) -> None:
         """End the run in good order; its claim stays with the consumer."""
