@@ -8,6 +8,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,28 @@ def test_a_worker_that_waits_for_its_slot_holds_no_permit(desk: Desk, raw: Any, 
     until(lambda: not permits(raw))
     assert queue.size() == 1
     running.stop()
+
+
+def test_the_only_permit_goes_round(raw: Any) -> None:
+    clock, served = mongoq.VirtualClock(datetime.now(UTC) + timedelta(days=1)), Counter[str]()
+    with mongoq.Broker(raw, clock=clock) as broker, ThreadPoolExecutor(2) as pool:
+        broker.queue("orders").push_many(range(1_000))
+        workers = {name: mongoq.Worker(broker) for name in "ab"}
+        for name, worker in workers.items():
+            worker.consumer("orders", max_running=1)(lambda _, name=name: served.update([name]))
+        running = [pool.submit(worker.run) for worker in workers.values()]
+
+        def both_have_had_it() -> bool:
+            clock.advance(0.1)
+            return len(served) == 2
+
+        try:
+            until(both_have_had_it)
+        finally:
+            for worker in workers.values():
+                worker.stop()
+            for run in running:
+                run.result()
 
 
 @pytest.mark.prove

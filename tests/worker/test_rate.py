@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import defaultdict
+from datetime import datetime
 from typing import Any
 
+from pymongo import AsyncMongoClient
+
 import mongoq
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from tests.worker.conftest import Desk
 
 CLOCKS = 0.05
@@ -65,6 +69,33 @@ def test_two_workers_share_a_rate(desk: Desk, raw: Any, queue: Any) -> None:
     desk.stop_all()
     assert starts.keep_to("orders", 10, 1)
     assert raw.find_one({"_id": "rate:orders"})["expires"] is not None
+
+
+async def test_starts_that_come_late_use_no_slots_that_have_passed(uri: str, database: str) -> None:
+    clock, starts = mongoq.VirtualClock(), list[datetime]()
+    async with AsyncMongoClient[Any](uri) as client, mongoq.AsyncBroker(client[database].mongoq, clock=clock) as broker:
+        worker = mongoq.AsyncWorker(broker)
+        others = asyncio.Event()
+
+        @worker.consumer("orders", concurrency=3, rate="1/m", burst=3)
+        async def handle(payload: Any) -> None:
+            starts.append(clock.now())
+            if len(starts) == 1:
+                clock.advance(3600)  # the process stood still: the slots of the other two have passed
+
+        @worker.consumer("others")
+        async def handle_others(payload: Any) -> None:
+            others.set()
+
+        await broker.queue("orders").push_many(range(9))
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+            tasks.create_task(worker.run())
+            while len(starts) < 4:
+                await asyncio.sleep(0.01)
+            await broker.queue("others").push(1)
+            await others.wait()
+            worker.stop()
+    assert starts[1:] == [clock.now()] * 3
 
 
 def test_an_idle_worker_starts_the_first_item_of_a_slow_rate(desk: Desk, queue: Any, raw: Any) -> None:
