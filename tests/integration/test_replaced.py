@@ -15,6 +15,7 @@ from pymongo import MongoClient
 
 import mongoq
 from tests.integration.commands import Commands
+from tests.proxy import Proxy
 
 LATER = timedelta(seconds=5)
 
@@ -88,3 +89,65 @@ def test_what_was_replaced_is_reported_where_nobody_else_has_the_others(case: Ca
     outcomes = case.outcomes_of(lambda items: case.queue.rollback_many(items, delay=LATER))
     assert outcomes[case.keyed] is not True
     assert [outcomes[id] for id in case.plain] == [True] * 2
+
+
+# --- one item, whose settling the network loses --------------------------------------------------
+
+
+def lost(proxy: Proxy, settle: Callable[[], Any]) -> bool:
+    """Settle an item, which does not arrive at first; tell whether the caller learns that it may be somebody else's."""
+    proxy.lose("request", "update")
+    try:
+        settle()
+    except mongoq.ReservationLost as error:
+        assert not error.certain
+        return True
+    except mongoq.BatchIncomplete as incomplete:
+        return [error.certain for error in incomplete.failed.values()] == [False]  # type: ignore[attr-defined]
+    return False
+
+
+OTHERS: dict[str, tuple[str, dict[str, Any], Callable[[Any, Any, Any], Any]]] = {
+    "rolled back": ("rollback", {"delay": 66}, lambda queue, item, _: queue.rollback(item, delay=5)),
+    "released": ("rollback", {"delay": 60}, lambda queue, item, _: queue.release(item)),
+    "moved elsewhere": ("release", {}, lambda queue, item, late: queue.move(item, "next", when=late.due)),
+    "put under a key": ("release", {}, lambda queue, item, late: queue.move(item, "orders", key="x", when=late.due)),
+}
+"""How the late holder settles an item that another one has settled by then, to the same date."""
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("others", OTHERS)
+def test_what_another_holder_has_done_is_not_reported_as_settled(
+    lossy: tuple[Proxy, Any], raw: Any, others: str, many: bool
+) -> None:
+    proxy, collection = lossy
+    clock = mongoq.VirtualClock()
+    later = mongoq.VirtualClock(clock.now() + timedelta(seconds=61))  # the late process stood still
+    way, options, act = OTHERS[others]
+    with mongoq.Broker(collection, clock=clock) as late, mongoq.Broker(raw, clock=later) as broker:
+        queue, other_queue = late.queue("orders", lease=60), broker.queue("orders", lease=60)
+        queue.push(1)
+        item = queue.reserve() or pytest.fail("nothing")
+        act(other_queue, other_queue.reserve() or pytest.fail("its lease is over"), item)
+        if many:
+            assert lost(proxy, lambda: getattr(queue, f"{way}_many")([item], **options))
+        else:
+            assert lost(proxy, lambda: getattr(queue, way)(item, **options))
+
+
+@pytest.mark.parametrize("way", ["release", "move"])
+def test_what_replaced_an_item_is_not_reported_as_settled(lossy: tuple[Proxy, Any], raw: Any, way: str) -> None:
+    proxy, collection = lossy
+    clock = mongoq.VirtualClock()
+    with mongoq.Broker(collection, clock=clock) as late, mongoq.Broker(raw, clock=clock) as broker:
+        queue = late.queue("orders")
+        queue.push("old", key="x")
+        item = queue.reserve() or pytest.fail("nothing")
+        when = item.due if way == "release" else clock.now()
+        broker.queue("orders").push("new", key="x", on_duplicate="replace", when=when)
+        if way == "release":
+            assert lost(proxy, lambda: queue.release(item))
+        else:
+            assert lost(proxy, lambda: queue.move(item, "orders", key="x"))
+        assert [each.payload for each in queue.peek(9)] == ["new"]
