@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+import bson
 from bson.raw_bson import RawBSONDocument
 from pymongo.uri_parser import parse_uri
 
@@ -38,8 +39,10 @@ class Proxy:
     ```
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, change: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
+        """``change`` gets each reply, and returns what is passed on in its place: a server says something else."""
         self._behind = uri
+        self._change = change
         self._server: tuple[str, int] = parse_uri(uri)["nodelist"][0]
         self._lock = threading.Lock()
         self._losses: list[_Loss] = []
@@ -177,7 +180,7 @@ class Proxy:
         message = _read(link.server)
         if message.response_to == link.swallows:
             return self._count()
-        link.client.sendall(message.raw)
+        link.client.sendall(message.raw if self._change is None else message.changed(self._change))
         return True
 
     def _order(self, message: _Message) -> Kind | None:
@@ -242,6 +245,13 @@ class _Message:
             at += 1 + self._integer(at + 1)
         body = self.raw[at + 1 : at + 1 + self._integer(at + 1)]
         return next(iter(RawBSONDocument(body)))
+
+    def changed(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bytes:
+        """Return the message of a server with another body; one of another kind as it is."""
+        if self._integer(12) != OP_MSG:
+            return self.raw
+        body = bson.encode(change(bson.decode(self.raw[21:])))
+        return struct.pack("<i", 21 + len(body)) + self.raw[4:21] + body
 
     def _integer(self, at: int) -> int:
         number: int = struct.unpack_from("<i", self.raw, at)[0]

@@ -16,6 +16,7 @@ from pymongo import IndexModel, MongoClient
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
+from tests.proxy import Proxy
 from tests.servers import drop
 
 Examine = Callable[..., tuple[int, dict[str, dict[str, str]]]]
@@ -256,6 +257,38 @@ def test_a_standalone_server_is_no_problem(examine: Examine, memory: Path) -> No
     assert "no transactions" in findings["replica set"]["detail"]
     assert {finding["state"] for finding in findings.values()} == {"ok", "warning", "unknown"}
     assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "check", "state", "words"),
+    [
+        ({"version": "5.0.9"}, "server version", "problem", "mongoq needs MongoDB 6.0 or later"),
+        ({"version": "10.0.0-rc1"}, "server version", "ok", "MongoDB 10.0.0-rc1"),
+        ({"localTime": timedelta(seconds=-9)}, "clock", "problem", " s ahead of the server's"),
+        ({"localTime": timedelta(seconds=9)}, "clock", "problem", " s behind the server's"),
+        ({"hosts": ["a:1", "b:1"], "arbiters": ["c:1"]}, "write concern", "problem", "make the arbiter a member"),
+        ({"minSnapshotHistoryWindowInSeconds": 300}, "history window", "ok", "300 s"),
+        ({"minSnapshotHistoryWindowInSeconds": 301}, "history window", "problem", "300 or less"),
+        ({"totalIndexSize": 2**29 - 2**20}, "cache", "ok", "0.50 GiB of indexes"),
+        ({"totalIndexSize": 2**29 + 2**20}, "cache", "problem", "keep history for a shorter time"),
+    ],
+)
+def test_what_a_server_says_is_judged(  # noqa: PLR0917
+    examine: Examine, uri: str, reply: dict[str, Any], check: str, state: str, words: str
+) -> None:
+    """The server of the tests has a cache of one gigabyte."""
+
+    def change(answer: dict[str, Any]) -> dict[str, Any]:
+        changed = dict(answer)
+        for name, value in reply.items():
+            if "arbiters" in reply or name in answer:
+                changed[name] = answer[name] + value if isinstance(value, timedelta) else value
+        return changed
+
+    with Proxy(uri, change=change) as proxy:
+        _, findings = examine(MONGOQ_URI=proxy.uri)
+    assert findings[check]["state"] == state
+    assert words in findings[check]["detail"] + findings[check]["advice"]
 
 
 def test_settings_that_cannot_be_used_are_a_problem(examine: Examine, broker: mongoq.Broker, raw: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
@@ -11,23 +12,45 @@ from typing import Any
 from bson import ObjectId
 
 import mongoq
-from tests.web.conftest import HTML, Api, bury, open_page, read_form, send_form
+from tests.waiting import until
+from tests.web.conftest import HTML, Api, bury, make_pipeline, open_page, read_form, send_form
 
 ODD = "<script>alert(1)</script>"
 
 
-def test_the_overview_begins_with_the_queues_in_trouble(api: Api, broker: mongoq.Broker) -> None:
+def test_the_overview_begins_with_what_to_look_at_first(
+    open_app: Callable[..., Api], broker: mongoq.Broker, raw: Any
+) -> None:
     broker.queue("a-fine", history=60).push(1)
     broker.queue("a-fine").pop()
-    queue = broker.queue("orders", max_retries=0)
-    bury(queue, 1, 2)
-    queue.push(3)
-    queue.pause()
-    page = open_page(api, "/")
-    names = re.findall(r"<bdi>([\w.-]+)</bdi></a></th>", page)
-    assert names == ["orders", "a-fine", "orders.dead"]
-    for trouble in ("no consumer", "paused", "dead letters"):
-        assert f'<span class="trouble">{trouble}</span>' in page
+    broker.queue("b-paused").configure(lease=5)
+    broker.queue("b-paused").pause()
+    broker.queue("c-new").push(1)
+    bury(broker.queue("d-dying", max_retries=0), 1, 2)
+    broker.queue("e-expired").push(1)
+    broker.queue("e-expired").reserve(lease=0.001)
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    broker.queue("flights.errors").push(1, when=long_ago)
+    first, _ = broker.queue("g-stuck").push_many([1, 2], sequence="s")
+    raw.delete_one({"_id": first})
+    broker.queue("h-late").push(1, when=long_ago)
+    broker.queue("i-later").push(1, when=long_ago - timedelta(hours=1))
+    until(lambda: broker.queue("e-expired").counts().expired)
+    page = open_page(open_app(pipelines=[make_pipeline()]), "/")
+    rows = re.findall(r"<bdi>([\w.-]+)</bdi></a></th>(.*?)</tr>", page, re.DOTALL)
+    troubles = {name: re.findall(r'<span class="trouble">([^<]+)</span>', row) for name, row in rows}
+    assert list(troubles.items()) == [
+        ("i-later", ["waits for long", "no consumer"]),
+        ("h-late", ["waits for long", "no consumer"]),
+        ("g-stuck", ["stuck sequences"]),
+        ("flights.errors", ["failed items"]),
+        ("d-dying", ["dead letters"]),
+        ("e-expired", ["expired leases", "no consumer"]),
+        ("c-new", ["no consumer"]),
+        ("b-paused", ["paused"]),
+        ("a-fine", []),
+        ("d-dying.dead", []),
+    ]
 
 
 def test_the_first_visit_has_an_introduction(api: Api) -> None:
