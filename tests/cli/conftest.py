@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pymongo.monitoring
 import pytest
 from click import Group
 from click.testing import CliRunner, Result
+from pymongo.monitoring import CommandListener
 
 from mongoq.embedded import EmbeddedServer
 from tests.cli.programs import APP, Ended, Program
@@ -22,6 +24,7 @@ Run = Callable[..., Result]
 Read = Callable[..., list[Any]]
 Start = Callable[..., Program]
 RunHere = Callable[..., Ended]
+AtCommand = Callable[..., None]
 
 
 @pytest.fixture
@@ -121,6 +124,41 @@ def program_here(
         return Ended(capfd.readouterr().out.splitlines(), result.stderr.splitlines(), result.exit_code)
 
     return run
+
+
+class Listener(CommandListener):
+    """Acts once, before a command of a client or after it."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[str, str, Callable[[], object]]] = []
+        self.skip = 0
+
+    def _meet(self, *place: str) -> None:
+        if self.orders and self.orders[0][:2] == place:
+            self.skip -= 1
+            if self.skip < 0:
+                self.orders.pop()[2]()
+
+    def started(self, event: Any) -> None:
+        self._meet("before", event.command_name)
+
+    def succeeded(self, event: Any) -> None:
+        self._meet("after", event.command_name)
+
+    def failed(self, event: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def at_command(monkeypatch: pytest.MonkeyPatch) -> AtCommand:
+    """Acts while a command of ``run`` is at work: ``at_command("before", "update", action, skip=1)``."""
+    listener = Listener()
+    monkeypatch.setattr(pymongo.monitoring, "_LISTENERS", pymongo.monitoring._Listeners([listener], [], [], [], []))
+
+    def order(when: str, command: str, action: Callable[[], object], *, skip: int = 0) -> None:
+        listener.orders, listener.skip = [(when, command, action)], skip
+
+    return order
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
 import mongoq
-from tests.cli.conftest import Read, Run
+from tests.cli.conftest import AtCommand, Read, Run
 from tests.waiting import until
 
 Queue = mongoq.Queue[Any]
@@ -186,6 +186,24 @@ def test_a_file_has_its_name_only_when_it_is_complete(run: Run, orders: Queue, t
     path.unlink()
     result = run("export", "orders", "-o", str(path), "--json")
     assert json.loads(result.stdout) == {"queue": "orders", "exported": 1, "file": str(path)}
+    assert [file.name for file in tmp_path.iterdir()] == ["orders.jsonl"]
+
+
+def test_of_two_exports_to_one_file_the_one_that_ends_first_has_it(
+    run: Run, orders: Queue, tmp_path: Path, at_command: AtCommand
+) -> None:
+    path, first = tmp_path / "orders.jsonl", list[Any]()
+    orders.push(1)
+
+    def export_meanwhile() -> None:
+        first.append(run("export", "orders", "-o", str(path)))
+        orders.push(2)
+
+    at_command("before", "find", export_meanwhile, skip=2)  # when it reads the items into its file
+    second = run("export", "orders", "-o", str(path))
+    assert [result.exit_code for result in (*first, second)] == [0, 1]
+    assert "was made by another program meanwhile, and stays as it is" in second.stderr
+    assert len(path.read_text().splitlines()) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["orders.jsonl"]
 
 
