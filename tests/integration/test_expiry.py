@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -11,8 +12,11 @@ from typing import Any
 
 import pymongo.errors
 import pytest
+from bson import ObjectId
+from pymongo import MongoClient
 
 import mongoq
+from tests.integration.commands import Commands, failing
 from tests.integration.concurrent_callers import ConcurrentCallers, calls, failures
 from tests.proxy import Kind, Proxy
 
@@ -141,3 +145,84 @@ def test_a_claim_that_loses_a_message_settles_each_expired_item_once(  # noqa: P
             assert sorted(letters + kept) == list(range(6))
         else:
             assert letters == []
+
+
+# --- between the commands of a claim -------------------------------------------------------------
+
+
+class Watched:
+    """A queue on the test's clock whose commands are watched, and the collection as another process sees it."""
+
+    def __init__(self, uri: str, raw: Any, clock: mongoq.VirtualClock) -> None:
+        self.commands = Commands()
+        self.client: MongoClient[Any] = MongoClient(uri, event_listeners=[self.commands], appname=raw.database.name)
+        self.broker = mongoq.Broker(self.client[raw.database.name]["mongoq"], clock=clock)
+        self.queue = self.broker.queue("orders")
+
+    def before(self, command: str, action: Any, *, skip: int = 0) -> None:
+        """Let something happen before a command of this name."""
+        left = [skip]
+
+        def act(name: str, _: Any) -> None:
+            if name == command:
+                left[0] -= 1
+                if left[0] < 0:
+                    self.commands.before = None
+                    action()
+
+        self.commands.before = act
+
+
+@pytest.fixture
+def watched(uri: str, raw: Any, clock: mongoq.VirtualClock) -> Iterator[Watched]:
+    instance = Watched(uri, raw, clock)
+    yield instance
+    instance.broker.close()
+    instance.client.close()
+
+
+def test_what_another_caller_has_taken_before_it_starts_is_not_handed_out(watched: Watched, raw: Any) -> None:
+    """The claim took so long that its lease was over."""
+    id = watched.queue.push("mine", expires=3600)
+    theirs = {"token": ObjectId(), "by": "another"}
+    watched.before("update", lambda: raw.update_one({"_id": id}, {"$set": theirs}))
+    assert watched.queue.reserve() is None
+    assert raw.find_one({"_id": id})["by"] == "another"
+
+
+def test_what_somebody_has_started_meanwhile_does_not_expire(
+    watched: Watched, raw: Any, clock: mongoq.VirtualClock
+) -> None:
+    watched.queue.push(0, expires=5)
+    started = watched.queue.push(1, expires=5)
+    clock.advance(10)
+    # Another process had claimed it in time, and has handed it back.
+    watched.before("delete", lambda: raw.update_one({"_id": started}, {"$unset": {"start_by": ""}}), skip=1)
+    item = watched.queue.reserve()
+    assert item is not None
+    assert item.id == started
+
+
+@pytest.mark.parametrize("sequence", [None, "a"])
+def test_a_queue_full_of_expired_items_is_emptied_in_few_commands(
+    watched: Watched, clock: mongoq.VirtualClock, sequence: str | None
+) -> None:
+    watched.queue.push_many(range(60), expires=5, sequence=sequence)
+    clock.advance(10)
+    watched.commands.sent.clear()
+    assert watched.queue.reserve() is None
+    assert len(watched.commands.sent) < 30
+    assert watched.broker.stats()["orders"].expired == 60
+
+
+def test_items_beside_expired_ones_are_given_back_when_the_claim_fails(
+    watched: Watched, client: MongoClient[Any], clock: mongoq.VirtualClock, raw: Any
+) -> None:
+    watched.queue.push_many(range(4), expires=[5, None, 5, None])
+    clock.advance(10)
+    with (
+        failing(client, "delete", times=None, errorCode=4711, appName=raw.database.name),
+        pytest.raises(pymongo.errors.OperationFailure, match="4711|failpoint"),
+    ):
+        watched.queue.reserve_many(4)
+    assert [item.payload for item in watched.queue.reserve_many(4)] == [1, 3]

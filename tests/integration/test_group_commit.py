@@ -103,6 +103,22 @@ async def test_what_cannot_be_pushed_fails_alone(callers: ConcurrentCallers, cli
     assert raw.count_documents({"payload": "ok"}) == 21
 
 
+async def test_each_push_keeps_its_options_and_is_counted(callers: ConcurrentCallers, client: Any, raw: Any) -> None:
+    queue = callers.queue()
+    await callers.call(lambda: queue.push(-1))
+    client[raw.database.name].command("collMod", raw.name, validator={"payload": {"$ne": 7}})
+    headers = [{"n": n} if n % 4 else None for n in range(20)]
+    options = [{"priority": n % 3, "headers": headers[n], "delay": 60 * (n % 2)} for n in range(20)]
+    results = await callers.together([lambda n=n: queue.push(n, **options[n]) for n in range(20)])
+    assert [results.index(error) for error in failures(results)] == [7]
+    for document in raw.find({"payload": {"$gte": 0}}):
+        n = document["payload"]
+        assert (document["priority"], document.get("headers")) == (n % 3, headers[n])
+    assert await callers.call(lambda: queue.size("scheduled")) == 9
+    counted = await callers.call(callers.broker.stats)
+    assert counted["orders"].put == 20
+
+
 async def test_the_same_id_pushed_by_several_at_once_is_one_item(callers: ConcurrentCallers, raw: Any) -> None:
     queue, id = callers.queue(), ObjectId()
     results = await callers.together(calls(queue.push, range(10), id=id))

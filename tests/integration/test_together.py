@@ -18,7 +18,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure, WriteConcernError
 
 import mongoq
-from tests.integration.commands import Commands, failing
+from tests.integration.commands import Commands, failing, listened_to
 from tests.waiting import CLOCKS, PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
@@ -168,6 +168,25 @@ def test_a_write_that_was_not_confirmed_is_looked_for(broker: mongoq.Broker, cli
     with failing(client, "update", **CONCERN):
         following.commit(moved)
     until(lambda: [item.id for item in following.history()] == [id])  # it is read with majority concern
+
+
+def test_a_batch_that_was_not_confirmed_and_is_gone_is_no_success(uri: str, database: str, client: Any) -> None:
+    """As when another server is elected that had not got it."""
+    raw = client[database]["mongoq"]
+
+    def roll_back(name: str, _: Any) -> None:
+        if name == "insert":
+            raw.delete_many({"q": "orders"})
+
+    with listened_to(uri, database, appname=database) as (broker, commands):
+        broker.ensure_indexes()
+        commands.after = roll_back
+        with (
+            failing(client, "insert", times=2, appName=database, **CONCERN),
+            pytest.raises(mongoq.BatchIncomplete) as caught,
+        ):
+            broker.queue("orders").push_many(range(3))
+    assert len(caught.value.failed) == 3
 
 
 def test_an_unconfirmed_delete_is_uncertain_and_never_success(broker: mongoq.Broker, client: Any) -> None:

@@ -194,8 +194,9 @@ def lossy_target(target: Target) -> Iterator[tuple[Proxy, Target]]:
         close_brokers()
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _no_client_is_left() -> Iterator[None]:
+    """Close the brokers of a module's writers, before a server of the session stops."""
     yield
     close_brokers()
 

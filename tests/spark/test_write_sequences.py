@@ -8,6 +8,7 @@ import pytest
 
 import mongoq
 from mongoq.embedded import EmbeddedServer
+from tests.spark.conftest import close_brokers
 from tests.spark.tables import Target
 
 DDL = "n int, _sequence string"
@@ -86,6 +87,7 @@ def test_a_standalone_server_gets_no_row_with_a_sequence(target: Target) -> None
             assert broker.queue("orders").size() == 0
             target.write("n int, _sequence string", [(1, None)], **place)
             assert broker.queue("orders").size() == 1
+        close_brokers()
 
 
 def test_spark_writes_the_rows_of_a_partition_in_order(spark: Any, target: Target) -> None:

@@ -86,9 +86,9 @@ class Laboratory:
     def _fed(self, graph: str, bench: str) -> Iterator[mongoq.Broker]:
         collection = self.client[DATABASE][bench]
         collection.delete_many({})
-        broker = mongoq.Broker(collection)
-        fed(broker, graph)
-        yield broker
+        with mongoq.Broker(collection) as broker:
+            fed(broker, graph)
+            yield broker
 
     def _drained(self, graph: str, engine: str, bench: str, **arguments: Any) -> int:
         """Let a process drain it, and return how that ends."""
