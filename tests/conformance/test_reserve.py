@@ -258,6 +258,14 @@ async def test_a_block_may_settle_the_item_itself(shell: Shell) -> None:
     assert await shell.queue("next").size() == 1
 
 
+async def test_a_block_may_settle_the_item_among_others(shell: Shell) -> None:
+    queue = shell.queue()
+    await queue.push_many(["a", "b"])
+    async with queue.reserved() as item:
+        await queue.rollback_many([item, *(await queue.reserve_many(1))])
+    assert [item.attempts for item in await queue.reserve_many(2)] == [2, 2]
+
+
 async def test_a_block_that_lost_its_item_says_so(shell: Shell) -> None:
     queue = shell.queue(lease=5)
     await queue.push("a")
