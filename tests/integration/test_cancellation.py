@@ -139,6 +139,26 @@ async def test_a_cancelled_wait_takes_nothing_that_comes_later(listened: tuple[m
     assert item.attempts == 1
 
 
+@pytest.mark.parametrize("turns", [0, 0, 0, 1])
+async def test_a_waiter_that_is_cancelled_when_it_is_woken_wakes_the_next_one(
+    listened: tuple[mongoq.AsyncBroker, Commands], turns: int
+) -> None:
+    broker, commands = listened
+    queue = broker.queue("orders")
+    first, second = [asyncio.create_task(queue.reserve(wait=2 * PATIENCE)) for _ in range(2)]
+    while commands.names().count("getMore") < 2:  # they sleep by now: the stream has nothing to tell
+        await asyncio.sleep(0.005)
+    await queue.push("a")
+    later(first.cancel, turns)
+    await asyncio.wait([first])
+    if not first.cancelled():  # it was faster
+        second.cancel()
+        return
+    item = await asyncio.wait_for(second, PATIENCE)
+    assert item is not None
+    assert item.attempts == 1
+
+
 async def test_a_cancelled_block_releases_its_item(listened: tuple[mongoq.AsyncBroker, Commands], raw: Any) -> None:
     broker, entered = listened[0], asyncio.Event()
     await broker.queue("orders").push("a")
