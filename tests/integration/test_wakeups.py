@@ -379,6 +379,19 @@ def test_a_stream_that_breaks_is_opened_again(
         assert again.result().payload == 2
 
 
+def test_without_its_stream_a_waiter_looks_by_itself(
+    uri: str, database: str, client: MongoClient[Any], other_queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mongoq.protocol.wait.change_stream.PAUSE_SECONDS", 600.0)  # it is not opened again
+    with listened_to(uri, database, appname=database) as (broker, commands):
+        waiter = Waiter(broker, commands)
+        broken = len(commands.sent)
+        with failing(client, "getMore", appName=database, closeConnection=True):
+            until(lambda: "findAndModify" in commands.names()[broken:])
+        other_queue.push(1)
+        assert waiter.result().payload == 1
+
+
 @pytest.mark.parametrize("drop", ["collection", "database"])
 def test_a_dropped_collection_ends_no_wait(
     listened: Listened, other_queue: Any, client: MongoClient[Any], database: str, drop: str

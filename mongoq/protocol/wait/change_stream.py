@@ -182,13 +182,15 @@ class _Reader:
 
     def _recover(self, error: Exception) -> Flow[None]:
         """Prepare to open the stream again, at the same position unless the server refuses that."""
-        # While the stream is closed, nothing wakes the waiters: they have to poll as if there had never been one.
-        opening, self._cursor = self._cursor is None, None
+        was_open, self._cursor = self._cursor is not None, None
+        is_refused = not _is_of_network(error) and _code(error) not in KILLED_CODES
+        is_first_refusal = is_refused and self._registry.token is None and self._pause == PAUSE_SECONDS
         self._registry.silence()
-        if not _is_of_network(error) and _code(error) not in KILLED_CODES:
-            if opening and self._registry.token is None and self._pause == PAUSE_SECONDS:
-                self._registry.alarm()
+        if is_refused:
             self._registry.token = None  # the server may refuse to resume there
+        if was_open or is_first_refusal:
+            # Nothing wakes waiters now, and those asleep rely on the stream: they ask, and go on by polling.
+            self._registry.alarm()
         logger.debug("the change stream is opened again in %s seconds: %r", self._pause, error)
         yield from Rest(self._registry.ending, self._pause)
         self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS)
