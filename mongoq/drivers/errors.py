@@ -148,12 +148,14 @@ def _describe_primary(client: Any) -> str:
     )
 
 
-def as_duplicate(error: object) -> object:
+def as_duplicate(error: Any) -> object:
     """Return the ``DuplicateKeyError`` of a bulk that has written everything but duplicates; any other error as it is.
 
     An ordered bulk stops at its first error, so it says nothing of the writes behind it.
     """
-    if not isinstance(error, BulkWriteError | ClientBulkWriteException):
+    if not issubclass(
+        type(error), BulkWriteError | ClientBulkWriteException
+    ):  # isinstance asks the error itself
         return error
     refused = error.details.get("writeErrors") or ()
     if any(failure["code"] != DUPLICATE_CODE for failure in refused):

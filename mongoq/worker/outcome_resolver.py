@@ -157,7 +157,7 @@ class OutcomeResolver:
         """Return the outcome of an item whose run has failed: success (``success_on``), or a later run."""
         if is_success(consumer, error):
             return Done()
-        if isinstance(error, TypeError) and error.args == (RAISED_NO_EXCEPTION,):
+        if type(error) is TypeError and error.args == (RAISED_NO_EXCEPTION,):
             problem = "no exception was raised, but another value; an outcome is returned: return mongoq.Dead('…')"
             error = OutcomeInvalid(problem).with_traceback(error.__traceback__)
         return self._retry(consumer, item, error, None)

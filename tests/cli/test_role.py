@@ -204,7 +204,7 @@ def test_a_producer_pushes_in_all_ways(site: Site, caplog: pytest.LogCaptureFixt
     owner = site.set_up()
     produce(site.environment("producer"))
     put = {name: stats.put for name, stats in owner.stats().items() if stats.put}
-    assert put == {"orders": 7, "mails": 3, "bills": 6}
+    assert put == {"orders": 7, "mails": 3, "bills": 6, "orders.dead": 1}
     stored = site.client[site.name]["mongoq"].find_one({"_id": "queue:bills"}, {"_id": 0})
     assert stored == {"settings": {"history": 60}}
     assert not caplog.text

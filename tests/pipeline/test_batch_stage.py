@@ -236,7 +236,7 @@ def test_a_batch_whose_process_dies_runs_again_item_by_item(site: Site, uri: str
     assert {item.id for item in items} == set(ids)
     assert counted([item.payload for item in items]) == counted([{"n": 2 * n} for n in range(6)])
     assert sizes == [(1, 2)] * 6
-    assert site.broker.queues() == ["out"]
+    assert site.queue("raw").counts().total == 0  # the dead process counts as its consumer for a while
 
 
 # --- coroutine functions -------------------------------------------------------------------------

@@ -220,7 +220,7 @@ def test_the_items_of_a_pipelines_trail_keep_it(target: Target, queue: Any) -> N
     target.store.collection.update_one({"_id": item.id}, {"$set": {"hops": 3, "trail": [{"queue": "raw"}]}})
     target.write(HELD, [_row(item, "priced", 1)])
     [document] = target.documents
-    assert (document["hops"], document["trail"]) == (3, [{"queue": "raw"}])
+    assert (document["hops"], document["trail"]) == (4, [{"queue": "raw"}])
 
 
 def test_a_key_for_a_settled_row_is_taken_only_on_request(target: Target) -> None:

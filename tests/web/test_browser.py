@@ -45,7 +45,6 @@ def test_a_failing_item_is_found_explained_and_sent_back(
     browser: Any, serve: Callable[[Any], str], make_app: Callable[..., Any], broker: mongoq.Broker
 ) -> None:
     """A queue fills while somebody looks; three letters go back after a fix, and are done."""
-    queue = broker.queue("orders", max_retries=0, history=3600)
     broker.queue("mails").push_many(range(40))
     broker.queue("mails").pause()
     place = serve(make_app(access="act"))
@@ -54,6 +53,7 @@ def test_a_failing_item_is_found_explained_and_sent_back(
     browser.refresh()
     until(lambda: "numbers are live" in texts(browser, "#live"))
     assert "orders" not in texts(browser, "tbody th a")
+    queue = broker.queue("orders", max_retries=0, history=3600)
     queue.push_many([{"id": number, "city": "Paris" if number % 2 else None} for number in range(6)])
     is_fixed = threading.Event()
     ship = make_handler(is_fixed)

@@ -247,7 +247,7 @@ def tick_delay(identity: ObjectId, at: datetime, jitter: timedelta) -> timedelta
 
 def end_fields(following: datetime | None, now: datetime) -> dict[str, Any]:
     """Return the field by which a schedule expires that has no tick any more; nothing if one follows."""
-    return {} if following is not None else {"expires": now + OVER_EXPIRY}
+    return {} if following is not None else {"expires": now + min(OVER_EXPIRY, datetime.max.replace(tzinfo=UTC) - now)}
 
 
 def tick_headers(headers: Any, tick: Tick) -> dict[str, Any]:
