@@ -153,9 +153,7 @@ def as_duplicate(error: Any) -> object:
 
     An ordered bulk stops at its first error, so it says nothing of the writes behind it.
     """
-    if not issubclass(
-        type(error), BulkWriteError | ClientBulkWriteException
-    ):  # isinstance asks the error itself
+    if not issubclass(type(error), BulkWriteError | ClientBulkWriteException):  # isinstance asks the error itself
         return error
     refused = error.details.get("writeErrors") or ()
     if any(failure["code"] != DUPLICATE_CODE for failure in refused):

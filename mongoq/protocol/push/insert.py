@@ -27,7 +27,7 @@ MAX_KEY_BYTES = 1024
 """Bytes of a key in UTF-8, at most."""
 REPLACED_FIELDS = ("payload", "when", "priority", "attempts", "reserved", "headers", "origin", "start_by")
 """Fields that a replacing push sets, and removes when it has no value for them."""
-REMOVED_FIELDS = ("token", "error", "batch", "trail", "pushed", "replayed", "joined")
+REMOVED_FIELDS = ("token", "error", "batch", "trail", "pushed", "replayed", "joined", "throttled")
 """Fields that a replacing push always removes: they tell of the item that was in the place before.
 
 ``by`` stays: with it, an item may have changed (``candidates``). ``hops`` and ``missed`` stay: with them a stage and a

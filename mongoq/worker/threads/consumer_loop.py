@@ -152,6 +152,8 @@ class Fetcher:
             return
         consumer = self.consumer
         context, screen = consumer.claims or consumer.context, consumer.item_filter
+        if self._doubtful is not None and not self.backlog.holds(self._doubtful):
+            self._doubtful, context.state.held_up = None, 0.0  # settled: the next one of its kind may run
         ends: dict[str, Any] = {"over": self._is_interrupted, "answered": self._record_answer}
         if consumer.claims is None:
             ends["limit"] = self.limiter
@@ -220,7 +222,7 @@ class Fetcher:
         else:
             documents = [document for document in claimed.lapsed if attempts_of(document) < DOUBTFUL_ATTEMPTS]
             doubtful = [document for document in claimed.lapsed if attempts_of(document) >= DOUBTFUL_ATTEMPTS]
-            is_free = self._doubtful is None or not self.backlog.holds(self._doubtful)
+            is_free = self._doubtful is None
             documents = doubtful[:is_free] + documents
             if claimed.suspects or len(doubtful) > is_free:
                 skip_lapsed(context)
