@@ -244,7 +244,7 @@ async def test_a_move_with_what_no_time_can_be_changes_nothing(shell: Shell) -> 
     queue = shell.queue()
     await queue.push(1)
     item = await queue.reserve()
-    for expires in (0, True, float("nan"), "10m", datetime(2040, 1, 1), {"$gt": 1}):
+    for expires in (0, True, float("nan"), "soon", datetime(2040, 1, 1), {"$gt": 1}):
         with pytest.raises(mongoq.ArgumentInvalid, match="expires"):
             await queue.move(item, "other", expires=expires)
         with pytest.raises(mongoq.ArgumentInvalid, match=r"moves\[0\].expires"):
@@ -376,7 +376,7 @@ async def test_a_time_that_is_over_is_no_error(shell: Shell, delay: Any) -> None
 
 async def test_what_no_time_can_be(shell: Shell) -> None:
     queue = shell.queue()
-    for expires in (0, True, float("inf"), "10m", timedelta(days=40_000), datetime(2040, 1, 1), {"$gt": 1}):
+    for expires in (0, True, float("inf"), "soon", timedelta(days=40_000), datetime(2040, 1, 1), {"$gt": 1}):
         with pytest.raises(mongoq.ArgumentInvalid, match="expires"):
             await queue.push("a", expires=expires)
         with pytest.raises(mongoq.ArgumentInvalid, match=r"expires\[1\]"):

@@ -102,7 +102,7 @@ async def test_what_no_delay_can_be(shell: Shell) -> None:
     queue = shell.queue()
     await queue.push("a")
     item = await _reserved(queue)
-    for delay in (-1, True, float("nan"), "10", timedelta(days=40_000)):
+    for delay in (-1, True, float("nan"), "soon", timedelta(days=40_000)):
         with pytest.raises(mongoq.ArgumentInvalid, match="delay"):
             await queue.release(item, delay=delay)
         with pytest.raises(mongoq.ArgumentInvalid, match="delay"):
@@ -114,7 +114,7 @@ def test_the_outcome_takes_a_delay_or_a_time() -> None:
     for arguments in ({}, {"delay": 1, "when": mongoq.VirtualClock().now()}):
         with pytest.raises(mongoq.ArgumentInvalid, match="either a delay or when="):
             mongoq.Later(**arguments)
-    for delay in (-1, True, "10", float("inf")):
+    for delay in (-1, True, "soon", float("inf")):
         with pytest.raises(mongoq.ArgumentInvalid, match="delay"):
             mongoq.Later(delay)
     with pytest.raises(mongoq.ArgumentInvalid, match="time zone"):
