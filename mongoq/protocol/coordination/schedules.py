@@ -46,7 +46,7 @@ from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 logger = logging.getLogger("mongoq.schedules")
 
-MAX_SCHEDULES = 10_000
+MAX_SCHEDULES = 1_000_000
 """Schedules in one read, at most."""
 OWN_CODE = "\0code"
 """End of the key under which a line is kept about the definition in this process's code; no name holds NUL."""
