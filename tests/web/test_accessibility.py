@@ -71,6 +71,15 @@ for (const field of document.querySelectorAll("input:not([type=hidden]):not([typ
 }
 return results;
 """
+CUT_OFF = """
+const cut = (box) => box.scrollWidth > box.clientWidth;
+const small = (drawn) => drawn.getBoundingClientRect().width < 0.6 * drawn.viewBox.baseVal.width;
+return [
+  ...[document.documentElement, ...document.querySelectorAll(".scroll")].filter(cut),
+  ...[...document.querySelectorAll("svg.pipeline")].filter(small),
+].map((box) => box.outerHTML.slice(0, 80));
+"""
+"""Boxes whose content goes on behind their edges, and graphs too small for their texts."""
 
 
 @pytest.fixture
@@ -86,22 +95,30 @@ def served(serve: Callable[[Any], str], make_app: Callable[..., Any], broker: mo
     waiting = queue.push({"note": LONG})
     broker.queue("raw").push_many(range(3))
     broker.queue(LONG[:100]).pause()
+    held = broker.queue("warehouse.north.intake-of-returned-parcels", max_retries=0, on_dead="hold")
+    held.push_many([{"note": LONG}] * 3, sequence=LONG)
+    held.bury(held.reserve(), reason="no such city", error=ValueError(LONG))  # type: ignore[arg-type]  # there is an item
+    broker.schedule(LONG[:60], queue="reports.nightly.warehouse", cron="0 3 * * mon-fri", timezone="Europe/Berlin")
     place = serve(make_app(access="act", pipelines=[make_pipeline()]))
     paths = (
         "/?introduction=yes", "/queue?name=orders", "/queue?name=orders&state=processed", "/queue?name=orders&where={",
         f"/item?id={waiting}", f"/item?id={processed.id}", f"/item?id={queue.dead.peek(1)[0].id}",
         "/letters?queue=orders", "/settings?name=orders", f"/edit?id={processed.id}", "/pipelines",
-        "/pipeline?name=flights", "/workers", "/queue?name=oders",
+        "/pipeline?name=flights", "/workers", "/queue?name=oders", "/schedules",
+        f"/item?id={held.dead.peek(1)[0].id}", f"/letters?queue={held.name}", f"/queue?name={held.name}&state=blocked",
     )  # fmt: skip
     return place, [f"http://{place}{path}" for path in paths]
 
 
 @pytest.fixture
-def phone(browser: Any) -> Iterator[Any]:
-    """The browser with the display of a phone."""
-    size = {"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    yield browser
+def resize(browser: Any) -> Iterator[Callable[[int], None]]:
+    """Gives the browser a display of another width; a narrow one is a phone."""
+
+    def set_width(width: int) -> None:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    yield set_width
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
@@ -189,10 +206,35 @@ def test_a_setting_and_a_payload_are_changed_by_keyboard(
 
 
 @pytest.mark.prove
-def test_a_phone_shows_all_without_scrolling_sideways(phone: Any, served: tuple[str, list[str]]) -> None:
+@pytest.mark.parametrize("width", [360, 1280, 1920])
+def test_no_display_cuts_a_page_off(
+    browser: Any, resize: Callable[[int], None], served: tuple[str, list[str]], width: int
+) -> None:
+    resize(width)
     for address in served[1]:
-        phone.get(address)
-        assert phone.execute_script("return document.documentElement.scrollWidth") <= 360, address
+        browser.get(address)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width, address
+        assert browser.execute_script(CUT_OFF) == [], address
+
+
+def test_each_number_of_a_queue_is_seen_with_its_name(
+    browser: Any, resize: Callable[[int], None], served: tuple[str, list[str]], broker: mongoq.Broker
+) -> None:
+    dead_letters = (
+        "const [link] = [...document.querySelectorAll('td a')].filter((each) => each.href.endsWith('queue=orders'));"
+        "const cell = link.closest('td'), head = link.closest('table').tHead.rows[0].cells[cell.cellIndex];"
+        "return [link.getBoundingClientRect().right <= innerWidth, head.innerText,"
+        " head.offsetWidth > 0 ? '' : getComputedStyle(cell, '::before').content]"
+    )
+    for width in (390, 1280, 1920):
+        resize(width)
+        browser.get(f"http://{served[0]}/")
+        is_seen, head, beside = browser.execute_script(dead_letters)
+        assert (is_seen, head or beside.strip('" ')) == (True, "dead")
+        assert browser.execute_script(CUT_OFF) == []
+        # What is for screen readers alone takes no room.
+        sizes = "return [...document.querySelectorAll('.hidden')].map((each) => each.getBoundingClientRect().width)"
+        assert max(browser.execute_script(sizes)) <= 1
 
 
 @pytest.mark.prove

@@ -12,9 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import mongoq
 from tests.waiting import until
 from tests.web.chromium import click, needs_browser, texts
+from tests.web.conftest import bury
 
 pytestmark = needs_browser
 ENTER = "\ue007"
@@ -93,6 +96,30 @@ def test_a_failing_item_is_found_explained_and_sent_back(
     browser.get(f"http://{place}/queue?name=orders&state=processed")
     assert len(texts(browser, "tbody tr")) == 6
     assert queue.dead.size() == 0
+
+
+def test_a_page_that_stands_still_says_so_and_catches_up(
+    browser: Any,
+    serve: Callable[[Any], str],
+    make_app: Callable[..., Any],
+    broker: mongoq.Broker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A ticked box keeps the page as it is, so that nothing goes away under a hand."""
+    monkeypatch.setattr("mongoq.web.readings.MIN_PAUSE_SECONDS", 0.2)  # the test need not wait for the usual five
+    queue = broker.queue("orders", max_retries=0)
+    bury(queue, "first")
+    browser.get(f"http://{serve(make_app(access='act'))}/letters?queue=orders")
+    until(lambda: texts(browser, "#live") == ["numbers are live"])
+    click(browser, "input[type=checkbox]")
+    still = "numbers stand still while you choose or write here"
+    until(lambda: texts(browser, "#live") == [still])
+    bury(queue, "second")
+    until(lambda: texts(browser, "#live") == [f"{still}; there are newer ones"])
+    assert len(texts(browser, "input[type=checkbox]")) == 1
+    click(browser, "input[type=checkbox]")
+    until(lambda: len(texts(browser, "input[type=checkbox]")) == 2)
+    until(lambda: texts(browser, "#live") == ["numbers are live"])
 
 
 def test_hostile_payloads_stay_text(

@@ -296,6 +296,16 @@ def test_a_letter_says_which_sequence_it_holds(api: Api, broker: mongoq.Broker) 
     assert "holds" not in api.get(f"/api/items/{first}").json()
 
 
+def test_a_queue_whose_items_are_all_blocked_says_so(api: Api, broker: mongoq.Broker) -> None:
+    queue = broker.queue("orders", on_dead="hold")
+    queue.push_many(range(9), sequence="a")
+    queue.bury(queue.reserve())  # type: ignore[arg-type]  # there is an item
+    link = '<a href="/queue?name=orders&amp;state=blocked">8 items are blocked</a>'
+    for state in ("live", "ready"):
+        page = open_page(api, "/queue", name="orders", state=state)
+        assert ("No item waits here" in page, link in page) == (False, True)
+
+
 def test_the_page_of_a_queue_shows_what_is_used_of_its_limits(api: Api, queue: mongoq.Queue[Any], raw: Any) -> None:
     queue.push(1)
     assert "<h2>Limits</h2>" not in open_page(api, "/queue", name="orders")

@@ -10,9 +10,11 @@ from mongoq.web.pipelines import Drawing, Edge, Node
 
 WIDTH, HEIGHT = 190, 56
 """Size of a node, in units of the picture."""
-GAP_X, GAP_Y = 90, 26
-"""Room between two columns, and between two nodes of a column."""
+GAP_X, GAP_Y = 40, 54
+"""Room between two nodes of a level, and between two levels."""
 MARGIN = 12
+LEFT = 40
+"""Room on the left side, where ways back lead."""
 LABEL_CHARACTERS = 24
 """Characters of a name in a node, at most; the whole name is its title."""
 
@@ -74,8 +76,8 @@ class Line:
     Attributes:
         edge: the edge.
         path: commands of an SVG path.
-        x: middle of the line, where its number stands.
-        y: the same, downwards.
+        x: left side of its number.
+        y: foot of its number; the rate stands below.
     """
 
     edge: Edge
@@ -95,42 +97,45 @@ class Picture:
 
 
 def draw(drawing: Drawing) -> Picture:
-    """Return the picture of a graph, from left to right; queues of failures lie below, and ways back lead below."""
+    """Return the picture of a graph, downwards: chains are long, displays are narrow, and pages scroll downwards.
+
+    Queues of failures lie on the right side, and ways back lead along the left one.
+    """
     failures = {f"queue:{name}" for name in drawing.error_queues}
-    columns = _find_columns(drawing, failures)
-    rows: dict[int, int] = defaultdict(int)
+    levels = _find_levels(drawing, failures)
+    used: dict[int, int] = defaultdict(int)
     boxes: dict[str, Box] = {}
-    for node in sorted(drawing.nodes, key=lambda node: columns[node.id]):
+    for node in sorted(drawing.nodes, key=lambda node: levels[node.id]):
         if node.id not in failures:
-            boxes[node.id] = _place(node, columns[node.id], rows)
-    depth = max(rows.values(), default=0)
-    rows = defaultdict(lambda: depth + 1)
+            boxes[node.id] = _place(node, levels[node.id], used)
+    most = max(used.values(), default=0)
+    used = defaultdict(lambda: most)
     for node in drawing.nodes:
         if node.id in failures:
-            boxes[node.id] = _place(node, columns[node.id], rows)
+            boxes[node.id] = _place(node, levels[node.id], used)
     width = MARGIN + max(box.x for box in boxes.values()) + WIDTH
-    height = 2 * GAP_Y + max(box.y for box in boxes.values()) + HEIGHT
-    lines = tuple(_make_line(edge, boxes[edge.start], boxes[edge.end], height) for edge in drawing.edges)
+    height = MARGIN + max(box.y for box in boxes.values()) + HEIGHT
+    lines = tuple(_make_line(edge, boxes[edge.start], boxes[edge.end]) for edge in drawing.edges)
     return Picture(tuple(boxes.values()), lines, width, height)
 
 
-def _place(node: Node, column: int, rows: dict[int, int]) -> Box:
-    """Return the box of a node in the next row of a column."""
-    box = Box(node, MARGIN + column * (WIDTH + GAP_X), MARGIN + rows[column] * (HEIGHT + GAP_Y))
-    rows[column] += 1
+def _place(node: Node, level: int, used: dict[int, int]) -> Box:
+    """Return the box of a node in the next place of a level."""
+    box = Box(node, LEFT + used[level] * (WIDTH + GAP_X), MARGIN + level * (HEIGHT + GAP_Y))
+    used[level] += 1
     return box
 
 
-def _find_columns(drawing: Drawing, failures: set[str]) -> dict[str, int]:
-    """Return the column of each node: one more than the largest of the nodes before it, loops left out.
+def _find_levels(drawing: Drawing, failures: set[str]) -> dict[str, int]:
+    """Return the level of each node: one more than the largest of the nodes before it, loops left out.
 
-    A queue of failures gets the column in the middle of the stages that items fail in.
+    A queue of failures gets the level in the middle of the stages that items fail in.
     """
     after: dict[str, list[str]] = defaultdict(list)
     for edge in drawing.edges:
         if edge.end not in failures:
             after[edge.start].append(edge.end)
-    columns = dict.fromkeys((node.id for node in drawing.nodes), 0)
+    levels = dict.fromkeys((node.id for node in drawing.nodes), 0)
     targets = {edge.end for edge in drawing.edges}
     starts = [node.id for node in drawing.nodes if node.id not in targets] or [node.id for node in drawing.nodes[:1]]
     # A loop with its own stack, not recursion: graphs may have long chains.
@@ -140,25 +145,24 @@ def _find_columns(drawing: Drawing, failures: set[str]) -> dict[str, int]:
         id, way = stack.pop()
         steps += 1
         for following in after[id]:
-            if following not in way and columns[following] < len(way):
-                columns[following] = len(way)
+            if following not in way and levels[following] < len(way):
+                levels[following] = len(way)
                 stack.append((following, (*way, following)))
     for queue in failures:
-        columns[queue] = int(median(columns[edge.start] for edge in drawing.edges if edge.end == queue))
-    return columns
+        levels[queue] = int(median(levels[edge.start] for edge in drawing.edges if edge.end == queue))
+    return levels
 
 
-def _make_line(edge: Edge, start: Box, end: Box, height: int) -> Line:
+def _make_line(edge: Edge, start: Box, end: Box) -> Line:
     """Return the path from a box to another one."""
-    x1, y1 = start.x + WIDTH, start.y + HEIGHT // 2
-    x2, y2 = end.x, end.y + HEIGHT // 2
-    if edge.kind == "errors" and end.y > start.y:
+    if edge.kind == "errors" and end.x > start.x:
+        x1, y1, x2, y2 = start.x + WIDTH, start.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
+        bend = (x2 - x1) // 2
+        return Line(edge, f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}", x1 + 6, y1 - 20)
+    if end.y > start.y:
         x1, y1, x2, y2 = start.x + WIDTH // 2, start.y + HEIGHT, end.x + WIDTH // 2, end.y
         bend = (y2 - y1) // 2
-        return Line(edge, f"M{x1} {y1} C{x1} {y1 + bend} {x2} {y2 - bend} {x2} {y2}", (x1 + x2) // 2, (y1 + y2) // 2)
-    if x2 > x1:
-        bend = (x2 - x1) // 2
-        return Line(edge, f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}", (x1 + x2) // 2, (y1 + y2) // 2)
-    below = height - GAP_Y // 2
-    path = f"M{x1} {y1} C{x1 + GAP_X} {y1} {x1 + GAP_X} {below} {x1} {below} L{x2} {below} C{x2 - GAP_X} {below} "
-    return Line(edge, f"{path}{x2 - GAP_X} {y2} {x2} {y2}", (x1 + x2) // 2, below)
+        return Line(edge, f"M{x1} {y1} C{x1} {y1 + bend} {x2} {y2 - bend} {x2} {y2}", (x1 + x2) // 2 + 6, y1 + bend)
+    x1, y1, x2, y2 = start.x, start.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
+    side = (4 * LEFT // 5 - x1 - x2) // 6  # a curve with both handles here has its middle at a tenth of the left side
+    return Line(edge, f"M{x1} {y1} C{side} {y1} {side} {y2} {x2} {y2}", LEFT // 10 + 6, (y1 + y2) // 2)

@@ -1,4 +1,4 @@
-// Renews the numbers of a page when the server says that they have changed, and shows times in the reader's zone.
+// Renews the numbers of a page when the server says that they have changed; fits times and tables to the reader's place.
 "use strict";
 
 function showTimes(root) {
@@ -17,24 +17,21 @@ function showTimes(root) {
   }
 }
 
+// A narrow display shows the cells of a row one after the other, each with the name of its column.
+function nameCells(root) {
+  for (const table of root.querySelectorAll("table")) {
+    const names = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+    for (const cell of table.querySelectorAll("td")) cell.dataset.name = names[cell.cellIndex];
+    table.classList.add("named");
+  }
+}
+
+const main = document.getElementById("content");
+const live = document.getElementById("live");
+let state = "";
 let renewing = false;
 let missed = false;
 let waiting = 0;
-
-async function renew() {
-  // A page in the background costs nothing, and a slow answer is waited for.
-  if (renewing || document.hidden) {
-    missed = true;
-    return;
-  }
-  renewing = true;
-  missed = false;
-  try {
-    await load();
-  } finally {
-    renewing = false;
-  }
-}
 
 function isChanged(field) {
   if (field.type === "checkbox" || field.type === "radio") return field.checked !== field.defaultChecked;
@@ -43,11 +40,38 @@ function isChanged(field) {
   return field.selectedIndex !== Math.max(chosen, 0);
 }
 
-async function load() {
-  const main = document.getElementById("content");
-  // What the reader is just filling in or has selected must not go away.
+// What the reader is just filling in or has selected must not go away.
+function isHeld() {
   const touched = main.contains(document.activeElement) && document.activeElement !== main;
-  if (touched || [...main.querySelectorAll("input, textarea, select")].some(isChanged)) return;
+  return touched || [...main.querySelectorAll("input, textarea, select")].some(isChanged);
+}
+
+function showState() {
+  const still = "numbers stand still while you choose or write here";
+  if (state === "numbers are live" && isHeld()) live.textContent = missed ? `${still}; there are newer ones` : still;
+  else live.textContent = state;
+}
+
+async function renew() {
+  missed = true;
+  // A page in the background costs nothing, and a slow answer is waited for.
+  if (renewing || document.hidden || isHeld()) return showState();
+  renewing = true;
+  missed = false;
+  try {
+    await load();
+  } finally {
+    renewing = false;
+    catchUp();
+  }
+}
+
+function catchUp() {
+  if (missed && !document.hidden && !isHeld()) renew().catch(() => {});
+  else showState();
+}
+
+async function load() {
   const answer = await fetch(location.href, { headers: { Accept: "text/html", "X-Mongoq-Renewal": "yes" } });
   // Readers of one page share it: this one may have been made before the change.
   const again = Number(answer.headers.get("X-Mongoq-Again"));
@@ -57,28 +81,36 @@ async function load() {
   const read = new DOMParser().parseFromString(await answer.text(), "text/html");
   const renewed = read.getElementById("content");
   if (renewed === null) return;
-  showTimes(renewed);
+  // The reader may have begun meanwhile.
+  missed = isHeld();
+  if (missed) return;
+  fit(renewed);
   main.replaceChildren(...renewed.childNodes);
 }
 
-showTimes(document);
+function fit(root) {
+  showTimes(root);
+  nameCells(root);
+}
+
+fit(document);
 if (document.body.dataset.events) listen();
 
 function listen() {
-  const live = document.getElementById("live");
   const events = new EventSource(document.body.dataset.events);
   let closed = 0;
+  const tell = (text) => { state = text; showState(); };
   events.addEventListener("open", () => {
     clearTimeout(closed);
-    live.textContent = "numbers are live";
+    tell("numbers are live");
   });
   events.addEventListener("error", () => {
     // Each stream ends after some seconds, and the next one follows.
     clearTimeout(closed);
-    closed = setTimeout(() => { live.textContent = "no connection; trying again"; }, 3000);
+    closed = setTimeout(() => { tell("no connection; trying again"); }, 3000);
   });
   events.addEventListener("changed", () => { renew().catch(() => {}); });
-  document.addEventListener("visibilitychange", () => {
-    if (missed && !document.hidden) renew().catch(() => {});
-  });
+  // Between two fields the focus is on neither for a moment.
+  for (const name of ["input", "focusin", "focusout"]) main.addEventListener(name, () => { setTimeout(catchUp); });
+  document.addEventListener("visibilitychange", catchUp);
 }
