@@ -16,6 +16,7 @@ from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.coordination.limits import read_limits
 from mongoq.protocol.history import read, replay
+from mongoq.protocol.history.mistaken import log_no_history
 from mongoq.protocol.history.pages import Range, history_page, history_range
 from mongoq.protocol.history.read import Counts, Selection, blocked_by
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
@@ -168,6 +169,8 @@ class AsyncContents(AsyncRunner[QueueContext[M]]):
             page = await self._run(history_page, rest)
             for item in page.items:
                 yield item
+            if rest is wanted and page.rest is None and not page.items and wanted.state == "processed":
+                await self._run(log_no_history)
             rest = page.rest
 
     async def replay(

@@ -17,6 +17,7 @@ from mongoq.protocol import admin
 from mongoq.protocol.base import queue_settings
 from mongoq.protocol.coordination.limits import read_limits
 from mongoq.protocol.history import read, replay
+from mongoq.protocol.history.mistaken import log_no_history
 from mongoq.protocol.history.pages import Range, history_page, history_range
 from mongoq.protocol.history.read import Counts, Selection, blocked_by
 from mongoq.protocol.push.push import DEFAULT_REMEMBER
@@ -169,6 +170,8 @@ class Contents(Runner[QueueContext[M]]):
             page = self._run(history_page, rest)
             for item in page.items:
                 yield item
+            if rest is wanted and page.rest is None and not page.items and wanted.state == "processed":
+                self._run(log_no_history)
             rest = page.rest
 
     def replay(

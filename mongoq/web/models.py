@@ -95,6 +95,7 @@ class ItemList(Answer):
 
     items: list[ItemDocument]
     next: str | None = Field(description="Cursor of the next answer; null at the end of the list.")
+    note: str | None = Field(None, description="Why there are no processed items, and what keeps them from now on.")
 
 
 class LetterGroup(Answer):
@@ -243,6 +244,7 @@ class Sent(Changed):
     refused: int = 0
     refusals: list[Refusal] = Field([], description="The first items that could not go.")
     missing: list[str] = Field([], description="Ids that are not there.")
+    note: str | None = Field(None, description="Why there are no processed items, and what keeps them from now on.")
 
 
 class Refusal(Answer):

@@ -16,7 +16,7 @@ from mongoq.model.item import Item, id_key
 from mongoq.model.item_document import item_document
 from mongoq.pipeline.pipeline import Pipeline
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
-from mongoq.protocol.history.mistaken import refuse_unknown
+from mongoq.protocol.history.mistaken import explain_no_history, refuse_unknown
 from mongoq.protocol.history.pages import Range
 from mongoq.protocol.history.search import Slice, read_slice
 from mongoq.protocol.insight import find_blockers
@@ -73,7 +73,15 @@ class Services:
         part: Slice = await self.client.read(read_slice, read_cursor(cursor, wanted), handle=handle)
         items = handle._context.items(part.documents, handle._context.broker.clock.now())
         documents = await self._add_blockers(handle, items, [to_document(item) for item in items])
-        return {"items": documents, "next": make_cursor(part.rest)}
+        found: dict[str, Any] = {"items": documents, "next": make_cursor(part.rest)}
+        if wanted.state == "processed" and not (documents or found["next"] or cursor):
+            found |= await self.explain_no_history(handle)
+        return found
+
+    async def explain_no_history(self, handle: Any) -> dict[str, str]:
+        """Return a note on how to have a queue keep its processed items; nothing for one that does."""
+        text = await self.client.read(explain_no_history, handle=handle)
+        return {} if text is None else {"note": text}
 
     async def describe_item(self, item: Item[Any]) -> dict[str, Any]:
         """Return all of an item as a document; a blocked one names the items that it waits for."""

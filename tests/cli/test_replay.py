@@ -92,3 +92,19 @@ def test_an_unknown_queue_and_letters_are_errors(run: Run, orders: Queue) -> Non
     assert (result.exit_code, "'orders'" in result.stderr) == (1, True)
     result = run("replay", "orders.dead", "--yes")
     assert (result.exit_code, "holds dead letters" in result.stderr) == (2, True)
+
+
+def test_a_queue_without_history_says_how_to_keep_one(run: Run, broker: mongoq.Broker, orders: Queue) -> None:
+    raw = broker.queue("raw it's", lease=7)
+    raw.push(1)
+    raw.pop()
+    line = """mongoq configure 'raw it'"'"'s' --history 7d"""
+    for command in (["history", raw.name], ["replay", raw.name, "--yes"], ["replay", raw.name, "--dry-run"]):
+        result = run(*command)
+        assert (result.exit_code, "keeps no history" in result.stderr, line in result.stderr) == (0, True, True)
+    for command in (["history", orders.name], ["history", orders.name, "--since", "1s", "--where", '{"a": 1}']):
+        assert "keeps no history" not in run(*command).stderr
+    assert line in run("queues").stderr
+    assert run("queues", orders.name).stderr == ""
+    raw.configure(history="7d")
+    assert run("queues").stderr == ""

@@ -235,3 +235,22 @@ async def test_an_id_of_another_program_does_not_end_the_iteration(shell: Shell)
         shell.raw.insert_one({**envelope, "_id": id, "payload": id})
     await queue.commit_many(await queue.reserve_many(9))
     assert {item.payload async for item in queue.history(page=1)} == {0, 1, 2, 7, "seven"}
+
+
+async def test_a_queue_without_history_says_how_to_keep_one(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mongoq.history")
+    queue = shell.queue()
+    await queue.push(1)
+    await queue.pop()
+    assert await _read(queue) == []
+    assert (await queue.replay(dry_run=True)).found == 0
+    assert len(caplog.records) == 2
+    for record in caplog.records:
+        assert "keeps no history" in record.getMessage()
+        assert 'queue.configure(history="7d")' in record.getMessage()
+        assert vars(record)["mongoq_queue"] == queue.name
+    caplog.clear()
+    await queue.configure(history="7d")
+    assert await _read(queue) == []
+    assert await _read(queue, state=None) == []
+    assert caplog.records == []

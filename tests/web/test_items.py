@@ -14,7 +14,7 @@ import pytest
 from bson import Binary, ObjectId
 
 import mongoq
-from tests.web.conftest import Api, list_all
+from tests.web.conftest import Api, list_all, open_page, send_form
 
 
 def test_a_list_goes_on_at_its_cursor(each_api: Api, queue: mongoq.Queue[Any]) -> None:
@@ -266,3 +266,30 @@ def test_blocked_items_are_listed_with_what_blocks_them(each_api: Api, queue: mo
     assert (state["ready"], state["reserved"], state["blocked"]) == (1, 1, 6)
     assert each_api.post("/api/queues/drop", queue="orders", force=True, dry_run=True).json()["number"] == 8
     assert each_api.post("/api/items/purge", queue="orders", dry_run=True).json()["number"] == 7
+
+
+def test_a_queue_without_history_says_how_to_keep_one(
+    api: Api, broker: mongoq.Broker, queue: mongoq.Queue[Any]
+) -> None:
+    raw = broker.queue("raw", lease=7)
+    raw.push(1)
+    raw.pop()
+    line = "mongoq configure raw --history 7d"
+    for answer in (
+        api.get("/api/history", queue="raw"),
+        api.get("/api/history", queue="raw", where='{"a": 1}', since="1h"),
+        api.get("/api/items", queue="raw", state="processed"),
+        api.post("/api/history/replay", queue="raw"),
+        api.post("/api/history/replay", queue="raw", dry_run=True),
+    ):
+        assert (answer.status_code, line in answer.json()["note"]) == (200, True)
+    queue.push(1)
+    assert "note" not in api.get("/api/history", queue="orders").json()
+    for path, parameters in (
+        ("/queue", {"name": "raw", "state": "processed"}),
+        ("/queue", {"name": "raw", "state": "processed", "where": '{"a": 1}'}),
+        ("/", {}),
+    ):
+        assert line in open_page(api, path, **parameters)
+    asked = send_form(api, {"action": "replay_history", "queue": "raw"})
+    assert (asked.status_code, line in asked.text) == (200, True)

@@ -19,7 +19,7 @@ from mongoq.cli.base.output import Output
 from mongoq.cli.base.progress import Meter, explain_interruption
 from mongoq.model.clock import MILLISECOND
 from mongoq.model.copies import Replayed
-from mongoq.protocol.history.mistaken import is_known, refuse_unknown
+from mongoq.protocol.history.mistaken import explain_no_history, is_known, refuse_unknown
 from mongoq.protocol.history.pages import BoundedCount, history_range
 from mongoq.protocol.history.search import count_range
 from mongoq.sync import Broker, Queue
@@ -73,7 +73,7 @@ def replay(
         if not may_change(confirmation, output, change, counted):
             return
         if changes_nothing(confirmation, counted):
-            report(output, Replayed(), source=queue, target=to or queue, is_dry=False)
+            _report(output, Replayed(), handle, target=to or queue, is_dry=False)
             return
     so_far = Replayed()
 
@@ -90,7 +90,14 @@ def replay(
     with Meter() as meter, explain_interruption(output, explain):
         meter.show("reading the history …")
         done = handle.replay(**chosen, to=to, limit=limit, label=label, dry_run=confirmation.dry_run, progress=show)
-    report(output, done, source=queue, target=to or queue, is_dry=confirmation.dry_run)
+    _report(output, done, handle, target=to or queue, is_dry=confirmation.dry_run)
+
+
+def _report(output: Output, done: Replayed, handle: Queue[Any], *, target: str, is_dry: bool) -> None:
+    """Print the result; first, where nothing was found in a queue without history, how to have it keep one."""
+    if not done.found and (hint := handle._run(explain_no_history)) is not None:
+        output.note(hint)
+    report(output, done, source=handle.name, target=target, is_dry=is_dry)
 
 
 def _count(handle: Queue[Any], limit: int | None, *, ids: Any, since: Any, until: Any, where: Any) -> BoundedCount:

@@ -17,6 +17,7 @@ from mongoq.cli.inspect.item_row import item_row
 from mongoq.cli.inspect.items import OPTIONAL, PROCESSED_COLUMNS
 from mongoq.model.item import Item
 from mongoq.model.item_document import item_document
+from mongoq.protocol.history.mistaken import explain_no_history
 from mongoq.protocol.history.pages import Range, history_range
 from mongoq.protocol.history.search import Search
 from mongoq.protocol.insight import refuse_unknown
@@ -71,6 +72,8 @@ def history(
         broker._run(refuse_unknown, queue)
         filtered = any(option is not None for option in (since, until, where))
         output.line(f"queue {queue!r} has no processed items" + (" that match" if filtered else ""))
+        if (hint := broker._run_flow(explain_no_history(context))) is not None:
+            output.note(hint)
     elif shown == limit:
         output.note(f"these are the first {shown:,}, and there may be more: --limit 0 shows all, --since later ones")
 

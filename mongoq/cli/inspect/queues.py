@@ -59,6 +59,14 @@ def queues(names: tuple[str, ...], budget: int, broker: Broker, output: Output) 
     found = broker._run(read_queues, names or None, budget=budget)
     rows = [queue.to_document() if output.as_json else queue_row(queue) for queue in found]
     output.table(COLUMNS, rows, empty=no_queues(broker), right=RIGHT, optional=OPTIONAL)
+    # Dead queues have no dead queue: their items are not processed.
+    unrated = [
+        queue.name for queue, row in zip(found, rows, strict=True) if row.get("rate", "") is None and queue.dead_queue
+    ]
+    if unrated:
+        more = f", as {len(unrated) - 1:,} more" if unrated[1:] else ""
+        command = f"mongoq configure {shlex.quote(unrated[0])} --history 7d"
+        output.note(f"queue {unrated[0]!r} keeps no history{more}, and so has no rate; {command} turns both on")
 
 
 def no_queues(broker: Broker) -> str:

@@ -1,8 +1,10 @@
-"""Mistaken calls: detect a misspelt name of a queue, or a replay from the wrong one, and suggest the right one."""
+"""Mistaken calls: a misspelt name of a queue, a replay from the wrong one, a history that is not kept; what helps."""
 
 from __future__ import annotations
 
+import logging
 import re
+import shlex
 from collections.abc import Collection, Iterable
 from difflib import SequenceMatcher, get_close_matches
 from heapq import nlargest
@@ -12,6 +14,7 @@ from typing import Any
 from mongoq.errors import ArgumentInvalid, QueueUnknown
 from mongoq.model.arguments import DEAD_SUFFIX
 from mongoq.model.indexes import BEGINNING
+from mongoq.model.settings import from_stored, resolve_settings
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.queue_settings import CONTROL_PREFIX, COUNTERS_PREFIX
@@ -22,6 +25,13 @@ from mongoq.protocol.history.read import in_state, queues
 from mongoq.protocol.history.stats import MAX_CONTROL_DOCUMENTS
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
+logger = logging.getLogger("mongoq.history")
+
+NO_HISTORY = (
+    "queue {!r} keeps no history: processed items are deleted; mongoq configure {} --history 7d keeps them for a week "
+    'from now on, in Python queue.configure(history="7d")'
+)
+"""Text about a queue whose history was asked for."""
 MIN_SIMILARITY = 0.6
 """Part of two names, from 0 to 1, that must be equal before one counts as a misspelling of the other."""
 MAX_CANDIDATES = 100
@@ -48,6 +58,26 @@ def refuse_mistake(context: QueueContext[Any], *, letters: bool) -> Flow[None]:
         near = _nearest(name, names)
         if near:
             raise QueueUnknown(name, near, broker.namespace)
+
+
+def explain_no_history(context: QueueContext[Any]) -> Flow[str | None]:
+    """Return how to have a queue keep its processed items (``find``); ``None`` if it does."""
+    yield from ensure_broker_ready(context.broker, write=False)
+    control = yield from find_one(context.broker, {"_id": CONTROL_PREFIX + context.name}, {"settings": 1})
+    try:
+        stored = from_stored(context.name, (control or {}).get("settings", {}))
+    except ArgumentInvalid:  # the next call that needs the settings says so
+        return None
+    if resolve_settings(context.options, {**stored, **context.overriding}).history is not None:
+        return None
+    return NO_HISTORY.format(context.name, shlex.quote(context.name))
+
+
+def log_no_history(context: QueueContext[Any]) -> Flow[None]:
+    """Log why nothing was found, if the queue keeps no history (``find``)."""
+    text = yield from explain_no_history(context)
+    if text is not None:
+        logger.info("%s", text, extra={"mongoq_queue": context.name})
 
 
 def refuse_unknown(broker: BrokerContext, name: str) -> Flow[None]:

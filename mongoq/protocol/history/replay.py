@@ -23,7 +23,7 @@ from mongoq.protocol.base.find import find_few
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.flow import Flow, Wait
 from mongoq.protocol.history.copying import Copies, Task, Transform, copies_of, receive, send
-from mongoq.protocol.history.mistaken import refuse_mistake
+from mongoq.protocol.history.mistaken import log_no_history, refuse_mistake
 from mongoq.protocol.history.pages import Chosen, PageRequest, Range, history_range, read_page, request_page
 from mongoq.protocol.settle.move import Destination, destination
 from mongoq.protocol.state.context import QueueContext
@@ -92,6 +92,7 @@ def replay(
     result = yield from _copy_all(task, source, pace, room, progress or _ignore)
     if not result.found and checked_ids != []:
         yield from refuse_mistake(context, letters=False)
+        yield from log_no_history(context)
     return result
 
 

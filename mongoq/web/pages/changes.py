@@ -227,7 +227,8 @@ class _Changes:
         times = {} if form.ids else {"since": since, "until": until or now + MILLISECOND}
         bounds = [(name, time_text(value)) for name, value in times.items() if value is not None]
         question = f"Push {amount} of processed items to {target}?{before}{_rest(done)}"
-        return self._ask(request, form, question, "Push", "/queue", bounds=bounds)
+        notes = {} if counted or done.found else await self._services.explain_no_history(handle)
+        return self._ask(request, form, question, "Push", "/queue", bounds=bounds, details=list(notes.items()))
 
     def _ask(
         self,

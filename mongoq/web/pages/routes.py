@@ -104,9 +104,16 @@ class _Pages:
         queues = await self._readings.read()
         lines = {queue.name: draw_rates(self._readings.rates(queue.name)) for queue in queues}
         judged = sort_by_trouble(queues, errors=self._error_queues, is_failing=self._readings.is_failing)
+        unrated = [q.name for q, kind, _ in judged if kind == "queue" and not (q.keeps_history or lines[q.name].points)]
         introduces = VISITED not in request.cookies or "introduction" in request.query_params
         response = self._renderer.page(
-            request, "overview", queues=judged, lines=lines, introduces=introduces, since=self._readings.since
+            request,
+            "overview",
+            queues=judged,
+            lines=lines,
+            unrated=unrated,
+            introduces=introduces,
+            since=self._readings.since,
         )
         if VISITED not in request.cookies:
             path = root_of(request) or "/"
@@ -150,6 +157,7 @@ class _Pages:
             columns=COLUMNS.get(state, LIVE_COLUMNS),
             listed=page["items"],
             next=page["next"],
+            note=page.get("note"),
             where=request.query_params.get("where"),
             since=request.query_params.get("since"),
             until=request.query_params.get("until"),

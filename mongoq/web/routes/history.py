@@ -76,7 +76,8 @@ def make_router(services: Services) -> APIRouter:
         target = action.to or action.queue
         if not action.dry_run:
             audit.record(request, "replay", action.queue, done.pushed, to=target, **audit.show_filter(chosen))
-        return respond({**make_result(done, action.queue, target, is_dry=action.dry_run), **bound})
+        note = {} if done.found else await services.explain_no_history(handle)
+        return respond({**make_result(done, action.queue, target, is_dry=action.dry_run), **bound, **note})
 
     return router
 
