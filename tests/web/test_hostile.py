@@ -13,7 +13,7 @@ from bson import Binary, DatetimeMS, Decimal128, ObjectId, Regex
 from pymongo.errors import BulkWriteError
 
 import mongoq
-from tests.web.conftest import HTML, Api, bury, open_page, send_form
+from tests.web.conftest import HTML, Api, bury, open_page, read_form, send_form
 
 PAST = datetime(2026, 11, 1, tzinfo=UTC)
 FIELDS = ("error", "origin", "trail", "key", "priority", "attempts", "headers")
@@ -105,6 +105,26 @@ def test_names_of_queues_are_whole_in_addresses(api: Api, broker: mongoq.Broker)
         assert (done.status_code, "\n" in done.headers["location"]) == (303, False)
         assert open_page(api, done.headers["location"])
         assert queue.is_paused()
+
+
+def test_a_name_does_not_turn_the_question_around_it(api: Api, broker: mongoq.Broker) -> None:
+    name, shown = "orders\u2069\u202e!doog rof", "orders\\u2069\\u202e!doog rof"
+    letters = f"{name}.dead"
+    bury(broker.queue(name, max_retries=0), 1, 2)
+    broker.schedule(name, queue=name, every=3600)
+    forms: list[tuple[str, dict[str, Any]]] = [
+        ("/change", {"action": "pause", "queue": name}),
+        ("/change", {"action": "drop", "queue": letters, "reason": "no such city"}),
+        ("/change", {"action": "replay", "queue": letters, "reason": "no such city", "to": name}),
+        ("/change", {"action": "replay_history", "queue": name}),
+        ("/schedules/change", {"action": "remove", "schedule": name}),
+    ]
+    pages = [api.request("POST", path, data=fields, headers=HTML).text for path, fields in forms]
+    pages.append(send_form(api, read_form(pages[2])).text)
+    for page in pages:
+        texts = re.findall(r"<(?:h1|title|button|p><bdi)>([^<]*)<", page)
+        assert any(shown in text for text in texts), page
+        assert not any("\u202e" in text for text in texts)
 
 
 def test_the_path_of_a_mount_is_escaped(open_app: Callable[..., Api], broker: mongoq.Broker) -> None:

@@ -73,6 +73,11 @@ def show_text(value: Any) -> str:
     return _end(value) if isinstance(value, str) else show_long(value)
 
 
+def show_sentence(value: str) -> str:
+    """Return a sentence with codes in place of control characters: one in a name could turn the words after it."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in value)
+
+
 def _shorten(text: str) -> str:
     return text if len(text) <= SHORT_CHARACTERS else f"{text[: SHORT_CHARACTERS - 1]}…"
 
@@ -149,7 +154,9 @@ def make_environment() -> Environment:
     )
     filters = {"count": show_count, "duration": show_duration, "short": show_short, "long": show_long}
     filters |= {"rate": show_rate, "packed": json.dumps, "shell": shlex.quote, "cell": show_cell, "text": show_text}
-    environment.filters.update({**filters, "time": lambda at: "" if at is None else _show_time(at)})
+    environment.filters.update(
+        {**filters, "sentence": show_sentence, "time": lambda at: "" if at is None else _show_time(at)}
+    )
     environment.tests.update({"id": is_id, "list": lambda value: isinstance(value, list)})
     return environment
 
