@@ -68,7 +68,8 @@ def explain_no_history(context: QueueContext[Any]) -> Flow[str | None]:
         stored = from_stored(context.name, (control or {}).get("settings", {}))
     except ArgumentInvalid:  # the next call that needs the settings says so
         return None
-    if resolve_settings(context.options, {**stored, **context.overriding}).history is not None:
+    given = {**context.assumed, **context.state.given, **stored, **context.overriding}
+    if resolve_settings(context.name, given).history is not None:
         return None
     return NO_HISTORY.format(context.name, shlex.quote(context.name))
 
