@@ -212,7 +212,7 @@ class AsyncBatches(AsyncRunner[QueueContext[M]]):
         self, flow: Callable[..., Flow[T]], *args: Any, session: Any, reserved: Item[Any] | None = None, **options: Any
     ) -> T:
         """Run a flow in the transaction of a session, if any; ``reserved`` is the item that it settles."""
-        session = self._sessions.choose(session)
+        session = self._driver.sessions.choose(session)
         running = self._observed(flow)(self._context, *args, session=session, **options)
         if session is None:
             return await self._run_flow(running)

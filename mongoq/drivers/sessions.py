@@ -77,7 +77,9 @@ class Sessions:
 
     def choose(self, session: Any) -> Any:
         """Return the session of a call: the given one, or by default that of the block that the caller is in."""
-        return find_session(self._client) if session is KEEP else session
+        if session is not KEEP:
+            return session
+        return find_session(self._client) if _blocks.get() else None  # each push asks
 
     def start(self) -> Any:
         """Make a session."""
