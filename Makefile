@@ -9,8 +9,6 @@ JOBS ?= 4
 MUTANTS ?= 15
 # Minutes that `make campaigns` has; `make prove` runs all of them.
 MINUTES ?= 5
-# The first PySpark that has all that the format uses.
-OLDEST_SPARK ?= 4.2.0
 
 BIN := .venv/bin
 # Spark would otherwise start its workers with the first python3 on PATH.
@@ -26,7 +24,7 @@ is_foreign = $(filter-out $(CURDIR),$(shell cat $(1) 2>/dev/null || echo none))
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
-.PHONY: help setup demo dashboard test prove campaigns mutants sample spark-oldest bench lint types public-types docs build format unasync clean redo
+.PHONY: help setup demo dashboard test prove campaigns mutants sample bench lint types public-types docs build format unasync clean redo
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -63,11 +61,6 @@ campaigns: $(DEV) ## Run campaigns drawn by chance, for some minutes
 	@$(BIN)/python scripts/campaigns.py --jobs $(JOBS) --minutes $(MINUTES)
 
 sample: campaigns mutants ## Run campaigns and mutants drawn by chance, as every night
-
-spark-oldest: $(TEST) ## Run the tests of streams and writes with the oldest PySpark that will do
-	@test -d build/pyspark-$(OLDEST_SPARK) || $(BIN)/python -m pip install --quiet --target build/pyspark-$(OLDEST_SPARK) pyspark==$(OLDEST_SPARK)
-	@PYTHONPATH=$(CURDIR)/build/pyspark-$(OLDEST_SPARK) $(BIN)/python -m pytest -m "not long and not slow" \
-		tests/spark/test_call_order.py tests/spark/test_queue_stream.py tests/spark/test_write_stream.py tests/spark/test_replay.py
 
 mutants: $(TEST) ## Break the core in places drawn by chance, and list what no test notices
 	@$(BIN)/python scripts/mutants.py --jobs $(JOBS) --sample $(MUTANTS)

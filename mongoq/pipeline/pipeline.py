@@ -335,19 +335,19 @@ class Pipeline(Declarations):
             GraphInvalid: the pipeline has faults, a handler is a coroutine function, or cannot be sent to the
                 executors; all faults at once.
             ExecutorsUnready: an executor cannot work on the pipeline; the error names what is missing there.
-            SparkUnavailable: pyspark or pyarrow is not installed.
+            SparkUnavailable: pyspark or pyarrow is not installed, or is too old.
             FilterInvalid: the server refuses a ``where``.
             ArgumentInvalid: another argument is invalid; the error names it.
 
         And the errors of ``connect``.
         """
         # Imported here: pipelines without Spark must not need pyspark.
-        from mongoq.spark import check_packages
         from mongoq.spark.raw_options import Location
+        from mongoq.spark.versions import require
 
         self.check()
         check_signals(signals)
-        check_packages()  # raises SparkUnavailable, before anything of Spark is imported
+        require("running pipelines")  # raises SparkUnavailable, before anything of Spark is imported
         from mongoq.pipeline.on_spark.run import SparkRun
 
         return SparkRun(

@@ -23,8 +23,6 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from mongoq.spark.errors import (
@@ -35,6 +33,7 @@ from mongoq.spark.errors import (
     RowsLost,
     SparkUnavailable,
 )
+from mongoq.spark.versions import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,8 +55,6 @@ PYTHON = (
     "set the environment variable PYSPARK_PYTHON to a Python with mongoq-driver[spark] before the session is made "
     "(os.environ['PYSPARK_PYTHON'] = sys.executable for the one that runs this program), or activate its environment"
 )
-OLDEST_PYSPARK = (4, 2)
-"""Oldest PySpark version that has everything the format uses."""
 OLDEST_JAVA = 17
 """Oldest Java version that Spark 4 supports."""
 VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -80,7 +77,7 @@ def check() -> None:
     Raises:
         SparkUnavailable: something is missing or too old; the message has the remedy.
     """
-    check_packages()
+    require("running pipelines")
     java = java_version()
     remedy = f"install Java {OLDEST_JAVA} or later (apt-get install default-jre-headless), or set JAVA_HOME to one"
     if java is None:
@@ -110,10 +107,17 @@ def register(spark: SparkSession) -> None:
     Raises:
         SparkUnavailable: pyspark or pyarrow is not installed, or is too old.
     """
-    check_packages()
+    require('format("mongoq")')
+    from pyspark.errors import AnalysisException
+
     from mongoq.spark.source import MongoqDataSource
 
-    spark.dataSource.register(MongoqDataSource)
+    try:
+        spark.dataSource.register(MongoqDataSource)
+    except AnalysisException as error:
+        # Spark 4.0 keeps a format that it has found by itself; later versions replace it.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
     _activate(spark)
     regex = spark.conf.get(REDACTION) or ""
     # The setting of the user stays in force beside ours; a second call adds nothing.
@@ -126,27 +130,6 @@ def _activate(spark: Any) -> None:
     jvm = getattr(spark, "_jvm", None)
     if jvm is not None:
         spark._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
-
-
-def check_packages() -> None:
-    """Raise ``SparkUnavailable`` if PySpark or pyarrow is missing, or is too old."""
-    # find_spec does not import: the check is quick, and a broken package does not raise here.
-    for package in ("pyspark", "pyarrow"):
-        if find_spec(package) is None:
-            raise SparkUnavailable(package)
-    if installed := _version("pyspark"):
-        parts = installed.split(".")
-        if tuple(int(part) for part in parts[:2] if part.isdigit()) < OLDEST_PYSPARK:
-            oldest = ".".join(map(str, OLDEST_PYSPARK))
-            raise SparkUnavailable("pyspark", f"{installed} is too old, mongoq needs {oldest} or later")
-
-
-def _version(package: str) -> str | None:
-    """Return the version of an installed package; ``None`` for a package that is only on the search path."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def java_version() -> int | None:

@@ -20,7 +20,8 @@ class SparkUnavailable(MongoqError, ImportError):
     """A package or program that Spark needs is missing, or is too old.
 
     Attributes:
-        missing: name of the package or program: ``pyspark``, ``pyarrow``, ``Java``, or the Python that Spark runs.
+        missing: name of the package or program: ``pyspark``, ``pyarrow``, ``Java``, or the Python that Spark runs; or
+            the use of Spark that the installed PySpark is too old for, such as ``reading streams``.
         problem: what is wrong with it.
     """
 

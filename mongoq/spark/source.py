@@ -10,12 +10,14 @@ from pyspark.sql.types import StructType
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.stream.stream_options import HistoryStreamOptions, QueueStreamOptions
 from mongoq.spark.types.envelope_columns import default_schema
+from mongoq.spark.versions import require
 
 if TYPE_CHECKING:
     from mongoq.spark.read.reader import MongoqReader
     from mongoq.spark.stream.history_stream import HistoryStream
     from mongoq.spark.stream.queue_stream import QueueStreamReader
-    from mongoq.spark.write.writer import MongoqStreamWriter, MongoqWriter
+    from mongoq.spark.write.stream_writer import MongoqStreamWriter
+    from mongoq.spark.write.writer import MongoqWriter
 
 STREAM_ONLY = frozenset({"consumer", "maxitems", "lag", "lease"})
 """Options that only streams have: they show that Spark asks for the columns of a stream, which it does not say."""
@@ -43,7 +45,8 @@ the time when they are eligible counts |
     | `inferSchema` | `true`: without a schema, a column for each field that a sample of payloads has |
     | `sampleSize` | the items of that sample: 1 to 100,000; default: 1,000 |
     | `mode` | treatment of values that do not fit: `FAILFAST` (default), `PERMISSIVE`, `DROPMALFORMED` |
-    | `pushdown` | `true`: the server evaluates filters first; needs Spark's `spark.sql.python.filterPushdown.enabled` |
+    | `pushdown` | `true`: the server evaluates filters first; needs PySpark 4.1, and Spark's \
+`spark.sql.python.filterPushdown.enabled` |
     | `partitions` | the number of tasks that read, at most; default: one for each 125,000 items, up to 200 |
     | `missing` | result for an unknown queue: `fail` (default), or an `empty` table |
     | `readPreference` | `primary`, `primaryPreferred`, `secondary`, `secondaryPreferred` or `nearest`; default: the \
@@ -114,13 +117,19 @@ null for none. A table that has it and is written [enters it](spark-writing.md#i
 
     def reader(self, schema: StructType) -> MongoqReader:
         """Return the reader for these columns; checks options and columns."""
-        from mongoq.spark.read.reader import FilteringReader, MongoqReader
+        from mongoq.spark.read.reader import MongoqReader
 
         options = ReadOptions.parse(self.options)
-        return (FilteringReader if options.pushdown else MongoqReader)(options, schema)
+        if not options.pushdown:
+            return MongoqReader(options, schema)
+        require("the option pushdown")
+        from mongoq.spark.read.pushdown import FilteringReader
+
+        return FilteringReader(options, schema)
 
     def streamReader(self, schema: StructType) -> QueueStreamReader | HistoryStream:
         """Return the reader of a stream with these columns; checks options and columns."""
+        require("reading streams")
         from mongoq.spark.stream.history_stream import HistoryStream
         from mongoq.spark.stream.queue_stream import QueueStreamReader
 
@@ -144,7 +153,8 @@ null for none. A table that has it and is written [enters it](spark-writing.md#i
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> MongoqStreamWriter:
         """Return the stream sink for these columns (``WriteOptions``); checks options, columns and the server."""
+        require("writing streams")
+        from mongoq.spark.write.stream_writer import MongoqStreamWriter
         from mongoq.spark.write.write_options import WriteOptions
-        from mongoq.spark.write.writer import MongoqStreamWriter
 
         return MongoqStreamWriter(WriteOptions.parse(self.options, stream=True), schema, overwrite=overwrite)

@@ -157,12 +157,13 @@ def _describe_refusal(error: OperationFailure) -> Finding:
 
 def _check_spark() -> Finding:
     from mongoq import spark
+    from mongoq.spark.versions import pyspark_version
 
     try:
         spark.check()
     except spark.SparkUnavailable as error:
         return Finding.problem(str(error))
-    return Finding.fine(f"PySpark {spark._version('pyspark') or ''}, Java {spark.java_version()}")
+    return Finding.fine(f"PySpark {pyspark_version() or ''}, Java {spark.java_version()}")
 
 
 def _print(output: Output, finding: Finding) -> None:

@@ -42,6 +42,7 @@ from mongoq.protocol.coordination.heartbeats import workers_of
 from mongoq.protocol.history.stats import QueueStats, stats
 from mongoq.spark.errors import ExecutorError, ExecutorsUnready
 from mongoq.spark.raw_options import Location
+from mongoq.spark.versions import require
 from mongoq.worker.coordinator import Coordinator
 from mongoq.worker.sources import SourcePlan
 
@@ -336,13 +337,18 @@ def _check_session(spark: Any) -> None:
 
 
 def _check_frames(graph: Graph, spark: Any) -> None:
-    """Refuse frame stages on Spark Connect: their queries call back into this process, which its server cannot do."""
-    if any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__):
+    """Refuse frame stages on Spark Connect: their queries call back into this process, which its server cannot do.
+
+    Raises:
+        SparkUnavailable: PySpark is too old for them.
+    """
+    frames = [stage.name for stage in graph.own_stages if stage.frame is not None]
+    if frames:
+        require("running frame stages")
+    if frames and any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__):
         problem = "a frame stage needs a classic Spark session, and this one is of Spark Connect"
         hint = "run it where the driver is (spark-submit, or master(...)), and the other stages by stages="
-        faults = [f"stage {stage.name!r}: {problem}; {hint}" for stage in graph.own_stages if stage.frame is not None]
-        if faults:
-            raise GraphInvalid(graph.name, faults)
+        raise GraphInvalid(graph.name, [f"stage {name!r}: {problem}; {hint}" for name in frames])
 
 
 def _check_limits(graph: Graph) -> None:

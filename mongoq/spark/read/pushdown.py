@@ -3,6 +3,9 @@
 Spark evaluates every filter itself as well. So the server may return items that a filter excludes: all values that it
 does not compare as Spark does, for example values of another type than the column's. Such a value then fails, or
 becomes null, as it does without pushdown.
+
+``FilteringReader`` is the class that Spark calls. PySpark has filters since 4.1: only reads with the option
+``pushdown`` import this module.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pyspark.sql import datasource
 from pyspark.sql.types import DataType, StructType
 
 from mongoq.model.encoding.codec import codec_options
+from mongoq.spark.read.reader import Condition, MongoqReader, ServerFilter
 from mongoq.spark.read.views import beginning_with
 from mongoq.spark.types.column import path_in_payload
 from mongoq.spark.types.convert import is_json
@@ -35,9 +39,6 @@ MAX_PATTERN_LENGTH = 1_000
 """Characters of a text to search for in other texts, at most."""
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC, microsecond=999_000)
 BITS: dict[type[spark.DataType], int] = {spark.ByteType: 8, spark.ShortType: 16, spark.IntegerType: 32}
-
-
-Condition = dict[str, Any]
 
 
 class Unsuited(Exception):
@@ -333,19 +334,17 @@ MAX_CONDITION_BYTES = 1024 * 1024
 """Bytes of one condition, at most; a longer list is left to Spark."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFilter:
-    """Conditions for the server; all of them must hold.
+class FilteringReader(MongoqReader):
+    """Reader that passes the filters of the query to the server.
 
-    Attributes:
-        keys: conditions that the index of the view decides.
-        document_conditions: conditions that need the documents.
-        ids: True if a condition is on ids.
+    A separate class, because Spark refuses a reader with ``pushFilters``, with an error on the driver, unless its
+    setting ``spark.sql.python.filterPushdown.enabled`` is true.
     """
 
-    keys: tuple[Condition, ...] = ()
-    document_conditions: tuple[Condition, ...] = ()
-    ids: bool = False
+    def pushFilters(self, filters: list[datasource.Filter]) -> Iterable[datasource.Filter]:
+        """Store the filters, and return all of them to Spark: the server excludes fewer items than they do."""
+        self._pushed = push_down(filters, self._schema, self._options.view)
+        return filters
 
 
 def push_down(filters: Sequence[datasource.Filter], schema: StructType, view: str) -> ServerFilter:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from mongoq.spark.clients import TASK_TIMEOUT_SECONDS, scan_at
-from mongoq.spark.read.pushdown import Condition, ServerFilter, push_down
 from mongoq.spark.read.read_options import ReadOptions
 from mongoq.spark.read.schema import Columns
 from mongoq.spark.read.views import find_letters, refuse_unknown, view_of
@@ -30,6 +29,24 @@ RECORD_BATCH_ROWS = 10_000
 """Rows of a record batch, at most; it has 4 MB of BSON at most as well."""
 ID_INDEX = "_id_"
 FOREIGN = 8
+Condition = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFilter:
+    """Conditions for the server; all of them must hold.
+
+    Attributes:
+        keys: conditions that the index of the view decides.
+        document_conditions: conditions that need the documents.
+        ids: True if a condition is on ids.
+    """
+
+    keys: tuple[Condition, ...] = ()
+    document_conditions: tuple[Condition, ...] = ()
+    ids: bool = False
+
+
 EMPTY_FILTER = ServerFilter()
 
 
@@ -154,19 +171,6 @@ class MongoqReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the rows of one partition in record batches."""
         return read_partition(partition, self._schema)
-
-
-class FilteringReader(MongoqReader):
-    """Reader that passes the filters of the query to the server.
-
-    A separate class, because Spark refuses a reader with ``pushFilters``, with an error on the driver, unless its
-    setting ``spark.sql.python.filterPushdown.enabled`` is true.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Store the filters, and return all of them to Spark: the server excludes fewer items than they do."""
-        self._pushed = push_down(filters, self._schema, self._options.view)
-        return filters
 
 
 def read_partition(partition: InputPartition, schema: StructType) -> Iterator[RecordBatch]:
