@@ -230,7 +230,7 @@ def test_reading_alone_is_enough(auth_server: Any, store: Any, stream: Any) -> N
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"lag": "-1"}, "lag: '-1' is no duration"),
     ({"lag": "soon"}, "lag: 'soon' is no duration; write it as 90s, 5m"),
-    ({"lag": "1e300"}, "lag: cannot be longer than 36525 days"),
+    ({"lag": "999999999999"}, "lag: cannot be longer than 36525 days"),
     ({"maxItems": "0"}, "maxItems: a whole number from 1 up"),
     ({"queue": None, "prefix": "or"}, "prefix: a stream reads one queue"),
     ({"pushdown": "true"}, "pushdown: Spark hands filters to batch reads only"),
