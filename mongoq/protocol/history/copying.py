@@ -287,7 +287,7 @@ def find_originals(
     """
     yield from ensure_broker_ready(broker, write=False)
     wanted, found, now = list(set(copies.values())), {}, broker.clock.now()
-    fields = dict.fromkeys(("q", "key", "headers", "attempts"), 1)
+    fields: dict[str, int] = dict.fromkeys(("q", "key", "headers", "attempts"), 1)
     for start in range(0, len(wanted), ORIGINALS_TOGETHER):
         ids = wanted[start : start + ORIGINALS_TOGETHER]
         filter = {"_id": {"$in": ids}, "q": {"$type": "string"}, "payload": {"$exists": True}}

@@ -146,7 +146,7 @@ class AsyncItemRunner:
                         taken = await self.consumer.queue._run_flow(limiter.take_for(run, self.fail))
                     except Exception as error:
                         taken = self.coordinator.report_error("claim", error) or POLL_SECONDS
-                    if not isinstance(taken, float):
+                    if not isinstance(taken, int | float):
                         if not run.pops:
                             return [taken]
                         taken = POLL_SECONDS

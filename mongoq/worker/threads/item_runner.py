@@ -147,7 +147,7 @@ class ItemRunner:
                         taken = self.consumer.queue._run_flow(limiter.take_for(run, self.fail))
                     except Exception as error:
                         taken = self.coordinator.report_error("claim", error) or POLL_SECONDS
-                    if not isinstance(taken, float):
+                    if not isinstance(taken, int | float):
                         if not run.pops:
                             return [taken]
                         taken = POLL_SECONDS
