@@ -54,10 +54,10 @@ def test_the_environment_says_where_the_queues_are_if_no_option_does(
     store: Any, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def count(**options: Any) -> int:
-        reader = make(queue="orders", missing="empty", **options)
+        reader = make(queue="by-environment", missing="empty", **options)
         return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
 
-    store.add({"n": 1})
+    store.add({"n": 1}, queue="by-environment")
     database, collection = store.collection.database.name, store.collection.name
     for variable in ("MONGOQ_URI", "MONGOQ_DATABASE", "MONGOQ_COLLECTION"):
         monkeypatch.delenv(variable, raising=False)
