@@ -64,7 +64,10 @@ class AsyncReserved(AsyncRunner[QueueContext[M]]):
         tentative = self._sessions.take_tentative(reservation)
         if error is None:
             # Shielded below: a cancellation of the caller does not stop the settlement.
-            session = self._sessions.choose(KEEP)
+            try:
+                session = self._sessions.choose(KEEP)
+            except ArgumentInvalid:  # this task has outlived the block of the transaction: the item is settled alone
+                session = None
             commit = self._observed(group_commit.commit)(self._context, item, session=session)
             if session is not None:
                 commit = transaction.run_within(self._context, session, commit, item)

@@ -348,6 +348,26 @@ async def test_a_block_that_ends_before_its_calls_commits_nothing(uri: str, data
         assert (await broker.queue("a").size(), await broker.queue("b").size()) == (0, 0)
 
 
+async def test_a_reserved_block_that_outlives_the_transaction_around_it_settles_its_item(
+    uri: str, database: str
+) -> None:
+    async with opened("aio", uri) as client, mongoq.AsyncBroker(client[database]["mongoq"]) as broker:
+        queue, has_ended, is_held = broker.queue("orders"), asyncio.Event(), asyncio.Event()
+        await queue.push(1)
+
+        async def work() -> None:
+            async with queue.reserved():
+                is_held.set()
+                await has_ended.wait()
+
+        async with broker.transaction():
+            task = asyncio.create_task(work())
+            await is_held.wait()
+        has_ended.set()
+        await task
+        assert (await queue.counts()).total == 0
+
+
 async def test_a_block_may_end_in_another_task_than_it_began_in(uri: str, database: str) -> None:
     async with mongoq.connect_async(uri, database=database) as broker:
         block = broker.transaction()
