@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from mongoq.cli.base.confirmation import Confirmation
@@ -17,6 +17,9 @@ COUNT_LIMIT = 1_000_000
 ROUGH_LIMIT = 10_000
 """Items that a command examines, at most, to say how many items a change concerns that changes none of them."""
 NOTHING = BoundedCount()
+
+CLOCK_MARGIN = timedelta(seconds=0.25)
+"""What two processes may differ in the server's time: what came so shortly before a question stays."""
 
 
 def count_items(
@@ -41,7 +44,14 @@ def time_of_count(confirmation: Confirmation, broker: Broker) -> datetime | None
     if confirmation.yes:
         return None
     broker._run(ensure_broker_ready, write=False)  # reads the server's clock
-    return broker._context.clock.now()
+    return broker._context.clock.now() - CLOCK_MARGIN
+
+
+def agreed_limit(limit: int | None, until: datetime | None, counted: BoundedCount) -> int | None:
+    """Return the limit of a change to which a person has agreed: no more than was counted, whatever the clocks say."""
+    if until is None or not counted.exact:
+        return limit
+    return counted.number if limit is None else min(limit, counted.number)
 
 
 def may_change(confirmation: Confirmation, output: Output, change: str, counted: BoundedCount) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change, time_of_count
+from mongoq.cli.base.amounts import agreed_limit, amount, changes_nothing, count_items, may_change, time_of_count
 from mongoq.cli.base.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
@@ -311,7 +311,8 @@ def _send(
     if changes_nothing(confirmation, counted):
         done = chosen.explain_nothing(letters)
     else:
-        done = _replay(letters, chosen, output, to=to, until=until)
+        limit = agreed_limit(chosen.limit, until, counted)
+        done = _replay(letters, chosen.select(letters, until), output, to=to, limit=limit)
     _report(output, letters.name, done, where)
 
 
@@ -330,7 +331,7 @@ def _describe_releases(letters: DeadQueue, chosen: LetterOptions) -> str:
 
 
 def _replay(
-    letters: DeadQueue, chosen: LetterOptions, output: Output, *, to: str | None, until: datetime | None
+    letters: DeadQueue, selected: dead_letters.Selection, output: Output, *, to: str | None, limit: int | None
 ) -> Replayed:
     """Send letters, and say after Ctrl-C how many were sent."""
     so_far = Replayed()
@@ -345,8 +346,7 @@ def _replay(
         return f"{sent}; the others are still in {letters.name}"
 
     with Meter() as meter, explain_interruption(output, explain):
-        selected = chosen.select(letters, until)
-        return letters._run(dead_letters.revive, selected, to=to, hop=None, limit=chosen.limit, progress=show)
+        return letters._run(dead_letters.revive, selected, to=to, hop=None, limit=limit, progress=show)
 
 
 def _report(output: Output, name: str, done: Replayed, where: str) -> None:
@@ -376,7 +376,7 @@ def drop(*, queue: str, chosen: LetterOptions, confirmation: Confirmation, broke
         return
     with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
         nothing = changes_nothing(confirmation, counted)
-        options = {**chosen.filters, "limit": chosen.limit, "until": until}
+        options = {**chosen.filters, "limit": agreed_limit(chosen.limit, until, counted), "until": until}
         deleted = 0 if nothing else letters._run(purge, None, **options)
     if output.as_json:
         output.document({"queue": letters.name, "deleted": deleted})

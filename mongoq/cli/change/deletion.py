@@ -8,7 +8,7 @@ from typing import Any, get_args
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change, time_of_count
+from mongoq.cli.base.amounts import agreed_limit, amount, changes_nothing, count_items, may_change, time_of_count
 from mongoq.cli.base.arguments import COUNT, FILTER, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import with_broker
@@ -56,6 +56,7 @@ def purge(
         return
     with output.progress("deleting …"), explain_interruption(output, lambda: DELETION_INTERRUPTED):
         nothing = changes_nothing(confirmation, counted)
+        limit = agreed_limit(limit, until, counted)
         deleted = 0 if nothing else handle._run(admin.purge, state, where=where, limit=limit, until=until)
     if output.as_json:
         output.document({"queue": queue, "state": state, "deleted": deleted})

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import amount, changes_nothing, count_items, may_change, time_of_count
+from mongoq.cli.base.amounts import agreed_limit, amount, changes_nothing, count_items, may_change, time_of_count
 from mongoq.cli.base.arguments import COUNT, FILTER, MOMENT, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import new_queue_text, with_broker
@@ -75,6 +75,8 @@ def replay(
         if changes_nothing(confirmation, counted):
             _report(output, Replayed(), handle, target=to or queue, is_dry=False)
             return
+        if chosen["until"] is not until:
+            limit = agreed_limit(limit, chosen["until"], counted)
     so_far = Replayed()
 
     def show(far: Replayed) -> None:
