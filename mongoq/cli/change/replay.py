@@ -9,7 +9,15 @@ from typing import Any
 import click
 from bson import ObjectId
 
-from mongoq.cli.base.amounts import agreed_limit, amount, changes_nothing, count_items, may_change, time_of_count
+from mongoq.cli.base.amounts import (
+    CLOCK_MARGIN,
+    agreed_limit,
+    amount,
+    changes_nothing,
+    count_items,
+    may_change,
+    time_of_count,
+)
 from mongoq.cli.base.arguments import COUNT, FILTER, MOMENT, OBJECT_ID, QUEUE
 from mongoq.cli.base.confirmation import Confirmation, with_confirmation
 from mongoq.cli.base.connection import new_queue_text, with_broker
@@ -67,7 +75,8 @@ def replay(
     where_to = target_text(broker, to or queue)
     if not confirmation.dry_run:
         if until is None and not ids and (counted_at := time_of_count(confirmation, broker)) is not None:
-            chosen["until"] = counted_at + MILLISECOND
+            # What was done a moment ago is in it: the limit keeps out what comes later.
+            chosen["until"] = counted_at + CLOCK_MARGIN + MILLISECOND
         counted = _count(handle, limit, **chosen)
         change = f"push copies of {amount(counted)} of {queue} {where_to}"
         if not may_change(confirmation, output, change, counted):
