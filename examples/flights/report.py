@@ -22,7 +22,8 @@ COLUMNS = (
     f"_trail {TRAIL}"
 )
 LETTERS = (
-    "_origin struct<queue: string, id: string, reason: string, attempts: int, key: string, at: timestamp>, "
+    "_origin struct<queue: string, id: string, reason: string, attempts: int, key: string, at: timestamp, "
+    "stage: string, delivery: string>, "
     f"_trail {TRAIL}"
 )
 NEW_YORK = "America/New_York"
