@@ -566,7 +566,7 @@ def find_stuck(broker: BrokerContext) -> Flow[dict[str, BoundedCount]]:
     for name in (yield from _find_ordered(broker)):
         miscounted, after = yield from find_miscounted(broker, name)
         uncounted, after_sequence = yield from find_uncounted(broker, name)
-        stuck[name] = BoundedCount(len({*miscounted, *uncounted}), after is after_sequence is None)
+        stuck[name] = BoundedCount(len({*miscounted, *uncounted}), after is None and after_sequence is None)
     return stuck
 
 

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterable
 
 import mongoq
+from tests.integration.commands import listened_to
 
 
 def use_and_drop(broker: mongoq.Broker, names: Iterable[str]) -> None:
@@ -37,3 +38,20 @@ def test_two_handles_of_a_queue_agree_after_many_other_names(broker: mongoq.Brok
     assert broker.queue("kept").is_paused()
     broker.queue("kept").push(1)
     assert first.pop() is None
+
+
+def test_options_of_a_forgotten_handle_hold_after_many_other_names(
+    uri: str, database: str, broker: mongoq.Broker
+) -> None:
+    with listened_to(uri, database) as (forgetful, commands):
+        forgetful.queue("strict", max_retries=2)
+        for number in range(1_100):
+            forgetful.queue(f"other-{number}")
+        written = forgetful.queue("written")
+        written.push(1)
+        commands.sent.clear()
+        written.push(2)
+        assert commands.names() == ["insert"]
+    strict = broker.queue("strict")
+    assert strict.pop() is None
+    assert strict.settings.max_retries == 2

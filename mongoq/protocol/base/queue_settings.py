@@ -70,7 +70,7 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None
     yield from ensure_broker_ready(context.broker, write=True)
     if not is_used:
         yield from mark_used(context.broker, [context.name])
-    if others := context.broker.unsaved - {context.name}:
+    if others := context.broker.unsaved.keys() - {context.name}:
         yield from _save_others(context.broker, others)
     if is_stale and saved and context.broker.batchers is not None:
         batcher = context.broker.batchers.batcher(("settings", context.name), _adopt_for_callers)
@@ -95,7 +95,7 @@ def _save_others(broker: BrokerContext, queues: Set[str]) -> Flow[None]:
         try:
             yield from _adopt(QueueContext(broker, QueueOptions(name, {}), broker.untyped))
         except CollectionUnsuitable:  # operations of that queue raise it
-            broker.unsaved.discard(name)
+            broker.unsaved.pop(name, None)
 
 
 def _adopt_for_callers(contexts: list[QueueContext[Any]]) -> Flow[list[None]]:
@@ -125,7 +125,7 @@ def _adopt(context: QueueContext[Any]) -> Flow[None]:
         context.saved = True
     if given is state.given and given:
         state.saved_at = asked_at
-        context.broker.unsaved.discard(context.name)
+        context.broker.unsaved.pop(context.name, None)
 
 
 def _read(context: QueueContext[Any]) -> Flow[Mapping[str, Any] | None]:

@@ -263,8 +263,8 @@ def _pop_command(
     if not joined:
         refused += ({"$ne": [{"$type": field}, "missing"]} for field in ("$place", "$origin.place"))
     if refused:
-        # True, or an error; a filter that is false would pass over the head and take a later item. It costs nothing
-        # that can be measured: 1.21 ms for a pop with it, 1.22 ms without (MongoDB 6.0.5).
+        # True, or an error; a filter that is false would pass over the head and take a later item. It costs
+        # about a tenth: 0.99 ms for a pop with it, 0.89 ms without (MongoDB 6.0.5).
         filter = {**filter, "$expr": {"$divide": [1, {"$cond": [{"$or": refused}, 0, 1]}]}}
     arguments: dict[str, Any] = {"filter": filter, "sort": CLAIM_ORDER}
     if history is not None:

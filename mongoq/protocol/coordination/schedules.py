@@ -222,7 +222,7 @@ def _report_lost(broker: BrokerContext, own: Sequence[LocalSchedule], documents:
         if broker.schedules.get(definition.name) is not local:
             continue  # this process has removed or changed it itself, meanwhile
         if document is None and definition.timetable.after(broker.clock.now()) is None:
-            del broker.schedules[definition.name]
+            broker.schedules.pop(definition.name, None)
             continue
         if document is None:
             words = "was removed; this process has it in its code, and makes it anew only when it starts again"

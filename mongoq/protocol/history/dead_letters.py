@@ -119,7 +119,7 @@ def selection(
         raise ArgumentInvalid("ids", IDS_ALONE)
     if ids is None:
         wanted = history_range(context, since=None, until=None, where=where, state=None, page=LETTERS_PER_PAGE)
-        wanted = wanted if until is None else wanted.without_later(until, context.broker.clock.now())
+        wanted = wanted.without_later(until, context.broker.clock.now())
         if context.letters_of is not None:
             wanted = wanted.narrow(died_in(context.letters_of))
         return wanted.narrow(failure) if failure else wanted
@@ -233,7 +233,7 @@ def group_letters(
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleasedSequence:
     """A sequence that goes on when the letters that hold it are gone.
 
     Attributes:
@@ -249,7 +249,7 @@ class Release:
     first: Any
 
 
-def find_releases(context: QueueContext[Any], chosen: Selection) -> Flow[tuple[list[Release], int]]:
+def find_releases(context: QueueContext[Any], chosen: Selection) -> Flow[tuple[list[ReleasedSequence], int]]:
     """Find sequences that go on without the selected letters, and return how many more may do so.
 
     They are among the first 1,000 held sequences (two ``find``, and two commands for each of the first
@@ -275,7 +275,7 @@ def find_releases(context: QueueContext[Any], chosen: Selection) -> Flow[tuple[l
             limit = MAX_WAITING + 1
             number: int = yield from Command("count_documents", {"filter": waiting, "limit": limit})
             items = BoundedCount(number, exact=number < limit)
-            releases.append(Release(control["queue"], control["sequence"], items, first[0]["_id"]))
+            releases.append(ReleasedSequence(control["queue"], control["sequence"], items, first[0]["_id"]))
     return releases, max(0, len(ended) - MAX_RELEASES)
 
 

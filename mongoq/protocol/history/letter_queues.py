@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -52,10 +53,12 @@ def count_letters_by_queue(
     group = {"$group": {"_id": {"q": "$q", "died": "$origin.queue"}, "n": {"$sum": 1}}}
     counts: dict[Any, dict[str, BoundedCount]] = {}
     groups = yield from _read(broker, names, limit + 1, group)
+    totals: Counter[str] = Counter()
+    for each in groups:
+        totals[each["_id"]["q"]] += each["n"]
     for each in groups:
         queue, died = each["_id"]["q"], each["_id"].get("died")
-        is_all = sum(other["n"] for other in groups if other["_id"]["q"] == queue) <= limit
-        counts.setdefault(died, {})[queue] = BoundedCount(each["n"], is_all)
+        counts.setdefault(died, {})[queue] = BoundedCount(each["n"], totals[queue] <= limit)
     return counts
 
 

@@ -142,9 +142,9 @@ def _refuse_other_dead_queue(broker: BrokerContext, name: str, dead: dict[str, s
     else:
         there = name if name in dead.values() else dead.get(name, name + DEAD_SUFFIX)
     holds = there != name and (yield from _holds(broker, there, None))
-    for queue in [there] if holds else (yield from find_letters_of(broker, owner)):
-        problem = f"{name!r} holds no dead letters: those of {owner!r} are in {queue!r}"
-        raise ArgumentInvalid("replay", f"{problem}; send them back with broker.dead_queue({queue!r}).replay()")
+    if found := [there] if holds else (yield from find_letters_of(broker, owner)):
+        problem = f"{name!r} holds no dead letters: those of {owner!r} are in {found[0]!r}"
+        raise ArgumentInvalid("replay", f"{problem}; send them back with broker.dead_queue({found[0]!r}).replay()")
 
 
 def _call(name: str) -> str:

@@ -87,12 +87,15 @@ class Range:
         """Return the range of the items that match a filter of envelopes as well."""
         return replace(self, where={"$and": [self.where, filter]} if self.where else filter)
 
-    def without_later(self, time: datetime, now: datetime) -> Range:
+    def without_later(self, time: datetime | None, now: datetime) -> Range:
         """Return the range without items that came after a time; ``now`` is the end of what can have come.
 
         An item that became due or died since then is left out by its date. One that is due at another time has only its
-        id, which says the second of its push; an id that a caller has drawn by chance lies in no such window.
+        id, which says the second of its push; an id that a caller has drawn by chance lies in no such window. Without a
+        time, nothing is left out.
         """
+        if time is None:
+            return self
         # The clocks of pushers may be ahead by an hour.
         ids = {"$gte": _first_id(time.timestamp() + 1), "$lte": _first_id(now.timestamp() + 3600)}
         # An item with a place in a sequence may be due since a moment ago because the one before it was deleted.

@@ -442,9 +442,9 @@ def push_each(
     if sequences:
         yield from ensure_possible(context.broker)
     yield from ensure_ready_to_push(context)
-    if sequences and context.broker.topics.bound.get(context.name):
-        raise ArgumentInvalid("sequence", topic_problem(context.name))
     bound = context.broker.topics.bound.get(context.name)
+    if sequences and bound:
+        raise ArgumentInvalid("sequence", topic_problem(context.name))
     envelopes = _Envelopes(context, options, remember, None if bound else originals)
     keyed = (
         [push for push in pushes if options[push[2]].key is not None]

@@ -42,7 +42,17 @@ M = TypeVar("M")
 HISTORY_FIELDS = ("processed", "expires", "settled")
 """Fields of history and stubs that no live item has."""
 STUB_DROPPED_FIELDS = (
-    *("payload", "headers", "key", "error", "origin", "replayed", "by", "batch", "hops", "trail", "throttled"),
+    "payload",
+    "headers",
+    "key",
+    "error",
+    "origin",
+    "replayed",
+    "by",
+    "batch",
+    "hops",
+    "trail",
+    "throttled",
 )
 NO_PATCH: Patch = {}
 

@@ -186,7 +186,8 @@ class BrokerContext:
         untyped: the codec of queues without a model.
         registry: the wait queues of this process.
         unsettled: the reservations of ``reserved()`` blocks that the blocks settle at their end.
-        unsaved: the queues whose ``given`` options were not stored yet; the next write of any handle stores them.
+        unsaved: the states, by queue, whose ``given`` options were not stored yet; the next write of any handle stores
+            them, even when no handle of the queue is left.
         received: the queues into which this process has pushed or moved items since it last wrote counters.
         look_at: from when on, on the monotonic clock, a write of counters also checks which queues are empty.
         sweep_at: from when on, on the monotonic clock, this process looks for idle queues (``protocol.admin``).
@@ -213,7 +214,7 @@ class BrokerContext:
     counters: Counters = field(default_factory=Counters)
     stats: tuple[float, Mapping[str, Any]] | None = None
     settings_from: SettingsFrom = "stored"
-    unsaved: set[str] = field(default_factory=set)
+    unsaved: dict[str, QueueState] = field(default_factory=dict)
     received: set[str] = field(default_factory=set)
     look_at: float = float("-inf")
     sweep_at: float = field(default_factory=lambda: time.monotonic() + uniform(0.1, 1.0) * FIRST_SWEEP_SECONDS)
@@ -329,7 +330,7 @@ class QueueContext(Generic[M]):
         self.saved = not given
         if not given.items() <= state.given.items():
             state.given, state.saved_at = {**state.given, **given}, -math.inf
-            self.broker.unsaved.add(self.name)
+            self.broker.unsaved[self.name] = state
         self.settings_from = self.settings_from or self.broker.settings_from
 
     @property

@@ -193,7 +193,7 @@ class _Changes:
         if counted == BoundedCount():
             return self._renderer.message(request, "Nothing to change", f"No letter of {letters.name} is like that.")
         details = [(name, value) for name, value in (("reason", form.reason), ("error", form.error)) if value]
-        releases: tuple[list[dead_letters.Release], int] = ([], 0)
+        releases: tuple[list[dead_letters.ReleasedSequence], int] = ([], 0)
         if form.action == "drop" or form.to:
             releases = await self._client.read(dead_letters.find_releases, selected, handle=letters)
         where = f"to {form.to}" if form.to else "back to their queues"
