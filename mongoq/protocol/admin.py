@@ -89,7 +89,7 @@ def purge(
     wanted = history_range(context, since=None, until=None, where=where, state=live_state, page=MAX_DELETED_ITEMS)
     if failure:
         wanted = wanted.narrow(failure)
-    wanted = wanted.without_later(until, context.broker.clock.now())
+    wanted = wanted.without_later(until, context.broker.clock)
     groups = _groups(ids, is_filtered=bool(failure) or (where, until) != (None, None))
     yield from ensure_ready(context)
     try:
@@ -139,7 +139,7 @@ def count_purge(
 ) -> Flow[BoundedCount]:
     """Count the items that a purge would delete, among the first ``limit`` items of the state."""
     wanted = history_range(context, since=None, until=None, where=where, state=state, page=MAX_DELETED_ITEMS)
-    wanted = wanted.without_later(until, context.broker.clock.now())
+    wanted = wanted.without_later(until, context.broker.clock)
     counter = count_free if state is None else count_range
     return (yield from counter(context, wanted, limit=limit, progress=progress))
 

@@ -119,7 +119,7 @@ def selection(
         raise ArgumentInvalid("ids", IDS_ALONE)
     if ids is None:
         wanted = history_range(context, since=None, until=None, where=where, state=None, page=LETTERS_PER_PAGE)
-        wanted = wanted.without_later(until, context.broker.clock.now())
+        wanted = wanted.without_later(until, context.broker.clock)
         if context.letters_of is not None:
             wanted = wanted.narrow(died_in(context.letters_of))
         return wanted.narrow(failure) if failure else wanted

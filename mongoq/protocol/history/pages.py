@@ -19,6 +19,7 @@ from bson.errors import InvalidBSON
 
 from mongoq.errors import ArgumentInvalid, FilterInvalid
 from mongoq.model.arguments import count, moment
+from mongoq.model.clock import Clock
 from mongoq.model.encoding.codec import Encoding
 from mongoq.model.filters import where_filter
 from mongoq.model.indexes import BEGINNING, CLAIM, HISTORY, SEQUENCE, SEQUENCE_ORDER, Index
@@ -87,8 +88,8 @@ class Range:
         """Return the range of the items that match a filter of envelopes as well."""
         return replace(self, where={"$and": [self.where, filter]} if self.where else filter)
 
-    def without_later(self, time: datetime | None, now: datetime) -> Range:
-        """Return the range without items that came after a time; ``now`` is the end of what can have come.
+    def without_later(self, time: datetime | None, clock: Clock) -> Range:
+        """Return the range without items that came after a time, and until now.
 
         An item that became due or died since then is left out by its date. One that is due at another time has only its
         id, which says the second of its push; an id that a caller has drawn by chance lies in no such window. Without a
@@ -96,6 +97,7 @@ class Range:
         """
         if time is None:
             return self
+        now = clock.now()
         # The clocks of pushers may be ahead by an hour.
         ids = {"$gte": _first_id(time.timestamp() + 1), "$lte": _first_id(now.timestamp() + 3600)}
         # An item with a place in a sequence may be due since a moment ago because the one before it was deleted.
