@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal, TypedDict, get_args
 
 from mongoq.errors import ArgumentInvalid
@@ -101,6 +102,7 @@ class Consumer:
         settle_group: consumers whose items are settled together with this one's; ``None`` without others.
         rate_key: bucket of each item under the rate of the queue; ``None`` for one bucket of all.
         has_hooks: False if no hook is to be entered, since the handler does nothing: a side of a join.
+        handler_name: module and qualified name of the handler that was registered, without hooks.
     """
 
     queue: Any
@@ -126,6 +128,7 @@ class Consumer:
     settle_group: SettleGroup | None = None
     has_hooks: bool = True
     rate_key: RateKey | None = None
+    handler_name: str = ""
 
     @property
     def name(self) -> str:
@@ -202,6 +205,7 @@ def consumer(
         on_timeout=on_timeout,
         prefetch_bytes=None if prefetch_bytes is None else count(prefetch_bytes, "prefetch_bytes"),
         rate_key=check_rate_key(rate_key),
+        handler_name=_full_name(handler),
     )
 
 
@@ -294,6 +298,14 @@ def takes_job(handler: Callable[..., Any], number: int, *, expected: str) -> boo
         raise ArgumentInvalid("handler", expected)
     # An optional further argument is the job only if its name is job.
     return required == number + 1 or (len(by_place) > number and by_place[number].name == "job")
+
+
+def _full_name(handler: Any) -> str:
+    while isinstance(handler, partial):
+        handler = handler.func
+    named = handler if getattr(handler, "__qualname__", None) else type(handler)
+    module = getattr(named, "__module__", None) or "builtins"  # str.upper has none
+    return f"{module}.{named.__qualname__}"
 
 
 def _name(handler: Any) -> str:

@@ -25,7 +25,7 @@ logger = logging.getLogger("mongoq.worker")
 
 POLL_SECONDS = 1.0
 """Seconds after which a loop checks its state again, even without a wake-up."""
-MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 5.0
+MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 1.0
 """Seconds of rest after a server error, at first and at most."""
 MAX_EXCLUSIVE_SECONDS = 10.0
 """Seconds for which one consumer may keep the others paused."""

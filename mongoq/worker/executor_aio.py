@@ -120,6 +120,7 @@ class AioExecutor:
 
     Attributes:
         context: context in which the worker was started; each call runs in a copy.
+        loop: event loop of the worker.
     """
 
     asynchronous = True
@@ -130,7 +131,7 @@ class AioExecutor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._runners: set[asyncio.Task[None]] = set()
         self._threads = DaemonThreads()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.context = RunContext.current()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str, *, calls_handlers: bool = False) -> None:
@@ -162,11 +163,11 @@ class AioExecutor:
 
     def set_event(self, event: WakeEvent) -> None:
         """Set a wake event from any thread."""
-        self._loop.call_soon_threadsafe(event.set)
+        self.loop.call_soon_threadsafe(event.set)
 
     def signals(self, stop: Callable[[], None], *, wanted: bool) -> AbstractContextManager[None]:
         """Call ``stop`` on SIGTERM and SIGINT for the length of a block; only on the main thread."""
-        return stop_on_signals(lambda: self._loop.call_soon_threadsafe(stop), signals=wanted)
+        return stop_on_signals(lambda: self.loop.call_soon_threadsafe(stop), signals=wanted)
 
     def cancel(self, run: HandlerCall) -> None:
         """Cancel the call of a coroutine function; a plain function in a thread cannot be cancelled."""
@@ -224,8 +225,8 @@ class AioExecutor:
         cancelled: asyncio.CancelledError | None = None
         # Tasks that are cancelled after their time get one more second to clean up.
         for patience in (seconds, 1.0):
-            deadline = self._loop.time() + patience
-            while self._tasks and (seconds_left := deadline - self._loop.time()) > 0:
+            deadline = self.loop.time() + patience
+            while self._tasks and (seconds_left := deadline - self.loop.time()) > 0:
                 try:
                     await asyncio.wait(self._tasks, timeout=seconds_left)
                 except asyncio.CancelledError as error:

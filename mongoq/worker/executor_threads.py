@@ -21,9 +21,11 @@ class ThreadExecutor:
 
     Attributes:
         context: context in which the worker was started; each call runs in a copy.
+        loop: ``None``: there is no event loop.
     """
 
     asynchronous = False
+    loop = None
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure

@@ -1,11 +1,16 @@
-"""Time limit of a consumer: a watchdog logs overdue calls with their stacks, and the worker may give them up."""
+"""Time limit of a consumer: a watchdog logs overdue calls with their stacks, and the worker may give them up.
+
+The watchdog also logs handlers that block the event loop, since no lease can be extended then.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +32,8 @@ logger = logging.getLogger("mongoq.worker")
 LONG_RUN = timedelta(minutes=5)
 """Time after which a call is overdue, if the consumer has no ``max_time``."""
 MAX_FRAMES = 100
+BLOCKED_REPEAT_SECONDS = 300.0
+"""Seconds without a further log line about a handler that blocks the event loop."""
 
 
 @dataclass(eq=False, repr=False)
@@ -114,12 +121,15 @@ class Watchdog:
     It has its own thread, so that it also finds a handler that blocks the event loop.
     """
 
-    def __init__(self, limits: Sequence[TimeLimit], every: float, worker: str = "") -> None:
+    def __init__(
+        self, limits: Sequence[TimeLimit], every: float, worker: str, loop: asyncio.AbstractEventLoop | None
+    ) -> None:
         self._limits = limits
         self._worker = worker
         self._every = every
         self._ended = threading.Event()
         self._loop_thread = threading.get_ident()
+        self._loop_watch = None if loop is None else LoopWatch(limits, loop, worker)
 
     def start(self) -> None:
         threading.Thread(target=self._watch, name="mongoq-watch", daemon=True).start()
@@ -128,7 +138,10 @@ class Watchdog:
         self._ended.set()
 
     def _watch(self) -> None:
-        while not self._ended.wait(self._every):
+        pause = self._every if self._loop_watch is None else 0.0  # the first handler may block the loop
+        while not self._ended.wait(pause):
+            if self._loop_watch is not None:
+                pause = min(self._every, self._loop_watch.look())
             for consumer, run in [(each.consumer, run) for each in self._limits for run in each.take_overdue()]:
                 seconds = run.seconds
                 logger.log(
@@ -140,6 +153,80 @@ class Watchdog:
                     stack_of(run.where, self._loop_thread),
                     extra=log_fields(run.items[0], worker=self._worker, duration=seconds),
                 )
+
+
+class LoopWatch:
+    """Logs code that blocks the event loop for half of a lease, with its stack.
+
+    It asks the loop for an answer again and again. Each look without the answer notes the handler that runs.
+    """
+
+    def __init__(self, limits: Sequence[TimeLimit], loop: asyncio.AbstractEventLoop, worker: str) -> None:
+        self._limits = limits
+        self._loop = loop
+        self._worker = worker
+        self._thread = threading.get_ident()
+        self._asked_at: float | None = None
+        self._looked_at, self._cpu_seconds = time.monotonic(), time.process_time()
+        self._blocking: dict[str, HandlerCall] = {}
+        self._logged_at: dict[str, float] = {}
+
+    def look(self) -> float:
+        """Look whether the loop has answered, and log what blocks it; returns the seconds until the next look."""
+        lease = min(limit.consumer.lease_length for limit in self._limits).total_seconds()
+        last, cpu_seconds = self._looked_at, self._cpu_seconds
+        self._looked_at, self._cpu_seconds = now, used = time.monotonic(), time.process_time()
+        running, since = self._find_running(), self._asked_at
+        if since is None:
+            self._blocking.clear()
+        if now - last > lease / 3:
+            # A late look: the process was suspended, which no handler has caused. Or a handler has kept all threads
+            # from running, as C code that holds the GIL does: it has used the processor, and is still running.
+            is_held = bool(running) and used - cpu_seconds >= (now - last) / 2
+            since = (since or last) if is_held else None
+        if since is None:
+            self._ask(now)
+        else:
+            self._blocking |= running
+            if now - since >= lease / 2:
+                self._log(now, now - since)
+        return max(lease / 6, 0.02)
+
+    def _ask(self, now: float) -> None:
+        self._asked_at = now
+        try:
+            self._loop.call_soon_threadsafe(self._answer)
+        except RuntimeError:  # the loop is closed
+            self._asked_at = None
+
+    def _answer(self) -> None:
+        self._asked_at = None
+
+    def _find_running(self) -> dict[str, HandlerCall]:
+        """Return the call whose task the loop runs at this moment, by the names of its handler and queue."""
+        task = asyncio.current_task(self._loop)
+        return {
+            f"{limit.consumer.handler_name} of {limit.consumer.title}": run
+            for limit in self._limits
+            for run in list(limit.backlog.running)
+            if run.where is task is not None
+        }
+
+    def _log(self, now: float, seconds: float) -> None:
+        names = list(self._blocking) or ["code outside of the handlers' tasks"]
+        if all(now - self._logged_at.get(name, -math.inf) < BLOCKED_REPEAT_SECONDS for name in names):
+            return
+        self._logged_at |= dict.fromkeys(names, now)
+        item = next((run.items[0] for run in self._blocking.values()), None)
+        logger.warning(
+            "the event loop has been blocked for %.1f s by %s: no lease is extended, and when one ends, another worker "
+            "takes its item; use await or asyncio.to_thread, or make the handler a plain function, which runs in a "
+            "thread. It is here:\n%s",
+            seconds,
+            " and ".join(names),
+            stack_of(self._thread, self._thread),
+            extra=log_fields(item, worker=self._worker, duration=seconds),
+        )
 
 
 def stack_of(where: Any, home: int) -> str:

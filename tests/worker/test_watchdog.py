@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import mongoq
-from tests.waiting import until
-from tests.worker.conftest import KINDS, Desk, every_kind
+from tests.waiting import PATIENCE, until
+from tests.worker.conftest import KINDS, Desk, every_kind, in_tasks
 
 
 async def a_place_to_hang(is_over: Callable[[], bool]) -> None:
@@ -66,6 +66,97 @@ def test_a_handler_that_blocks_the_event_loop_is_found_too(
     with caplog.at_level(logging.ERROR, "mongoq.worker"):
         asyncio.run(work())
     assert "in a_place_to_block" in caplog.text
+
+
+def blocked_loops(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    return [record for record in caplog.records if "the event loop has been blocked for" in record.getMessage()]
+
+
+@in_tasks
+def test_a_coroutine_that_blocks_the_event_loop_past_its_lease_is_named_once(
+    desk: Desk, queue: mongoq.Queue[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    (id,) = queue.push_many(["x"])
+
+    async def handle(payload: str) -> None:
+        item = queue.reserve(wait=PATIENCE)  # a plain call; it gets the item when the lease of this run is over
+        assert item is not None
+        queue.commit(item)
+        until(lambda: blocked_loops(caplog))
+
+    desk.consume("orders", handle, lease=1)
+    with caplog.at_level(logging.WARNING, "mongoq.worker"):
+        desk.run()
+    (record,) = blocked_loops(caplog)
+    text = record.getMessage()
+    assert (record.levelname, record.name) == ("WARNING", "mongoq.worker")
+    assert f" s by {__name__}.{handle.__qualname__} of queue 'orders': " in text
+    assert "asyncio.to_thread" in text
+    assert "item = queue.reserve(wait=PATIENCE)" in text, "its stack"
+    assert (record.mongoq_queue, record.mongoq_item) == ("orders", str(id))
+    assert record.mongoq_duration >= 0.5
+    assert f"item {id} of queue 'orders' was not settled" in caplog.text, "nor is the loss silent"
+
+
+class Handlers:
+    """Handlers that block the event loop until that is logged, each in another way."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+
+    def block(self) -> None:
+        until(lambda: blocked_loops(self._caplog))
+
+    async def compute(self, payload: Any) -> None:
+        until(lambda: blocked_loops(self._caplog) or not sum(range(10_000_000)))  # no other thread runs during a sum
+
+    async def call_later(self, payload: Any) -> None:
+        asyncio.get_running_loop().call_soon(self.block)
+        while not blocked_loops(self._caplog):
+            await asyncio.sleep(0.01)
+
+    async def hold_in_turns(self, payload: Any) -> None:
+        while not blocked_loops(self._caplog):
+            time.sleep(0.2)
+            await asyncio.sleep(0)
+
+
+@in_tasks
+@pytest.mark.parametrize(
+    ("name", "culprit", "place"),
+    [
+        ("compute", f"{__name__}.Handlers.compute of queue 'orders'", "in compute"),
+        ("hold_in_turns", f"{__name__}.Handlers.hold_in_turns of queue 'orders'", "in hold_in_turns"),
+        ("call_later", "code outside of the handlers' tasks", "in block"),
+    ],
+)
+def test_so_is_code_that_blocks_it_in_another_way(
+    desk: Desk, caplog: pytest.LogCaptureFixture, name: str, culprit: str, place: str
+) -> None:
+    desk.broker.queue("orders").push_many(range(20))
+    desk.consume("orders", getattr(Handlers(caplog), name), lease=1, concurrency=20)
+    with caplog.at_level(logging.WARNING, "mongoq.worker"):
+        desk.run()
+    (record,) = blocked_loops(caplog)
+    assert f" s by {culprit}: " in record.getMessage()
+    assert place in record.getMessage()
+
+
+@pytest.mark.parametrize("desk", ["plain"], indirect=True)
+def test_a_plain_function_blocks_no_event_loop(
+    desk: Desk, queue: mongoq.Queue[Any], raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push("x")
+
+    async def handle(payload: str) -> None:
+        for _ in range(3):
+            end = raw.find_one({"q": "orders"})["when"]
+            a_place_to_block(lambda end=end: raw.find_one({"q": "orders"})["when"] > end)  # type: ignore[misc]
+
+    desk.consume("orders", handle, lease=1)
+    with caplog.at_level(logging.WARNING, "mongoq.worker"):
+        desk.run()
+    assert not caplog.records
 
 
 @every_kind

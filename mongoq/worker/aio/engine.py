@@ -124,7 +124,7 @@ class AsyncEngine:
         limits = [loop.time_limit for loop in self.loops]
         shortest = min((limit.limit.total_seconds() for limit in limits), default=TICK_SECONDS)
         self._check_interval = min(max(shortest / 4, 0.02), TICK_SECONDS)
-        self._watch = Watchdog(limits, self._check_interval, self._name) if limits else None
+        self._watch = Watchdog(limits, self._check_interval, self._name, self._executor.loop) if limits else None
 
     @property
     def settled(self) -> int:
