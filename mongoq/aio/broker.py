@@ -37,7 +37,6 @@ from mongoq.protocol.history import read, stats
 from mongoq.protocol.history.stats import QueueStats
 from mongoq.protocol.push import bindings as binding
 from mongoq.protocol.settle.bury import graveyard
-from mongoq.protocol.state.batcher import Batchers
 from mongoq.protocol.state.context import BrokerContext, QueueContext
 
 M = TypeVar("M")
@@ -103,8 +102,8 @@ class AsyncBroker(AsyncSchedules, Local):
         own_clock = clock or (LocalClock() if backend.serverless else ServerClock())
         context = BrokerContext(backend.namespace, own_clock, Encoding(backend.options), backend.serverless)
         context.settings_from = source
-        if not backend.serverless and (AioDriver.asynchronous if group_commit is None else group_commit):
-            context.batchers = Batchers()
+        is_wanted = AioDriver.asynchronous if group_commit is None else group_commit
+        context.group_commit = is_wanted and not backend.serverless
         # At intervals: write the counters, and let control documents of idle queues expire.
         super().__init__(AioDriver(backend, context, partial(admin.upkeep, context)), context)
         self._on_close = on_close

@@ -1,18 +1,17 @@
-"""Group commit on asyncio: callers wait in batchers, and tasks of the driver's send what they share."""
+"""Group commit on asyncio: while a command is under way, callers gather; then one command goes for all of them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Hashable
 from contextvars import Context
 from functools import partial
 from typing import Any
 
 from mongoq.drivers.performer_aio import AioPerformer
 from mongoq.errors import BrokerClosed
-from mongoq.protocol.flow import Flow, Shared
-from mongoq.protocol.state.batcher import Batcher, Batchers, copies
+from mongoq.protocol.flow import MAX_SHARED, Flow, Shared, copies
 
 logger = logging.getLogger("mongoq.drive")
 
@@ -20,97 +19,83 @@ Waiter = asyncio.Future[Any]
 
 
 class AioGroupCommit:
-    """Sends the batches of batchers.
+    """Sends the shared commands of tasks.
 
-    The task of a caller never sends for others: its cancellation would end their command. A cancelled caller leaves
-    at once; an item that arrives for it goes to the next waiting caller, or is given back.
+    There is no timer. A task of the driver sends for the callers of one operation until none is left: the task of a
+    caller would take the command with it when it is cancelled. A cancelled caller leaves at once, and an item that
+    arrives for it is given back.
     """
 
-    def __init__(
-        self, batchers: Batchers, performer: AioPerformer, run: Callable[[Flow[Any]], Coroutine[Any, Any, Any]]
-    ) -> None:
+    def __init__(self, performer: AioPerformer, run: Callable[[Flow[Any]], Coroutine[Any, Any, Any]]) -> None:
         self._performer = performer
         self._run = run
-        batchers.divides = True
+        self._waiting: dict[Hashable, list[Shared[Any]]] = {}
 
     def share(self, shared: Shared[Any]) -> Waiter:
-        """Add a caller to the next batch, and return the future of its part.
+        """Add a caller to the next command, and return the future of its part.
 
         The caller awaits the future itself: a shared request costs neither a task nor another coroutine.
         """
         self._performer.check_open()
         assert self._performer.loop is not None
-        batcher: Batcher = shared.batcher
         waiter: Waiter = self._performer.loop.create_future()
         shared.waiter = waiter
-        batcher.waiting.append(shared)
-        self._start_task(batcher)
+        waiting = self._waiting.get(shared.key)
+        if waiting is None:
+            waiting = self._waiting[shared.key] = []
+            # A context of its own: a caller's timeouts are not the others'.
+            task = self._performer.start_task(self._send_all(shared.key, waiting), Context())
+            task.add_done_callback(partial(self._fail, shared.key, waiting))
+        waiting.append(shared)
         return waiter
 
-    def _start_task(self, batcher: Batcher) -> None:
-        """Have the next batch sent by a task, in a context of its own: a caller's timeouts are not the others'."""
-        if batcher.waiting and batcher.is_free:
-            batcher.batches_in_flight += 1
-            task = self._performer.start_task(self._send_batches(batcher), Context())
-            task.add_done_callback(partial(self._finish_task, batcher))
+    async def _send_all(self, key: Hashable, waiting: list[Shared[Any]]) -> None:
+        """Send what callers share until none waits; a caller stays in the list until it has its answer."""
+        while waiting:
+            batch = [shared for shared in waiting[:MAX_SHARED] if not shared.waiter.done()]
+            number = min(len(waiting), MAX_SHARED)
+            if batch:
+                try:
+                    answers = await self._run(batch[0].send([shared.entry for shared in batch]))
+                except Exception as error:
+                    answers = copies(error, len(batch))
+                undoing = [self._answer(shared, answer) for shared, answer in zip(batch, answers, strict=True)]
+                for task in filter(None, undoing):
+                    await asyncio.wait([task])  # the next callers find the items that it gives back
+            del waiting[:number]
+            if len(batch) == 1:
+                await asyncio.sleep(0)  # a lone caller who goes on at once has come back by then
+        del self._waiting[key]
 
-    def _finish_task(self, batcher: Batcher, task: asyncio.Task[None]) -> None:
-        """Send late arrivals; after a cancelled task (end of the driver or the loop), fail the waiting callers."""
-        batcher.batches_in_flight -= 1
-        if task.cancelled():
-            _fail_waiting(batcher.waiting)
-            batcher.waiting.clear()
-        self._start_task(batcher)
+    def _answer(self, shared: Shared[Any], answer: Any) -> asyncio.Task[None] | None:
+        """Answer a caller, or return the task that gives back what came for a cancelled one."""
+        waiter: Waiter = shared.waiter
+        if waiter.done():
+            return self._give_back(shared, answer)
+        if isinstance(answer, Exception):
+            waiter.set_exception(answer)
+        else:
+            waiter.set_result(answer)
+        return None
+
+    def _fail(self, key: Hashable, waiting: list[Shared[Any]], _: asyncio.Task[None]) -> None:
+        """Fail the callers who are left; only where the task was cancelled, at the end of the driver or the loop."""
+        if self._waiting.get(key) is waiting:
+            del self._waiting[key]
+        for shared in waiting:
+            if not (shared.waiter.done() or shared.waiter.get_loop().is_closed()):
+                shared.waiter.set_exception(BrokerClosed())
 
     def leave(self, shared: Shared[Any]) -> None:
-        """Let a caller go that was cancelled; what came for it in that very moment is not lost."""
-        shared.entry = None  # it may be large, and wait for long
+        """Let a caller go that was cancelled; what came for it in that very moment is given back."""
         waiter: Waiter = shared.waiter
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-            self._hand_on(shared, waiter.result())
+            self._give_back(shared, waiter.result())
 
-    async def _send_batches(self, batcher: Batcher) -> None:
-        """Send batches until no caller waits; callers that arrive meanwhile form the next batch."""
-        batch: list[Shared[Any]] = []
-        try:
-            while batch := batcher.next_batch(asyncio.Future.done):
-                if batcher.waiting:
-                    self._start_task(batcher)
-                answers = await self._send_batch(batcher, batch)
-                for shared, answer in zip(batch, answers, strict=True):
-                    waiter: Waiter = shared.waiter
-                    if waiter.done():
-                        self._hand_on(shared, answer)
-                    elif isinstance(answer, Exception):
-                        waiter.set_exception(answer)
-                    else:
-                        waiter.set_result(answer)
-                if len(batch) == 1:
-                    await asyncio.sleep(0)  # a lone caller who goes on at once has come back by then
-        finally:
-            _fail_waiting(batch)  # nobody, unless this task was cancelled
-
-    async def _send_batch(self, batcher: Batcher, batch: list[Shared[Any]]) -> list[Any]:
-        try:
-            return list(await self._run(batcher.send([shared.entry for shared in batch])))
-        except Exception as error:
-            return list(copies(error, len(batch)))
-        finally:
-            batcher.finish(batch)
-
-    def _hand_on(self, shared: Shared[Any], answer: Any) -> None:
-        """Hand the item of a cancelled caller to the next waiting caller of its kind, or give it back."""
+    def _give_back(self, shared: Shared[Any], answer: Any) -> asyncio.Task[None] | None:
+        """Start to give back the item that came for a cancelled caller."""
         if isinstance(answer, Exception):
             logger.debug("a command whose caller was cancelled failed: %r", answer)
         elif shared.undo is not None and answer is not None:
-            heir = shared.batcher.reassign(shared.kind, asyncio.Future.done)
-            if heir is not None:
-                heir.waiter.set_result(answer)
-            else:
-                self._performer.undo(shared, answer)
-
-
-def _fail_waiting(waiting: Iterable[Shared[Any]]) -> None:
-    for shared in waiting:
-        if not (shared.waiter.done() or shared.waiter.get_loop().is_closed()):
-            shared.waiter.set_exception(BrokerClosed())
+            return self._performer.undo(shared, answer)
+        return None

@@ -235,7 +235,6 @@ def _forget(broker: BrokerContext, queue: str) -> None:
         state.asserted.clear()
         state.ordered = False
         state.fenced_off.clear()
-        state.prefetch.drop_behind(None, None)
         broker.wake(queue)
 
 

@@ -8,6 +8,7 @@ threads and asyncio.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -107,19 +108,22 @@ class Wait(_Performable[None]):
 
 @dataclass(slots=True, eq=False)
 class Shared(_Performable[T]):
-    """One caller's part of a command that callers share (``mongoq.protocol.state.batcher``).
+    """One caller's part of a command that concurrent callers of one operation share.
+
+    While a command of the operation is under way, callers gather; then one goes for all of them. Each caller returns
+    when its own part is acknowledged, so durability is that of a single command.
 
     Attributes:
-        batcher: the batcher in which the caller waits.
-        entry: the caller's request, in the form that the batcher's flow takes.
-        kind: callers of different kinds never share a command.
+        key: the operation; callers with equal keys share.
+        send: builds the flow for all entries. It returns one answer for each; an exception for a failure.
+        entry: the caller's request, in the form that ``send`` takes.
         undo: given this caller's answer, returns the command that gives back what it took; as for ``Command``.
         waiter: the future or event by which the driver answers the caller; set by the driver.
     """
 
-    batcher: Any
+    key: Hashable
+    send: Callable[[list[Any]], Flow[Sequence[Any]]]
     entry: Any
-    kind: Hashable = None
     undo: Callable[[Any], Command[Any] | None] | None = None
     waiter: Any = None
 
@@ -173,6 +177,8 @@ Request = Command[Any] | Shared[Any] | Wait | Rest | Beside | Begin | Begun
 Flow = Generator[Request, Any, T]
 
 
+MAX_SHARED = 1_000
+"""Callers that share one command, at most."""
 MAX_SENDS = 4
 """Attempts of a command that is sent without the driver's retry; the first one included."""
 
@@ -284,6 +290,21 @@ def finish(queue: str, done: Iterable[ObjectId], failed: Mapping[ObjectId, Excep
 def own_error(error: Exception) -> Exception:
     """Return the driver's error behind an interruption; any other error unchanged."""
     return error.cause if isinstance(error, Interruption) else error
+
+
+def copies(error: Exception, number: int) -> list[Exception]:
+    """Return one copy of the error per caller: an error that all of them raise would collect all their tracebacks."""
+    return [_copy(error) for _ in range(number)]
+
+
+def _copy(error: Exception) -> Exception:
+    try:
+        copied = copy(error)
+    except Exception:  # an error may be made in any way
+        return error
+    if isinstance(copied, Interruption):
+        copied.cause = _copy(copied.cause)
+    return copied
 
 
 def with_place(error: ArgumentInvalid, place: str, root: str = "") -> ArgumentInvalid:

@@ -22,7 +22,7 @@ from mongoq.protocol.base.fence import LEASE_MARGIN, begin_settle, ends_by
 from mongoq.protocol.claim import reserve as claim
 from mongoq.protocol.claim.reserve import NotYet
 from mongoq.protocol.claim.reserve_many import claim_for_callers
-from mongoq.protocol.flow import Command, Flow, Shared, own_error
+from mongoq.protocol.flow import Command, Flow, Shared, copies, own_error
 from mongoq.protocol.push.push import push
 from mongoq.protocol.settle import move as moves
 from mongoq.protocol.settle import settle
@@ -30,7 +30,6 @@ from mongoq.protocol.settle.bulk import BulkResult, run_bulk
 from mongoq.protocol.settle.in_order import settle_one
 from mongoq.protocol.settle.settle import make_commit, make_extension, make_rollback
 from mongoq.protocol.settle.settlement import Batch, Settlement
-from mongoq.protocol.state.batcher import copies
 from mongoq.protocol.state.context import QueueContext
 
 __all__ = ["commit", "extend", "move", "push", "reserve", "rollback"]
@@ -59,15 +58,12 @@ def reserve(
     context: QueueContext[M], *, lease: Duration | None, wait: Duration | None, on_invalid: claim.OnInvalid
 ) -> Flow[Item[M] | None]:
     """Claim the first eligible item, or one of the first, when other callers claim at the same time."""
-    take = None if context.broker.batchers is None else _share_claim
+    take = _share_claim if context.broker.group_commit else None
     return claim.reserve(context, lease=lease, wait=wait, on_invalid=on_invalid, take=take)
 
 
 def _share_claim(context: QueueContext[Any], lease: timedelta) -> Shared[Item[Any] | None]:
-    assert context.broker.batchers is not None
-    batcher = context.broker.batchers.batcher(("reserve", context.name), _claim_for_all, max_in_flight=2)
-    # Positional arguments: keyword arguments would take twice as long.
-    return Shared(batcher, (context, lease), lease, _undo_claim)
+    return Shared(("reserve", context.name, lease), _claim_for_all, (context, lease), _undo_claim)
 
 
 def _undo_claim(item: Item[Any] | None) -> Command[Any] | None:
@@ -78,8 +74,7 @@ def _claim_for_all(entries: list[tuple[QueueContext[Any], timedelta]]) -> Flow[l
     """Claim an item for each caller: the earliest callers get the first items, the others ask again."""
     context, lease = entries[0]
     if len(entries) == 1:
-        with context.state.prefetch.claims_one():
-            item = yield from claim.claim_one(context, lease)
+        item = yield from claim.claim_one(context, lease)
         return [item and ((yield from claim.renew_lease(context, item, lease)) or NotYet())]
     items = yield from claim_for_callers(context, len(entries), lease)
     return [*items, *[NotYet() if items else None] * (len(entries) - len(items))]
@@ -92,9 +87,7 @@ def _share_settlement(context: QueueContext[Any], item: Item[Any], make: MakeSet
     # So does an item of a sequence, whose settlement may need a transaction.
     if has_place(item) or ends_by(item, context.state.calm_at + LEASE_MARGIN):
         return (yield from settling.alone())
-    assert context.broker.batchers is not None
-    batcher = context.broker.batchers.batcher(("settle", context.name), _settle_for_all)
-    return (yield Shared(batcher, settling))
+    return (yield Shared(("settle", context.name), _settle_for_all, settling))
 
 
 def _settle_for_all(entries: list[_Settling]) -> Flow[list[Any]]:
@@ -141,14 +134,14 @@ def commit(
     session: Any = None,
 ) -> Flow[None]:
     """Settle an item as done; with a payload or a patch, by a command of its own."""
-    if context.broker.batchers is None or payload is not KEEP or patch is not None or session is not None:
+    if not context.broker.group_commit or payload is not KEEP or patch is not None or session is not None:
         return settle.commit(context, item, payload=payload, patch=patch, joined=session is not None)
     return _share_settlement(context, item, make_commit)
 
 
 def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, error: Any) -> Flow[None]:
     """Hand an item back after a failure; without retries left it is buried at once."""
-    if context.broker.batchers is None:
+    if not context.broker.group_commit:
         return settle.rollback(context, item, delay=delay, error=error)
     length = duration(delay, "delay")
     # Called for its check only: it raises when ``error`` is not an error.
@@ -158,7 +151,7 @@ def rollback(context: QueueContext[Any], item: Item[Any], *, delay: Duration, er
 
 def extend(context: QueueContext[Any], item: Item[Any], *, lease: Duration | None) -> Flow[Any]:
     """Extend the lease to this length from now on, and return its new end."""
-    if context.broker.batchers is None:
+    if not context.broker.group_commit:
         return settle.extend(context, item, lease=lease)
     length = None if lease is None else duration(lease, "lease", zero=False)
     return _share_settlement(context, item, partial(make_extension, lease=length))
@@ -174,7 +167,7 @@ def move(
     session: Any = None,
 ) -> Flow[None]:
     """Hand an item on to another queue; with a key for that queue, by a command of its own."""
-    if context.broker.batchers is None or key is not None or session is not None or options.sequence is not None:
+    if not context.broker.group_commit or key is not None or session is not None or options.sequence is not None:
         return moves.move(context, item, to, options, key=key, joined=session is not None)
     checked = moves.check_move(context, to, options)
     return _share_settlement(context, item, partial(moves.make_move, checked=checked))

@@ -17,8 +17,6 @@ from tests.integration.commands import Commands, failing
 from tests.integration.concurrent_callers import CALLERS, ConcurrentCallers, calls, failures
 from tests.waiting import until
 
-CROWD = 96
-"""Twice as many callers as have two batches under way."""
 ALL = pytest.mark.parametrize("callers", ["aio", "motor", "threads"], indirect=True)
 TASKS = pytest.mark.parametrize("callers", ["aio"], indirect=True)
 """For what threads cannot do: start at once, and in an order."""
@@ -253,39 +251,6 @@ async def test_what_is_part_of_a_transaction_goes_by_itself(callers: ConcurrentC
     assert [type(error) for error in failures(results)] == [ValueError] * 2
     found = raw.find({"payload": {"$type": "number"}}).sort("payload")
     assert [document["payload"] for document in found] == [0, 2, *range(10, 16)]
-
-
-async def test_many_callers_have_two_batches_under_way_which_take_different_items(
-    listened: tuple[mongoq.AsyncBroker, Commands], client: Any, database: str, raw: Any
-) -> None:
-    broker, commands = listened
-    queue, slow = broker.queue("orders"), {"blockConnection": True, "blockTimeMS": 200, "appName": database}
-
-    async def together(name: str, call: Callable[[int], Any]) -> tuple[int, list[Any]]:
-        """Call for all at once; also return how many commands of this name were under way at a time, at most."""
-        under_way, most = 0, 0
-
-        def count(sent: str, step: int) -> None:
-            nonlocal under_way, most
-            under_way += step * (sent == name)
-            most = max(most, under_way)
-
-        commands.sent.clear()
-        commands.before, commands.after = lambda sent, _: count(sent, 1), lambda sent, _: count(sent, -1)
-        with failing(client, name, times=None, **slow):
-            results = await asyncio.gather(*(call(n) for n in range(CROWD)))
-        assert commands.names().count(name) == 2
-        return most, results
-
-    await asyncio.gather(*(queue.push(n) for n in range(CROWD)))  # which opens the connections
-    while (await together("insert", queue.push))[0] < 2:
-        pass  # the first one was over before the other was sent
-    most = 0
-    while most < 2:
-        most, items = await together("update", lambda _: queue.reserve())
-        assert len({item.id for item in items}) == CROWD
-        assert all(item.attempts == 1 for item in items)
-        await queue.release_many(items)
 
 
 async def test_a_claim_that_fails_keeps_no_item_from_the_next_one(

@@ -118,8 +118,8 @@ class AioDriver:
         sleep.limit_stream(self._registry, backend.client)
         write = partial(self._write_counters, flush)
         self._counter_flush: CounterFlush | None = CounterFlush(context.counters, write, self._performer.start_later)
-        if context.batchers is not None:
-            self._group_commit = AioGroupCommit(context.batchers, self._performer, self.run)
+        if context.group_commit:
+            self._group_commit = AioGroupCommit(self._performer, self.run)
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""

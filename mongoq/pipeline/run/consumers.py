@@ -241,8 +241,9 @@ def spread(handler: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
 
 
 def _copy_name(function: Callable[..., Any], handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Copy the handler's name, so that errors name the handler."""
+    """Copy the names of the handler and its module, so that errors name the handler."""
     function.__qualname__ = getattr(handler, "__qualname__", None) or type(handler).__name__
+    function.__module__ = getattr(handler, "__module__", None) or function.__module__
     return function
 
 

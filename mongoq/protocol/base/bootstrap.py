@@ -45,10 +45,10 @@ def ensure_broker_ready(broker: BrokerContext, *, write: bool) -> Flow[None]:
     """
     if is_broker_ready(broker, write=write):
         return
-    if broker.batchers is None:
-        yield from _prepare(broker, write=write)
+    if broker.group_commit:
+        yield from Shared[None]("ready", partial(_prepare_for_callers, broker), write)
     else:
-        yield from Shared[None](broker.batchers.batcher("ready", partial(_prepare_for_callers, broker)), write)
+        yield from _prepare(broker, write=write)
 
 
 def is_broker_ready(broker: BrokerContext, *, write: bool) -> bool:

@@ -72,9 +72,8 @@ def ensure_ready(context: QueueContext[Any], *, fresh: bool = True) -> Flow[None
         yield from mark_used(context.broker, [context.name])
     if others := context.broker.unsaved.keys() - {context.name}:
         yield from _save_others(context.broker, others)
-    if is_stale and saved and context.broker.batchers is not None:
-        batcher = context.broker.batchers.batcher(("settings", context.name), _adopt_for_callers)
-        yield from Shared[None](batcher, context)
+    if is_stale and saved and context.broker.group_commit:
+        yield from Shared[None](("settings", context.name), _adopt_for_callers, context)
     elif is_stale:
         yield from _adopt(context)
 

@@ -40,10 +40,10 @@ def refresh_bindings(broker: BrokerContext) -> Flow[None]:
     """Read the bindings again when they are older than a second, or when the change stream reported a change."""
     if not broker.topics.stale(REFRESH_SECONDS, broker.registry):
         return
-    if broker.batchers is None:
-        yield from read_bindings(broker)
+    if broker.group_commit:
+        yield from Shared[None]("topics", _read_for_callers, broker)
     else:
-        yield from Shared[None](broker.batchers.batcher("topics", _read_for_callers), broker)
+        yield from read_bindings(broker)
 
 
 def _read_for_callers(brokers: list[BrokerContext]) -> Flow[list[None]]:

@@ -7,7 +7,6 @@ or put behind the others.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -149,7 +148,7 @@ class BatchClaim:
         """Return untouched items as they are once the claim has all of them."""
         marks = {**self._marks, "attempts": 1}
         documents = [{**document, **marks} for document in self.candidates.documents]
-        return self.items(documents, self.context.state.prefetch.size)
+        return self.items(documents, self.candidates.size)
 
     def items(self, documents: Sequence[Document], size: int = 0) -> dict[Any, Item[Any]]:
         """Return the items in envelopes that the claim holds, each of so many bytes, by the keys of their ids."""
@@ -171,19 +170,14 @@ def send_claim(claim: BatchClaim, tried: int, *, projection: Mapping[str, Any] |
     """
     if tried <= 0:
         return []
-    prefetch, single = claim.context.state.prefetch, claim.context.state.prefetch.single
     number, again = yield from _send(claim)
     untouched = claim.candidates.untouched
     all_known = untouched and number == tried and not again
     items, all_read = claim.make_untouched_items() if all_known else {}, True
-    if untouched and not items and not prefetch.singles and single is prefetch.single:
-        # Fewer items than expected, and no claim of a single item in this process has taken them: another process
-        # claims or removes items that were read before. Stop reading whole items for a while.
-        prefetch.close(time.monotonic())
+    if untouched and not items:  # somebody else claims or removes what was read
+        claim.context.state.read_ids_only()
     if not items:
         items, all_read = yield from _read_items(claim, projection)
-    if prefetch.is_filled:
-        prefetch.remove(items)
     if len(items) == tried:
         claim.context.state.contention.record_batch(tried, 0)
     elif all_read:  # otherwise, items that cannot be returned to the caller are left to the next claim

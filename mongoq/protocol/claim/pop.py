@@ -232,7 +232,7 @@ def _take(context: QueueContext[Any], *, joined: bool = False) -> Flow[_Popped |
     if isinstance(before, UnreadableDocument):
         yield from foreign.bury_popped_unreadable(context, before, q=context.name, processed=now, settled=token)
         raise _UnreadableBuried(before)
-    state.record_claim(start, before)
+    state.claim_hints.raise_bounds(start, before)
     if before is None:
         return None
     if updates:

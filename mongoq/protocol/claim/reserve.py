@@ -188,7 +188,7 @@ def _claim(
     except Unreadable:
         yield from foreign.bury_unreadable(context, q=context.name, when=mine["when"], token=token)
         raise
-    context.state.record_claim(start, before)
+    context.state.claim_hints.raise_bounds(start, before)
     if before is None:
         return None
     attempts = attempts_of(before)

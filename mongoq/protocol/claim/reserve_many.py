@@ -24,7 +24,7 @@ from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.retry import retry_once, retry_until_reply
 from mongoq.protocol.claim import foreign
 from mongoq.protocol.claim.batch_claim import BatchClaim, claim_by_id, give_back_command, send_claim
-from mongoq.protocol.claim.candidates import Candidates, begin_read_ahead, read_candidates, read_ids
+from mongoq.protocol.claim.candidates import Candidates, read_candidates, read_ids
 from mongoq.protocol.claim.expiry import start_or_expire
 from mongoq.protocol.claim.filtering import ItemFilter, is_kept, settle_unmatched
 from mongoq.protocol.claim.reserve import (
@@ -139,7 +139,7 @@ def claim_batch_now(
 def claim_for_callers(context: QueueContext[Any], n: int, lease: timedelta) -> Flow[list[Item[Any]]]:
     """Claim up to ``n`` items, undecoded, for ``n`` callers; none when the queue is empty."""
     while not context.state.paused:
-        claimed = yield from _try_claim(context, n, lease, shared=True)
+        claimed = yield from _try_claim(context, n, lease)
         items = [] if claimed is None else (yield from _renew_leases(context, claimed.items, lease))
         if items or claimed is None:
             return items
@@ -151,21 +151,16 @@ def _try_claim(
     n: int,
     lease: timedelta,
     *,
-    shared: bool = False,
     skips_lapsed: bool = False,
     screen: ItemFilter | None = None,
 ) -> Flow[ClaimedBatch[Any] | None]:
-    """Claim up to ``n`` items once, undecoded; ``None`` when nothing is eligible.
-
-    A claim that is ``shared`` by several callers lets their next claims know which items it is about to take.
-    """
-    prefetch, fields = context.state.prefetch, None if screen is None else screen.fields
-    prefetch.here()
+    """Claim up to ``n`` items once, undecoded; ``None`` when nothing is eligible."""
+    fields = None if screen is None else screen.fields
     # An item that does not match may be the first of a sequence: one claim settles it and lets the next one follow.
     if screen is not None and context.state.ordered:
         return (yield from _claim_single(context, lease, screen))
     held_up = skips_lapsed and time.monotonic() < context.state.held_up
-    candidates = yield from read_candidates(context, n, shared=shared, unreserved=held_up, fields=fields)
+    candidates = yield from read_candidates(context, n, unreserved=held_up, fields=fields)
     if candidates is None:
         return ClaimedBatch([], held_up=True) if held_up else None
     if not candidates:
@@ -174,16 +169,8 @@ def _try_claim(
     claim = BatchClaim(
         context, candidates, make_marks(context, now, lease), now, skips_lapsed=skips_lapsed, where=where
     )
-    settled_number, about_to_take = 0, claim.ids if shared else ()
-    prefetch.begin_claim(about_to_take)
-    try:
-        if shared:
-            yield from begin_read_ahead(context, n)
-        if screen is not None:
-            settled_number = yield from settle_unmatched(claim, screen)
-        items = yield from send_claim(claim, len(claim.ids) - settled_number)
-    finally:
-        prefetch.end_claim(about_to_take)
+    settled_number = 0 if screen is None else (yield from settle_unmatched(claim, screen))
+    items = yield from send_claim(claim, len(claim.ids) - settled_number)
     # No candidate matched, so probably more unmatched items follow; a larger pass settles them faster.
     if screen is not None and settled_number == len(candidates) < MAX_CLAIM:
         settled_number += yield from _settle_unmatched_head(context, screen)
@@ -194,8 +181,7 @@ def _claim_single(
     context: QueueContext[Any], lease: timedelta, screen: ItemFilter | None
 ) -> Flow[ClaimedBatch[Any] | None]:
     """Claim the first item by itself: no batch can hold it, or only a claim can find out whether it is free."""
-    with context.state.prefetch.claims_one():
-        item = yield from claim_one(context, lease)
+    item = yield from claim_one(context, lease)
     if item is None:
         return None
     if screen is None or (yield from is_kept(context, screen, item)):

@@ -20,7 +20,7 @@ from mongoq.model.envelope import Document, fresh_envelope, new_envelope
 from mongoq.model.sequence import check_sequence
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.topics import ensure_ready_to_push
-from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared, chunks
+from mongoq.protocol.flow import Command, Duplicate, Flow, PartlyRefused, ReplyLost, Shared, chunks, copies
 from mongoq.protocol.push.in_order import push_in_order
 from mongoq.protocol.push.insert import (
     KEYED,
@@ -34,7 +34,6 @@ from mongoq.protocol.push.insert import (
 )
 from mongoq.protocol.push.publish import publish
 from mongoq.protocol.sequence.control import ensure_possible
-from mongoq.protocol.state.batcher import Batchers, copies
 from mongoq.protocol.state.context import QueueContext
 
 Kind = tuple[str, int, int]
@@ -223,11 +222,11 @@ def _insert_draft(draft: Draft, keyed: Keyed | None, *, joined: bool) -> Flow[Ob
         yield from publish(broker, draft.envelope(), bound, keyed, id_given=identified, joined=joined)
     elif keyed is not None:
         return (yield from push_keyed(context, draft.envelope(), keyed, id_given=identified))
-    elif joined or broker.batchers is None:
+    elif joined or not broker.group_commit:
         if (yield from insert_item(broker, draft.encode(), id_given=identified)):
             draft.record_put()
     else:
-        yield from insert_together(broker.batchers, draft)
+        yield from insert_together(draft)
     return draft.id
 
 
@@ -259,14 +258,12 @@ def check_headers(headers: Mapping[str, Any] | None, encoding: Encoding) -> Any:
     return encoding.encode("headers", headers, limit=HEADERS_LIMIT)
 
 
-def insert_together(batchers: Batchers, draft: Draft) -> Flow[None]:
+def insert_together(draft: Draft) -> Flow[None]:
     """Insert the item of a draft together with other callers' items."""
-    broker = draft.context.broker
-    batcher = batchers.batcher("push", _insert_drafts, max_in_flight=2)
     try:
-        yield Shared(batcher, draft)
+        yield Shared("push", _insert_drafts, draft)
     except (Duplicate, ReplyLost) as error:
-        if (yield from is_new(broker, error, draft.encode(), id_given=draft.given_id is not None)):
+        if (yield from is_new(draft.context.broker, error, draft.encode(), id_given=draft.given_id is not None)):
             draft.record_put()
 
 

@@ -23,9 +23,7 @@ from mongoq.model.log_fields import log_fields
 from mongoq.model.process import Counters, Event, Identity
 from mongoq.model.settings import QueueOptions, QueueSettings, SettingsFrom, resolve_settings
 from mongoq.model.trail import ClaimedPayload, StageMark, keep_payload
-from mongoq.protocol.state.batcher import Batchers
-from mongoq.protocol.state.claim_hints import ClaimHints, Contention, ScanStart
-from mongoq.protocol.state.prefetch import PrefetchBuffer
+from mongoq.protocol.state.claim_hints import ClaimHints, Contention
 from mongoq.protocol.state.taker import Taker
 from mongoq.protocol.state.waiter_registry import WaiterRegistry
 
@@ -33,7 +31,8 @@ logger = logging.getLogger("mongoq.foreign")
 
 M = TypeVar("M")
 MAX_EXPECTED_REMEMBER = timedelta(minutes=1)
-
+WHOLE_READ_PAUSE_SECONDS = 1.0
+"""Seconds for which claims of many read ids alone, after items that they had read whole were of no use."""
 MARK_IN_USE_SECONDS = 3600.0
 """Seconds after which a process that claims from an empty queue writes that the queue is in use."""
 FIRST_SWEEP_SECONDS = 3600.0
@@ -100,7 +99,7 @@ class QueueState(Known):
         saved_at: when ``given`` was last found stored, on the monotonic clock; ``inf`` while it is empty.
         claim_hints: the bounds of claims.
         contention: the distance to other processes that claim batches.
-        prefetch: items that were read ahead and not claimed yet.
+        reads_whole_at: from when on, on the monotonic clock, claims of many may read items whole.
         fenced_off: the priorities that have an end mark.
         calm_until: until when, on the monotonic clock, operations skip the checks that come before a command.
         calm_at: when these checks were last done, on the server's clock.
@@ -123,7 +122,7 @@ class QueueState(Known):
     saved_at: float = float("inf")
     claim_hints: ClaimHints = field(default_factory=ClaimHints)
     contention: Contention = field(default_factory=Contention)
-    prefetch: PrefetchBuffer = field(default_factory=PrefetchBuffer)
+    reads_whole_at: float = float("-inf")
     fenced_off: set[int] = field(default_factory=set)
     calm_until: float = float("-inf")
     calm_at: datetime = BEGINNING
@@ -141,17 +140,9 @@ class QueueState(Known):
         until = time.monotonic() + min(remember, MAX_EXPECTED_REMEMBER).total_seconds()
         self.remembers_until = max(self.remembers_until, until)
 
-    def record_claim(self, start: ScanStart, first: Document | None) -> None:
-        """Record the first item that a claim of one item found; ``None`` when it found nothing."""
-        self.claim_hints.raise_bounds(start, first)
-        if first is not None and self.prefetch.is_filled:
-            self.prefetch.remove({id_key(first["_id"])})
-
-    @property
-    def has_hints(self) -> bool:
-        """True while claims use bounds, or items were read ahead: an item that is put into the queue corrects them."""
-        prefetch = self.prefetch  # every push asks: its own property would take as long as all of this
-        return self.claim_hints.fast or bool(prefetch.items) or prefetch.coming is not None
+    def read_ids_only(self) -> None:
+        """Let claims of many read the ids alone for a while: items that they read whole were of no use."""
+        self.reads_whole_at = time.monotonic() + WHOLE_READ_PAUSE_SECONDS
 
     def store(self, *, paused: bool, settings: Mapping[str, Any] | None = None, asked_at: float | None = None) -> None:
         """Store what was read or written; equal options keep their identity."""
@@ -180,7 +171,7 @@ class BrokerContext:
         latest: the states that were asked for last, by queue, the latest one last.
         topics: the copy of the bindings.
         calm_until: until when, on the monotonic clock, a push skips the checks that come before a command.
-        batchers: the batchers in which callers share commands; ``None`` when each caller sends its own.
+        group_commit: concurrent callers share commands.
         counters: events that are counted and not written yet.
         stats: the last answer of ``stats``, and when it was read.
         untyped: the codec of queues without a model.
@@ -210,7 +201,7 @@ class BrokerContext:
     topics: Topics = field(default_factory=Topics)
     calm_until: float = float("-inf")
     unsettled: set[Any] = field(default_factory=set)
-    batchers: Batchers | None = None
+    group_commit: bool = False
     counters: Counters = field(default_factory=Counters)
     stats: tuple[float, Mapping[str, Any]] | None = None
     settings_from: SettingsFrom = "stored"
@@ -263,13 +254,10 @@ class BrokerContext:
             self.counters.add(queue, "put", number)
         self.received.add(queue)
         state = self.states.get(queue)
-        if state is not None and state.has_hints:
-            is_due = when <= self.clock.now()
+        if state is not None and state.claim_hints.fast:
             # Another program may have written any value, even one that has no hash.
             for priority in {value if isinstance(value, int) else None for value in priorities} or {None}:
                 state.claim_hints.note(priority, when)
-                if is_due:
-                    state.prefetch.drop_behind(priority, when)
         wait_queue = self.registry.wait_queues.get(queue)
         if wait_queue is not None:
             due = (when - self.clock.now()).total_seconds()
@@ -352,7 +340,7 @@ class QueueContext(Generic[M]):
         Most pushes meet no waiter, bound or read-ahead: then no date is made, which takes longer than all the rest.
         """
         broker = self.broker
-        if self.state.has_hints or self.name in broker.registry.wait_queues:
+        if self.state.claim_hints.fast or self.name in broker.registry.wait_queues:
             broker.record_put(self.name, time_of(at), priority, number=number, id=id)
         else:
             broker.counters.append((self.name, "put", number))
