@@ -65,11 +65,13 @@ _IMPORTED_LATER = {
 """Names whose modules are imported at their first use: a program that only pushes starts a third sooner."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _IMPORTED_LATER:
-        raise AttributeError(f"module 'mongoq' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_IMPORTED_LATER[name]), name)
-    return value
+if not TYPE_CHECKING:  # a type checker is to find names that do not exist
+
+    def __getattr__(name: str) -> Any:
+        if name not in _IMPORTED_LATER:
+            raise AttributeError(f"module 'mongoq' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_IMPORTED_LATER[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:
