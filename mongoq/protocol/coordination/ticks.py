@@ -112,7 +112,8 @@ def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: floa
         # Only now: the function that makes the payload may take long as well.
         if local_seconds() - read_at > FRESH_SECONDS:
             read_at = local_seconds()
-            if not (yield from _is_still_due(broker, stored, reached)):
+            filter = {**_at(stored, reached), "paused": {"$ne": True}}
+            if (yield from find_one(broker, filter, {"_id": 1})) is None:
                 return Ticked(made, None)
         yield from _push_tick(context, payload, stored, tick, onward)
         # After each one: a process that is killed leaves a single tick to be made again.
@@ -143,12 +144,6 @@ def _advance(stored: StoredSchedule, tick: datetime, changes: Mapping[str, Any])
     return (yield from retry_until_reply(command))
 
 
-def _is_still_due(broker: BrokerContext, stored: StoredSchedule, tick: datetime) -> Flow[bool]:
-    """Return whether a schedule is at the tick as it was, and not paused (``find``)."""
-    filter = {**_at(stored, tick), "paused": {"$ne": True}}
-    return (yield from find_one(broker, filter, {"_id": 1})) is not None
-
-
 def _at(stored: StoredSchedule, tick: datetime) -> dict[str, Any]:
     """Return a filter of a schedule as it was read, at a tick."""
     return {"_id": stored.document["_id"], "identity": stored.identity, "edition": stored.edition, "next": tick}
@@ -158,10 +153,14 @@ def _push_tick(
     context: QueueContext[Any], payload: Any, stored: StoredSchedule, tick: Tick, following: datetime | None
 ) -> Flow[None]:
     when = tick.at + tick_delay(stored.identity, tick.at, stored.jitter)
-    options: dict[str, Any] = {"when": when} if stored.jitter and when > context.broker.clock.now() else {"when": None}
-    options |= {"priority": stored.priority, "headers": tick_headers(stored.headers, tick)}
-    options |= {"expires": stored.expires}
-    options |= {"id": tick_id(stored.identity, tick.at), "once": stored.remember(tick.at, following)}
+    options: dict[str, Any] = {
+        "when": when if stored.jitter and when > context.broker.clock.now() else None,
+        "priority": stored.priority,
+        "headers": tick_headers(stored.headers, tick),
+        "expires": stored.expires,
+        "id": tick_id(stored.identity, tick.at),
+        "once": stored.remember(tick.at, following),
+    }
     try:
         yield from push(context, payload, delay=None, **options)
     except DuplicateItem:
