@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from mongoq.model.item import Document, Item
@@ -29,7 +29,7 @@ class Arrival:
         key: key that its value is stored under.
         value: value that the join compares.
         turns: times that items of each queue had arrived when it first arrived; ``None`` before, set by
-            ``count_arrivals``.
+            ``join_arrivals``.
     """
 
     item: Item[Any]
@@ -41,26 +41,6 @@ class Arrival:
     def queue(self) -> str:
         """Name of the queue that it has arrived by."""
         return self.item.queue
-
-
-def count_arrivals(spec: JoinSpec, arrivals: Sequence[Arrival]) -> None:
-    """Count the arrivals that come for the first time."""
-    new = [arrival for arrival in arrivals if arrival.turns is None]
-    spec.turns.update({arrival.queue for arrival in new})
-    turns = dict(spec.turns)
-    for arrival in new:
-        arrival.turns = turns
-
-
-def by_value(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """Put arrivals with the same value together, in the order of the first arrival of each value."""
-    groups: dict[str, list[Arrival]] = {}
-    for arrival in arrivals:
-        groups.setdefault(arrival.key, []).append(arrival)
-    return list(chain.from_iterable(groups.values()))
-
-
-Known = dict[str, JoinState]
 
 
 @dataclass(slots=True)
@@ -76,22 +56,12 @@ class Plan:
         waiting: documents of the parked items at the places, by the texts of the places.
     """
 
-    states: Known
+    states: dict[str, JoinState]
     meetings: list[tuple[Arrival, dict[str, Arrival | Place]]] = field(default_factory=list)
     parking: dict[Place, Arrival] = field(default_factory=dict)
     late: list[Arrival] = field(default_factory=list)
     put_off: list[Arrival] = field(default_factory=list)
     waiting: dict[str, Document] = field(default_factory=dict)
-
-    @property
-    def places(self) -> dict[str, Place]:
-        """Places of parked partners, by their texts."""
-        return {
-            place.text: place
-            for _, partners in self.meetings
-            for place in partners.values()
-            if isinstance(place, Place)
-        }
 
 
 def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
@@ -103,23 +73,33 @@ def make_plan(spec: JoinSpec, arrivals: Sequence[Arrival]) -> Flow[Plan]:
     ahead = 0
     while True:
         plan = _plan_arrivals(spec, arrivals, documents, empty_places)
-        places = plan.places
+        partners = (partner for _, partners in plan.meetings for partner in partners.values())
+        places = {partner.text: partner for partner in partners if isinstance(partner, Place)}
         wanted = places.keys() - waiting.keys()
-        parked = (yield from _find_waiting(spec, wanted)) if wanted else {}
-        waiting |= parked
-        # A rendezvous may count places of items that were purged. Plan again without the empty places until all are
-        # found.
-        if len(parked) == len(wanted):
+        found = (yield from _find_parked(spec, wanted)) if wanted else []
+        waiting |= {document["key"]: document for document in found if isinstance(document.get("parked"), Mapping)}
+        missing = [places[text] for text in wanted - waiting.keys()]
+        if not missing:
             break
-        missing = wanted - parked.keys()
-        # Ever more places in one command: after a purge of the whole queue all of them are empty.
+        # A rendezvous may count places of items that were purged: plan again without the empty ones until all items
+        # are found. Ever more places in one command: after a purge of the whole queue all of them are empty.
         ahead = min(ahead * 8 + 8, MAX_PLACES_READ)
-        empty_places |= missing | (
-            yield from _find_empty_places(spec, plan.states, map(places.__getitem__, missing), ahead)
-        )
+        behind = (other.text for place in missing for other in plan.states[place.key].following(place, ahead))
+        following = set(islice(behind, MAX_PLACES_READ))
+        if following:
+            held = yield from _find_parked(spec, following, {"_id": 0, "key": 1})
+            following -= {document["key"] for document in held}
+        empty_places |= following | {place.text for place in missing}
     plan.waiting = waiting
-    _postpone(spec, plan, coming, empty_places)
+    if coming:
+        _postpone(spec, plan, coming, empty_places)
     return plan
+
+
+def _find_parked(spec: JoinSpec, texts: set[str], projection: Mapping[str, int] | None = None) -> Flow[list[Document]]:
+    """Find the items that wait at some places (by the index of keys)."""
+    filter = {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
+    return (yield from find_few(spec.parked.broker, filter, [("key", 1)], len(texts), projection=projection))
 
 
 def _plan_arrivals(
@@ -151,44 +131,17 @@ def _postpone(spec: JoinSpec, plan: Plan, coming: set[str], empty_places: set[st
 
     Nothing is written for an arrival that is alone with its value.
     """
-    for place, arrival in reversed(list(plan.parking.items())) if coming else ():
-        meeting = plan.states[arrival.key]
+    for place, arrival in reversed(list(plan.parking.items())):
+        if arrival.item.stored(MISSED_FIELD):
+            continue  # ``record_return`` must count its return once, and an arrival that is put off is planned again
+        meeting, turns = plan.states[arrival.key], arrival.turns or {}
         missing = [queue for queue in spec.others(arrival.queue) if meeting.first(queue, empty_places) is None]
+        is_patient = all(
+            queue in coming and spec.turns[queue] - turns.get(queue, 0) < ARRIVALS_BEFORE_PARKING for queue in missing
+        )
         # ``unpark`` succeeds only for the last place of a line: no item is parked after it.
-        if _is_patient(spec, arrival, missing, coming) and meeting.unpark(place):
+        if is_patient and meeting.unpark(place):
             plan.put_off.append(plan.parking.pop(place))
     settled = [*plan.parking.values(), *plan.late, *(arrival for arrival, _ in plan.meetings)]
     for key in {arrival.key for arrival in plan.put_off} - {arrival.key for arrival in settled}:
         del plan.states[key]
-
-
-def _is_patient(spec: JoinSpec, arrival: Arrival, missing: Iterable[str], coming: set[str]) -> bool:
-    """Return whether an arrival should wait for another turn of its partners."""
-    turns = arrival.turns or {}
-    # ``record_return`` must count its return once, and an arrival that is put off is planned again.
-    if arrival.item.stored(MISSED_FIELD):
-        return False
-    return all(
-        queue in coming and spec.turns[queue] - turns.get(queue, 0) < ARRIVALS_BEFORE_PARKING for queue in missing
-    )
-
-
-def _find_waiting(spec: JoinSpec, texts: set[str]) -> Flow[dict[str, Document]]:
-    """Find the items that wait at some places (by the index of keys)."""
-    documents = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts))
-    return {document["key"]: document for document in documents if isinstance(document.get("parked"), Mapping)}
-
-
-def _at(spec: JoinSpec, texts: set[str]) -> dict[str, Any]:
-    return {"q": spec.parked.name, "key": {"$in": sorted(texts)}, "when": {"$exists": True}}
-
-
-def _find_empty_places(spec: JoinSpec, states: Known, places: Iterable[Place], ahead: int) -> Flow[set[str]]:
-    """Return the empty places after some empty ones; a whole queue may have been purged."""
-    behind = (other.text for place in places for other in states[place.key].following(place, ahead))
-    texts = set(islice(behind, MAX_PLACES_READ))
-    if not texts:
-        return texts
-    fields = {"_id": 0, "key": 1}
-    documents = yield from find_few(spec.parked.broker, _at(spec, texts), [("key", 1)], len(texts), projection=fields)
-    return texts - {document["key"] for document in documents}

@@ -51,7 +51,7 @@ class Pair:
     raw: RawBSONDocument
 
 
-def pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: datetime) -> Pair:
+def make_pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: datetime) -> Pair:
     """Make one item of the members, in the order of the join's queues; ``None`` stands for a missing member.
 
     Raises:
@@ -59,24 +59,22 @@ def pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: d
     """
     there = [member for member in members if member is not None]
     encoding = there[0].context.broker.encoding
-    headers = join_headers([member.item.headers for member in there])
     document = new_envelope(
         queue,
         [None if member is None else member.item.stored("payload") for member in members],
         id=ObjectId(),
         when=when,
         priority=min(priority_of(member.item) for member in there),
-        headers=headers or None,
+        headers=join_headers([member.item.headers for member in there]) or None,
         once=None,
     )
     document["hops"] = 1 + max(member.item.hops for member in there)
     inputs = [{"id": member.item.id, "queue": member.item.queue, "hops": member.item.hops} for member in there]
     document["joined"] = {"queue": queue, "inputs": inputs}
-    bare = encoding.raw(document)
-    trail = _trail(queue, there, now)
-    if trail:
-        document["trail"] = trail if len(bare.raw) <= LARGE_PAYLOAD_BYTES else without_payloads(trail)
-    raw = encoding.raw(document) if trail else bare
+    raw = encoding.raw(document)
+    if trail := _join_trails(queue, there, now):
+        document["trail"] = trail if len(raw.raw) <= LARGE_PAYLOAD_BYTES else without_payloads(trail)
+        raw = encoding.raw(document)
     if len(raw.raw) > SIZE_LIMIT:
         raise PayloadTooLarge(f"payload of {len(there)} items joined", len(raw.raw), SIZE_LIMIT)
     return Pair(document, raw)
@@ -88,28 +86,24 @@ def priority_of(item: Item[Any]) -> int:
     return priority if isinstance(priority, int) else 0
 
 
-def _trail(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
-    """Return the trails of all members as one, in the order of the events."""
+def _join_trails(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
+    """Return the trails of all members as one, in the order of the events; empty if none has or gets a trail."""
+    stages = [member.context.stage for member in members]
+    trails = [member.item.stored("trail") for member in members]
+    if not any(stage is not None and stage.trail for stage in stages) and all(trail is None for trail in trails):
+        return []
     entries: list[Any] = []
-    if not any(_is_recorded(member) for member in members):
-        return entries
-    for member in members:
-        trail = member.item.stored("trail")
-        own = {"trail": trail if isinstance(trail, list) else []}
+    for member, stored in zip(members, trails, strict=True):
+        own = {"trail": stored if isinstance(stored, list) else []}
         marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
         entries += marks.in_document(own).get("trail", own["trail"])
+
+    def settled(entry: Any) -> float:
+        at = entry.get("settled") if isinstance(entry, Mapping) else None
+        return at.timestamp() if isinstance(at, datetime) else 0.0
+
     joined = [{**entry, "joined": True} if isinstance(entry, Mapping) else entry for entry in entries]
-    return sorted(joined, key=_settlement_time)[-MAX_HOPS:]
-
-
-def _is_recorded(member: Member) -> bool:
-    mark = member.context.stage
-    return (mark is not None and mark.trail) or member.item.stored("trail") is not None
-
-
-def _settlement_time(entry: Any) -> float:
-    at = entry.get("settled") if isinstance(entry, Mapping) else None
-    return at.timestamp() if isinstance(at, datetime) else 0.0
+    return sorted(joined, key=settled)[-MAX_HOPS:]
 
 
 def make_leave_statements(members: Iterable[Member], now: datetime) -> list[Statement]:
@@ -121,18 +115,24 @@ def make_leave_statements(members: Iterable[Member], now: datetime) -> list[Stat
     groups: dict[Any, tuple[dict[str, Any], list[Any]]] = {}
     for member in members:
         update = retention_update(member.context, member.item, now, {})
-        rest = {name: value for name, value in member.where.items() if name != "_id"}
         if update is None:
+            rest = {name: value for name, value in member.where.items() if name != "_id"}
             groups.setdefault(repr(rest), (rest, []))[1].append(member.where["_id"])
-        else:
-            marked = Marker(member.context, "done", at=now).marks(member.item).on(update)
-            statements.append(("UpdateOne", {"filter": member.where, "update": _in_its_queue(member, marked)}))
-    statements += [("DeleteMany", {"filter": {"_id": {"$in": ids}, **rest}}) for rest, ids in groups.values()]
-    return statements
+            continue
+        update = Marker(member.context, "done", at=now).marks(member.item).on(update)
+        if (
+            member.item.stored("parked") is not None
+        ):  # it stays in its first queue with its own key, not where it waited
+            key = member.item.key
+            changes = {**update["$set"], "q": member.item.queue, **({} if key is None else {"key": key})}
+            parked = {name: "" for name in PARKED_FIELDS if name not in changes}
+            update = {**update, "$set": changes, "$unset": {**update["$unset"], **parked}}
+        statements.append(("UpdateOne", {"filter": member.where, "update": update}))
+    return statements + [("DeleteMany", {"filter": {"_id": {"$in": ids}, **rest}}) for rest, ids in groups.values()]
 
 
 def bury_statement(
-    member: Member, now: datetime, *, reason: str | None, error: Exception | None, missed: bool = False
+    member: Member, now: datetime, *, reason: str, error: Exception | None, missed: bool = False
 ) -> Statement:
     """Return the statement that sends an item to the error queue, as if from the queue that it arrived by."""
     context, item = member.context, member.item
@@ -141,13 +141,3 @@ def bury_statement(
     if missed:
         marked["$set"] = {**marked["$set"], MISSED_FIELD: True}
     return "UpdateOne", {"filter": member.where, "update": marked}
-
-
-def _in_its_queue(member: Member, update: dict[str, Any]) -> dict[str, Any]:
-    """Return an update that leaves an item in its first queue, with its own key, not where it waited."""
-    if member.item.stored("parked") is None:
-        return update
-    key = member.item.key
-    changes = {**update["$set"], "q": member.item.queue, **({} if key is None else {"key": key})}
-    unset_fields = {name: "" for name in PARKED_FIELDS if name not in changes}
-    return {**update, "$set": changes, "$unset": {**update["$unset"], **unset_fields}}
