@@ -142,17 +142,13 @@ class Backend:
 
     def is_raw_command(self, command: Command[Any]) -> bool:
         """Return whether a command is sent by ``call_raw`` (``mongoq.drivers.raw_commands``)."""
-        return command.resolved and not self.serverless and raw_commands.is_raw_command(command)
+        return not self.serverless and raw_commands.is_raw_command(command)
 
     def call_raw(self, command: Command[Any]) -> Any:
         """Send a command document, for a reply that ``raw_commands.parse_reply`` understands."""
         document = raw_commands.build_command(command, self.targets["collection"].name)
         options = self.undecoded if command.target == "bytes" else self.options
         return self.targets["database"].command(document, codec_options=options)
-
-    def kill_command(self, cursor: int) -> Command[Any]:
-        kill = {"killCursors": self.targets["collection"].name, "cursors": [cursor]}
-        return Command("command", {"command": kill}, target="database")
 
 
 def _decode(value: Any, options: Options) -> Any:
@@ -178,8 +174,14 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
     kind = type(collection).__module__.partition(".")[0]
     _check_kind(collection, kind, asynchronous)
     serverless = kind == "mongomock"
-    if not serverless:
-        _check_registry(collection.codec_options.type_registry)
+    registry = TypeRegistry() if serverless else collection.codec_options.type_registry
+    if registry != TypeRegistry():
+        raise ArgumentInvalid(
+            "collection",
+            f"its codec options have a type_registry, which would convert mongoq's own fields as well: "
+            f"{registry!r:.300}; give collection.with_options(codec_options=CodecOptions()), and convert payloads with "
+            "a model",
+        )
     options = codec_options(None if serverless else collection.codec_options)
     own = collection.with_options(
         # mongomock keeps Python objects and knows no option but this one
@@ -207,31 +209,17 @@ def open_backend(collection: Any, *, asynchronous: bool) -> Backend:
 def _check_kind(collection: Any, kind: str, asynchronous: bool) -> None:
     is_async = isinstance(collection, AsyncCollection) or kind == "motor"
     is_sync = isinstance(collection, Collection) or kind == "mongomock"
-    if asynchronous and not is_async:
-        hint = "; use mongoq.Broker for it" if is_sync else _hint(collection, "await mongoq.connect_async(uri)")
-        raise TypeError(f"collection: a PyMongo AsyncCollection or a Motor collection, not {_name(collection)}{hint}")
-    if not asynchronous and not is_sync:
-        hint = "; use mongoq.AsyncBroker for it" if is_async else _hint(collection, "mongoq.connect(uri)")
-        raise TypeError(f"collection: a PyMongo Collection or a mongomock collection, not {_name(collection)}{hint}")
-
-
-def _check_registry(registry: TypeRegistry) -> None:
-    """Refuse type converters of the caller: they would convert dates and names of the envelope as well."""
-    if registry == TypeRegistry():
+    if is_async if asynchronous else is_sync:
         return
-    raise ArgumentInvalid(
-        "collection",
-        f"its codec options have a type_registry, which would convert mongoq's own fields as well: {registry!r:.300}; "
-        "give collection.with_options(codec_options=CodecOptions()), and convert payloads with a model",
-    )
-
-
-def _hint(collection: Any, way: str) -> str:
-    return f"; {way} makes a broker from a URI" if isinstance(collection, str) else ""
-
-
-def _name(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    if asynchronous:
+        wanted, other, connect = "a PyMongo AsyncCollection or a Motor", "Broker", "await mongoq.connect_async(uri)"
+    else:
+        wanted, other, connect = "a PyMongo Collection or a mongomock", "AsyncBroker", "mongoq.connect(uri)"
+    hint = f"; {connect} makes a broker from a URI" if isinstance(collection, str) else ""
+    if is_async or is_sync:
+        hint = f"; use mongoq.{other} for it"
+    name = f"{type(collection).__module__}.{type(collection).__qualname__}"
+    raise TypeError(f"collection: {wanted} collection, not {name}{hint}")
 
 
 def classify_error(error: Exception) -> Interruption | None:
@@ -276,13 +264,12 @@ def _classify_bulk(error: BulkWriteError) -> Interruption:
     if error.details.get("writeConcernErrors") or any(failure["code"] in REPLY_LOST_CODES for failure in refused):
         return ReplyLost(error)
     total = sum(error.details.get(name, 0) for name in ("nInserted", "nMatched", "nRemoved"))  # mongomock tells less
-    return PartlyRefused(error, {failure["index"]: _classify_statement(failure) for failure in refused}, total)
-
-
-def _classify_statement(details: Mapping[str, Any]) -> Exception:
-    kind = DuplicateKeyError if details["code"] == raw_commands.DUPLICATE_CODE else WriteError
-    error = kind(details["errmsg"], details["code"])
-    return classify_error(error) or error
+    refusals: dict[int, Exception] = {}
+    for failure in refused:
+        kind = DuplicateKeyError if failure["code"] == raw_commands.DUPLICATE_CODE else WriteError
+        refusal = kind(failure["errmsg"], failure["code"])
+        refusals[failure["index"]] = classify_error(refusal) or refusal
+    return PartlyRefused(error, refusals, total)
 
 
 def find_primary(client: Any) -> Any:

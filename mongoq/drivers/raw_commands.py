@@ -7,7 +7,7 @@ by the driver's methods, which send them again once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteConcernError, WriteError
@@ -16,8 +16,13 @@ from mongoq.protocol.flow import Command
 
 DUPLICATE_CODE = 11000
 MAJORITY = {"w": "majority"}
-COUNT_FIELDS = {"bulk_write": "nMatched", "insert_many": "nInserted"}
-"""Field of ``BulkWriteError`` with the number of statements that happened, unless they are deletes."""
+KINDS = {
+    "update_one": "UpdateOne",
+    "update_many": "UpdateMany",
+    "delete_one": "DeleteOne",
+    "delete_many": "DeleteMany",
+}
+"""The driver's names of the statements that methods send."""
 
 
 class Outcome(NamedTuple):
@@ -31,15 +36,29 @@ def is_raw_command(command: Command[Any]) -> bool:
     """Return whether a command can be sent raw; a bulk of updates and deletes is two commands, left to the driver."""
     if not command.resolved or command.session is not None:
         return False
-    if command.method != "bulk_write":
-        return True
-    kinds = {kind[:6] for kind, _ in command.arguments["requests"]}
-    return len(kinds) == 1
+    return command.method != "bulk_write" or len({kind[:6] for kind, _ in command.arguments["requests"]}) == 1
 
 
 def build_command(command: Command[Any], collection: str) -> dict[str, Any]:
     """Return the command document for the server."""
-    return _BUILDERS[command.method](collection, command.arguments)
+    method, arguments = command.method, command.arguments
+    if method == "find_one_and_update":
+        found: dict[str, Any] = {"findAndModify": collection, "query": arguments["filter"], "writeConcern": MAJORITY}
+        if "sort" in arguments:
+            found["sort"] = dict(arguments["sort"])
+        if "maxTimeMS" in arguments:
+            found["maxTimeMS"] = arguments["maxTimeMS"]
+        return {**found, "update": arguments["update"], "new": False}
+    options = {"ordered": arguments.get("ordered", True), "writeConcern": MAJORITY}
+    if method == "insert_many":
+        # The documents do not count among the 16 MiB of a command: the driver sends them behind it.
+        return {"insert": collection, **options, "documents": arguments["documents"]}
+    statements = arguments["requests"] if method == "bulk_write" else [(KINDS[method], arguments)]
+    if _is_delete(command):
+        deletes = [{"q": each["filter"], "limit": 0 if kind == "DeleteMany" else 1} for kind, each in statements]
+        return {"delete": collection, **options, "deletes": deletes}
+    updates = [{"q": each["filter"], "u": each["update"], "multi": kind == "UpdateMany"} for kind, each in statements]
+    return {"update": collection, **options, "updates": updates}
 
 
 def parse_reply(command: Command[Any], reply: Mapping[str, Any]) -> Any:
@@ -61,68 +80,12 @@ def _is_delete(command: Command[Any]) -> bool:
 
 def _make_error(command: Command[Any], reply: Mapping[str, Any]) -> Exception:
     refused, unconfirmed = reply.get("writeErrors", []), reply.get("writeConcernError")
-    if command.method in COUNT_FIELDS:
-        counts = {COUNT_FIELDS[command.method] if not _is_delete(command) else "nRemoved": reply["n"]}
+    if command.method in ("bulk_write", "insert_many"):
+        name = "nInserted" if command.method == "insert_many" else "nRemoved" if _is_delete(command) else "nMatched"
         concerns = [unconfirmed] if unconfirmed else []
-        return BulkWriteError({"writeErrors": refused, "writeConcernErrors": concerns, **counts})
+        return BulkWriteError({"writeErrors": refused, "writeConcernErrors": concerns, name: reply["n"]})
     if unconfirmed:
         return WriteConcernError(unconfirmed["errmsg"], unconfirmed["code"], unconfirmed)
     first = refused[0]
     kind = DuplicateKeyError if first["code"] == DUPLICATE_CODE else WriteError
     return kind(first["errmsg"], first["code"], first)
-
-
-def _insert(collection: str, documents: Sequence[Any], *, ordered: bool = True) -> dict[str, Any]:
-    """Return an insert. Its documents do not count among the 16 MiB of a command: the driver sends them behind it."""
-    return {"insert": collection, "ordered": ordered, "writeConcern": MAJORITY, "documents": documents}
-
-
-def _update(collection: str, statements: Sequence[Mapping[str, Any]], *, ordered: bool = True) -> dict[str, Any]:
-    return {"update": collection, "ordered": ordered, "writeConcern": MAJORITY, "updates": statements}
-
-
-def _delete(collection: str, statements: Sequence[Mapping[str, Any]], *, ordered: bool = True) -> dict[str, Any]:
-    return {"delete": collection, "ordered": ordered, "writeConcern": MAJORITY, "deletes": statements}
-
-
-def _update_statement(arguments: Mapping[str, Any], *, multi: bool) -> dict[str, Any]:
-    return {"q": arguments["filter"], "u": arguments["update"], "multi": multi}
-
-
-def _delete_statement(arguments: Mapping[str, Any], *, multi: bool) -> dict[str, Any]:
-    return {"q": arguments["filter"], "limit": 0 if multi else 1}
-
-
-def _bulk(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    requests = arguments["requests"]
-    if requests[0][0].startswith("Delete"):
-        deletes = [_delete_statement(each, multi=kind == "DeleteMany") for kind, each in requests]
-        return _delete(collection, deletes, ordered=arguments["ordered"])
-    updates = [_update_statement(each, multi=kind == "UpdateMany") for kind, each in requests]
-    return _update(collection, updates, ordered=arguments["ordered"])
-
-
-def _find_and_modify(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    command: dict[str, Any] = {"findAndModify": collection, "query": arguments["filter"], "writeConcern": MAJORITY}
-    if "sort" in arguments:
-        command["sort"] = dict(arguments["sort"])
-    if "maxTimeMS" in arguments:
-        command["maxTimeMS"] = arguments["maxTimeMS"]
-    return command
-
-
-def _find_and_update(collection: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {**_find_and_modify(collection, arguments), "update": arguments["update"], "new": False}
-
-
-_BUILDERS: Mapping[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
-    "update_one": lambda collection, arguments: _update(collection, [_update_statement(arguments, multi=False)]),
-    "update_many": lambda collection, arguments: _update(collection, [_update_statement(arguments, multi=True)]),
-    "delete_one": lambda collection, arguments: _delete(collection, [_delete_statement(arguments, multi=False)]),
-    "delete_many": lambda collection, arguments: _delete(collection, [_delete_statement(arguments, multi=True)]),
-    "find_one_and_update": _find_and_update,
-    "insert_many": lambda collection, arguments: _insert(
-        collection, arguments["documents"], ordered=arguments["ordered"]
-    ),
-    "bulk_write": _bulk,
-}
