@@ -18,8 +18,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import pymongo
 from pymongo.errors import NetworkTimeout, PyMongoError
 
-from mongoq.drivers import raw_commands, sleep
-from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary
+from mongoq.drivers import sleep
+from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary, parse_raw_reply
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_aio import AioGroupCommit
@@ -52,7 +52,7 @@ class AioSender:
     async def send(self, command: Command[Any]) -> Any:
         """Send a command and return its reply, not parsed."""
         if self._backend.is_raw_command(command):
-            return raw_commands.parse_reply(command, await self._backend.call_raw(command))
+            return parse_raw_reply(command, await self._backend.call_raw(command))
         reply = self._backend.call(command)
         if inspect.isawaitable(reply):  # async only: cursors are not, nor are some replies of sessions
             reply = await reply
@@ -125,9 +125,6 @@ class AioDriver:
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
         self._performer.check_loop()  # async only
-        flusher = self._counter_flush
-        if flusher is not None and not flusher.armed:
-            flusher.arm()
         undo_log: UndoLog = []
         request: Request | None = None
         try:
@@ -153,8 +150,9 @@ class AioDriver:
                 flow.close()
             raise
         finally:
+            flusher = self._counter_flush
             if flusher is not None and not flusher.armed:
-                flusher.rearm()
+                flusher.arm()
 
     async def _handle_failure(self, error: BaseException, request: Request | None, undo_log: UndoLog) -> None:
         """Give back the items that a failed flow took; raises the driver's own error for an ``Interruption``."""

@@ -16,8 +16,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import pymongo
 from pymongo.errors import NetworkTimeout, PyMongoError
 
-from mongoq.drivers import raw_commands, sleep
-from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary
+from mongoq.drivers import sleep
+from mongoq.drivers.backend import Backend, UndoLog, classify_error, find_primary, parse_raw_reply
 from mongoq.drivers.counter_flush import FLUSH_TIMEOUT_SECONDS, CounterFlush
 from mongoq.drivers.errors import FailoverNotice
 from mongoq.drivers.group_commit_threads import ThreadGroupCommit
@@ -49,7 +49,7 @@ class ThreadSender:
     def send(self, command: Command[Any]) -> Any:
         """Send a command and return its reply, not parsed."""
         if self._backend.is_raw_command(command):
-            return raw_commands.parse_reply(command, self._backend.call_raw(command))
+            return parse_raw_reply(command, self._backend.call_raw(command))
         reply = self._backend.call(command)
         if command.method in ("find", "aggregate"):
             return list(reply)
@@ -114,9 +114,6 @@ class ThreadDriver:
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; driver errors that the flow did not handle are raised unchanged."""
-        flusher = self._counter_flush
-        if flusher is not None and not flusher.armed:
-            flusher.arm()
         undo_log: UndoLog = []
         request: Request | None = None
         try:
@@ -142,8 +139,9 @@ class ThreadDriver:
                 flow.close()
             raise
         finally:
+            flusher = self._counter_flush
             if flusher is not None and not flusher.armed:
-                flusher.rearm()
+                flusher.arm()
 
     def _handle_failure(self, error: BaseException, request: Request | None, undo_log: UndoLog) -> None:
         """Give back the items that a failed flow took; raises the driver's own error for an ``Interruption``."""

@@ -1,7 +1,12 @@
-"""Schedules: their control documents, ``schedule:NAME``, and what callers do with them.
+"""Schedules: their control documents, ``schedule:NAME``, what callers do with them, and their ticks.
 
 ``identity`` is new when a schedule is made anew, and the ids of its ticks derive from it. ``edition`` is new with each
 change of the definition; every write that depends on what was read finds the document under it.
+
+Ticks: one item for each, whichever processes make it, and however often. The item of a tick has an id that derives from
+the schedule and the tick, and the push remembers it. Then the control document goes on to the next tick, by an update
+that finds it at the tick just made. A process that is killed between the two leaves the tick due: the next process
+pushes the same id, which inserts nothing, and goes on.
 """
 
 from __future__ import annotations
@@ -9,15 +14,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 from bson import ObjectId
 
-from mongoq.errors import ArgumentInvalid, ScheduleUnknown
+from mongoq.errors import ArgumentInvalid, DuplicateItem, ScheduleUnknown
 from mongoq.model.arguments import Duration, queue_name
+from mongoq.model.clock import local_seconds
 from mongoq.model.encoding.error_text import spoken
 from mongoq.model.item import Document
 from mongoq.model.log_fields import log_fields
@@ -31,10 +37,12 @@ from mongoq.model.schedule.definition import (
     check_unseen,
     end_fields,
     read_schedule,
+    tick_delay,
     tick_headers,
+    tick_id,
     to_record,
 )
-from mongoq.model.schedule.timetable import Single, adapt_tick
+from mongoq.model.schedule.timetable import LATE, Single, adapt_tick, select_ticks
 from mongoq.model.settings import queue_options
 from mongoq.protocol.base.bootstrap import ensure_broker_ready
 from mongoq.protocol.base.find import find_few, find_one, prefix_filter
@@ -54,6 +62,10 @@ UNSEEN = "\0unseen"
 """End of the key under which a line is kept about a schedule that no process has in its code."""
 MAX_TROUBLE_LETTERS = 2_000
 """Letters of an error that are logged, at most: functions of users raise errors of any length."""
+PAGE = 100
+"""Due schedules in one read."""
+FRESH_SECONDS = 30.0
+"""Seconds after which what was read of a schedule is too old to act on: the process, or a function, may have slept."""
 UNREAD = {"payload": 0, "headers": 0}
 """Projection of a list of schedules: it shows no contents."""
 
@@ -334,25 +346,7 @@ def run_schedule_now(broker: BrokerContext, name: str) -> Flow[ObjectId]:
     return (yield from push(context, payload, delay=None, when=None, id=None, once=None, **options))
 
 
-class NotHere(Exception):
-    """Raised when this process cannot make the payload of a schedule: others may."""
-
-
-def make_payload(broker: BrokerContext, stored: StoredSchedule, tick: Tick) -> tuple[QueueContext[Any], Any]:
-    """Return the queue and the payload of a tick; raises ``NotHere`` without the function, or its version of it."""
-    context: QueueContext[Any] = QueueContext(broker, queue_options(stored.queue), broker.untyped)
-    if stored.source == "value":
-        return context, stored.document.get("payload")
-    if stored.source == "tick":
-        return context, tick.to_payload()
-    local, function = broker.schedules.get(stored.name), f"{stored.document.get('function')!s:.200}"
-    if local is None or local.make is None or local.definition.version != stored.version:
-        raise NotHere(f"its payload is made by {function}, and this process does not have it in its code")
-    try:
-        return local.context, local.make(tick)
-    except Exception as error:
-        # Whatever it is: an error of a server that the function asks is no outage of ours.
-        raise NotHere(f"its function {function} has failed: {spoken(error)}") from error
+# --- of the processes that have them in their code ------------------------------------------------
 
 
 def refresh_seen(broker: BrokerContext) -> Flow[list[ScheduleRecord]]:
@@ -399,3 +393,151 @@ def report_changed(broker: BrokerContext, ids: Collection[str]) -> Flow[None]:
         filter = {"_id": {"$in": [local.definition.id for local in own]}}
         documents = yield from find_few(broker, filter, [("_id", 1)], len(own), projection=UNREAD, lenient=True)
         _report_lost(broker, own, documents)
+
+
+# --- ticks ---------------------------------------------------------------------------------------
+
+
+class NotHere(Exception):
+    """Raised when this process cannot make the payload of a schedule: others may."""
+
+
+def make_payload(broker: BrokerContext, stored: StoredSchedule, tick: Tick) -> tuple[QueueContext[Any], Any]:
+    """Return the queue and the payload of a tick; raises ``NotHere`` without the function, or its version of it."""
+    context: QueueContext[Any] = QueueContext(broker, queue_options(stored.queue), broker.untyped)
+    if stored.source == "value":
+        return context, stored.document.get("payload")
+    if stored.source == "tick":
+        return context, tick.to_payload()
+    local, function = broker.schedules.get(stored.name), f"{stored.document.get('function')!s:.200}"
+    if local is None or local.make is None or local.definition.version != stored.version:
+        raise NotHere(f"its payload is made by {function}, and this process does not have it in its code")
+    try:
+        return local.context, local.make(tick)
+    except Exception as error:
+        # Whatever it is: an error of a server that the function asks is no outage of ours.
+        raise NotHere(f"its function {function} has failed: {spoken(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedules:
+    """The schedules whose next tick comes within a time.
+
+    Attributes:
+        documents: their control documents.
+        read_at: local seconds of the read.
+    """
+
+    documents: list[Document]
+    read_at: float
+
+
+def find_due(broker: BrokerContext, within: timedelta) -> Flow[DueSchedules]:
+    """Find the schedules that tick within a time (``find`` by the prefix of ``_id``, for each 100 of them).
+
+    Pages go by ``_id``: however many cannot be ticked here, they hide no others.
+    """
+    yield from ensure_broker_ready(broker, write=True)
+    until, read_at = broker.clock.now() + within, local_seconds()
+    filter = {**prefix_filter(SCHEDULE_PREFIX), "next": {"$lte": until}, "paused": {"$ne": True}}
+    documents: list[Document] = []
+    while True:
+        page = yield from find_few(broker, filter, [("_id", 1)], PAGE, lenient=True)
+        documents += page
+        if len(page) < PAGE:
+            return DueSchedules(documents, read_at)
+        filter = {**filter, "_id": {**filter["_id"], "$gt": page[-1]["_id"]}}
+        filter["_id"].pop("$gte", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Result of a tick.
+
+    Attributes:
+        made: ticks that this process has made.
+        next: the next tick; ``None`` when there is none.
+    """
+
+    made: int
+    next: datetime | None
+
+
+def make_ticks(broker: BrokerContext, document: Mapping[str, Any], read_at: float) -> Flow[Ticked]:
+    """Push the items of the due ticks of a schedule, and go on to the next tick (``insert``, ``update`` for each).
+
+    Raises:
+        ScheduleUnreadable: another program has written the document, or a later mongoq.
+        NotHere: the payload is made by a function that this process does not have.
+        ModuleNotFoundError: it goes by a cron expression, and cronsim is not installed.
+        Exception: what the function that makes the payload has raised, or a push.
+    """
+    stored = read_schedule(document)
+    now, due = broker.clock.now(), stored.next
+    if due is None or due > now:
+        return Ticked(0, due)
+    # A tick of the former definition still comes, though it is none of the present one.
+    first = due if document.get("former") == due else adapt_tick(stored.timetable, due, now)
+    ticks, following = select_ticks(stored.timetable, first, now, stored.missed, stored.horizon)
+    reached = due
+    for made, at in enumerate(ticks):
+        onward = ticks[made + 1] if made + 1 < len(ticks) else following
+        tick = stored.tick(at)
+        context, payload = make_payload(broker, stored, tick)
+        # Only now: the function that makes the payload may take long as well.
+        if local_seconds() - read_at > FRESH_SECONDS:
+            read_at = local_seconds()
+            filter = {**_at(stored, reached), "paused": {"$ne": True}}
+            if (yield from find_one(broker, filter, {"_id": 1})) is None:
+                return Ticked(made, None)
+        yield from _push_tick(context, payload, stored, tick, onward)
+        # After each one: a process that is killed leaves a single tick to be made again.
+        changes: dict[str, Any] = {"next": onward, "last": at, **end_fields(onward, now)}
+        if stored.source == "function":
+            changes["seen"] = broker.clock.now()  # this process has it in its code
+        state = yield from _advance(stored, reached, changes)
+        if state is None:
+            return Ticked(made, None)
+        if state.get("paused") is True:
+            return Ticked(made + 1, None)  # the other ticks wait for the end of the pause
+        reached = at if onward is None else onward
+    if not ticks and (yield from _advance(stored, due, {"next": following, **end_fields(following, now)})) is None:
+        return Ticked(0, None)
+    if now - first > LATE and not broker.serverless:  # a test moves its clock by hours, and means to
+        words = "schedule %r: its tick of %s came late, at %s; made %d"
+        logger.warning(words, stored.name, first, now, len(ticks), extra=log_fields(queue=stored.queue))
+    return Ticked(len(ticks), following)
+
+
+def _advance(stored: StoredSchedule, tick: datetime, changes: Mapping[str, Any]) -> Flow[Mapping[str, Any] | None]:
+    """Go on from a tick (``findAndModify``), and return the state of the pause; ``None`` if the schedule has changed.
+
+    Then another process has made the tick as well, or the schedule was changed or removed: the next look tells.
+    """
+    arguments = {"filter": _at(stored, tick), "update": {"$set": changes}, "projection": {"_id": 1, "paused": 1}}
+    command: Command[Mapping[str, Any] | None] = Command("find_one_and_update", arguments)
+    return (yield from retry_until_reply(command))
+
+
+def _at(stored: StoredSchedule, tick: datetime) -> dict[str, Any]:
+    """Return a filter of a schedule as it was read, at a tick."""
+    return {"_id": stored.document["_id"], "identity": stored.identity, "edition": stored.edition, "next": tick}
+
+
+def _push_tick(
+    context: QueueContext[Any], payload: Any, stored: StoredSchedule, tick: Tick, following: datetime | None
+) -> Flow[None]:
+    when = tick.at + tick_delay(stored.identity, tick.at, stored.jitter)
+    options: dict[str, Any] = {
+        "when": when if stored.jitter and when > context.broker.clock.now() else None,
+        "priority": stored.priority,
+        "headers": tick_headers(stored.headers, tick),
+        "expires": stored.expires,
+        "id": tick_id(stored.identity, tick.at),
+        "once": stored.remember(tick.at, following),
+    }
+    try:
+        yield from push(context, payload, delay=None, **options)
+    except DuplicateItem:
+        # A process that was killed has pushed it into the queue that the schedule had before a change.
+        pass

@@ -31,12 +31,10 @@ from mongoq.protocol.base.find import find_one
 from mongoq.protocol.base.retry import retry_lost_race
 from mongoq.protocol.base.topics import ensure_ready_to_push
 from mongoq.protocol.base.transaction import run_in_transaction
-from mongoq.protocol.coordination.document_lease import DocumentLease as Lease
 from mongoq.protocol.coordination.document_lease import (
+    DocumentLease,
     ForeignLease,
     TakenOver,
-    extend_lease,
-    give_back,
     holder,
     take_lease,
     under,
@@ -47,19 +45,6 @@ from mongoq.protocol.push.push import check_due, check_expires, check_headers, d
 from mongoq.protocol.sequence.enter import ensure_ready_to_enter, enter_all, with_place
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.state.context import BrokerContext, QueueContext
-
-__all__ = [
-    "DocumentLease",
-    "ForeignLease",
-    "TakenOver",
-    "Yielded",
-    "encode_record",
-    "extend_lease",
-    "give_back",
-    "push_records",
-    "source_id",
-    "take_source",
-]
 
 SOURCE_PREFIX = "source:"
 """Prefix of the ``_id`` of a source's control document."""
@@ -195,7 +180,7 @@ def source_id(pipeline: str, name: str) -> str:
 
 
 @dataclass(slots=True)
-class DocumentLease(Lease):
+class SourceLease(DocumentLease):
     """Lease of a source, as its holder knows it.
 
     Attributes:
@@ -211,7 +196,7 @@ class _Unmatched(Exception):
     """Raised when no control document has both the token and the count."""
 
 
-def take_source(broker: BrokerContext, id: str, length: timedelta) -> Flow[DocumentLease | ForeignLease]:
+def take_source(broker: BrokerContext, id: str, length: timedelta) -> Flow[SourceLease | ForeignLease]:
     """Take the lease of a source if it is free (``findAndModify``, upsert), or return the lease of its holder.
 
     A crash afterwards leaves the lease taken until it ends.
@@ -220,10 +205,10 @@ def take_source(broker: BrokerContext, id: str, length: timedelta) -> Flow[Docum
     if isinstance(lease, ForeignLease):
         return lease
     token, document = lease
-    return DocumentLease(id, token, length, document["pushed"], document.get("position"))
+    return SourceLease(id, token, length, document["pushed"], document.get("position"))
 
 
-def push_records(context: QueueContext[Any], tenure: DocumentLease, batch: Sequence[Yielded]) -> Flow[int]:
+def push_records(context: QueueContext[Any], tenure: SourceLease, batch: Sequence[Yielded]) -> Flow[int]:
     """Push at least the first record of a batch, and return how many; each queue bound to a topic gets a copy.
 
     One transaction (``update``, ``insert``) writes the items, the position of the last one and the new end of the
@@ -260,7 +245,7 @@ def push_records(context: QueueContext[Any], tenure: DocumentLease, batch: Seque
 
 
 def _attempt(
-    broker: BrokerContext, tenure: DocumentLease, number: int, position: Any, encoded: Sequence[EncodedRecord]
+    broker: BrokerContext, tenure: SourceLease, number: int, position: Any, encoded: Sequence[EncodedRecord]
 ) -> Flow[list[Promoted]]:
     """Push records and store the position, inside a transaction; return older items that became heads meanwhile."""
     now = broker.clock.now()

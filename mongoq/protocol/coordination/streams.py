@@ -37,8 +37,7 @@ from mongoq.protocol.claim.reserve import claim_one, make_marks
 from mongoq.protocol.coordination.document_lease import (
     DocumentLease,
     ForeignLease,
-    TakenOver,
-    extend_lease,
+    end_update,
     give_back,
     take_lease,
     write_under_lease,
@@ -50,24 +49,6 @@ from mongoq.protocol.sequence.promotion import Promoted, record_promoted
 from mongoq.protocol.settle.by_token import cut_ids, update_many_command
 from mongoq.protocol.settle.settle import release_update, retention_update
 from mongoq.protocol.state.context import BrokerContext, QueueContext
-
-__all__ = [
-    "ClaimNotes",
-    "ForeignLease",
-    "StreamRun",
-    "TakenOver",
-    "extend_lease",
-    "give_back",
-    "next_claim",
-    "open_run",
-    "read_notes",
-    "release_consumer",
-    "server_time",
-    "settle_claim",
-    "take_up_claim",
-    "write_note",
-]
-
 
 RESERVED_ITEM_FIELDS = {"once": 1, "start_by": 1, "sequence": 1, "place": 1}
 """Projection of the reserved items: these fields besides their ids."""
@@ -322,8 +303,8 @@ def release_consumer(broker: BrokerContext, consumer: Any) -> Flow[int]:
     """
     id = stream_id(consumer_name(consumer))
     yield from ensure_broker_ready(broker, write=True)
-    ended = {"$set": {"until": broker.clock.now()}, "$unset": {"token": "", "by": ""}}
-    document: Any = yield from Command("find_one_and_update", {"filter": {"_id": id}, "update": ended})
+    arguments = {"filter": {"_id": id}, "update": end_update(broker)}
+    document: Any = yield from Command("find_one_and_update", arguments)
     if document is None or "claim" not in document:
         return 0
     claim = StreamClaim.of(document["claim"])

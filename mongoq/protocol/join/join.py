@@ -15,37 +15,71 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+
 from mongoq.errors import PartnerMissing, PayloadTooLarge
+from mongoq.model.encoding.codec import SIZE_LIMIT
+from mongoq.model.envelope import new_envelope
 from mongoq.model.item import Document, Item, has_place, id_key, with_stored
 from mongoq.model.join_state import JoinState, Place, rendezvous_id
 from mongoq.model.log_fields import log_fields
+from mongoq.model.trace_headers import join_headers
+from mongoq.model.trail import LARGE_PAYLOAD_BYTES, MAX_HOPS, without_payloads
 from mongoq.protocol.base.queue_settings import ensure_ready
 from mongoq.protocol.base.statements import Statement, send_statements
 from mongoq.protocol.flow import Command, Flow, chunks
-from mongoq.protocol.join.match import Arrival, make_plan
-from mongoq.protocol.join.pair import (
+from mongoq.protocol.join.match import (
+    FOREVER,
+    MAX_ARRIVALS,
     MISSED_FIELD,
-    Member,
-    Pair,
-    bury_statement,
-    make_leave_statements,
-    make_pair,
-    priority_of,
+    Arrival,
+    JoinSpec,
+    make_plan,
+    rendezvous,
 )
-from mongoq.protocol.join.spec import FOREVER, MAX_ARRIVALS, JoinSpec, rendezvous
 from mongoq.protocol.sequence.hold import Letter, hold
 from mongoq.protocol.sequence.leave import give_up_places
 from mongoq.protocol.sequence.promotion import Promoted, record_promoted
+from mongoq.protocol.settle.bury import burial_update
 from mongoq.protocol.settle.exchange import Exchange, FenceMiss, PutOff, run_exchange
+from mongoq.protocol.settle.settle import retention_update
+from mongoq.protocol.settle.trail import Marker
+from mongoq.protocol.state.context import QueueContext
 
 logger = logging.getLogger("mongoq.joining")
 
 RESERVATION_FIELDS = dict.fromkeys(("token", "error", "batch", MISSED_FIELD), "")
 """Fields of a reservation, or of an earlier give-up; an item that waits no longer has them."""
+PARKED_FIELDS = ("key", "parked")
+"""Fields that an item has while it waits for its partners."""
 EXPIRED_ITEM_REMEMBER = timedelta(days=7)
 """Time for which a given-up item is remembered, so that its partners are known to be too late."""
 MAX_TRANSACTION_ITEMS = 1_000
 """Items of one transaction, at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """One of the items that are joined.
+
+    Attributes:
+        context: queue that it arrived by.
+        item: the stored item, in that queue even if it is parked by now.
+        where: filter that finds the item as long as this process may take it.
+    """
+
+    context: QueueContext[Any]
+    item: Item[Any]
+    where: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The item made from several: its envelope, and that envelope in the form to send."""
+
+    document: Document
+    raw: RawBSONDocument
 
 
 @dataclass(slots=True)
@@ -75,8 +109,13 @@ class JoinTransaction:
     promoted: list[Promoted] = field(default_factory=list)
 
     def bury(self, member: Member, reason: str, error: Exception | None = None, *, missed: bool = False) -> None:
-        """Send an item to the error queue."""
-        self.own.append(bury_statement(member, self.now, reason=reason, error=error, missed=missed))
+        """Send an item to the error queue, as if from the queue that it arrived by."""
+        context, item = member.context, member.item
+        update, marks = burial_update(context, item, reason=reason, error=error, attempts=item.attempts, now=self.now)
+        marked = {**marks.on(update), "$unset": {**update["$unset"], "parked": ""}}
+        if missed:
+            marked["$set"] = {**marked["$set"], MISSED_FIELD: True}
+        self.own.append(("UpdateOne", {"filter": member.where, "update": marked}))
         self.reasons.append(reason)
         # A reserved member belongs to this process, which reads its fate; a parked one has no caller here.
         if "token" in member.where:
@@ -326,3 +365,86 @@ def _record_results(spec: JoinSpec, transaction: JoinTransaction) -> None:
         broker.counters.add(queue, "move", number)
     for (priority, until), number in Counter((priority, until) for _, priority, until in transaction.parked).items():
         broker.record_put(spec.parked.name, until, priority, number=number)
+
+
+# --- pairs ---------------------------------------------------------------------------------------
+
+
+def make_pair(queue: str, members: Sequence[Member | None], *, now: datetime, when: datetime) -> Pair:
+    """Make one item of the members, in the order of the join's queues; ``None`` stands for a missing member.
+
+    Raises:
+        PayloadTooLarge: they do not fit one document.
+    """
+    there = [member for member in members if member is not None]
+    encoding = there[0].context.broker.encoding
+    document = new_envelope(
+        queue,
+        [None if member is None else member.item.stored("payload") for member in members],
+        id=ObjectId(),
+        when=when,
+        priority=min(priority_of(member.item) for member in there),
+        headers=join_headers([member.item.headers for member in there]) or None,
+        once=None,
+    )
+    document["hops"] = 1 + max(member.item.hops for member in there)
+    inputs = [{"id": member.item.id, "queue": member.item.queue, "hops": member.item.hops} for member in there]
+    document["joined"] = {"queue": queue, "inputs": inputs}
+    raw = encoding.raw(document)
+    if trail := _join_trails(queue, there, now):
+        document["trail"] = trail if len(raw.raw) <= LARGE_PAYLOAD_BYTES else without_payloads(trail)
+        raw = encoding.raw(document)
+    if len(raw.raw) > SIZE_LIMIT:
+        raise PayloadTooLarge(f"payload of {len(there)} items joined", len(raw.raw), SIZE_LIMIT)
+    return Pair(document, raw)
+
+
+def priority_of(item: Item[Any]) -> int:
+    """Return the priority of an item; 0 if it is no int, since other programs may have written anything."""
+    priority: Any = item.priority
+    return priority if isinstance(priority, int) else 0
+
+
+def _join_trails(queue: str, members: Sequence[Member], now: datetime) -> list[Any]:
+    """Return the trails of all members as one, in the order of the events; empty if none has or gets a trail."""
+    stages = [member.context.stage for member in members]
+    trails = [member.item.stored("trail") for member in members]
+    if not any(stage is not None and stage.trail for stage in stages) and all(trail is None for trail in trails):
+        return []
+    entries: list[Any] = []
+    for member, stored in zip(members, trails, strict=True):
+        own = {"trail": stored if isinstance(stored, list) else []}
+        marks = Marker(member.context, "moved", at=now, to=queue).marks(member.item)
+        entries += marks.in_document(own).get("trail", own["trail"])
+
+    def settled(entry: Any) -> float:
+        at = entry.get("settled") if isinstance(entry, Mapping) else None
+        return at.timestamp() if isinstance(at, datetime) else 0.0
+
+    joined = [{**entry, "joined": True} if isinstance(entry, Mapping) else entry for entry in entries]
+    return sorted(joined, key=settled)[-MAX_HOPS:]
+
+
+def make_leave_statements(members: Iterable[Member], now: datetime) -> list[Statement]:
+    """Return the statements by which items leave for good.
+
+    They are deleted, or kept as history, or kept as ids to be remembered.
+    """
+    statements: list[Statement] = []
+    groups: dict[Any, tuple[dict[str, Any], list[Any]]] = {}
+    for member in members:
+        update = retention_update(member.context, member.item, now, {})
+        if update is None:
+            rest = {name: value for name, value in member.where.items() if name != "_id"}
+            groups.setdefault(repr(rest), (rest, []))[1].append(member.where["_id"])
+            continue
+        update = Marker(member.context, "done", at=now).marks(member.item).on(update)
+        if (
+            member.item.stored("parked") is not None
+        ):  # it stays in its first queue with its own key, not where it waited
+            key = member.item.key
+            changes = {**update["$set"], "q": member.item.queue, **({} if key is None else {"key": key})}
+            parked = {name: "" for name in PARKED_FIELDS if name not in changes}
+            update = {**update, "$set": changes, "$unset": {**update["$unset"], **parked}}
+        statements.append(("UpdateOne", {"filter": member.where, "update": update}))
+    return statements + [("DeleteMany", {"filter": {"_id": {"$in": ids}, **rest}}) for rest, ids in groups.values()]
